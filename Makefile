@@ -35,6 +35,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/togi check
+	$(BIN)/python docs/prose.py
 
 # The site into build/site/index.html; the suite builds it too.
 docs: $(VENV)/.installed-test

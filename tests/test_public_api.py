@@ -66,7 +66,7 @@ def tune(**options: Any) -> Callable[[], Any]:
         ),
         (tune(without=["no_gradd"]), r"without: .*did you mean 'no_grad'\?"),
         (tune(allow="int9", max_error=0.1), "allow: there is no technique 'int9'"),
-        (tune(only=[3]), "only=.* holds 3, which is no name"),
+        (tune(only=[3]), "only=.* holds 3, which is not a name"),
         (tune(effort="insane"), "there is no effort 'insane'.*quick, normal, thorough"),
         (tune(effort="thorouh"), r"did you mean 'thorough'\?"),
         (tune(time_limit_s="5 parsecs"), "time_limit_s='5 parsecs'"),
@@ -82,7 +82,7 @@ def tune(**options: Any) -> Callable[[], Any]:
         (lambda: togi.memory("timm:resnet18", optimizer="adan", train=True), r"did you mean 'adam'\?"),
         (lambda: togi.bench("one"), "at least two"),
         (lambda: togi.bench("one", batch_sizes=[4]), "at least two"),
-        (lambda: togi.bench("one", batch_sizes="4,x"), "batch_sizes='4,x' is no list"),
+        (lambda: togi.bench("one", batch_sizes="4,x"), "batch_sizes='4,x' is not a list"),
         (lambda: togi.bench("one", "two", max_latency="20ms"), "give batch_sizes too"),
         *(
             (lambda call=call, given=given: call(device="toaster", **given), "there is no device 'toaster'")

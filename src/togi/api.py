@@ -173,8 +173,8 @@ def tune(
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
         out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
         objective: what is raced: ``latency``, ``end-to-end`` (a call with its copies to the device and back),
-            ``throughput`` (requests per second of ``callers``, which call at once in threads of one process; default:
-            one for each core) or ``first-call`` (from loading the files to the first answer, in a fresh process).
+            ``throughput`` (requests per second of ``callers``) or ``first-call`` (from loading the files to the first
+            answer, in a fresh process). ``callers`` call at once in threads of one process; default: one for each core.
         effort: ``quick``, ``normal`` or ``thorough``.
         time_limit_s: for the whole study, in seconds or as ``"5m"``; None takes the effort's own, which begins
             when the model is loaded (quick 30, normal 300, thorough none).
@@ -182,7 +182,7 @@ def tune(
             the memory that machine and container have left when it starts).
         max_memory: bytes that the result may need (idle + peak), or ``"2GiB"``.
         max_latency: seconds that a call of the result may take, or ``"20ms"``; of ``throughput`` 95 of 100 calls,
-            beside the other callers.
+            next to the other callers.
         max_first_call: seconds from loading its files to the first answer.
         max_error: relative RMS error, from 0 to 1, up to which approximate techniques are eligible.
         allow: approximate techniques to try within that bound: ids, or beginnings of ids (``int8``); none: all.
@@ -318,7 +318,7 @@ def bench(
     if max_latency is not None and not sizes:
         raise TogiError("max_latency is what a call of the best batch size may take: give batch_sizes too")
     if type(callers) is not int or callers < 1:
-        raise TogiError(f"callers={callers!r} is no number of callers: give 1, or as many as call at once")
+        raise TogiError(f"callers={callers!r} is not a number of callers: give 1, or as many as call at once")
     limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
     for subject in subjects:
         check_spec(str(subject))
@@ -349,7 +349,7 @@ def verify(
     progress: Progress | bool | None = None,
     native: bool = True,
 ) -> Verification:
-    """Prove an artifact again on this machine: loaded in a fresh process, verified, measured beside the original.
+    """Prove an artifact again on this machine: loaded in a fresh process, verified, measured next to the original.
 
     Args:
         subject: the locator of the original with its inputs; an artifact holds neither. None: what it was made of, if
@@ -458,7 +458,7 @@ def memory(
         dtype: ``bf16``, ``fp16`` or ``fp32``: casts module and inputs.
 
     Raises:
-        TogiError: bad subject or option; the run failed (with what it raised); a file that is no whole snapshot.
+        TogiError: bad subject or option; the run failed (with what it raised); an incomplete snapshot.
     """
     if subject is None:
         from togi.footprint.account.make import Watched
@@ -681,12 +681,12 @@ def _reference(
     subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int, float] | None = None
 ) -> Iterator[tuple[SubjectRef, str]]:
     """Where children find the subject, and its name for people; a live one rests in a private file meanwhile, and
-    beside it what it answers on a device, from a seed, if that takes no longer than so many seconds (``ask``)."""
+    next to it what it answers on a device, from a seed, if that takes no longer than so many seconds (``ask``)."""
     if isinstance(subject, str):
         if inputs is not None or any(value is not None for value in extras.values()):
             raise SubjectError(
                 f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
-                "return them from it in a togi.Subject instead of passing them beside it"
+                "return them from it in a togi.Subject instead of passing them separately"
             )
         from togi.subject.spec import check_spec
 

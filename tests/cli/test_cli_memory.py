@@ -85,7 +85,7 @@ def test_difference_of_two_runs_and_the_gate(file: str, tmp_path: Path, capsys: 
         ("subject", ["--train", "--optimizer", "adan"], "did you mean 'adam'"),
         ("subject", ["--dtype", "bf61"], "did you mean 'bf16'"),
         ("subject", ["--against", "nowhere.json"], "togi memory SUBJECT --json > FILE"),
-        ("subject", ["--against", __file__], "is no account of this version"),
+        ("subject", ["--against", __file__], "is not an account of this version"),
     ],
     ids=["frozen", "no-train", "optimizer", "dtype", "no-file", "no-account"],
 )

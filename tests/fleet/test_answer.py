@@ -45,15 +45,15 @@ def test_what_a_second_of_latency_costs_along_the_front() -> None:
 
 def test_kinds_whose_intervals_meet_cannot_be_told() -> None:
     found = conclude("m", "USD", [kind("a", 1, 9, 10, 12), kind("b", 1.2, 8, 9, 11)])
-    assert "a costs least in the median, and cannot be told from b in that" in found.verdict
+    assert "a costs least in the median, not distinguishable from b" in found.verdict
     assert [step.per_second_saved for step in found.steps] == [None]
     close = conclude("m", "USD", [kind("a", 1, 10, 10, 10), kind("b", 1.03, 10, 10, 10)])  # as two processes may differ
-    assert "cannot be told from b" in close.verdict
+    assert "not distinguishable from b" in close.verdict
 
 
 def test_machines_that_cost_nothing() -> None:
     found = conclude("m", "USD", [kind("a", 0, 10, 10, 10), kind("b", 1, 5, 5, 5), kind("c", 0, 20, 20, 20)])
-    assert "a costs least in the median, and cannot be told from c in that: 0 USD" in found.verdict
+    assert "a costs least in the median, not distinguishable from c: 0 USD" in found.verdict
     assert [(step.cheaper, step.faster, step.per_second_saved is None) for step in found.steps] == [("a", "b", False)]
 
 

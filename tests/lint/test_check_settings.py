@@ -47,9 +47,9 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
         ('per-file-ignores = {"a.py" = ["x-y-z"]}', "per-file-ignores.\"a.py\": there is no rule 'x-y-z'"),
         ("max-file-bytes = 0", "max-file-bytes: Input should be greater than 0"),
         ("hot = {}", "hot: Input should be a valid list"),
-        ("hot = [", "is no valid TOML"),
-        ('exclude = ["[z-a]"]', "exclude: '[z-a]' is no pattern"),
-        ('per-file-ignores = {"!" = []}', "per-file-ignores: '!' is no pattern"),
+        ("hot = [", "is not valid TOML"),
+        ('exclude = ["[z-a]"]', "exclude: '[z-a]' is not a pattern"),
+        ('per-file-ignores = {"!" = []}', "per-file-ignores: '!' is not a pattern"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_key(text: str, said: str, tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def check(folder: Path) -> CheckResult:
 
 
 BAD = {
-    "syntax.py": (b"import torch\nx = (\n", "no Python that this version can parse"),
+    "syntax.py": (b"import torch\nx = (\n", "not Python that this version can parse"),
     "python2.py": (b"import torch\nprint 'loss', loss\n", "Python 2?"),
-    "exec2.py": (b"import torch\nexec 'x'\n", "no Python"),
+    "exec2.py": (b"import torch\nexec 'x'\n", "not Python"),
     "indent.py": (b"import torch\n  x\n", "unexpected indent"),
     "utf16.py": ("import torch\n".encode("utf-16") + b"torch", "UTF-16"),
     "utf16_without_mark.py": ("torch\n".encode("utf-16-le") + b"torch", "null byte"),
@@ -45,7 +45,7 @@ BAD = {
     "sum.py": (b"import torch\nx = " + b"1+" * 20_000 + b"1\n", "nested too deeply"),
     "calls.py": (b"import torch\nx = a" + b".b()" * 5_000 + b"\n", ""),
     "huge.py": (b"import torch\n" + b"x = 1\n" * 400_000, "larger than 2,000,000 bytes"),
-    "broken.ipynb": (b'{"cells": [torch', "no JSON"),
+    "broken.ipynb": (b'{"cells": [torch', "not JSON"),
     "old.ipynb": (b'{"worksheets": ["torch"]}', "nbconvert"),
 }
 

@@ -90,7 +90,7 @@ def test_one_without_effect_is_noted() -> None:
     (note,) = chosen(f"x = 1  # togi: ignore[{RULE}]").notes
     assert "finds nothing here" in note.message
     (note,) = chosen(f"{CALL}  # togi: ignore[{RULE}, deprecated-funktion]").notes
-    assert "'deprecated-funktion', which is no rule; did you mean 'deprecated-function'?" in note.message
+    assert "'deprecated-funktion', which is not a rule; did you mean 'deprecated-function'?" in note.message
 
 
 def test_rules_that_did_not_run_are_not_said_to_find_nothing() -> None:

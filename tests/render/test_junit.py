@@ -35,7 +35,7 @@ def test_every_case_with_its_answer() -> None:
 
 
 def test_what_cannot_be_told_is_an_error_and_where_it_is_let_pass_skipped() -> None:
-    case = Case(name="a", said="it cannot be told", answer=Answer.UNDECIDED)
+    case = Case(name="a", said="the figures do not decide", answer=Answer.UNDECIDED)
     for undecided, kind in ((1, "error"), (77, "error"), (0, "skipped")):
         suite = ElementTree.fromstring(junit_xml("togi bench", [case], 1.0, undecided).encode())[0]
         assert suite[0][0].tag == kind

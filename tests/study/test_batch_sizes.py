@@ -164,7 +164,7 @@ def test_of_sizes_that_are_as_fast_the_smallest_is_best() -> None:
 def test_sizes_that_cannot_be_told_apart_are_named() -> None:
     found = best({"a, batch 1": [2.0] * 20, "a, batch 8": SURE, "a, batch 4": NOISY})
     assert (found.batch, found.same, found.unclear) == (8, (), (4,))
-    assert "Batch 4 cannot be told from it on this machine now." in found.verdict
+    assert "Batch 4 cannot be distinguished from it on this machine now." in found.verdict
 
 
 def test_after_too_few_rounds_nothing_is_told_apart() -> None:
@@ -191,4 +191,4 @@ def test_speed_ups_relate_to_the_first_at_the_same_size_and_the_best_sizes_are_c
     assert ratios["a, batch 8"] is ratios["b, batch 4"] is None
     assert found.verdict.endswith("At these sizes b answers 2.00x (2.00-2.00) as many samples a second as a.")
     slower = raced({"a, batch 1": SURE, "b, batch 1": NOISY})
-    assert "b and a cannot be told apart on this machine now" in slower.verdict
+    assert "b and a cannot be distinguished on this machine now" in slower.verdict

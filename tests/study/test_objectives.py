@@ -322,7 +322,7 @@ def test_what_draws_random_numbers_has_no_throughput_that_could_be_proven(subjec
         ({"objective": "troughput"}, "did you mean 'throughput'"),
         ({"callers": 2}, "--objective throughput"),
         ({"objective": "throughput", "callers": 1}, "callers=1"),
-        ({"max_latency": "0s"}, "max_latency='0s' is no time at all"),
+        ({"max_latency": "0s"}, "max_latency='0s' is too short"),
     ],
 )
 def test_an_objective_that_is_none_is_refused_before_any_work(given: dict[str, object], words: str) -> None:

@@ -54,7 +54,7 @@ def test_it_is_decided_by_the_sizes(text: str, expected: bool) -> None:
     ],
 )
 def test_nothing_else_is_a_condition(text: str) -> None:
-    with pytest.raises(ValueError, match="is no condition on sizes"):
+    with pytest.raises(ValueError, match="is not a condition on sizes"):
         condition(text)
 
 

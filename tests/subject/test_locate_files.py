@@ -154,7 +154,7 @@ def test_an_exported_program_with_the_wrong_suffix(exported):
 
 def test_a_text_file_is_no_torchscript(tmp_path):
     (tmp_path / "m.pt").write_text("hello", encoding="utf-8")
-    with pytest.raises(SubjectError, match="no TorchScript file"):
+    with pytest.raises(SubjectError, match="not a TorchScript file"):
         locate(str(tmp_path / "m.pt"))
 
 

@@ -240,7 +240,7 @@ def test_numbers_that_follow_nothing_make_another_form():
 def test_a_stored_count_of_what_is_no_tensor_is_refused(counted):
     document = json.loads(signature_of_caches(Counted(4), Counted(7)).model_dump_json())
     document["arguments"][0]["children"][0]["keys"] = counted
-    with pytest.raises(ValidationError, match="which is no size of a tensor beside it"):
+    with pytest.raises(ValidationError, match="which is not a size of a tensor next to it"):
         Signature.model_validate_json(json.dumps(document))
 
 

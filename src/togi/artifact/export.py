@@ -1,6 +1,7 @@
 """Write what a server loads without togi: an engine's own file, or a model repository of Triton Inference Server.
 
-The file is the artifact's, byte for byte. What its caller must know, and the proof, stand beside it in ``export.json``.
+The file is the artifact's, byte for byte. What its caller must know, and the proof, stand next to it in
+``export.json``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Export(Record):
     togi_version: str
     to: str
     file: str
-    """The model, relative to this document; files beside it belong to it."""
+    """The model, relative to this document; files next to it belong to it."""
     engine: str
     device: str
     inputs: tuple[Port, ...]

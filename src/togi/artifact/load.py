@@ -63,12 +63,12 @@ def load(
         native: False leaves out engines whose files are programs, and takes the next of the chain.
         trusted: PEM files of public keys, one of which has to have signed it (``togi sign``); this is checked before
             anything of it is parsed. None: it need not be signed.
-        keep_memory: on a CPU, tell glibc's malloc to keep what this process frees for its next call, as it was told in
+        keep_memory: on a CPU, tell glibc's malloc to keep what this process frees for its next call, as in
             the processes in which the artifact was proven (``togi explain keep-freed-memory``). The process then does
             not shrink after a peak. False leaves malloc alone, as variables that set its thresholds do.
 
     Raises:
-        UnknownNameError: ``device`` is no device that togi can use.
+        UnknownNameError: ``device`` is not a device that togi can use.
         TogiError: a key cannot be read, is of another kind, or none is named.
         ArtifactError: it is not signed by a trusted key, damaged, changed, unsafe, of another schema, tuned for another
             device, or no engine of its chain runs here (without native code, where that is left out).

@@ -114,7 +114,7 @@ class Manifest(Record):
     """What the proof's timing is of."""
     sha256: str = ""
     """Of this document without it (``document_hash``). Against damage: who changes the one on purpose changes the
-    other, which a signature shows. Empty in artifacts of before."""
+    other, which a signature shows. Empty in earlier artifacts."""
 
     @property
     def identity(self) -> str:
@@ -205,8 +205,8 @@ def _check_path(name: str) -> None:
         raise ArtifactError(f"the manifest lists {name!r}, a path that leaves the artifact's folder: it is not loaded")
     if path.suffix not in FILE_KINDS:
         raise ArtifactError(
-            f"the manifest lists {name!r}, which is no file that an engine of togi writes: it is not loaded, because "
-            "files of other kinds may be pickles, which run code when they are read"
+            f"the manifest lists {name!r}, which is not a file that an engine of togi writes: it is not loaded, "
+            "because files of other kinds may be pickles, which run code when they are read"
         )
 
 

@@ -30,7 +30,7 @@ def check_writable(out: Path, force: bool) -> None:
     """
     if out.suffix != SUFFIX:
         raise ArtifactError(
-            f"{out} is no name of an artifact, so togi could not find it again: give {out.name or 'NAME'}{SUFFIX}"
+            f"{out} is not a name of an artifact, so togi could not find it again: give {out.name or 'NAME'}{SUFFIX}"
         )
     if out.exists() and not force:
         raise OutputExistsError(f"{out} exists already. Give another --out, or --force to replace it")
@@ -62,7 +62,7 @@ def write_manifest(
     max_drop: float | None = None,
     objective: Objective = Objective.LATENCY,
 ) -> Manifest:
-    """Hash what the engine wrote into ``folder`` and write the manifest beside it."""
+    """Hash what the engine wrote into ``folder`` and write the manifest next to it."""
     manifest = Manifest(
         togi_version=version(),
         created=now(),

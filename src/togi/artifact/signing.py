@@ -61,7 +61,8 @@ def check_signature(folder: Path, manifest: bytes, trusted: Trusted) -> None:
 
 
 def public_key(path: PathLikeOrStr) -> Ed25519PublicKey:
-    """Raises TogiError where it cannot be read or is no such key, or where the package ``cryptography`` is missing."""
+    """Raises TogiError where it cannot be read or is not such a key, or where the package ``cryptography`` is
+    missing."""
     with _key_file(path, "openssl pkey -in KEY.pem -pubout -out KEY.pub") as data:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key

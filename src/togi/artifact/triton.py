@@ -1,4 +1,4 @@
-"""What Triton Inference Server must be told of a model: its ``config.pbtxt``, and what it cannot be told.
+"""The ``config.pbtxt`` of a model for Triton Inference Server, and what such a file cannot express.
 
 Sources: https://github.com/triton-inference-server/common (protobuf/model_config.proto) and the README and source of
 its onnxruntime_backend, openvino_backend and pytorch_backend, as of 2026.
@@ -28,7 +28,7 @@ _TYPES = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "
     f"{sign}int{bits}": f"{sign}int{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 _WITHOUT_EFFECT = frozenset({"no_grad", "inference_mode", "threads", "allocator"})
-"""Runtime choices that a server makes anyway, is told in its configuration, or has from its environment."""
+"""Runtime choices that a server makes anyway, reads from its configuration, or has from its environment."""
 
 
 @final

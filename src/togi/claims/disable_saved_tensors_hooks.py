@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _LAYERS, _WIDTH, _ROWS = 8, 512, 16_384
 _NOTICEABLE = 0.02
-"""Less than this share of the peak is no saving."""
+"""A smaller share of the peak is not a saving."""
 _FORBIDDEN = "saved-tensor hooks are disabled"
 """What the context raises when hooks are installed under it."""
 

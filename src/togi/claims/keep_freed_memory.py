@@ -32,7 +32,7 @@ class KeepFreedMemory(Claim):
     used once), in processes that leave malloc alone and in processes that keep, in turns.
 
     What is known: a process that leaves malloc alone settles in one of two states by the order of its first
-    allocations, so some gain nothing; a graph network called as a whole became 1.8 and 2.3 times as fast, MobileNetV3
+    allocations, so some gain nothing. A graph network called as a whole became 1.8 and 2.3 times as fast, MobileNetV3
     in eager mode 1.3 times, networks of large matrix products not measurably. Engines that plan their own memory gain
     nothing. A process that keeps does not shrink after a peak. All of togi's measurements keep, and ``togi.load`` does
     (``keep_memory=False`` does not), so that what was proven is what runs.
@@ -80,7 +80,7 @@ def judge(left_alone: Sequence[float], keeping: Sequence[float], notes: dict[str
         verdict = Verdict.REFUTED
     else:
         verdict = Verdict.UNTESTED
-        sentence += " The processes overlap, so it cannot be told. Repeat it when the machine is quiet."
+        sentence += " The processes overlap, so the figures do not decide. Repeat it when the machine is quiet."
     return {"verdict": verdict, "sentence": sentence}
 
 
@@ -89,8 +89,8 @@ def _spread(times_ms: Sequence[float]) -> str:
 
 
 def pass_ms(*, keep: bool) -> float:
-    """The median time of a pass in this process, which should be a fresh one. Raises RuntimeError where malloc cannot
-    be told to keep."""
+    """The median time of a pass in this process, which should be a fresh one. Raises RuntimeError if malloc has
+    no such setting."""
     import torch
 
     from togi.measure import keep_freed_memory

@@ -1,7 +1,7 @@
-"""Measures what a technique claims: alone, beside the same recipe without it.
+"""Measures what a technique claims: alone, next to the same recipe without it.
 
 On a small model that is made for it, or on the user's subject. Both are verified and take turns; ``decide`` says what
-is faster and what is faithful. Whether it pays beside all others is for ``togi tune`` to find out.
+is faster and what is faithful. Whether it pays next to all others is for ``togi tune`` to find out.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def prove_technique(technique: Technique, *, on: str = "", device: str, seed: in
 def _prove_beside(
     pool: WorkerPool, technique: Technique, experiment: Experiment, left_s: Callable[[], float], on_phase: OnPhase
 ) -> Proof:
-    """One process with the technique beside one without it."""
+    """One process with the technique next to one without it."""
     survey, _ = pool.survey(limits(left_s()), on_phase)
     facts = pool.capture(survey, limits(left_s()), on_phase).facts
     if refusal := _refusal(technique, facts):
@@ -263,7 +263,7 @@ def judge(
     )
     if speed is Speed.UNCLEAR:
         verdict = Verdict.UNTESTED
-        said = f"It cannot be told on this machine now: about {figures}. Repeat it when the machine is quiet."
+        said = f"The figures do not decide on this machine now: about {figures}. Repeat it when the machine is quiet."
     else:
         verdict = Verdict.HOLDS if speed is experiment.expects else Verdict.REFUTED
         said = f"{_WORDS[speed]}: {figures}, {right}."

@@ -42,7 +42,7 @@ DEBUG = "--debug"
 
 
 def _without_type(parameters: list[Any]) -> list[Any]:
-    """Flags take no value, so help must not show ``<bool>`` beside them."""
+    """Flags take no value, so help must not show ``<bool>`` next to them."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False) and parameter.metavar is None:
             parameter.metavar = ""

@@ -60,7 +60,7 @@ def bench(
     """Compare subjects or artifacts in turns on the same inputs: which is faster, by how much, beyond doubt or not.
 
     Exit code 1 when one of them could not be measured (at no batch size within --max-latency), or is slower than
-    --fail-if-slower allows; --exit-undecided when the latter cannot be told.
+    --fail-if-slower allows; --exit-undecided when the figures do not decide the latter.
     """
     from togi import api
     from togi.cli.output import junit_report, print_json, print_text, stdout
@@ -72,7 +72,7 @@ def bench(
     from togi.study.slowdown import cases_of
 
     if against is not None and fail_if_slower is None:
-        raise typer.BadParameter("--against says beside what; give --fail-if-slower too, such as 5%")
+        raise typer.BadParameter("--against names what to compare with; give --fail-if-slower too, such as 5%")
     sizes = None if batch_sizes is None else parse_counts(batch_sizes, "--batch-sizes")
     if sizes is not None and fail_if_slower is not None:
         raise typer.BadParameter("--fail-if-slower compares calls as they are: leave out --batch-sizes, or ask twice")

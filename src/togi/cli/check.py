@@ -174,7 +174,7 @@ def _named(targets: list[str], subjects: list[str]) -> tuple[list[str], list[str
         return targets, subjects
     if STDIN in targets:
         raise TogiError(
-            "'-' reads one file from standard input, so nothing can be named beside it. Nothing was checked"
+            "'-' reads one file from standard input, so nothing can be named besides it. Nothing was checked"
         )
     return paths_and_subjects(targets, subjects)
 
@@ -255,7 +255,7 @@ def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | N
 
 
 def _show_tables(result: CheckResult, file: Path | None) -> None:
-    """What module and trace rules have to say beside their findings: below them."""
+    """What module and trace rules have to say besides their findings: below them."""
     from togi.cli.output import print_text
     from togi.render.findings.text import tables
     from togi.render.terminal import SafeConsole

@@ -52,7 +52,7 @@ def explain(
     """List techniques, rules of check and claims, or print the page of one: what it says, source, risk.
 
     With --prove the claim is measured here, in processes of its own, and the figures decide: it holds, does not hold,
-    or cannot be tested here. A technique is measured beside the same without it, on a small model of its own or --on
+    or cannot be tested here. A technique is measured next to the same without it, on a small model of its own or --on
     SUBJECT.
     """
     if prove_all and (prove or id is not None or on is not None):

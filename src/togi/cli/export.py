@@ -28,7 +28,7 @@ def export(
     device: Device = "cpu",
     seed: Seed = 0,
 ) -> int:
-    """Write what a server loads without togi, with the proof beside it (export.json).
+    """Write what a server loads without togi, with the proof next to it (export.json).
 
     Exit code 2 when it has no such form; the message says what would.
     """

@@ -146,7 +146,7 @@ def _gate(cases: list[Case], subject: str, needed: tuple[int, int], fail_over: i
     if answer is not Answer.PASSED and fail_over is not None:
         limit = f"above --fail-over {size(fail_over)}"
         failed = answer is Answer.FAILED
-        said = f"{said} is {limit}" if failed else f"it cannot be told whether {said} is {limit}"
+        said = f"{said} is {limit}" if failed else f"the figures do not show whether {said} is {limit}"
         say(f"togi memory: {said}")
     cases.append(Case(name=subject, said=said.rstrip(","), answer=answer))
     return exit_code(cases, undecided)
@@ -170,7 +170,7 @@ def _read_account(path: Path) -> Account:
         raise TogiError(f"--against {path}: {error.strerror}. 'togi memory SUBJECT --json > FILE' writes one") from None
     except (ValueError, KeyError, AttributeError, ValidationError):
         raise TogiError(
-            f"--against {path} is no account of this version: 'togi memory SUBJECT --json > FILE' writes one"
+            f"--against {path} is not an account of this version: 'togi memory SUBJECT --json > FILE' writes one"
         ) from None
 
 

@@ -93,7 +93,7 @@ ExitUndecided = Annotated[
         metavar="CODE",
         min=0,
         max=255,
-        help="Exit with this code where it cannot be told; 0 lets it pass.",
+        help="Exit with this code if the figures do not decide; 0 lets it pass.",
     ),
 ]
 Trusted = Annotated[

@@ -96,7 +96,7 @@ def _umask() -> int:
 def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) -> Iterator[list[Case]]:
     """For the block to fill: the cases that ``path`` then shows as JUnit XML. An error that togi raises is one too,
     of that name. An earlier file is removed first, lest it be taken for this run's; None: nothing is written.
-    ``undecided``: the exit code where it cannot be told."""
+    ``undecided``: the exit code if the figures do not decide."""
     from togi.decide.gate import Answer, Case
     from togi.render.junit import junit_xml
 

@@ -64,7 +64,7 @@ def tune(
             "--max-latency",
             metavar="TIME",
             parser=DURATION,
-            help="Of a call: 20ms; of throughput 95 of 100 calls, beside the other callers.",
+            help="Of a call: 20ms; of throughput 95 of 100 calls, next to the other callers.",
         ),
     ] = None,
     max_first_call: Annotated[

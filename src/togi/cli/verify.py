@@ -29,7 +29,7 @@ def verify(
         typer.Option(
             "--subject",
             metavar="SUBJECT",
-            help="The original, with its inputs. Default: what it was made of, if that is no program or is --trusted.",
+            help="The original, with its inputs. Default: what it was made of, if no program or --trusted.",
         ),
     ] = None,
     max_error: Annotated[
@@ -55,7 +55,7 @@ def verify(
 ) -> int:
     """Prove an artifact again on this machine: is it right, is it still faster, and by how much?
 
-    Exit code 1 when it is not right, or not as fast as it must be; --exit-undecided when its speed cannot be told.
+    Exit code 1 when it is not right, or not as fast as it must be; --exit-undecided when the figures do not decide.
     """
     from togi import api
     from togi.cli.output import junit_report, print_json, print_text, stdout

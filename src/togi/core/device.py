@@ -18,7 +18,7 @@ def parse_device(name: object) -> str:
     """The name of a device, given so or as a ``torch.device``. Whether it is here is seen where it is used.
 
     Raises:
-        UnknownNameError: it is no device that togi can use.
+        UnknownNameError: it is not a device that togi can use.
     """
     if not is_device(name):
         near = nearest(str(name), ["cpu", "cuda", "cuda:0"])

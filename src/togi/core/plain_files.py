@@ -17,7 +17,7 @@ def read_plain(path: str | Path, limit: int) -> bytes:
     A pipe or a device may never end, or change when it is opened, so it is not opened. A file of /proc says that its
     size is 0, so nothing is read from one that would wait for the kernel.
 
-    Raises OSError, and NotPlainError for what is no file.
+    Raises OSError, and NotPlainError for what is not a file.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise NotPlainError("it is not a plain file")

@@ -82,7 +82,7 @@ def with_rows(known: Found, rows: Sequence[Mapping[str, Any]], device: str) -> F
     passed and none failed, on the day and the machine of the latest; one that failed is not proven there any longer.
 
     Whether it is right and whether it is fast are two questions: what rows that name it under ``speed_of`` found stands
-    beside the mark of a proven part, and takes nothing from it.
+    next to the mark of a proven part, and takes nothing from it.
     """
     found = {part: dict(devices) for part, devices in known.items()}
     for part in dict.fromkeys(part for row in rows for part in row.get("proves", ())):

@@ -1,6 +1,6 @@
 """Sizes, durations, shares and counts: parsed as people write them, and written for people.
 
-Written numbers have three significant digits, a unit, and the interval beside the median.
+Written numbers have three significant digits, a unit, and the interval next to the median.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parse_size(value: str | float, name: str = "") -> int:
     else:
         raise BudgetError(f"{said} is not a size in bytes: write '8GiB', '500MB' or 1073741824")
     if count < 1:
-        raise BudgetError(f"{said} is no memory at all: give a size above zero, such as 64MiB")
+        raise BudgetError(f"{said} is too small: give a size above zero, such as 64MiB")
     return int(count)
 
 
@@ -68,7 +68,7 @@ def parse_duration(value: str | float, name: str = "") -> float:
     else:
         raise QuantityError(f"{said} is not a duration: write '90s', '5m', '1h30m' or a number of seconds")
     if total_s <= 0:
-        raise QuantityError(f"{said} is no time at all: give a duration above zero, such as 90s")
+        raise QuantityError(f"{said} is too short: give a duration above zero, such as 90s")
     return total_s
 
 
@@ -100,14 +100,14 @@ def parse_counts(value: str | Sequence[int], name: str = "") -> tuple[int, ...]:
     """Whole numbers above zero, without repeats: ``"1,2,4"`` or ``[1, 2, 4]``.
 
     Raises:
-        QuantityError: it is no list of them, or empty.
+        QuantityError: it is not a list of them, or empty.
     """
     given = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(given, Iterable):
-        raise QuantityError(f"{_said(value, name)} is no list of whole numbers: write 1,2,4,8")
+        raise QuantityError(f"{_said(value, name)} is not a list of whole numbers: write 1,2,4,8")
     counts: list[Any] = [int(each) if isinstance(each, str) and each.isdecimal() else each for each in given]
     if not counts or not all(type(each) is int and each > 0 for each in counts):
-        raise QuantityError(f"{_said(value, name)} is no list of whole numbers above zero: write 1,2,4,8")
+        raise QuantityError(f"{_said(value, name)} is not a list of whole numbers above zero: write 1,2,4,8")
     return tuple(dict.fromkeys(counts))
 
 

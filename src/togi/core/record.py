@@ -37,7 +37,7 @@ class Record(BaseModel):
         return as_html(self) or (f"<pre>{html.escape(text)}</pre>" if text else None)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str | None] | None:
-        """For IPython: both forms, so that a notebook does not keep every field as text beside what it shows."""
+        """For IPython: both forms, so that a notebook does not keep every field as text besides what it shows."""
         text = as_text(self)
         return {"text/plain": text, "text/html": self._repr_html_()} if text else None
 
@@ -51,7 +51,7 @@ class Record(BaseModel):
 
 
 class Request(Record):
-    """A record that is made of what people give: what is no such value is said in one line, with its name.
+    """A record built from user input. A bad value raises a TogiError that names the field, in one line.
 
     Raises:
         TogiError: of what a validator says, or that a value is of another type.

@@ -151,7 +151,7 @@ class Port(Record):
 
 
 class Interface(Record):
-    """What a caller must know of an engine's own file, beside the engine's documentation."""
+    """What a caller must know of an engine's own file, besides the engine's documentation."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -277,7 +277,7 @@ class ForcedCalls(Record):
 
 
 class Decisions(Record):
-    """What a candidate returns beside floating-point numbers (tokens, labels, text, how many), left to its own
+    """What a candidate returns besides floating-point numbers (tokens, labels, text, how many), left to its own
     decisions, against the original's: over all samples."""
 
     agree: int
@@ -343,7 +343,7 @@ class Timing(Record):
     rounds_ms: tuple[tuple[float, float], ...] = ()
     """Raw: (reference, candidate) of every round, in ms per sample."""
     call_ms: float | None = None
-    """Where that is no call's time: what one takes beside the other callers (95 of 100 at most), or once it is warm."""
+    """If that is not the time of a call: the time next to the other callers (95 of 100 at most), or once it is warm."""
     first_call_ms: float = 0.0
     build_s: float = 0.0
     start_ms: float | None = None

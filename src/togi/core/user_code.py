@@ -17,7 +17,7 @@ from types import FrameType
 
 
 def _folder_of(package: str) -> str:
-    """Also where it is no installed package: a clone of togi, a torch that was built from source."""
+    """Also where it is not an installed package: a clone of togi, a torch that was built from source."""
     found = importlib.util.find_spec(package)
     return f"{Path(found.origin).parent}/" if found is not None and found.origin else "<not installed>"
 

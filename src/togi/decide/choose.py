@@ -85,7 +85,7 @@ def latest(trials: Iterable[Trial]) -> list[Trial]:
 def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     """Eligible trials that no other beats in one of speed, memory and error without losing in another; fastest first.
 
-    Speed is the paired speed-up, and beside it, where another objective than latency was raced, the time of a call;
+    Speed is the paired speed-up, and next to it, where another objective than latency was raced, the time of a call;
     errors of faithful trials count as equal (zero); an unknown footprint is larger than any known one.
     """
     points = [(_point(trial), trial) for trial in latest(trials) if trial.eligible]
@@ -103,8 +103,8 @@ def choose(
 ) -> Chosen:
     """The fastest trial that fits, if it is faster than plain eager by ``criterion``; else plain eager.
 
-    Where plain eager itself does not fit, the fastest that fits, be it slower, or measured on a machine too noisy to
-    say how fast. What extends another of them (``extends``) must be faster than that by more than what two processes
+    If plain eager itself does not fit, the fastest that fits, even if it is slower, or measured on a machine too noisy
+    to say how fast. What extends another of them (``extends``) must be faster than that by more than what two processes
     of one recipe may differ by, and the margin. Among those within the margin of the fastest a faithful one is
     preferred, then the one with fewer choices (less can break), then the smaller one.
 
@@ -135,8 +135,8 @@ def choose(
 
 
 def extends(recipe: Recipe, plain: Recipe) -> bool:
-    """It makes all choices of the other and more, on the same engine with the same options. ``no_grad`` is no choice:
-    it is what a recipe has that chooses no other mode of autograd."""
+    """It makes all choices of the other and more, on the same engine with the same options. ``no_grad`` is not a
+    choice: it is what a recipe has that chooses no other mode of autograd."""
     return recipe.at(Stage.ENGINE) == plain.at(Stage.ENGINE) and _choices(recipe) > _choices(plain)
 
 

@@ -1,7 +1,7 @@
 """The definition of "faithful": how large an error may be, in which unit, and what becomes of an approximate result.
 
 The unit is plain eager's own distance from the truth in float64, with a floor of a few roundings. The numbers come from
-``verify``, which holds the tensors; that an error is within the limit, and what it means, is said here alone.
+``verify``, which holds the tensors; only this file decides whether an error is within the limit, and what that means.
 """
 
 from __future__ import annotations

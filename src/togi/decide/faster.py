@@ -29,7 +29,7 @@ CONCLUSIVE_X = 1.5
 (threads of one of them sharing a core for seconds). Nothing is concluded from such an interval, unless it is further
 from no difference than it is wide: 5 to 9 times as fast is faster, 1.2 to 2.5 times may be a disturbance."""
 FAR_X = 10.0
-"""Orders of magnitude are no noise: an interval whose nearer end differs by more than this factor from no difference
+"""Orders of magnitude are not noise: an interval whose nearer end differs by more than this factor from no difference
 may be as wide as it likes."""
 DISTURBANCE_X = 100.0
 """By how much a busy machine disturbs a median of few rounds at most (threads of one engine that wait for each other
@@ -56,7 +56,7 @@ class Criterion(Record):
 
     @property
     def band_x(self) -> float:
-        """Speed-ups between its inverse and this are no difference."""
+        """Speed-ups between its inverse and this do not count as a difference."""
         return 1.0 + self.margin + self.process_bias
 
     def speed(self, speedup_x: Interval) -> Speed:

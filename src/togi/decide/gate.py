@@ -1,4 +1,4 @@
-"""Gates: whether what was measured keeps a limit, with an answer of its own for what cannot be told.
+"""Gates: whether what was measured keeps a limit, with an answer of its own for figures that do not decide.
 
 Whoever gates makes one ``Case`` for each question. The text, the exit code, the JUnit XML and the JSON are rendered
 from these cases alone, so no two of them can contradict each other.

@@ -22,7 +22,7 @@ from togi.machine.nvml import Gpu
 from togi.techniques.registry import all_marks
 
 LITTLE_FREE = 0.5
-"""Share of the device's memory below which a trial may not fit beside the reference."""
+"""Share of the device's memory below which a trial may not fit next to the reference."""
 C_PROBE = "#include <Python.h>\nint main(void) { return 0; }\n"
 """What Triton's launchers include."""
 

@@ -25,12 +25,12 @@ EXTRAS = ("onnx", "openvino", "ncnn", "nncf")
 
 
 def check_packages() -> list[Check]:
-    """Where nothing tells what togi asks for, that is what is said: it works with what it finds."""
+    """If nothing says what togi needs, the check says so: it works with what it finds."""
     python = check_python(platform.python_version())
     try:
         return [python, *_installed(), *_required(), *_optional()]
     except importlib.metadata.PackageNotFoundError:
-        why = "neither its metadata nor a pyproject.toml beside its sources tells which packages it needs"
+        why = "neither its metadata nor a pyproject.toml next to its sources says which packages it needs"
         fix = "pip install togi, or run it from a clone"
         return [python, Check(topic="packages", name="togi", level=Level.WARNING, found="unknown", why=why, fix=fix)]
 

@@ -45,7 +45,7 @@ class Step(Record):
     cheaper: str
     faster: str
     per_second_saved: Interval | None
-    """How much more it costs for each second of latency that is saved, over all calls; None where it cannot be told
+    """How much more it costs for each second of latency that is saved, over all calls; None if the figures do not show
     which of the two is cheaper or faster."""
 
 
@@ -166,7 +166,7 @@ def _verdict(front: Sequence[KindAnswer], kinds: Sequence[KindAnswer], currency:
         for kind in kinds
         if kind.kind != first.kind and kind.per_million is not None and not _less(cost, kind.per_million)
     ]
-    doubt = f" in the median, and cannot be told from {', '.join(equal)} in that" if equal else ""
+    doubt = f" in the median, not distinguishable from {', '.join(equal)}" if equal else ""
     said = (
         f"{first.kind} costs least{doubt}: {significant(cost.median)} {currency} ({bounds(cost)}) for a million calls "
         f"of {milliseconds(latency_ms.median)} with {first.recipe}"

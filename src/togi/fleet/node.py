@@ -37,7 +37,7 @@ def versions(packages: Sequence[str]) -> bytes:
 
 
 def study(subject: bytes, locator: str, name: str, options: Sequence[str]) -> bytes:
-    """Tune ``locator`` beside the files of the archive ``subject``.
+    """Tune ``locator`` next to the files of the archive ``subject``.
 
     The folder ``name`` keeps the journal, so that a study that was interrupted on this machine goes on. What comes
     back is a zip archive: ``exit_code``, ``study.json``, ``messages.txt``, ``journal.sqlite`` and ``model.togi/``.

@@ -38,7 +38,7 @@ class Prices(Record):
 
 
 def read_prices(path: Path) -> Prices:
-    """Raises FleetError with the file and the key, or the line of what is no TOML."""
+    """Raises FleetError with the file and the key, or the line of what is not TOML."""
     try:
         return Prices.model_validate(tomllib.loads(read_plain(path, 1_000_000).decode()))
     except (OSError, UnicodeDecodeError) as error:
@@ -51,4 +51,4 @@ def read_prices(path: Path) -> Prices:
             "another) and a table [per_hour] with the price of each kind of machine, such as small = 0.0425"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise FleetError(f"{path} is no TOML: {error}") from None
+        raise FleetError(f"{path} is not TOML: {error}") from None

@@ -1,4 +1,4 @@
-"""What a subject needs on another machine: its files, and the name that it has beside them."""
+"""What a subject needs on another machine: its files, and the name that it has next to them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class StepRequest(Request):
                 f"optimizer {self.optimizer} has no part in inference: add --train (train=True), or leave it out"
             )
         if self.batch is not None and self.batch < 1:
-            raise TogiError(f"a batch of {self.batch} is no batch: give 1 or more")
+            raise TogiError(f"a batch of {self.batch} is not a batch: give 1 or more")
 
 
 class PredictRequest(StepRequest):

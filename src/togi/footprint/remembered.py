@@ -1,4 +1,4 @@
-"""What a module remembers from call to call beside parameters and buffers: it cannot be put back, so it is named."""
+"""What a module remembers from call to call besides parameters and buffers: it cannot be put back, so it is named."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NAMED = 3
 
 
 def remembered(module: nn.Module) -> dict[str, Any]:
-    """A copy of every attribute that is neither parameter nor buffer, by its name (``encoder.hidden``). What is no
-    number, text or tensor, alone or in a list, tuple, deque or dict, is left out."""
+    """A copy of every attribute that is neither parameter nor buffer, by its name (``encoder.hidden``). Leaves out
+    what is not a number, text or tensor, alone or in a list, tuple, deque or dict."""
     return {name: _copy(value) for name, value in _attributes(module)}
 
 

@@ -139,7 +139,7 @@ def _steps(graph: EditableGraph, node: Node) -> Iterator[tuple[Any, dict[str, An
             yield given["self"], {"scale": 1 / factor if divides else factor}
     elif is_call(node, "add.Tensor") and arguments(node)["alpha"] == 1:
         one, other = node.args[:2]
-        if isinstance(other, Node):  # a number is no mask
+        if isinstance(other, Node):  # a number is not a mask
             yield one, {"added": other}
             yield other, {"added": one}
     elif is_call(node, "masked_fill.Scalar", "masked_fill.Tensor"):
@@ -228,7 +228,7 @@ def _insert(graph: EditableGraph, root: Node, scores: _Scores, values: Node) -> 
     )
     if rank == 3:
         fused = call(aten.squeeze.dim, self=fused, dim=1)
-    if not all(_lays_out_anew(user) for user in root.users):  # the kernels put heads beside each other
+    if not all(_lays_out_anew(user) for user in root.users):  # the kernels put heads next to each other
         fused = call(aten.contiguous.default, self=fused, memory_format=torch.contiguous_format)
     graph.replace(root, fused)
     graph.propagate(user for user in fused.users if is_call(user, *_PERMUTES))

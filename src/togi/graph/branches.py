@@ -1,8 +1,8 @@
 """Parallel linear branches of one input, as kernels on a common grid, and their sum.
 
 A branch reads ``source`` and ends in a sum: a convolution, a linear layer, the input itself (identity), a batch norm or
-factor on the input, an average pool; each with constant scale and shift after it, and one linear call after another
-where the second is pointwise (low-rank adapters). Everything is float64.
+factor on the input, an average pool. Each may have a constant scale and shift after it, and one linear call may follow
+another if the second is pointwise (low-rank adapters). Everything is float64.
 
 Source: Ding et al., RepVGG, https://arxiv.org/abs/2101.03697; ACNet, https://arxiv.org/abs/1908.03930; Diverse Branch
 Block, https://arxiv.org/abs/2103.13425.
@@ -22,7 +22,7 @@ from togi.graph.edit import EditableGraph, arguments, call_name, in_place, is_ca
 from togi.graph.linear import Linear, absorbed, affine, each, linear
 
 DENSER_AT_MOST = 1.5
-"""How many times the branches' multiplications the merged kernel may cost: a 1x3 beside a 3x1 is 1.5."""
+"""How many times the branches' multiplications the merged kernel may cost: a 1x3 next to a 3x1 is 1.5."""
 
 
 @final

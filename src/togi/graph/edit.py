@@ -110,7 +110,7 @@ class EditableGraph:
         return len(idle)
 
     def _remove_form_assertions(self) -> int:
-        """Casts leave them beside them, as if something else used the value."""
+        """Casts leave them next to them, as if something else used the value."""
         assertions = [node for node in self.nodes if is_call(node, "_assert_tensor_metadata.default")]
         for node in assertions:
             self.erase(node)

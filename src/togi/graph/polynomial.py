@@ -18,7 +18,7 @@ Monomial = tuple[Node, ...]
 Polynomial = dict[Monomial, float]
 
 TERMS, DEGREE = 4, 4
-"""What is larger is no formula that anybody looks for."""
+"""What is larger is not a formula that anybody looks for."""
 RELATIVE = 2e-7
 """How far two factors may be apart that are written with seven digits or more, or stored as float32."""
 

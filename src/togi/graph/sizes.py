@@ -2,7 +2,7 @@
 
 ``torch.export`` tells what it decided by sizes, with two gaps. It asks of every tensor on the way whether a size is 0
 or 1, for itself, and what a module asks looks the same. And it takes no input size that may vary for 0 or 1, so that
-nothing tells of a branch there. Both are settled by running the graph beside the module.
+nothing tells of a branch there. Both are settled by running the graph next to the module.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sizes_held(candidate: Candidate, graph: nn.Module, decided: Decided, names: 
 
 
 class _Beside:
-    """The graph beside the module, for sizes that no sample has."""
+    """The graph next to the module, for sizes that no sample has."""
 
     def __init__(self, candidate: Candidate, graph: nn.Module, firm: list[str]) -> None:
         self.candidate = candidate

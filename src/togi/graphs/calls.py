@@ -79,12 +79,14 @@ class Calls:
         self._result_leaves, self._result_form = others[0], forms[0]
         kinds = [[(t.dtype, t.dim()) for t in row] for row in rows]
         if forms[0] != forms[1] or not same_values(*others) or kinds[0] != kinds[1] or not rows[0]:
-            raise GraphError("what it returns depends on the size in more than the shapes of tensors (or is no tensor)")
+            raise GraphError(
+                "what it returns depends on the size in more than the shapes of tensors (or is not a tensor)"
+            )
         shapes = shapes_of(rows)
         if [tuple(t.shape) for t in rows[1]] != [shape_at(shape, many) for shape in shapes]:
             raise GraphError(
                 f"it returns {[tuple(t.shape) for t in rows[1]]} for size {many}: a dimension that varies must be the "
-                "size itself, or which part of a padded result is real cannot be told"
+                "size itself, or nobody knows which part of a padded result is real"
             )
         self.results = SharedTensors(shapes, [t.detach() for t in rows[1]])
         if self.gradients:

@@ -111,9 +111,9 @@ def capture(
 
     Raises:
         GraphError: no CUDA device; a capture fails (with the line that waits for the device); it was compiled with CUDA
-            graphs of its own; padding changes results; not even the smallest size fits into the memory; gradients of
-            what draws random numbers or changes what it holds, since the forward pass is repeated.
-        BudgetError: ``memory`` is no size.
+            graphs of its own; padding changes results; not even the smallest size fits into the memory. Or it wants
+            gradients of what draws random numbers or changes what it holds, since the forward pass is repeated.
+        BudgetError: ``memory`` is not a size.
         SubjectError: a sample is none.
     """
     if replays_by_itself(fn):

@@ -73,7 +73,7 @@ class Device(Protocol):
 
 @final
 class Cuda:
-    """A CUDA device. Its memory is the driver's word, so that what graphs take beside torch's allocator counts too: of
+    """A CUDA device. Its memory is the driver's word, so that what graphs take besides torch's allocator counts too: of
     this process by NVML, else of all, which other processes disturb while a graph is captured."""
 
     def __init__(self, place: torch.device) -> None:
@@ -92,7 +92,7 @@ class Cuda:
 
     def used_bytes(self) -> int:
         torch.cuda.synchronize(self.place)
-        torch.cuda.empty_cache()  # what warming up left is no graph's
+        torch.cuda.empty_cache()  # what warming up left is not a graph's
         if self._own_bytes is None:
             return cuda_bytes_of_all(str(self.place))
         own = own_cuda_bytes(str(self.place))
@@ -131,7 +131,7 @@ class Recorder:
 
     Args:
         working_bytes: what a capture of such inputs takes of the shared pool; else as much as its inputs.
-        graph_bytes: what each graph takes beside.
+        graph_bytes: what each graph takes besides.
         faster: whether a graph is to be faster than eager on such a sample; else always.
     """
 
@@ -191,7 +191,7 @@ class Pool:
         device: ``togi.graphs.Recorder()`` to try a policy on the CPU; None: the CUDA device of the first sample.
 
     Raises:
-        BudgetError: ``memory`` is no size.
+        BudgetError: ``memory`` is not a size.
     """
 
     def __init__(self, memory: str | int = "2GiB", device: Device | None = None) -> None:

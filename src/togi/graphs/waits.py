@@ -21,7 +21,7 @@ class Waits(RuntimeError):
 
 
 def refuse_waits(run: Callable[[], object]) -> None:
-    """Run it; raise Waits if this thread waits for the device in it, also once it is told that it is being captured.
+    """Run it; raise Waits if this thread waits for the device in it, also once it believes that it is being captured.
 
     Models ask for that (transformers reads a mask's values only outside of a capture), so the second run decides.
     """

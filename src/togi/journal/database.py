@@ -161,11 +161,11 @@ class Database:
         return self.read(kind, record)
 
     def read(self, kind: type[Kept], record: str) -> Kept:
-        """Raises JournalError for what is no record of this kind."""
+        """Raises JournalError for what is not a record of this kind."""
         try:
             return kind.from_json(record)
         except ValueError as error:
-            what = f"a record in it is no {kind.__name__} that this togi knows: {first_line(error)}"
+            what = f"a record in it is not a {kind.__name__} that this togi knows: {first_line(error)}"
             raise JournalError(damaged(self.path, what)) from None
 
 

@@ -50,7 +50,7 @@ def study_key(subject: str, facts: Facts, settings: Mapping[str, Any], fingerpri
         fingerprint: digest of weights and inputs, where the subject's name does not pin them (a live module).
     """
     lasting = facts.model_dump(mode="json", exclude=set(FLEETING))
-    # journals of before have studies without these fields
+    # earlier journals have studies without these fields
     for later in ("program", "part", "steps", "tf32", "callers"):
         if getattr(facts, later) == Facts.model_fields[later].get_default(call_default_factory=True):
             del lasting[later]
@@ -62,7 +62,7 @@ def study_key(subject: str, facts: Facts, settings: Mapping[str, Any], fingerpri
 @final
 @dataclass(frozen=True)
 class Earlier:
-    """Studies of before."""
+    """Earlier studies."""
 
     studies: tuple[Study, ...]
     """Those that count, with their trials, the newest first."""
@@ -155,7 +155,7 @@ class Journal:
         return read_study(self._database, known[matches[0]])
 
     def earlier(self, counts: Callable[[Study], bool], *, but: str) -> Earlier:
-        """What studies of before may teach a new one, whose id is ``but``. Nothing is raised for a damaged study.
+        """What earlier studies may teach a new one, whose id is ``but``. Nothing is raised for a damaged study.
 
         ``counts`` is given each study as it was begun, without trials.
         """

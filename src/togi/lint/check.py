@@ -62,7 +62,7 @@ def _unexpected(target: str) -> str:
     if not is_subject(target):
         return _missing(target)
     return (
-        f"{target} stands beside other targets, and togi runs only what is named alone: give --subject {target}, or "
+        f"{target} stands next to other targets, and togi runs only what is named alone: give --subject {target}, or "
         "check it in a call of its own. Nothing was checked"
     )
 

@@ -124,7 +124,7 @@ def _refused(file: CheckedFile, data: bytes) -> FileReport | None:
 
 
 def largest(file: CheckedFile) -> int:
-    """The bytes that are read of a file. Notebooks hold pictures beside their code."""
+    """The bytes that are read of a file. Notebooks hold pictures besides their code."""
     return file.settings.max_file_bytes * (10 if file.path.suffix == ".ipynb" else 1)
 
 

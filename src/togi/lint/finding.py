@@ -145,7 +145,7 @@ class FileReport(Record):
     """Lines of code that the rules looked at."""
 
     def kept(self) -> str:
-        """As JSON. A file's name that is no text comes as lone surrogates, which only Python's own JSON knows."""
+        """As JSON. A file's name that is not text comes as lone surrogates, which only Python's own JSON knows."""
         try:
             return self.model_dump_json(exclude_defaults=True)
         except PydanticSerializationError:
@@ -161,7 +161,7 @@ class FileReport(Record):
 
 @final
 class Table(Record):
-    """A table that module and trace rules print beside their findings."""
+    """A table that module and trace rules print besides their findings."""
 
     title: str
     columns: tuple[str, ...]

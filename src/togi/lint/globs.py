@@ -80,7 +80,7 @@ class _Name:
 
 
 def glob(line: str) -> Glob | None:
-    """Reads a line of a .gitignore; None for a blank one and a comment. Raises ValueError for what is no pattern."""
+    """Reads a line of a .gitignore; None for a blank one and a comment. Raises ValueError for what is not a pattern."""
     text = _octets(_without_end(line))
     if not text or text.startswith("#"):
         return None

@@ -1,6 +1,6 @@
 """Notebooks: code cells as one Python text, places in it as places in cells, and edits back into the cells' JSON.
 
-Names flow from cell to cell in the order in which they stand. Magics and shell lines are blanked. A cell that is no
+Names flow from cell to cell in the order in which they stand. Magics and shell lines are blanked. A cell that is not
 Python even so is left out with a problem; the others are checked. Only the JSON of changed cells is rewritten; every
 other byte of the file stays.
 """
@@ -29,7 +29,7 @@ _DECODER = json.JSONDecoder()
 
 @final
 class NotebookError(Exception):
-    """The file is no notebook that can be checked; the message says why and what to do."""
+    """The file is not a notebook that can be checked; the message says why and what to do."""
 
 
 @final
@@ -40,7 +40,7 @@ class Cell:
     code: str
     """As it stands, with ``\\n`` line ends."""
     python: str
-    """With magics blanked, the same number of lines; empty lines where it is no Python."""
+    """With magics blanked, the same number of lines; empty lines where it is not Python."""
     first: int
     """Its first line in the joined text, from 1."""
     error: SyntaxError | None
@@ -88,14 +88,14 @@ class Notebook:
 
 
 def read_notebook(text: str) -> Notebook:
-    """Raises NotebookError for what is no notebook of format 4 with Python code."""
+    """Raises NotebookError for what is not a notebook of format 4 with Python code."""
     try:
         document = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:  # also of integers with thousands of digits
-        raise NotebookError(f"is no JSON: {error}. A notebook is: save it again with Jupyter") from None
+        raise NotebookError(f"is not JSON: {error}. A notebook is: save it again with Jupyter") from None
     if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
         raise NotebookError(
-            "is no notebook of format 4: it has no list of cells. Older ones are converted with "
+            "is not a notebook of format 4: it has no list of cells. Older ones are converted with "
             "'jupyter nbconvert --to notebook'"
         )
     if _language(document) not in ("python", "ipython", ""):

@@ -62,7 +62,7 @@ class GitIgnore:
     """The outermost first."""
 
     def below(self, folder: str, tell: Callable[[str, str], None] = lambda _path, _why: None) -> GitIgnore:
-        """With the .gitignore of ``folder`` itself, which lies directly below. ``tell`` is told of one that cannot be
+        """With the .gitignore of ``folder`` itself, which lies directly below. ``tell`` hears of one that cannot be
         used."""
         file = os.path.join(folder, ".gitignore")
         try:
@@ -103,7 +103,7 @@ def git_ignore_above(folder: Path) -> GitIgnore:
 
 @functools.lru_cache(maxsize=1000)
 def patterns(folder: Path, lines: tuple[str, ...]) -> Patterns:
-    """``exclude``, written in ``folder``. Raises ValueError for what is no pattern."""
+    """``exclude``, written in ``folder``. Raises ValueError for what is not a pattern."""
     return Patterns(_as_folder(str(folder)), tuple(_parsed(lines)))
 
 
@@ -118,7 +118,7 @@ def matches(path: Path, folder: Path, pattern: str) -> bool:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises ValueError for what is no pattern."""
+    """Raises ValueError for what is not a pattern."""
     list(_parsed((pattern,)))
 
 
@@ -146,7 +146,7 @@ def _read(path: str) -> tuple[Glob, ...]:
 
 
 def _parsed(lines: Iterable[str], *, strict: bool = True) -> Iterator[Glob]:
-    """Blank lines and comments left out; git skips what is no pattern, so a .gitignore is not read strictly."""
+    """Blank lines and comments left out; git skips what is not a pattern, so a .gitignore is not read strictly."""
     for line in lines:
         try:
             found = glob(line)

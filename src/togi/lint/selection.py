@@ -109,7 +109,7 @@ def _notes(ignore: Ignore, used: set[str], rules: frozenset[str], everything: bo
     kinds = rule_kinds()
     unknown = [name for name in ignore.rules if name not in kinds]
     unused = [name for name in ignore.rules if name in rules and name not in used]
-    messages = [f"the comment ignores '{name}', which is no rule{nearest(name, kinds)}" for name in unknown]
+    messages = [f"the comment ignores '{name}', which is not a rule{nearest(name, kinds)}" for name in unknown]
     if unused:
         messages.append(f"the comment ignores {', '.join(unused)}, which finds nothing here: remove it")
     if not ignore.rules and not ignore.whole_file:

@@ -132,13 +132,13 @@ def read_table(path: Path) -> CheckSettings | None:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}), so it is no TOML") from None
+        raise SettingsError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}), so it is not TOML") from None
     if "togi" not in text:
         return None
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # of tables too deep, of integers with thousands of digits
-        raise SettingsError(f"{path} is no valid TOML: {error}. Correct it, then run the same command again") from None
+        raise SettingsError(f"{path} is not valid TOML: {error}. Correct it, then run the same command again") from None
     table = _table(path, document)
     return None if table is None else _settings(path, table)
 
@@ -191,7 +191,7 @@ def _check_patterns(where: str, patterns: Sequence[str] | Mapping[str, Any]) -> 
         try:
             check_pattern(pattern)
         except ValueError as error:
-            raise SettingsError(f"{where}: '{pattern}' is no pattern ({error}): write as in .gitignore") from None
+            raise SettingsError(f"{where}: '{pattern}' is not a pattern ({error}): write as in .gitignore") from None
 
 
 @final

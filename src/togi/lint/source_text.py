@@ -15,7 +15,7 @@ from typing import final
 
 @final
 class UndecodableError(Exception):
-    """The bytes are no Python source; the message says why and what to do."""
+    """The bytes are not Python source; the message says why and what to do."""
 
 
 @final
@@ -39,7 +39,7 @@ def decode_exactly(data: bytes) -> Decoded:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UndecodableError("is UTF-16, which Python cannot read either: save it as UTF-8")
     if b"\0" in data:
-        raise UndecodableError(f"holds a null byte at offset {data.index(0)}: it is no Python source")
+        raise UndecodableError(f"holds a null byte at offset {data.index(0)}: it is not Python source")
     encoding = _encoding(data)
     try:
         return Decoded(data.decode(encoding), encoding)

@@ -83,7 +83,7 @@ class Gpu:
 
     @property
     def own_bytes(self) -> int | None:
-        """Device memory of this process: its context, torch's reserve and what libraries took beside it."""
+        """Device memory of this process: its context, torch's reserve and what libraries took besides it."""
         return next((process.bytes for process in self.processes if process.pid == self.own_pid), None)
 
     @property

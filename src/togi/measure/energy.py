@@ -32,7 +32,7 @@ class EnergyMeter:
         self._steps: list[tuple[int, float]] = []
 
     def note(self, calls: int) -> None:
-        """So many calls are done since it began; to be told of after each few of them."""
+        """So many calls are done since it began; call it after every few of them."""
         if (now_ns := self._clock()) < self._next_ns:
             return
         self._next_ns = now_ns + _EVERY_NS

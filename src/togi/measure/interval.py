@@ -73,7 +73,7 @@ def rounds_needed(confidence: float = CONFIDENCE) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _rank(count: int, confidence: float) -> int:
-    """The smallest number of values below m that does not reject m as the median; 0: even none below is no evidence.
+    """The smallest number of values below m that does not reject m as the median; 0: even none below is not evidence.
 
     The ends of the interval are then the rank-th smallest and the rank-th largest value. (Values equal to m count on
     either side, which can only make the interval wider than needed.)

@@ -4,7 +4,7 @@ On the CPU two things count as resident. Anonymous memory of the process: its gr
 server lent copy-on-write does not count. Data files mapped into it (weights read in place): pages of files that lie
 neither in the Python installation nor in the system's library folders. Code of installed libraries is left out, as the
 system shares and drops it at will. On CUDA it is what torch's caching allocator has reserved, plus what libraries
-beside it took since the mark: of this process where NVML tells, else of the whole device. The context, which every
+besides it took since the mark: of this process where NVML tells, else of the whole device. The context, which every
 process has and nothing changes, is left out there.
 
 Source: Linux, Documentation/filesystems/proc.rst (smaps, VmHWM, clear_refs); torch.cuda memory management notes.
@@ -40,7 +40,7 @@ _SAMPLE_EVERY_S = 0.001
 _CONTEXT_MOST_BYTES = 700 << 20
 """Of a CUDA context with its kernels, where NVML does not tell what this process holds."""
 _MUCH = 0.02
-"""Of a device's memory, from which it is said that others hold it."""
+"""Of a device's memory: a note says if others hold at least this share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def measure_footprint(
         samples: at least one; each is called ``passes`` times, and the output of a call is dropped before the next.
         mark: from before the candidate was built.
         held_bytes: bytes of torch storages that the candidate uses and that were in the process before the mark
-            (weights inherited from the fork server): they are no growth, but the candidate needs them. 0 on CUDA,
+            (weights inherited from the fork server): they are not growth, but the candidate needs them. 0 on CUDA,
             where torch's reserve holds everything.
         device: ``cpu`` or ``cuda``.
         passes: calls per sample. Each pass is measured by itself and the lowest peak counts: pages that the system

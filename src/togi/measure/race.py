@@ -36,7 +36,7 @@ _REFERENCE_EVERY = 4
 
 
 class Runner(Protocol):
-    """A candidate, built and warm, that can be told to run."""
+    """A candidate, built and warm, ready to run."""
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class RaceEntry(Record):
     speedup_x: Interval | None = None
     """Reference time over its time, round by round. None when it shared no round with the reference."""
     call_ms: float | None = None
-    """What a call took beside the other callers; None: there was one."""
+    """What a call took next to the other callers; None: there was one."""
     left_at: int | None = None
     """The round after which it left the race (0: before the first); None when it stayed to the end."""
     left_because: str = ""
@@ -86,7 +86,7 @@ class RaceResult(Record):
     """The reference, unless another is faster beyond doubt."""
     verdict: Verdict
     order: str
-    """Who is ahead of whom, or that it cannot be told."""
+    """Who is ahead of whom, or that the figures do not decide."""
     sentence: str
     """The order, and how the winner stands to the reference."""
     entries: tuple[RaceEntry, ...]
@@ -145,7 +145,7 @@ class RaceResult(Record):
         Which rounds count is decided by the reference and a bound that was there before the race, never by the other's
         time. So the ratios that are left are draws of one distribution as before, and the interval holds its median.
         Where the reference's time varies by itself, its slowest rounds are missing: that makes the other look slower
-        beside it, never faster. A neighbour that comes slows down both, by factors of their own.
+        next to it, never faster. A neighbour that comes slows down both, by factors of their own.
         """
         calm = tuple(pair for pair in rounds_ms if pair[0] <= slowest_ms)
         return calm if len(calm) >= rounds_needed(self._confidence) else rounds_ms
@@ -240,7 +240,7 @@ def compare(
 
 
 def together(one: Timing, other: Timing) -> Timing:
-    """What two processes of one recipe measured beside the same reference, as one measurement."""
+    """What two processes of one recipe measured next to the same reference, as one measurement."""
     rounds_ms = one.rounds_ms + other.rounds_ms
     references, own = zip(*rounds_ms, strict=True)
     update = {
@@ -353,8 +353,8 @@ class _RaceState:
                 entry.leave(self.rounds, _slower(against, leader))
 
     def _dismiss_beaten(self) -> None:
-        """Whoever is slower than another that is left, so that the sentence says of nobody both that it is slower and
-        that it cannot be told. The slowest go first, and the last one has nobody to lose against."""
+        """Whoever is slower than another that is left, so that the sentence never calls one both slower and
+        undecided. The slowest go first, and the last one has nobody to lose against."""
         for entry in sorted(self.racing, key=self._median_speedup):
             beaten = ((self.speed_x(entry, other), other) for other in self.racing if other is not entry)
             found = next(((x, other) for x, other in beaten if x is not None and self.criterion.slower(x)), None)

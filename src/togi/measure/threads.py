@@ -2,8 +2,8 @@
 
 A process that was stopped and resumed often wakes with all its threads on one core. Threads that spin at a barrier then
 take turns on it, one scheduler tick each, until the load is balanced: a 9 ms model was seen to take 76 ms per pass, for
-seconds, on an otherwise idle machine. Beside a process that keeps the other core busy the load is as balanced as it can
-be, and stays so for seconds more. That says nothing about the model, so the threads are spread in each turn.
+seconds, on an otherwise idle machine. Next to a process that keeps the other core busy the load is as balanced as it
+can be, and stays so for seconds more. That says nothing about the model, so the threads are spread in each turn.
 """
 
 from __future__ import annotations

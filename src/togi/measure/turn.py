@@ -60,7 +60,7 @@ class Turn(Record):
     passes: int
     wall_s: float
     call_ms: float | None = None
-    """What 95 of 100 calls take at most, beside the other callers. None: there is one, who waits for ``pass_ms``."""
+    """What 95 of 100 calls take at most, next to the other callers. None: there is one, who waits for ``pass_ms``."""
     waiting_s: float = 0.0
     """Thread-seconds in which threads of this process were ready to run and got no core."""
     cpu_s: float = 0.0
@@ -88,7 +88,7 @@ class Turn(Record):
 
 
 def call_ms_of(turns: Sequence[Turn]) -> float | None:
-    """What a call took beside the other callers, in the median of the turns. None: there was one caller."""
+    """What a call took next to the other callers, in the median of the turns. None: there was one caller."""
     found = [turn.call_ms for turn in turns if turn.call_ms is not None]
     return statistics.median(found) if found else None
 

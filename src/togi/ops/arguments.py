@@ -69,7 +69,7 @@ def batch_shape(names: tuple[str, str], a: Tensor, b: Tensor) -> torch.Size:
 
 
 def check_sizes(names: tuple[str, str], a: Tensor, b: Tensor, format: str) -> None:
-    """Raises BoxError for a width or height below 0, naming the first box that has one. NaN is no negative size.
+    """Raises BoxError for a width or height below 0, naming the first box that has one. NaN is not a negative size.
 
     A few rows at a time, so that it needs no memory worth naming.
     """

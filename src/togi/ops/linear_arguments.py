@@ -31,12 +31,12 @@ def check_options(reduction: str, label_smoothing: float) -> None:
         )
     if not 0 <= label_smoothing <= 1:
         raise CrossEntropyError(
-            f"label_smoothing={label_smoothing} is no share of the loss: give a number from 0 to 1, such as 0.1."
+            f"label_smoothing={label_smoothing} is not a share of the loss: give a number from 0 to 1, such as 0.1."
         )
 
 
 def check_tensors(**given: object) -> None:
-    """Raises CrossEntropyError for what is no tensor."""
+    """Raises CrossEntropyError for what is not a tensor."""
     for name, value in given.items():
         if not isinstance(value, Tensor):
             raise CrossEntropyError(

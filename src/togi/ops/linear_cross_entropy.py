@@ -49,7 +49,7 @@ def linear_cross_entropy(
             gives [...] with 0 where ignored.
         label_smoothing: from 0 to 1.
         z_loss: adds ``z_loss * logsumexp(logits) ** 2`` to the loss of each row that is not ignored.
-        memory: what a block of logits may take, ``"32MiB"`` or bytes. Beside it there are the gradients themselves, a
+        memory: what a block of logits may take, ``"32MiB"`` or bytes. Besides it there are the gradients themselves, a
             few numbers per row, and a copy of the rows of ``hidden`` where some are ignored. Half precision sums the
             gradient of ``hidden`` in float32; and that of a block of the weight, where ``memory`` does not hold 512
             columns of all rows.
@@ -65,7 +65,7 @@ def linear_cross_entropy(
     Raises:
         CrossEntropyError: shapes, dtypes, devices or options do not go together.
         TargetError: a target is neither in the vocabulary nor ``ignore_index``.
-        BudgetError: ``memory`` is no size.
+        BudgetError: ``memory`` is not a size.
     """
     from togi.core.quantities import parse_size  # here, so that the boxes import nothing but themselves
 

@@ -73,7 +73,7 @@ def _results(inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tenso
 
 
 def _check(layer: Layer, inputs: Tensor, hidden: Tensor, cell: Tensor | None, batch_first: bool) -> None:
-    """The kernel believes what it is told."""
+    """The kernel checks none of its arguments."""
     kind = layer.kind
     if kind not in GATES:
         raise ValueError(f"the kind {kind!r} is unknown; it can be {', '.join(GATES)}")

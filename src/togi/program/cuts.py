@@ -52,7 +52,7 @@ _NO_MODULE = (
     "reach the modules"
 )
 _OTHER_NUMBERS = (
-    "its arguments hold numbers that differ from call to call and follow no size of what lies beside them, where an "
+    "its arguments hold numbers that differ from call to call and follow no size of what lies next to them, where an "
     "engine is made for certain numbers"
 )
 _SAMPLES = 4
@@ -300,7 +300,7 @@ def _architecture(module: nn.Module) -> object:
 
 
 def _of_one_structure(given: Sequence[Inputs]) -> list[Inputs]:
-    """Those whose numbers are constants, or counts of what lies beside them, together with the first's."""
+    """Those whose numbers are constants, or counts of what lies next to them, together with the first's."""
     kept = list(given[:1])
     for one in given[1:]:
         if arguments_in_common([*kept, one]) is not None:

@@ -50,7 +50,7 @@ def _about(fleet: Fleet) -> Iterator[str]:
     for step in fleet.steps:
         cost = step.per_second_saved
         yield f"{step.faster} instead of {step.cheaper}: " + (
-            "which of the two is cheaper or faster cannot be told"
+            "the figures do not show which of the two is cheaper or faster"
             if cost is None
             else f"{significant(cost.median)} {fleet.currency} ({bounds(cost)}) for each second of latency saved"
         )

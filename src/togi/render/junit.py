@@ -26,7 +26,7 @@ def junit_xml(gate: str, cases: Sequence[Case], seconds: float, undecided: int =
 
     Args:
         seconds: of all cases together; each has its share, since they took turns.
-        undecided: the exit code where it cannot be told: an error, or at 0, where it is let pass, skipped.
+        undecided: the exit code if the figures do not decide: an error, or at 0, where it is let pass, skipped.
     """
     kinds = [_kind(case.answer, undecided) for case in cases]
     root = ElementTree.Element("testsuites")

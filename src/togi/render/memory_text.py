@@ -68,7 +68,7 @@ def account_text(account: Account, *, limit: int = 10) -> RenderableType:
 
 
 def short_line(line: str) -> str:
-    """``resnet.py:154 in forward``: the file's name is enough beside its function."""
+    """``resnet.py:154 in forward``: the file's name is enough next to its function."""
     path, _, rest = line.partition(":")
     return f"{Path(path).name}:{rest}" if line else ""
 

@@ -211,7 +211,7 @@ class LiveProgress(WatchedProgress):
 
 
 class NotebookProgress(WatchedProgress):
-    """Redraws the state below a notebook's cell whenever something happens; messages scroll by beside it."""
+    """Redraws the state below a notebook's cell whenever something happens; messages scroll by next to it."""
 
     WIDTH = 100
 

@@ -141,15 +141,15 @@ def objective_of(study: Study) -> Objective:
 
 
 def what_is_timed(study: Study) -> tuple[str, ...]:
-    """What the milliseconds of another objective than latency are, and those of a call beside them, and the millijoules
-    of a GPU that tells them, in a line each."""
+    """What the milliseconds of another objective than latency are, and those of a call next to them, and the
+    millijoules of a GPU that tells them, in a line each."""
     told = any(trial.timing is not None and trial.timing.energy_mj is not None for trial in study.trials)
     energy = ("mJ: what the whole GPU takes for a call, its idle power included, while one recipe runs alone",)
     return (*_what_is_timed(study), *(energy if told else ()))
 
 
 def _what_is_timed(study: Study) -> tuple[str, ...]:
-    """What the milliseconds of another objective than latency are, and those of a call beside them."""
+    """What the milliseconds of another objective than latency are, and those of a call next to them."""
     match objective_of(study):
         case Objective.LATENCY:
             return ()
@@ -159,7 +159,7 @@ def _what_is_timed(study: Study) -> tuple[str, ...]:
             return (
                 f"ms: from one answer to the next, with {study.facts.callers} callers at once (1 ms is 1,000 requests "
                 "per second)",
-                "call: what 95 of 100 calls take at most, beside the other callers",
+                "call: what 95 of 100 calls take at most, next to the other callers",
             )
         case Objective.FIRST_CALL:
             return (
@@ -217,7 +217,7 @@ def pareto_front(trials: Iterable[Trial]) -> frozenset[Recipe]:
 
 
 def _as_reference(trial: Trial) -> Trial:
-    """The reference's speed-up is 1 by definition, whatever its saved form took beside it; others stay as they are."""
+    """The reference's speed-up is 1 by definition, whatever its saved form took next to it; others stay as they are."""
     if not trial.recipe.is_reference or trial.timing is None:
         return trial
     timing = trial.timing.model_copy(update={"speedup_x": Interval(median=1.0, low=1.0, high=1.0)})

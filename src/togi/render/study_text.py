@@ -317,10 +317,10 @@ def _about(comparison: Comparison) -> Iterator[str]:
     if comparison.callers > 1:
         yield f"ms: from one answer to the next, with {comparison.callers} callers at once"
         if comparison.batch_sizes:
-            yield "call: what 95 of 100 calls take at most, in ms, beside the others"
+            yield "call: what 95 of 100 calls take at most, in ms, next to the others"
         for one in () if comparison.batch_sizes else comparison.contestants:
             if one.call_ms is not None:
-                yield f"{one.name}: 95 of 100 calls take {significant(one.call_ms)} ms at most, beside the others"
+                yield f"{one.name}: 95 of 100 calls take {significant(one.call_ms)} ms at most, next to the others"
     if comparison.rounds:
         sizes = " at the same batch size" if comparison.batch_sizes else ""
         yield f"{plural(comparison.rounds, 'round')} in turns; every speed-up relates to the first{sizes}"

@@ -34,7 +34,7 @@ clean = printable
 
 
 class SafeConsole(Console):
-    """Prints text as it is: square brackets are no markup, and no character steers the terminal but rich's own."""
+    """Prints text as it is: square brackets are not markup, and no character steers the terminal but rich's own."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **given)

@@ -33,7 +33,7 @@ GUESS = 1.0
 UNTOLD = math.log(BETWEEN_PROCESSES.band_x)
 """Two processes of one recipe differ by as much: a guess that is off by less is left as it is."""
 CROWDED = 0.2
-"""A trial in which threads waited for a core for more than this share of the time says what engines gain beside busy
+"""A trial in which threads waited for a core for more than this share of the time says what engines gain next to busy
 neighbours: often ten times as much. It teaches nothing."""
 FURTHEST = 2.0
 """No guess is moved by more than so many of the deviations that its stage's have: whatever a journal says, an engine is
@@ -182,7 +182,7 @@ def _observed(
     measured: Mapping[Recipe, Trial], space: Space
 ) -> tuple[dict[Key, list[float]], dict[str, list[float]], dict[str, list[float]]]:
     """Of one study: the shifts of each choice, wherever the same recipe was measured without it; the log speed-up of
-    each technique alone; and what trials took beside what was expected.
+    each technique alone; and what trials took next to what was expected.
 
     An engine that was tried with other choices only, as a short study does, is held to be what they gained together.
     """

@@ -54,7 +54,8 @@ class FailureModel:
         return any(blamed <= recipe_atoms for blamed in self._ruled_out)
 
     def doubt(self, features: RecipeFeatures) -> None:
-        """It ran, but is no use (it does not meet a limit): recipes like it become less likely, none is ruled out."""
+        """It ran, but is of no use (it does not meet a limit): recipes like it become less likely, none is ruled
+        out."""
         self._failed.update(_all_evidence(features))
 
     def chance(self, features: RecipeFeatures) -> float:

@@ -47,7 +47,7 @@ class Settings(Request):
     max_memory_bytes: int | None = Field(default=None, validation_alias=AliasChoices("max_memory_bytes", "max_memory"))
     """Recipes whose footprint is larger are tried but never chosen."""
     max_latency_s: float | None = Field(default=None, validation_alias=AliasChoices("max_latency_s", "max_latency"))
-    """The same of those whose calls take longer: of ``throughput`` 5 of 100, beside the other callers."""
+    """The same of those whose calls take longer: of ``throughput`` 5 of 100, next to the other callers."""
     max_first_call_s: float | None = Field(
         default=None, validation_alias=AliasChoices("max_first_call_s", "max_first_call")
     )
@@ -190,13 +190,13 @@ class Settings(Request):
 
 
 def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
-    """``["a", "b,c"]`` or ``"a,b,c"`` as one tuple without repeats. Raises TogiError for what is no text."""
+    """``["a", "b,c"]`` or ``"a,b,c"`` as one tuple without repeats. Raises TogiError for what is not text."""
     if not isinstance(given, Iterable):
-        raise TogiError(f"{option}={given!r} is no name: give ids of techniques as text")
+        raise TogiError(f"{option}={given!r} is not a name: give ids of techniques as text")
     parts: list[str] = []
     for item in (given,) if isinstance(given, str) else given:
         if not isinstance(item, str):
-            raise TogiError(f"{option}={given!r} holds {item!r}, which is no name: give ids of techniques as text")
+            raise TogiError(f"{option}={given!r} holds {item!r}, which is not a name: give ids of techniques as text")
         parts += [part.strip() for part in item.split(",")]
     return tuple(dict.fromkeys(part for part in parts if part))
 

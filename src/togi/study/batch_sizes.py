@@ -25,7 +25,7 @@ ROUNDS = 16
 @final
 @dataclass(frozen=True)
 class PerSample:
-    """A contestant whose turns are told per sample; ``samples`` are those of a call."""
+    """A contestant whose turns count per sample; ``samples`` are those of a call."""
 
     running: RunningTrial
     samples: int
@@ -97,7 +97,7 @@ def _best_size(name: str, sizes: Sequence[Contestant], result: RaceResult, limit
 
 
 def _speedup(each: Contestant, result: RaceResult) -> float:
-    """Over what all were raced beside, in the median."""
+    """Over what all were raced against, in the median."""
     found = result.speed_x(each.label, result.reference)
     return 0.0 if found is None else found.median
 
@@ -124,7 +124,7 @@ def _told(found: BestSize, best: Contestant, limit_ms: float | None) -> Iterator
         near = percent(BETWEEN_PROCESSES.band_x - 1)
         yield f"Batch {_listed(found.same)} within {near} of that, but a smaller batch is answered sooner."
     if found.unclear:
-        yield f"Batch {_listed(found.unclear, 'cannot be', 'cannot be')} told from it on this machine now."
+        yield f"Batch {_listed(found.unclear, 'cannot be', 'cannot be')} distinguished from it on this machine now."
 
 
 def _listed(sizes: Sequence[int], one: str = "is", several: str = "are") -> str:
@@ -146,6 +146,6 @@ def _compared(name: str, first: str, found: Interval) -> str:
         case Speed.SAME:
             return f"{name} and {first} are within {percent(BETWEEN_PROCESSES.band_x - 1)} of each other"
         case Speed.UNCLEAR:
-            return f"{name} and {first} cannot be told apart on this machine now"
+            return f"{name} and {first} cannot be distinguished on this machine now"
         case Speed.FASTER | Speed.SLOWER:
             return f"{name} answers {times(found.median)} ({bounds(found)}) as many samples a second as {first}"

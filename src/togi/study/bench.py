@@ -51,8 +51,8 @@ def run_bench(
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
-    An artifact beside a subject runs on that subject's inputs and is verified against it; artifacts alone run on inputs
-    made from the first one's signature. Subjects run in plain eager under ``no_grad`` on their own inputs.
+    An artifact next to a subject runs on that subject's inputs and is verified against it; artifacts alone run on
+    inputs made from the first one's signature. Subjects run in plain eager under ``no_grad`` on their own inputs.
 
     Args:
         device: None is the one that the artifacts were tuned for, else the CPU.
@@ -306,7 +306,7 @@ def _is_artifact(spec: str) -> bool:
 
 
 def _names(specs: Sequence[str]) -> list[str]:
-    """The specs themselves; one given again is told apart by a number."""
+    """The specs themselves; one given again gets a number."""
     return [
         spec if specs.index(spec) == i else f"{spec} ({specs[: i + 1].count(spec)})" for i, spec in enumerate(specs)
     ]

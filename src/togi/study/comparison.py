@@ -25,7 +25,7 @@ class Contestant(Record):
     latency_ms: Interval | None = None
     """Of one call; of several callers, between two answers."""
     call_ms: float | None = None
-    """Of several callers: what one call takes beside the others (95 of 100 at most)."""
+    """Of several callers: what one call takes next to the others (95 of 100 at most)."""
     samples_per_s: Interval | None = None
     """Where ``batch`` is known: by all callers together."""
     speedup_x: Interval | None = None
@@ -62,7 +62,7 @@ class BestSize(Record):
     same: tuple[int, ...] = ()
     """Sizes that are as fast."""
     unclear: tuple[int, ...] = ()
-    """Sizes that cannot be told from it on this machine now."""
+    """Sizes that cannot be distinguished from it on this machine now."""
     verdict: str
     """That in a sentence."""
 
@@ -73,7 +73,7 @@ class Comparison(Record):
     schema_version: int = SCHEMA_VERSION
     contestants: tuple[Contestant, ...]
     verdict: str = ""
-    """One sentence: which is faster, by how much, or that it cannot be told on this machine now."""
+    """One sentence: which is faster, by how much, or that the figures do not decide on this machine now."""
     machine: Machine
     noise: Noise = Noise()
     rounds: int = 0
@@ -94,7 +94,7 @@ class Verification(Record):
     schema_version: int = SCHEMA_VERSION
     artifact: str
     subject: str
-    """The locator of the original beside which it was verified and measured."""
+    """The locator of the original that it was verified and measured against."""
     answer: Answer
     """Passed where it is right, and as fast as it must be (``verdict`` says which of them it is not)."""
     outcome: Outcome

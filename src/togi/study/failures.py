@@ -32,7 +32,7 @@ def reference_failed(subject: str, why: object) -> SubjectError:
 
 @contextmanager
 def explained(subject: str) -> Iterator[None]:
-    """A subject that cannot be run is no trial that failed: there is nothing to tune."""
+    """A subject that cannot be run is not a trial that failed: there is nothing to tune."""
     try:
         yield
     except TrialEnded as ended:

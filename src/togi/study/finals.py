@@ -27,10 +27,10 @@ from togi.worker.supervise import AT_ONCE, RunningTrial, TrialEnded
 
 FINALISTS = 4
 _RIVALS = 2
-"""At most so many are proven beside the choice."""
+"""At most so many are proven besides the choice."""
 _LONGEST_RACE_S = 45.0
 _AT_ONCE = {Outcome.TIMED_OUT: "hangs", Outcome.CRASHED: "ends its process"}
-"""What becomes of an engine that cannot serve callers at once, beside wrong answers."""
+"""What becomes of an engine that cannot serve callers at once, besides wrong answers."""
 _CALLERS = 2
 """So many at once try what was raced for one caller."""
 
@@ -115,7 +115,7 @@ class Finals:
         return Decision(chosen, None, ())
 
     def set_aside(self, candidate: Recipe, why: str, *, hangs: bool = False) -> None:
-        """It is no choice any more, and its last trial says so. ``hangs``: so do the choices of later studies."""
+        """It is not a choice any more, and its last trial says so. ``hangs``: so do the choices of later studies."""
         self.unusable[candidate] = why
         what = "The original was not saved" if candidate == REFERENCE_RECIPE else f"{candidate.label} was set aside"
         self.runner.notes.append(f"{what}: {why}.")
@@ -149,7 +149,7 @@ class Finals:
         return self.runner.left_s() < self.runner.proof_s()
 
     def _race(self) -> tuple[Recipe, ...]:
-        """The fastest recipes beside the reference. Their trials are recorded again with what the race measured.
+        """The fastest recipes besides the reference. Their trials are recorded again with what the race measured.
 
         None where it could change nothing: a single one that is faster beyond doubt is measured once more when it is
         proven. And none where too little time is left for a race that would say anything.
@@ -213,8 +213,8 @@ class Finals:
         return result, sure, "" if sure else next(iter(doubts.values()))
 
     def _rivals(self, chosen: Chosen) -> Sequence[Recipe]:
-        """Those that cannot be told apart from the choice, as far as there is time to prove them and start them again,
-        but for those that extend it: near it, they cannot become the choice.
+        """Those that cannot be distinguished from the choice, as far as there is time to prove them and start them
+        again, but for those that extend it: near it, they cannot become the choice.
 
         Two processes of one recipe differ for as long as they live: one process each decides nothing between them.
         """
@@ -366,7 +366,7 @@ class Finals:
         return saved
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial) -> Trial:
-        """Load the artifact in a fresh process, verify it, and measure its speed beside the original, and its memory.
+        """Load the artifact in a fresh process, verify it, and measure its speed next to the original, and its memory.
         The original itself is not timed again; what the machine disturbed does not count.
 
         Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.

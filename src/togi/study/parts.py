@@ -53,7 +53,7 @@ _BESIDE_COMPILED = 2
 _MOST_LEFT_OUT = 2
 """So many recipes of a part may make the program wrong before the original stays."""
 _ENDED = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
-"""How a program may end with its parts in place, beside being wrong."""
+"""How a program may end with its parts in place, besides being wrong."""
 
 
 CUT = ChildCall(function="togi.program.cuts:find_cuts", request=CutRequest, answer=Cuts, purpose="recorded")
@@ -137,7 +137,7 @@ class _PartStudy:
 
     def rivals(self, made: Made | None) -> list[Made]:
         """The fastest with each engine that ``made`` (None: the original) does not have, where it is nearly as fast
-        alone. Beside other parts in an engine it may be the faster one: the original's threads are in their way."""
+        alone. Next to other parts in an engine it may be the faster one: the original's threads are in their way."""
         if self.runner is None or self.finals is None or self.given_up:
             return []
         found = {() if made is None else _engines(made.recipe): made}
@@ -202,7 +202,7 @@ class PartsTuner:
         """Raises TogiError when the program cannot be recorded, or does not run for its truth."""
         until = time.monotonic() + (left_s if math.isfinite(left_s) else _LONGEST_S)
         self.progress.message(f"{self.whole.subject} cannot be captured whole: looking for its parts")
-        self._cuts = cuts = record_parts(self.pool)  # beside the truth, which was begun with capturing
+        self._cuts = cuts = record_parts(self.pool)  # next to the truth, which was begun with capturing
         self.whole.make_truth()
         self._studies = studies = [_PartStudy(part) for part in cuts.parts]
         self._in_place = [InPlace(self.whole, *blocks) for blocks in cuts.repeated]  # first: soon compiled
@@ -365,7 +365,7 @@ class PartsTuner:
         return folder
 
     def _untried(self) -> float:
-        """The share of the program's time that parts should save with what they have now, beside what they had when it
+        """The share of the program's time that parts should save with what they have now, next to what they had when it
         was last tried."""
         last = self._tried[-1].made if self._tried else {}
         return sum(max(0.0, study.should_save - study.saves(last.get(study.label))) for study in self._studies)
@@ -515,7 +515,7 @@ def _shares(studies: Sequence[_PartStudy], until: float) -> Iterator[tuple[_Part
 
 
 def _left_to_torch(inside: Sequence[_PartStudy]) -> bool:
-    """Whether most of these parts had their turn and no engine beside torch's own is fastest for one."""
+    """Whether most of these parts had their turn and no engine besides torch's own is fastest for one."""
     every, had = (sum(study.part.share for study in s) for s in (inside, [s for s in inside if s.had_turn]))
     best = [study.best.recipe for study in inside if study.best is not None]
     return 2 * had >= every and all(map(by_torch, best))

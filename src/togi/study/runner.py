@@ -1,4 +1,4 @@
-"""Runs the trials of a study: recipes that the search suggests, one by one, beside the reference."""
+"""Runs the trials of a study: recipes that the search suggests, one by one, next to the reference."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ class StudyRunner:
         reference = self.last(REFERENCE_RECIPE)
         if reference is None:
             return PROOF_BUDGET_S
-        # its turns beside others count as "measure" too
+        # its turns next to others count as "measure" too
         as_reference_s = sum(took_s for phase, took_s in reference.phases_s.items() if phase != "measure")
         return PROOF_BUDGET_S + as_reference_s + self.ask_s()
 
@@ -359,9 +359,9 @@ class StudyRunner:
         return trial.model_copy(update={"cost_s": time.monotonic() - began})
 
     def free_memory(self) -> bool:
-        """End the finalists that are kept, whose memory stays taken while they are paused: what did not fit beside them
-        may fit alone. They are built again for the race. False where there are none to end, or where it was the user's
-        limit that did not suffice."""
+        """End the finalists that are kept, whose memory stays taken while they are paused: what did not fit next to
+        them may fit alone. They are built again for the race. False where there are none to end, or where it was the
+        user's limit that did not suffice."""
         kept = [running for running in self._warm.values() if running.ended is None]
         if not kept or (self.facts.device != "cuda" and self.settings.trial_memory_bytes is not None):
             return False
@@ -381,7 +381,7 @@ class StudyRunner:
             if ended.trial is self._reference:
                 self._reference = None
             if ended.trial.recipe == REFERENCE_RECIPE != candidate:  # also where it could not be started again
-                reason = f"the reference beside which it ran ended: {ended}"
+                reason = f"the reference that took turns with it ended: {ended}"
                 return Trial(recipe=candidate, outcome=Outcome.UNSTABLE, reason=reason, stage="measure")
             return ended.record()
 
@@ -555,7 +555,7 @@ class StudyRunner:
         return timing
 
     def _reference_timing(self, reference: RunningTrial, budget_s: float) -> Timing:
-        """The reference beside itself: its latency, and a speed-up of exactly 1."""
+        """The reference compared with itself: its latency, and a speed-up of exactly 1."""
         turns, until = [reference.turn(reference.passes)], time.monotonic() + budget_s
         while len(turns) < rounds_needed() or (len(turns) < _REFERENCE_TURNS and time.monotonic() < until):
             turns.append(reference.turn(reference.passes))

@@ -56,8 +56,8 @@ def _slower(name: str, than: str, share: float, ratio: Interval, *, comparisons:
         Answer.FAILED: f"{name} is slower than {than} by more than {percent(share)} beyond doubt: {_speed(ratio)}",
         Answer.PASSED: f"{name} is not slower than {than} by more than {percent(share)}: {_speed(ratio)}",
         Answer.UNDECIDED: (
-            f"It cannot be told whether {name} is slower than {than} by more than {percent(share)}: {_speed(ratio)}. "
-            "Repeat it when the machine is quiet, or give a longer --time-limit"
+            f"The figures do not show whether {name} is slower than {than} by more than {percent(share)}: "
+            f"{_speed(ratio)}. Repeat it when the machine is quiet, or give a longer --time-limit"
         ),
     }
     return Case(name=name, said=said[answer], answer=answer)

@@ -1,4 +1,4 @@
-"""``togi verify``: an artifact proven again on this machine, beside the original that it was made of."""
+"""``togi verify``: an artifact proven again on this machine, next to the original that it was made of."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _as_fast(now: Interval) -> tuple[Answer, str]:
         return Answer.PASSED, "and faster"
     if BETWEEN_PROCESSES.at_most_same(now):
         return Answer.FAILED, "but no longer faster"
-    return Answer.UNDECIDED, "but whether it is faster cannot be told"
+    return Answer.UNDECIDED, "but the figures do not show whether it is faster"
 
 
 def _not_slower(now: Interval, than: str, *, comparisons: int = 1) -> tuple[Answer, str]:
@@ -160,6 +160,6 @@ def _not_slower(now: Interval, than: str, *, comparisons: int = 1) -> tuple[Answ
     said = {
         Answer.PASSED: f"and not slower {than}",
         Answer.FAILED: f"but slower {than}",
-        Answer.UNDECIDED: f"but whether it is slower {than} cannot be told",
+        Answer.UNDECIDED: f"but the figures do not show whether it is slower {than}",
     }
     return answer, said[answer]

@@ -67,7 +67,7 @@ def find_batch(inputs: Sequence[TensorFacts], calls: Sequence[Sequence[Shape]], 
         calls: the shapes of the inputs in each sample.
         dynamic: as the subject declares it, with names: ``{"x": {1: "batch"}}``.
 
-    Raises SubjectError where that is no dimension, or these differ in size within a call.
+    Raises SubjectError if that is not a dimension, or these differ in size within a call.
     """
     dims = _named(inputs, dynamic) or _first(inputs)
     sizes = [{shapes[i][dim] for i, dim in dims} for shapes in calls]

@@ -39,7 +39,7 @@ _LIBRARIES = re.compile(
 _MADE_OF_A_DICT = frozenset(
     {"transformers.tokenization_utils_base:BatchEncoding", "transformers.feature_extraction_utils:BatchFeature"}
 )
-"""Known classes whose own ``__init__`` is called, with a dict alone: it sets what they keep beside the dict."""
+"""Known classes whose own ``__init__`` is called, with a dict alone: it sets what they keep besides the dict."""
 
 _CONSTANT_CLASSES = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset})
 """Of the standard library, those that a value may name as it names a dtype."""
@@ -116,7 +116,7 @@ def is_plain(cls: Any) -> bool:
     another process finds the class by its name."""
     return (
         "<locals>" not in cls.__qualname__
-        and cls.__module__ not in ("__main__", "torch")  # a symbol of torch's for a size is no object of the program
+        and cls.__module__ not in ("__main__", "torch")  # torch's symbol for a size is not an object of the program
         and cls.__dictoffset__ != 0
         and cls.__new__ is object.__new__
         and cls.__reduce_ex__ is object.__reduce_ex__
@@ -150,7 +150,7 @@ def is_data(cls: type) -> bool:
 
 
 def data_names(value: Any) -> tuple[str, ...]:
-    """All that the instance of a dataclass holds: its fields, and attributes beside them."""
+    """All that the instance of a dataclass holds: its fields, and attributes besides them."""
     fields = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
     return (*fields, *(name for name in getattr(value, "__dict__", ()) if name not in fields))
 

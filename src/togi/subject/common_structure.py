@@ -13,7 +13,7 @@ Shapes = Sequence[Sequence[int]]
 
 
 def without_counts(structure: Structure) -> Structure:
-    """What values have in common that differ in what may be a count: the numbers beside tensors are left out."""
+    """What values have in common that differ in what may be a count: the numbers next to tensors are left out."""
     counts = structure.kind in KEYED and any(child.kind == "tensor" for child in structure.children)
     return _with_children(
         structure,
@@ -68,7 +68,7 @@ def _in_common(structures: Sequence[Structure], shapes: Sequence[Shapes], first:
 
 
 def _as_count(numbers: Sequence[int], shapes: Sequence[Shapes], tensors: Mapping[Scalar, int]) -> Structure | None:
-    """Of the first tensor beside it that has a size from which it is a constant apart in every value."""
+    """Of the first tensor next to it that has a size from which it is a constant apart in every value."""
     for key, tensor in tensors.items():
         for dim in range(min(len(each[tensor]) for each in shapes)):
             more = {number - each[tensor][dim] for number, each in zip(numbers, shapes, strict=True)}

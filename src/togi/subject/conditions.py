@@ -55,12 +55,12 @@ _Value = Callable[[Sequence[Any]], Any]
 def condition(text: str) -> Holds:
     """Whether a call meets the condition. Sizes for which it cannot be computed (a division by zero) do not.
 
-    Raises ValueError where the text is no condition.
+    Raises ValueError where the text is not a condition.
     """
     try:
         value = _comparison(_parsed(text))
     except (SyntaxError, RecursionError, MemoryError, _NotAllowed):
-        raise ValueError(f"{text[:80]!r} is no condition on sizes") from None
+        raise ValueError(f"{text[:80]!r} is not a condition on sizes") from None
 
     def holds(tensors: Sequence[Any]) -> bool:
         try:

@@ -38,8 +38,8 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
 
     ``train`` says that the caller is going to set the modes for a training step, so that no note speaks of eval().
 
-    A module that cannot be copied (a lock, an open file, a backend's session inside) is used itself, which is said in
-    the notes: the caller is a process of its own.
+    A module that cannot be copied (a lock, an open file, a backend's session inside) is used itself, with a
+    note: the caller is a process of its own.
 
     Raises SubjectError for a module without values (meta device, lazy parameters not yet initialised) or a device that
     is not there.

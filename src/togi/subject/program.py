@@ -90,7 +90,7 @@ def find_module(program: nn.Module, path: str, sample: Inputs) -> nn.Module:
 
 def reachable_modules(call: Any) -> dict[str, nn.Module]:
     """The outermost modules that a callable can reach, by a name made of the way to each. Modules are found in what a
-    module holds beside its own parts, too."""
+    module holds besides its own parts, too."""
     found: dict[str, nn.Module] = {}
     seen: set[int] = set()
     queue = deque([("", call, 0)])

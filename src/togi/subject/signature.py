@@ -60,7 +60,7 @@ class Signature(Record):
     outputs_facts: tuple[TensorFacts, ...]
     device: str = "cpu"
     devices: tuple[str, ...] = ()
-    """Of every flat input; empty in artifacts of before, whose inputs are then not checked for it."""
+    """Of every flat input; empty in earlier artifacts, whose inputs are then not checked for it."""
     relations: tuple[Relation, ...] = ()
     """What a call must keep: engines do not check that a mask is as long as its cache, and read beyond."""
     conditions: tuple[str, ...] = ()

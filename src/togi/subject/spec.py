@@ -125,7 +125,7 @@ def _form(text: str, base: str) -> tuple[Form, str, str]:
     if not colon:
         raise SubjectError(_no_factory(text, base))
     if not target or not factory.isidentifier():
-        raise SubjectError(f"'{text}' names no subject: '{factory}' is no name of a function. {_EXPECTED}")
+        raise SubjectError(f"'{text}' names no subject: '{factory}' is not a name of a function. {_EXPECTED}")
     is_file = target.endswith(".py") or "/" in target or "\\" in target
     return ("file" if is_file else "package"), target, factory
 
@@ -156,9 +156,8 @@ def _existing(spec: Spec) -> Path:
     if path.is_dir() if wants_folder else path.is_file():
         return path
     if path.exists():
-        raise SubjectError(
-            f"{spec.text}: {path} is {'a file' if wants_folder else 'a folder'}, which is no {spec.form}."
-        )
+        found, wanted = ("a file", "a folder") if wants_folder else ("a folder", "a file")
+        raise SubjectError(f"{spec.text}: {path} is {found}; a subject of this form ({spec.form}) is {wanted}.")
     if not path.parent.is_dir():
         raise SubjectError(f"{spec.text}: there is no folder {path.parent} (looked from {Path.cwd()}).")
     near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))

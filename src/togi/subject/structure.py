@@ -3,7 +3,7 @@
 Structures known: tensors, None, bool, int, float, str, dtypes, devices, enum members, classes, tuple, namedtuple, list,
 dict, mappings with a class of their own (transformers' ModelOutput), dataclasses, plain objects (attributes and nothing
 else: transformers' caches) and classes that are registered with torch's pytree. Anything else is ``opaque``: it can be
-run live but not stored. Where a number followed the size of a tensor beside it in all calls seen (the length that a
+run live but not stored. Where a number followed the size of a tensor next to it in all calls seen (the length that a
 cache keeps), it is a ``count`` of that.
 """
 
@@ -54,7 +54,7 @@ class Structure(Record):
     kind: Kind
     children: tuple[Structure, ...] = ()
     keys: tuple[Scalar, ...] = ()
-    """Of the children. Of a count: the key of the tensor beside it that it counts, and which dimension."""
+    """Of the children. Of a count: the key of the tensor next to it that it counts, and which dimension."""
     type: str = ""
     """``module:qualified name`` of the class of a namedtuple, mapping, dataclass, object or enum member; of the value
     where it is opaque or a class."""
@@ -81,7 +81,7 @@ class Structure(Record):
             dim, more = count.keys[1], count.value
             if found is not None and type(dim) is int and dim >= 0 and type(more) is int:
                 return found, dim, more
-        raise ValueError(f"a count of {count.keys}, which is no size of a tensor beside it")
+        raise ValueError(f"a count of {count.keys}, which is not a size of a tensor next to it")
 
     @classmethod
     def of(cls, value: Any) -> Structure:
@@ -208,7 +208,7 @@ class Structure(Record):
         return [(i, *self._counted(child)) for i, child in enumerate(self.children) if child.kind == "count"]
 
     def _opener(self) -> Callable[[Any], Collection[Any] | None]:
-        """The children of a value, or None where it is no such container."""
+        """The children of a value, or None where it is not such a container."""
         kind, keys, count, context = self.kind, self.keys, len(self.children), self.value
         known: set[type] = set()  # classes of which nothing but the parts has to be looked at
         same_class, quickly = self._is_class_of, _quick_opener(kind, keys, count)
@@ -362,7 +362,8 @@ def _read_tensor(value: Any, tensors: list[Tensor]) -> bool:
 
 
 def _count(tensor: Any, dim: int, more: int) -> int | None:
-    """What counts a size of it; None where it is no tensor with such a dimension. A symbol where sizes are symbols."""
+    """What counts a size of it; None where it is not a tensor with such a dimension. A symbol where sizes are
+    symbols."""
     shape = getattr(tensor, "shape", ())
     return shape[dim] + more if dim < len(shape) else None
 

@@ -7,7 +7,7 @@ The package is named after the method, as the public name ``togi.lean`` is the f
 which slices of its operands a slice of its result needs (``slicing_rules``): that a dimension is safe is proved there,
 operation by operation. ``combining`` knows how reductions are put together from parts. ``schedule`` cuts the graph into
 loops over tiles and small work around them, ``program`` runs them, ``differentiate`` runs a loop backwards by
-recomputing, ``peak`` predicts and measures bytes, ``tile`` chooses the size of tiles and whether they are compiled,
-``proof`` compares the result with the plain function's, ``plan`` decides all that for one function, and ``lean`` is the
+recomputing. ``peak`` predicts and measures bytes, ``tile`` chooses the size of tiles and whether they are compiled,
+``proof`` compares the result with the plain function's. ``plan`` decides all that for one function, and ``lean`` is the
 face. Nothing of the tuner is needed. Importing this package imports no torch.
 """

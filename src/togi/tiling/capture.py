@@ -349,7 +349,7 @@ def _refuse_effects(graph: fx.Graph) -> None:
         elif isinstance(node.target, HigherOrderOperator):
             raise NotLean(f"it calls the higher-order operation {node.target}")
         elif node.target is not operator.getitem and isinstance(node.meta.get("val"), Tensor):
-            raise NotLean(f"it calls {node.target}, which is no ATen operation")
+            raise NotLean(f"it calls {node.target}, which is not an ATen operation")
 
 
 def _picks_by_index(node: fx.Node) -> bool:

@@ -1,4 +1,4 @@
-"""What a function's result depends on beside the tensors that it is given, as a hashable value.
+"""What a function's result depends on besides the tensors that it is given, as a hashable value.
 
 Variables of the function and of Python functions that it names, plain values, tensors, and attributes one level deep.
 """
@@ -16,7 +16,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def fingerprint(value: Any) -> tuple[Any, ...]:
-    """Of a function, or of an argument that is no tensor. Hashable; equal while nothing followed has changed."""
+    """Of a function, or of an argument that is not a tensor. Hashable; equal while nothing followed has changed."""
     return tuple(_of(value, _DEPTH, set()))
 
 

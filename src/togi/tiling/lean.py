@@ -66,7 +66,7 @@ def lean(function: Any = None, *, memory: str | int = _DEFAULT_MEMORY, compile: 
         ``plan()`` says why.
 
     Raises:
-        BudgetError: ``memory`` is no size; on a call, it is below the size of the result.
+        BudgetError: ``memory`` is not a size; on a call, it is below the size of the result.
     """
     budget = parse_size(memory, "memory")
     if function is None:
@@ -192,7 +192,7 @@ class LeanFunction(Generic[P, R]):
             return kind.planned(plain, tensors)
 
     def _refused(self, key: Any, refusal: NotLean, as_it_is: Callable[[], R]) -> R:
-        """Run the function as it is. Only then is the refusal remembered: what the function raises is no refusal."""
+        """Run the function as it is. Only then is the refusal remembered: what the function raises is not a refusal."""
         reason = str(refusal)
         self._latest = functools.partial(LeanPlan, strategy="as it is", reason=reason, budget_bytes=self._budget)
         result = as_it_is()

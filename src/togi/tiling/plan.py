@@ -64,7 +64,7 @@ class LeanPlan(Record):
 LARGE_BYTES = 4 << 20
 """Above this an intermediate is streamed even where it fits: written to memory and read again, it costs more time."""
 _SHARES = (4, 16, 64, 256)
-"""A node is large from this part of the budget on; smaller parts are tried when the rest does not fit beside tiles."""
+"""A node is large from this part of the budget on; smaller parts are tried when the rest does not fit next to tiles."""
 FIRST_COMPILING_COSTS_S = 3.0
 COMPILING_COSTS_S = 2.0
 """About what compiling a loop's body, sizing its tiles and proving it takes: first in a process, and later.
@@ -73,10 +73,10 @@ Measured on 2026-11-21, seconds of processor time, the C++ compiler's included: 
 later ones where Inductor's cache is empty; 1.6 s and 0.3 to 1.3 s where it has the code (and once after installation
 some 13 s, for torch's headers, which serve all later code). A loop is compiled once it has run for as long (the ski
 rental problem; Karlin, Manasse, Rudolph, Sleator 1988): computed from these costs and speedups of 2.5 to 9, the worst
-number of calls takes 2.0 to 2.5 times the best choice's time where the cache is empty, and up to 4.6 times where it has
-the code, which is not known before (4 s for all: 3.0 and 6.0). A function that is called a few times is never compiled.
-The loop's seconds are those that the calling thread computes: neighbours on the machine stretch loops and compiling
-alike."""
+number of calls takes 2.0 to 2.5 times the best choice's time where the cache is empty. It takes up to 4.6 times where
+the cache has the code, which is not known before (4 s for all: 3.0 and 6.0). A function that is called a few times is
+never compiled. The loop's seconds are those that the calling thread computes: neighbours on the machine stretch loops
+and compiling alike."""
 
 
 def compiling_costs_s() -> float:
@@ -180,7 +180,9 @@ class PlannedFunction:
             if all(largest_tile(loop, weights, room, Tiling(tile_bytes=0.0)) >= 1 for loop in program.tile_loops):
                 self.programs[key] = program
                 return program, room
-            reasons.append(f"one position of each tile, beside what is kept, needs more than {size(self.budget_bytes)}")
+            reasons.append(
+                f"one position of each tile, besides what is kept, needs more than {size(self.budget_bytes)}"
+            )
         raise NotLean("; ".join(dict.fromkeys(reasons)))
 
     def decide(self, tensors: Sequence[Tensor], fitted: Fitted) -> Any:

@@ -102,7 +102,7 @@ class TileLoop:
             parts = body(*self.arguments(reads, offset, count))
             for sink, part in zip(sinks, parts, strict=True):
                 sink.add(part, offset, count)
-            del parts, part  # or the tile would be kept beside the next one
+            del parts, part  # or the tile would be kept next to the next one
         return [sink.finish() for sink in sinks]
 
     def product_bytes(self, weights: Weights) -> int:

@@ -74,7 +74,7 @@ class Loop:
 
 Task = Loop | fx.Node
 _ASKS_ALL = {torch.ops.aten.prod.dim_int, torch.ops.aten.prod.default, torch.ops.aten.cumprod.default}
-"""Their derivatives look at the whole tensor for a zero; beside an infinity the two ways differ in NaN."""
+"""Their derivatives look at the whole tensor for a zero; next to an infinity the two ways differ in NaN."""
 
 
 @dataclass(frozen=True)

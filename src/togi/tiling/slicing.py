@@ -89,7 +89,7 @@ def broadcast_slice(operand: fx.Node, dim: int, out_rank: int) -> Any:
 
 def value(node: fx.Node) -> Tensor:
     found = node.meta["val"]
-    assert isinstance(found, Tensor), f"{node} is no tensor"
+    assert isinstance(found, Tensor), f"{node} is not a tensor"
     return found
 
 

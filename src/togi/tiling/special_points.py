@@ -22,7 +22,7 @@ Answers = Callable[[Sequence[Any]], list[Any]]
 _WRONG = 0.02
 """Relative to the value, and to the median of all, a number that is off by more is wrong."""
 _SHARE = 0.01
-"""Of numbers that may be wrong beside as many as in the plain result."""
+"""Of numbers that may be wrong besides as many as in the plain result."""
 
 
 def _plant_equal_rows(rows: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Chooses the size of tiles and whether their work is compiled: by the byte budget, a model, and measuring.
 
 The byte budget gives the largest tile. Within it, tiles whose intermediates stay in the processor's caches are several
-times faster than large ones, and how small is best depends on the operations, so sizes are timed on the tensors of the
+times faster than large ones, and how small is best depends on the operations. So sizes are timed on the tensors of the
 call itself (``fastest``), in seconds of the calling thread, which neighbours on the machine do not stretch. The
 allocator's own peak corrects the model of ``peak`` where operations need memory for themselves. That is a guess still,
 for other sizes above all, so tiles that come near the budget are rehearsed before they are used (``kept_within``).
@@ -167,13 +167,13 @@ class Kept:
     choice: Choice
     tiles: Tiles
     tile_bytes: float
-    """What the loop needs beside its products."""
+    """What the loop needs besides its products."""
     certain: bool
     """Measured, or far below the room; otherwise a profiler was on, and the model is believed for this call."""
 
 
 def needed_bytes(loop: TileLoop, choice: Choice, tiles: Tiles, weights: Weights) -> float:
-    """Modelled bytes that the loop needs beside its products, by what was measured at the sizes of the first call."""
+    """Modelled bytes that the loop needs besides its products, by what was measured at the sizes of the first call."""
     per_position, besides = loop.tile_bytes(weights)
     sizes = [(tiles.plain, choice.plain)] + ([(tiles.compiled, choice.compiled)] if choice.compiled else [])
     return besides + max(per_position * (tile * kind.excess + kind.fixed_positions) for tile, kind in sizes)
@@ -200,7 +200,7 @@ def kept_within(
         if needed <= room_bytes:
             return Kept(choice=choice, tiles=tiles, tile_bytes=needed, certain=True)
         if max(tiles.plain, tiles.compiled) == 1:
-            raise NotLean(f"one position of a tile, beside what is kept, needs {needed - int(room_bytes)} B too many")
+            raise NotLean(f"one position of a tile, besides what is kept, needs {needed - int(room_bytes)} B too many")
         tiles = _smaller(tiles, room_bytes / needed)
 
 

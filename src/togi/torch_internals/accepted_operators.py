@@ -9,7 +9,7 @@ torch's own Python calls (``_PRIVATE``). Of the public ones, these are left out:
 holds; layouts whose indices nobody checks again (sparse, nested); kernels of one library; and functions that change
 storages, take packed weights, or touch files.
 
-This is no sandbox. torch does not promise that its public functions are safe against hostile arguments.
+This is not a sandbox. torch does not promise that its public functions are safe against hostile arguments.
 
 Behind it: torch._C._VariableFunctions, torch._C._nn, _linalg, _fft, _special (the bindings that are generated for the
 public functions; torch 2.9 to 2.15), torch._C._dispatch_get_all_op_names. When they go: the names in ``torch``,

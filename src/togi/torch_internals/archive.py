@@ -7,10 +7,10 @@ else is refused.
 
 The layout is that of ``torch.export.save`` since torch 2.9 (torch/export/pt2_archive, torch/_export/serde/schema.py).
 
-torch's reader of exported programs executes what a file asks for in several places: pickled weights and example
-inputs, ``sympy.sympify`` on symbolic sizes (an ``eval``), any callable below ``torch`` or ``operator`` as a node's
-target, guards as Python source, and names that are pasted into generated code. Each is answered here by a closed list.
-Records are read with torch's own zip reader, so that both see the same bytes.
+torch's reader of exported programs executes what a file asks for in several places: pickled weights and example inputs,
+``sympy.sympify`` on symbolic sizes (an ``eval``). Also any callable below ``torch`` or ``operator`` as a node's target,
+guards as Python source, and names that are pasted into generated code. Each is answered here by a closed list. Records
+are read with torch's own zip reader, so that both see the same bytes.
 
 Behind it: torch._C.PyTorchFileReader and PyTorchFileWriter (torch 2.9 to 2.15). When they go: ``zipfile`` reads the
 archives, with an alignment of 64 bytes when writing. torch.export.pt2_archive._package._load_state_dict, for torch

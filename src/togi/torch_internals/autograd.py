@@ -74,9 +74,9 @@ class SavedValueHooks:
     """Which values that nodes saved stand behind hooks: asking for such a value runs code, and may compute it anew.
 
     A saved value tells it itself since torch 2.10 or 2.11. Before, it follows from the hooks that stood while an
-    operation ran: they are those of the nodes that autograd made for it. So each operation has to be told here; nodes
-    that were made before this object, or after the last operation, count as hooked. Hooks that someone registers on a
-    single saved value (``_raw_saved_NAME.register_hooks``) are not seen there.
+    operation ran: they are those of the nodes that autograd made for it. So each operation has to be announced here;
+    nodes that were made before this object, or after the last operation, count as hooked. Hooks that someone registers
+    on a single saved value (``_raw_saved_NAME.register_hooks``) are not seen there.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 Behind it: ``torch._inductor.compile_fx.cudagraphify``, the counter ``cudagraph_skips``, and log messages of
 torch._inductor.{cudagraph_utils, cudagraph_trees, scheduler, utils} (torch 2.9 to 2.15). torch 2.9 logs them as
-``perf_hints``, newer ones as ``cudagraphs``; why a graph was cut into parts is told since 2.11 at the level of
+``perf_hints``, newer ones as ``cudagraphs``; why a graph was cut into parts is logged since 2.11 at the level of
 debugging only. When they go: no reason is known, and no note made. For ``examining_backend``: AOTAutograd as a backend,
 its list of inputs at fixed addresses, Inductor's pass that moves constants to the GPU, its test for operations that
 cannot be recorded, and what its CUDA graph trees take for one call. When they go: ``no-cuda-graph`` reports nothing.
@@ -117,7 +117,7 @@ def graphs_reported(report: GraphReport) -> Iterator[None]:
     """Inside, what Inductor tells of CUDA graphs is added to ``report``. One thread at a time: what is compiled or
     called on others meanwhile is added as well.
 
-    A mutated input is told at the first call, a size too many at the call that has it.
+    A mutated input is reported at the first call, a size too many at the call that has it.
     """
     import torch._inductor.compile_fx as compile_fx
     from torch._dynamo.utils import counters
@@ -335,7 +335,7 @@ def _look_at_inputs(examined: ExaminedGraph, inputs: Sequence[Node], fixed: set[
 
 
 def _mark_results(arguments: Sequence[Any], results: Any) -> None:
-    """What a replay writes: results that are no views of inputs."""
+    """What a replay writes: results that are not views of inputs."""
     given = {storage_key(tensor.untyped_storage()) for tensor in tensors_of(arguments)}
     for tensor in tensors_of(results):
         if tensor.device.type == "cuda" and storage_key(tensor.untyped_storage()) not in given:
@@ -389,7 +389,7 @@ def _moved_to_gpu(graph_module: GraphModule) -> set[Node]:
 
 
 def _device(node: Node) -> torch.device | None:
-    """Of the value, or of the first of several; None where it is no tensor."""
+    """Of the value, or of the first of several; None where it is not a tensor."""
     value = node.meta.get("val")
     first = value[0] if isinstance(value, tuple | list) and value else value
     return first.device if isinstance(first, torch.Tensor) else None

@@ -1,6 +1,6 @@
 """How CUDA multiplies float32: which operators round their factors to TensorFloat-32, and switching that off and on.
 
-Behind it: ``torch.backends.{cudnn.conv,cudnn.rnn,cuda.matmul}.fp32_precision`` (torch 2.9 to 2.15), beside the older
+Behind it: ``torch.backends.{cudnn.conv,cudnn.rnn,cuda.matmul}.fp32_precision`` (torch 2.9 to 2.15), next to the older
 ``cudnn.allow_tf32``, ``cuda.matmul.allow_tf32`` and ``set_float32_matmul_precision``. Reading an older switch raises
 where the newer ones were set to what it cannot say, so each is read through the newer interface, and set through the
 older one wherever that can be read: a model's own ``with cudnn.flags(...)`` reads it too. When the older interface

@@ -33,7 +33,8 @@ class NoStorage(Exception):
 
 
 def is_one_storage(tensor: Tensor) -> bool:
-    """Whether all of its memory is the storage that it names: a dense tensor that is no wrapper. False is no proof."""
+    """Whether all of its memory is the storage that it names: a dense tensor that is not a wrapper. False proves
+    nothing."""
     return type(tensor) in _OWN_MEMORY and tensor.layout is torch.strided and not _has_more(tensor)
 
 
@@ -91,7 +92,7 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def _kept_by(tensor: Any) -> list[Tensor]:
-    """What a layout has beside, or instead of, one storage."""
+    """What a layout has besides, or instead of, one storage."""
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in _BY_ROWS:

@@ -164,7 +164,7 @@ class ModuleTracker:
         Args:
             root: the name of ``module`` itself.
             on_output: called with what the outermost module returned.
-            name_outsiders: a module that is no part of ``module`` has its class's name; otherwise its caller's.
+            name_outsiders: a module that is not a part of ``module`` has its class's name; otherwise its caller's.
         """
         self._names = {part: name or root for name, part in module.named_modules()} if module else {}
         self._on_output = on_output

@@ -14,7 +14,7 @@ import torch
 __all__ = ["end_openmp_threads"]
 
 _SOFT = 1
-"""``omp_pause_soft``: what OpenMP keeps beside its threads stays."""
+"""``omp_pause_soft``: what OpenMP keeps besides its threads stays."""
 
 
 def end_openmp_threads() -> None:

@@ -203,7 +203,7 @@ class _Climb:
         return self._asked(i, Rung(rung.name, tuple(found), rung.domain, exact=True), most=_STEERED_DRAWS)
 
     def _is_wrong_together(self, reaches: dict[int, tuple[Number, Number]]) -> bool:
-        """Of several inputs at once: each alone may lead to no jump beside what the sample holds of the others."""
+        """Of several inputs at once: each alone may lead to no jump with what the sample holds of the others."""
         if len(reaches) < 2 or not self.steering.jumps:
             return False
         pools = {id(self.flat[i]): self.steering.pool(self.flat[i], *reach) for i, reach in reaches.items()}

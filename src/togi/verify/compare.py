@@ -1,6 +1,6 @@
 """Error measures: how far an output is from the truth. Pure functions of tensors.
 
-Everything accumulates in float64 and is computed in blocks, so that comparing takes little memory beside the tensors.
+Everything accumulates in float64 and is computed in blocks, so that comparing takes little memory besides the tensors.
 NaN is never "equal by accident": ``0/0`` and ``NaN > tolerance`` do not occur, since every element is classified first.
 
 An element is *special* where the truth or plain eager is not finite, or where eager holds a sentinel (a mask value such
@@ -99,7 +99,7 @@ def sentinel_threshold(eager: Tensor) -> float:
 
 def columns_apart(outputs: Sequence[Tensor]) -> list[tuple[int, list[int]]]:
     """Columns of one output that hold quantities of other magnitudes, as ``(dimension, indices)`` of each magnitude: a
-    score beside a timestamp must not be measured by the timestamp. ``outputs``: on several inputs. Empty where all are
+    score next to a timestamp must not be measured by the timestamp. ``outputs``: on several inputs. Empty where all are
     alike.
 
     A column counts with its largest finite value on all inputs; one of zeros alone goes with the smallest others.

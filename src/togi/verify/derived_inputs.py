@@ -99,7 +99,7 @@ def _under_mask(tensor: Tensor, mask: Tensor, generator: torch.Generator) -> Ten
 
 
 def _edge(counting: Tensor) -> int | None:
-    """The element beside the padding; None where what counts is one element, or not in one piece with an end."""
+    """The element next to the padding; None where what counts is one element, or not in one piece with an end."""
     changes = (counting[1:] != counting[:-1]).nonzero().flatten().tolist()
     if len(changes) != 1 or int(counting.sum()) < 2:
         return None

@@ -106,7 +106,7 @@ class Jury:
         )
 
     def _near(self, found: Tensor, eager: Tensor, truth: Tensor, moved: Sequence[Tensor]) -> bool:
-        """NaN and infinity may be more where there are any: what is near them is no answer either."""
+        """NaN and infinity may be more where there are any: what is near them does not answer either."""
         if continuous(eager) and not bool(eager.isfinite().all()):
             if hides(found, truth, eager):
                 return False

@@ -1,4 +1,4 @@
-"""What a live module answers in its own process, beside what its copy answers in a trial's.
+"""What a live module answers in its own process, next to what its copy answers in a trial's.
 
 A copy does not hold all that decides an answer: functions that were patched, switches of libraries, what a constructor
 wrote down for every module of its class stay behind. Whatever is proven is proven against the copy.

@@ -3,7 +3,7 @@
 Runs of the original, for n inputs: n + 1 as it is, 2 more of the first for repeatability, 1 with autograd on, n in
 float64; n with nudged weights where an output is discrete, 8 n where the outputs hold few numbers. On a CUDA device
 they multiply in IEEE float32, and n more as torch's flags have it, where these say TensorFloat-32; float64 runs there,
-beside one input on the CPU.
+besides one input on the CPU.
 """
 
 from __future__ import annotations
@@ -450,7 +450,7 @@ def noise_limit(tensor: Tensor) -> float:
 
 
 def different_form(eager: Run, exact: Run) -> str:
-    """Why answers in float64 cannot stand beside eager's, or an empty string."""
+    """Why answers in float64 cannot stand next to eager's, or an empty string."""
     for one, other in zip(eager.seen, exact.seen, strict=True):
         if [n for n, _ in one.leaves] != [n for n, _ in other.leaves]:
             return "in float64 its output has another structure"

@@ -1,9 +1,9 @@
 """The unit of error: how far plain eager is from the truth, made robust for small tensors.
 
-A candidate's error is given in multiples of eager's own. That needs an estimate of eager's own error which is not
-small by luck. So it is pooled over all inputs (the median of the relative errors), it never falls below a few roundings
-of the output's own type, and where a leaf has few numbers in all, eager is also run with weights and inputs moved by
-one rounding each: that samples the error that any order of evaluation may make.
+A candidate's error is given in multiples of eager's own. That needs an estimate of eager's own error which is not small
+by luck. So it is pooled over all inputs (the median of the relative errors), and it never falls below a few roundings
+of the output's own type. If a leaf has few numbers in all, eager also runs with weights and inputs moved by one
+rounding each. That samples the error that any order of evaluation may make.
 """
 
 from __future__ import annotations
@@ -256,9 +256,9 @@ def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence
 class OwnError:
     """A module's own error on one sample, and how far other outputs for that sample are off, in units of it.
 
-    For what runs beside the module in one process (a plan, a technique tried alone). Trials are verified by
+    For what runs next to the module in one process (a plan, a technique tried alone). Trials are verified by
     ``verdict``, on many inputs and for more than numbers. The truth, in float64, is made when it is first asked for;
-    where there is none, the outputs themselves serve, with nudged runs beside them.
+    where there is none, the outputs themselves serve, with nudged runs next to them.
     """
 
     def __init__(self, module: nn.Module, sample: Inputs, outputs: Sequence[Tensor], seed: int) -> None:

@@ -89,8 +89,8 @@ def wrong_at_once(
     callers: Callers,
 ) -> tuple[str, ...]:
     """What is wrong where callers come at once with a candidate that is right for one, as ``report`` says. Each asks
-    once, and more often where that takes but a moment. Nothing is told where an original would itself answer by the
-    order of the calls. Raises whatever ``call`` raises."""
+    once, and more often where that takes but a moment. Returns nothing if the original itself depends on the
+    order of calls. Raises whatever ``call`` raises."""
     if truth.facts.stateful or truth.facts.random or not truth.facts.repeatable:
         return ()
     asked = _Verification(call, truth, truth.inputs(inputs), signature, seed)
@@ -264,7 +264,8 @@ class _Verification:
                 self._answered_again(number % len(answers), one, max_units, when, wrong)
 
     def _answered_again(self, a: int, seen: Observation, max_units: float, when: str, wrong: str) -> None:
-        """Answer ``a``, asked for in another way: it may err twice as much. ``wrong``: what is said of more."""
+        """Answer ``a``, asked for in another way: it may err twice as much. ``wrong``: the problem to report beyond
+        that."""
         answer = self.truth.facts.answers[a]
         if not comparable(seen, answer):
             self.problems[f"the output has another form {when}"] = None

@@ -3,7 +3,7 @@
 Where a program decides by values (the next token, the boxes that are kept), an engine that rounds differently decides
 otherwise where two values are as good as equal, and all that follows differs: a comparison of the results cannot tell
 that from a fault. So the parts are called with what the original called them with, and every answer is compared in
-plain eager's units. What was decided differently, and where first, is said beside.
+plain eager's units. A note says what was decided differently, and where first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def needed(report: ErrorReport, truth: Truth) -> bool:
 
 def divergence(installed: Installed, samples: Sequence[Inputs], seed: int) -> str:
     """The first decision that the program with its parts takes otherwise than the original: a difference in what it
-    returns beside floating-point numbers. Empty where there is none, or where it differs from itself (no tie does)."""
+    returns besides floating-point numbers. Empty where there is none, or where it differs from itself (no tie does)."""
     for sample in samples:
         found = _run(installed, sample, seed)
         with installed.suspended():

@@ -1,4 +1,4 @@
-"""A small process beside each trial server, which ends the server when the parent is gone. No torch.
+"""A small process next to each trial server, which ends the server when the parent is gone. No torch.
 
 A server that loads a subject or is stuck in it cannot notice that its parent was killed, and would live on for ever.
 """

@@ -217,7 +217,7 @@ class TrialServer(ForkServer):
                 stdout=log,
                 stderr=log,
                 env=environment,
-                process_group=0,  # a session of its own would be given less beside busy ones: togi.worker.server
+                process_group=0,  # a session of its own would be given less next to busy ones: togi.worker.server
             )
         theirs.close()
         self.channel = Channel(ours, self.token, _SEND_TIMEOUT_S)

@@ -78,7 +78,7 @@ class WorkerPool:
         self._captured: CapturedServer | None = None
         self._truth: RunningTrial | None = None
         self._spared = 0
-        """Threads that making the truth leaves to what runs beside it."""
+        """Threads that making the truth leaves to what runs next to it."""
         self._part: PartRef | None = None
         self._proven_on: tuple[PartRef, ...] = ()
         self._started = 0

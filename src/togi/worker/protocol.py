@@ -54,7 +54,7 @@ class SubjectRef(Record):
 
     @property
     def answer(self) -> Path:
-        """Beside a live subject: what it answers where it lives."""
+        """Next to a live subject: what it answers where it lives."""
         return Path(self.spec).with_name("answer")
 
 
@@ -149,7 +149,7 @@ class Raised(Record):
     message: str
     exit_code: int = SubjectError.exit_code
     fields: dict[str, Scalar] = {}
-    """What it carries beside its message."""
+    """What it carries besides its message."""
     shown: str = ""
     """Of foreign code: the user's frames and the message."""
     traceback: str = ""

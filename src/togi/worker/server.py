@@ -217,7 +217,7 @@ class _Server:
 def _settle(job: Job) -> None:
     """Make the child a process group of its own, with its prints in the log and first in line for the OOM killer.
 
-    No session: Linux shares the cores between sessions (autogroup), and beside one busy process of another session
+    No session: Linux shares the cores between sessions (autogroup), and next to one busy process of another session
     a model's threads waited for each other: 9.3 s a call in place of 0.3.
     """
     signal.set_wakeup_fd(-1)

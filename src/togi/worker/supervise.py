@@ -24,10 +24,10 @@ _LONGEST_ANSWER_S = 60.0
 """Of what a warm trial is asked, where the limit of a trial is not more."""
 _LEAST_ANSWER_S = 15.0
 _SLOWER_X = 50.0
-"""So many times as long as expected may an answer take: threads that wait for each other beside a busy process make a
+"""So many times as long as expected may an answer take: threads that wait for each other next to a busy process make a
 call thirty times as long."""
 _AT_ONCE_S = 0.5
-"""What asking by several callers takes beside two calls of each."""
+"""What asking by several callers takes besides two calls of each."""
 ASKED_S = 10.0
 """For values beyond the samples, at most."""
 _SAVING_S, _SAVING_SHARE = 0.3, 0.1

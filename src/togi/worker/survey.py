@@ -75,10 +75,10 @@ def survey(
         captured: also say whether ``torch.export`` captures it, and for which sizes; else that is found out elsewhere.
         live: what the module that the subject is a copy of answers where it lives.
 
-    Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code,
-    when it is in training mode and nobody said which mode is meant,
-    when the samples differ in form, when a live module gives another kind of answer, or when several callers are wanted
-    of what answers by the order of calls.
+    Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code.
+    Also when it is in training mode and nobody said which mode is meant, or when the samples differ in form. Also when
+    a live module gives another kind of answer, or when several callers are wanted of what answers by the order of
+    calls.
     """
     ready = prepare(subject, device=device)
     numbers = {id(sample): number for number, sample in enumerate(ready.samples, start=1)}

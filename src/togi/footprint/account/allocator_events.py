@@ -79,7 +79,7 @@ class Allocations:
 
 
 class MarkingTracker(StorageTracker):
-    """A storage tracker that also marks every operation in the profile, so that allocations can be told apart by it."""
+    """A storage tracker that also marks every operation in the profile, which tells its allocations from others."""
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         with FastMark(f"{MARK}{self.operations + 1}"):

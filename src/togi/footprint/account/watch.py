@@ -237,7 +237,7 @@ def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[Stor
     found: dict[StorageLifetime, list[Name]] = {}
     for frame in frames:
         if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            continue  # a module or class body: its names are no locals, and last as long as it does
+            continue  # a module or class body: its names are not locals, and last as long as it does
         place = place_in(frame)
         snapshot = frame.f_locals
         for name, value in snapshot.items():

@@ -131,7 +131,7 @@ class Plan(Record):
             ) from None
         except (ValidationError, ValueError) as error:
             raise FitError(
-                f"{path} is no plan of this version ({first_line(error)}). 'togi fit SUBJECT --memory SIZE "
+                f"{path} is not a plan of this version ({first_line(error)}). 'togi fit SUBJECT --memory SIZE "
                 "--out FILE' writes one"
             ) from None
 

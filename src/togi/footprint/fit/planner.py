@@ -30,7 +30,7 @@ _SEARCH_SHARE = 0.25
 """Of the time limit, for the first search."""
 _LEAST_SEARCH_S = 1.0
 _FRONT_SHARE = 0.15
-"""Of the time limit, for running the plans beside the chosen one."""
+"""Of the time limit, for running the plans besides the chosen one."""
 D = TypeVar("D")
 """What a search decides about: hashable."""
 
@@ -147,7 +147,7 @@ class Planner(ABC, Generic[D]):
     def _notes(self, best: Candidate[D], fits: bool) -> Iterable[str]: ...
 
     def _run_frontier(self, limit: TimeLimit) -> None:
-        """As far as time allows. A forecast is no offer: what is shown beside the chosen plan was run."""
+        """As far as time allows. A forecast is not a offer: what is shown next to the chosen plan was run."""
         ends = min(limit.ends, time.monotonic() + _FRONT_SHARE * limit.seconds)
         for draft in self._frontier():
             if time.monotonic() > ends:

@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All by the names that differences are told by."""
+        """All by the names that differences carry."""
         kinds = {"gradient of": self.gradients, "buffer": self.buffers, "parameter": self.moved}
         named = {f"{kind} {name}": tensor for kind, found in kinds.items() for name, tensor in found.items()}
         return {"loss": self.loss, **named}
@@ -157,7 +157,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _relative(before: Tensor, after: Tensor) -> float:
-    """NaN-safe: a difference that is no number is infinite."""
+    """NaN-safe: a difference that is not a number is infinite."""
     scale = before.double().square().mean().sqrt()
     found = ((after.double() - before.double()).abs().max() / scale).item()
     return found if found == found else float("inf")

@@ -1,4 +1,4 @@
-"""The result of ``togi fit``: the plan with its figures, the proof, and the plans beside it."""
+"""The result of ``togi fit``: the plan with its figures, the proof, and the plans besides it."""
 
 from __future__ import annotations
 

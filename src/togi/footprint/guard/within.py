@@ -50,8 +50,8 @@ def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
             on the way to them, not the arguments and the parameters.
 
     The guarded function raises BudgetError where not even one row at a time keeps to the budget, or where the batch may
-    not be split: rows that depend on each other, results that take part in autograd (``togi.fit`` is for training), a
-    function that writes to tensors which outlive it.
+    not be split. It may not if rows depend on each other, results take part in autograd (``togi.fit`` is for training),
+    or the function writes to tensors which outlive it.
     """
     limit = parse_size(budget, "budget")
     return lambda function: Guarded(function, limit)
@@ -277,7 +277,7 @@ class _WriteRecorder(RunRecorder):
 def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Estimate | None:
     """Of a call with the first ``rows`` rows, None for all; None where the call depends on values.
 
-    What the function reaches beside its arguments (parameters) was there before and does not count. On the CPU the
+    What the function reaches besides its arguments (parameters) was there before and does not count. On the CPU the
     kernels that could set the peak are run alone, by ``probe``, for what they take on the way; on another device their
     own memory is not known before.
     """

@@ -1,9 +1,9 @@
 """Predicts the peak of torch's CPU allocator, kernels' own workspace included.
 
 The peak of the tensors is a lower bound. Which algorithm a convolution chooses, and what it reorders, depends on the
-shapes, the instruction set and the version: no formula holds for all. So single operations are run, on zeros of the
-same shapes and strides, under the allocator's own count; in the order of how high they could reach, until none that is
-left could be higher, so that only those near the peak are run (best-first branch and bound).
+shapes, the instruction set and the version: no formula holds for all. So single operations run, on zeros of the same
+shapes and strides, under the allocator's own count. Those that could reach highest come first, until none that is left
+could be higher, so only those near the peak run (best-first branch and bound).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROVEN = Proven(part="togi memory --predict for the CPU", cpu="2026-11-21")
 
 _PROBE_LIMIT_BYTES = 4 << 30
 _WORKSPACE_X = 2
-"""A kernel is taken to need at most that many times its arguments and results beside them: reorders, per-thread
+"""A kernel is taken to need at most that many times its arguments and results besides them: reorders, per-thread
 buffers."""
 _CHANNEL_BLOCK = 16
 """oneDNN pads the channels of every group to blocks: of a depthwise weight it makes up to 256 times as much."""
@@ -176,7 +176,7 @@ class Probe:
         self.measured: dict[str, tuple[int, int] | None] = {}
 
     def peak_bytes(self, call: OperationCall) -> tuple[int, int] | None:
-        """The most that the operation holds beside its arguments, results included: with values for which it is least
+        """The most that the operation holds besides its arguments, results included: with values for which it is least
         and most, of zeros and ones; None where it cannot be run."""
         if call.key not in self.measured:
             if profiler_records():  # the caller's own: torch has one at a time

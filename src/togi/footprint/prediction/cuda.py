@@ -64,7 +64,7 @@ HIGH = Workspaces(CUBLAS_BYTES[1], 2.0, 1.0, _UNKNOWN_SHARE)
 
 
 def workspaces() -> tuple[Workspaces, ...]:
-    """The two ends of the range and its middle; what is known of the device here, if there is one, is no range."""
+    """The two ends of the range and its middle; what is known of the device here, if there is one, is not a range."""
     levels = (LOW, MIDDLE, HIGH)
     if not torch.cuda.is_available() or torch.version.hip:
         return levels

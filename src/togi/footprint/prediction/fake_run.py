@@ -189,7 +189,7 @@ def record(
     Args:
         around: a context manager that replaces what another device does differently.
         first: the first run is recorded too, before the other.
-        compile: by ``torch.compile``, with kernels that do nothing; ``notes`` is told where that made several graphs.
+        compile: by ``torch.compile``, with kernels that do nothing; ``notes`` hears if that made several graphs.
     """
     mode = _fake_mode()
     try:

@@ -36,7 +36,7 @@ class Prediction(Record):
     reserved_high_bytes: int
     context_low_bytes: int = 0
     context_high_bytes: int = 0
-    """What the device takes beside the allocator for having a process at all."""
+    """What the device takes besides the allocator for having a process at all."""
     baseline_bytes: int
     """Parameters, buffers, inputs and optimizer state."""
     peak: PeakMoment

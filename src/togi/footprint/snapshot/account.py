@@ -117,7 +117,7 @@ def _account(file: Path, total_bytes: int, value: Any, consumer: SnapshotConsume
         )
     segments = consumer.segments.get(id(snapshot["segments"]), {})
     if snapshot["segments"]:
-        raise SnapshotError(f"{file}: an item of 'segments' is no segment (it has no 'blocks' and 'total_size')")
+        raise SnapshotError(f"{file}: an item of 'segments' is not a segment (it has no 'blocks' and 'total_size')")
     traces = _traces(file, snapshot, consumer)
     devices = sorted(segments.keys() | traces.keys())
     return SnapshotAccount(

@@ -61,7 +61,7 @@ Handler = Callable[[bytes, int], int]
 
 
 class SnapshotError(TogiError):
-    """The file is no CUDA memory snapshot, is incomplete, or asks for more than plain data."""
+    """The file is not a CUDA memory snapshot, is incomplete, or asks for more than plain data."""
 
 
 @final
@@ -225,7 +225,7 @@ class SafeUnpickler:
         if data[position] > pickle.HIGHEST_PROTOCOL:
             raise SnapshotError(
                 f"the file says pickle protocol {data[position]}; up to {pickle.HIGHEST_PROTOCOL} is known here: it is "
-                "no CUDA memory snapshot, or a newer Python wrote it"
+                "not a CUDA memory snapshot, or a newer Python wrote it"
             )
         return position + 1
 
@@ -373,7 +373,7 @@ class SafeUnpickler:
     def _extend(self, items: list[Any]) -> None:
         holder = self._stack[-1]
         if type(holder) is not PickledList:
-            raise TypeError("items for what is no list")
+            raise TypeError("items for what is not a list")
         holder.extend(item for item in items if item is not CONSUMED)
 
     def _set_item(self, data: bytes, position: int) -> int:
@@ -390,22 +390,22 @@ class SafeUnpickler:
         stack = self._stack
         mapping = stack[-1]
         if type(mapping) is not PickledDict or len(pairs) % 2:
-            raise TypeError("items for what is no dict")
+            raise TypeError("items for what is not a dict")
         if any(type(key) is not str for key in pairs[::2]):
             raise TypeError("a key that is not a text")
         mapping.update(zip(pairs[::2], pairs[1::2], strict=True))
         if "frames" in mapping and type(frames := mapping["frames"]) is PickledList:
             line = self._consumer.line_of(frames)
             if line is None:
-                raise TypeError("a traceback of what is no frame")
+                raise TypeError("a traceback of what is not a frame")
             mapping["frames"] = self._replace(frames, line)
         kept = self._consumer.finished(mapping, self._holder())
         if kept is not mapping:
             stack[-1] = self._replace(mapping, kept)
 
     def _holder(self) -> PickledList | None:
-        """The list that the dict on top of the stack is going to be appended to, if it is one: right beneath it, or
-        beneath the mark (an item beside it is never a list there, for no list of a snapshot mixes the two)."""
+        """The list that the dict on top of the stack is going to be appended to, if it is one. It is right beneath it,
+        or beneath the mark (an item next to it is never a list there, for no list of a snapshot mixes the two)."""
         if len(self._stack) > 1:
             beneath = self._stack[-2]
             if type(beneath) is PickledList:
@@ -443,7 +443,7 @@ def _damaged(window: Window, position: int, error: Exception) -> SnapshotError:
     name = known.name if known is not None else "no opcode of pickle"
     return SnapshotError(
         f"the file is damaged at byte {window.begins + position:,} of {window.total_bytes:,} ({name}: "
-        f"{type(error).__name__}), or it is no CUDA memory snapshot: write it with "
+        f"{type(error).__name__}), or it is not a CUDA memory snapshot: write it with "
         "torch.cuda.memory._dump_snapshot(FILE) and copy it in binary mode"
     )
 
@@ -454,8 +454,8 @@ def _refused(window: Window, position: int) -> SnapshotError:
     known = _OPCODES.get(code)
     if at == 0 or known is None:
         return SnapshotError(
-            f"byte {at:,} is {code:#04x}, which no pickle of plain values has there: this is no CUDA memory snapshot, "
-            "or it is damaged. torch.cuda.memory._dump_snapshot(FILE) writes one"
+            f"byte {at:,} is {code:#04x}, which no pickle of plain values has there: this is not a CUDA memory "
+            "snapshot, or it is damaged. torch.cuda.memory._dump_snapshot(FILE) writes one"
         )
     return SnapshotError(
         f"the pickle asks for {known.name} at byte {at:,}: that imports, calls or builds something, or is of no use in "
@@ -467,7 +467,7 @@ def _refused(window: Window, position: int) -> SnapshotError:
 def _second_time(at: int) -> SnapshotError:
     return SnapshotError(
         f"byte {at:,} refers a second time to a trace entry or a segment. torch writes each once, and they are not "
-        "kept while reading: this is no snapshot as torch writes it"
+        "kept while reading: this is not a snapshot as torch writes it"
     )
 
 
@@ -481,5 +481,5 @@ def _too_much(limit: int) -> SnapshotError:
 def _truncated(total_bytes: int) -> SnapshotError:
     return SnapshotError(
         f"the snapshot ends at byte {total_bytes:,} in the middle of a value: it was cut off while it was written or "
-        "copied, and nothing can be said of what is missing. Compare its size with the original's and copy it again"
+        "copied, and what is missing is unknown. Compare its size with the original's and copy it again"
     )

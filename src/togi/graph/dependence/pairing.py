@@ -89,7 +89,7 @@ def _equal(one: Tensor, other: Tensor | None) -> bool:
     forms = [(tensor.dtype, tensor.shape, tensor.device) for tensor in (one, other)]
     try:
         return forms[0] == forms[1] and torch.equal(one, other)
-    except RuntimeError:  # inside of torch.vmap they are no tensors by themselves
+    except RuntimeError:  # inside of torch.vmap they are not tensors by themselves
         return False
 
 

@@ -84,7 +84,7 @@ class Recording:
     calls: list[Call] = field(default_factory=list)
     results: list[Value] = field(default_factory=list)
     numbers: list[Any] = field(default_factory=list)
-    """What it returns beside tensors."""
+    """What it returns besides tensors."""
     elsewhere: bool = False
     """Operators ran that no function of torch had called from Python: those of TorchScript."""
     decided: int = 0

@@ -82,7 +82,7 @@ _LINEAR_ALGEBRA = (
     Deprecated(
         name="torch.triangular_solve",
         successor="torch.linalg.solve_triangular",
-        instead="torch.linalg.solve_triangular(A, B, upper=...) (the arguments change places, upper must be said)",
+        instead="torch.linalg.solve_triangular(A, B, upper=...) (the arguments change places, upper must be given)",
     ),
     Deprecated(
         name="torch.norm",

@@ -4,9 +4,9 @@
 
     python -m togi.lint.data.torch_names > src/togi/lint/data/torch_names.json
 
-Modules whose path has a part that starts with an underscore are not in it, nor are objects that make up their
-attributes when asked (``torch.ops``, ``torch.classes``, modules with a ``__getattr__`` of their own), nor what could
-not be imported: about those the table says nothing.
+The table says nothing about modules whose path has a part that starts with an underscore. Nor does it hold objects that
+make up their attributes when asked (``torch.ops``, ``torch.classes``, modules with a ``__getattr__`` of their own), or
+what could not be imported.
 """
 
 from __future__ import annotations

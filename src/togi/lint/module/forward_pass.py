@@ -95,7 +95,7 @@ class FunctionCall:
     name: str
     layer: str
     numbers: Mapping[str, Any]
-    """Arguments that are no tensors, by parameter name."""
+    """Arguments that are not tensors, by parameter name."""
     line: Line | None
 
 

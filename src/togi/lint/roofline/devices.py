@@ -45,7 +45,7 @@ class Figures(Record):
     """Where the figures come from: the address of a data sheet, or "measured here"."""
     flops_per_s: dict[str, float]
     """By dtype: the fastest dense matrix product that gives results of float32 quality or of that dtype.
-    ``tf32`` stands beside ``float32`` where convolutions in float32 may use it."""
+    ``tf32`` stands next to ``float32`` where convolutions in float32 may use it."""
     bandwidths: tuple[Bandwidth, ...]
     """By growing working set: one entry where caches are left out."""
     ceilings: dict[str, float] = {}

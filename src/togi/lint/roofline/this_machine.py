@@ -221,7 +221,7 @@ def _kept(file: Path) -> Figures | None:
 
 
 def _keep(file: Path, figures: Figures) -> None:
-    """Written beside and renamed, so that two processes at once cannot leave half a file."""
+    """Written under another name and renamed, so that two processes at once cannot leave half a file."""
     beside = file.with_suffix(f".{os.getpid()}")
     try:
         private(file.parent)

@@ -1,7 +1,7 @@
 """Estimates how much memory a block of statements holds at once, counted in results of broadcasts over pairs.
 
 A result that pairs N rows with M rows is counted as two units, one without its last axis (summed, or one coordinate of
-it) as one. Everything else is small beside them and counts nothing. Temporaries within an expression live until their
+it) as one. Everything else is small next to them and counts nothing. Temporaries within an expression live until their
 operation is done, names until they are deleted, bound anew, or the block ends.
 """
 
@@ -31,12 +31,12 @@ _PICKING = frozenset(
 )
 """Functions that take a part of their operand."""
 _JOINING = frozenset(["cat", "concat", "concatenate", "hstack", "vstack", "dstack"])
-"""A row that was expanded to be joined with others is one beside many (a feature that stays the same), no pair."""
+"""A row that was expanded to be joined with others is one next to many (a feature that stays the same), no pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One statement: what it needs beside the names that live before it, and what it binds."""
+    """One statement: what it needs besides the names that live before it, and what it binds."""
 
     statement: ast.stmt
     temporary: float
@@ -104,7 +104,7 @@ def _expression(source: Source, node: ast.expr, sizes: Mapping[str, float]) -> t
                 and isinstance(child, ast.BinOp)
                 and (inserts_axis(child.left) or inserts_axis(child.right))
             ):
-                needed = kept = PAIRS_OF_NUMBERS  # area1[:, None] + area2, beside a result over pairs
+                needed = kept = PAIRS_OF_NUMBERS  # area1[:, None] + area2, next to a result over pairs
             highest, held = max(highest, held + needed), held + kept
     if not allocates(node):
         return highest, held

@@ -22,7 +22,7 @@ NewWay = Callable[[ast.AST], bool]
 Asks = Callable[["Source", ast.AST], bool]
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "AttributeError", "NameError", "Exception", "BaseException"}
 _WORDS = ("version", "_available", "type_checking", "compat", "is_torch_", "_greater", "hasattr", "getattr")
-"""Parts of a test beside the code that it guards."""
+"""Parts of a test next to the code that it guards."""
 _OF_LIBRARIES = ("__version__", "version_info", "version.parse", "find_spec", "torch_version", "is_torch_")
 """Parts that tell of a library's version wherever they stand."""
 _FLAG = re.compile(

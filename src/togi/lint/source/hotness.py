@@ -325,7 +325,7 @@ def iterated_by(loop: Loop) -> ast.expr | None:
 
 
 def gives_batches(value: Value) -> bool:
-    """Whether iterating over ``value`` gives batches of a DataLoader, alone or beside a counter."""
+    """Whether iterating over ``value`` gives batches of a DataLoader, alone or next to a counter."""
     if value.kind is Kind.DATALOADER:
         return True
     element = value.element

@@ -48,7 +48,7 @@ def computes_on_cpu(source: Source, node: ast.AST, value: Value) -> bool:
     """Whether ``value`` at ``node`` is computed on the CPU, because nothing that computes there was ever moved.
 
     So it is where the same function (or the script) makes each model that it calls, moves nothing, names no device, and
-    hands none of the models on: PyTorch makes models on the CPU, and they compute with tensors that lie beside them.
+    hands none of the models on: PyTorch makes models on the CPU, and they compute with tensors that lie next to them.
     """
     region = source.function(node) or source.tree
     if value.device is not None or any(name in source.text for name in _DEFAULTS) or _may_move(source, region):

@@ -105,7 +105,7 @@ def trace_subject(subject: Subject, *, device: str = "cpu") -> Trace:
     except Exception as failure:  # the subject's code
         raise SubjectError(
             f"the subject fails when it is run: {user_place(failure)}\n{traceback.format_exc(limit=-3).strip()}\n"
-            f"{reason}.\nNothing can be said of its run; 'togi check' on its source needs none."
+            f"{reason}.\nIts run was not watched; 'togi check' on its source needs none."
         ) from failure
     note = f"{reason}. So it was watched as it runs on the CPU: code that asks for the device took its CPU branches."
     return trace.model_copy(update={"notes": (*trace.notes, note)})
@@ -129,7 +129,7 @@ def _watched(subject: Subject, prepared: Prepared, *, mode: Literal["simulated",
 
 
 def _on_gpu(subject: Subject, prepared: Prepared) -> Trace:
-    """Once under PyTorch's debug mode, once under the watch: what both say is told by line."""
+    """Once under PyTorch's debug mode, once under the watch: both are compared by line."""
     run(subject, prepared.module, prepared.samples)
     names = {id(module): name for name, module in prepared.module.named_modules()}
     with debug_mode_events(names) as reported:

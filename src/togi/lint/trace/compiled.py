@@ -75,7 +75,7 @@ def fresh_dynamo() -> Iterator[None]:
 
 
 def _breaks(reasons: Iterable[Any]) -> Iterator[Event]:
-    """One event per line and reason: a break in a function that was inlined is told for its callers too."""
+    """One event per line and reason: a break in a function that was inlined is reported for its callers too."""
     found: dict[tuple[str, int, str], Event] = {}
     for reason in reasons:
         stack = tuple(frame_of(summary) for summary in reversed(reason.user_stack) if is_users(summary.filename))

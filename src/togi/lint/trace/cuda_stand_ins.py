@@ -52,7 +52,7 @@ class Patches:
                 setattr(owner, name, value)
 
 
-EXPLICIT = "the host waits for the GPU, because it is told to"
+EXPLICIT = "the host waits for the GPU, because the code asks for it"
 FREED = "freeing memory of the device waits for everything that runs on it"
 PROPERTIES = SimpleNamespace(
     name="simulated CUDA device",

@@ -48,7 +48,7 @@ class Library:
     """What is compiled of one file, loaded by the first thread that needs it, or why it cannot be.
 
     Args:
-        flags: of this file beside ``FLAGS``.
+        flags: of this file besides ``FLAGS``.
     """
 
     def __init__(self, source: Path, flags: Sequence[str] = ()) -> None:

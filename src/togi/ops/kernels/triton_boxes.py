@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The operators on CUDA devices: Triton kernels whose decisions are those of the CPU kernel.
 
-``best_kernel`` streams the candidates past a block of queries and keeps the best of each: run over anchors and boxes it
-gives the best box per anchor, with the roles exchanged the best anchor per box (IoU is symmetric to the last bit), and
-run k times, each time below what it found before, the k best. No atomics, so the same answer every time; no memory
+``best_kernel`` streams the candidates past a block of queries and keeps the best of each. Over anchors and boxes it
+gives the best box per anchor; with the roles exchanged, the best anchor per box (IoU is symmetric to the last bit). Run
+k times, each time below what it found before, it gives the k best. No atomics, so the same answer every time; no memory
 beyond results and, where queries are few, one partial result per slice of the candidates.
 
 Values are compared as integers in the order of torch.max: NaN above all, zeros equal, and of equal values the lower

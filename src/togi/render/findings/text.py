@@ -147,7 +147,7 @@ def _where(said: Problem | Note) -> str:
 
 
 def tables(result: CheckResult) -> RenderableType:
-    """The tables that module and trace rules report beside findings, with rich."""
+    """The tables that module and trace rules report besides findings, with rich."""
     from rich.console import Group
     from rich.text import Text
 

@@ -26,7 +26,7 @@ _ZIP_VERSION = 6
 def from_exported(spec: Spec, seed: int) -> Subject:
     """The program's module, one sample, and its dynamic dimensions as they were exported.
 
-    Raises SubjectError when the file is no exported program or cannot be loaded by this torch.
+    Raises SubjectError when the file is not an exported program or cannot be loaded by this torch.
     """
     _check_kind(spec)
     try:

@@ -29,11 +29,11 @@ from togi.subject.spec import Spec
 
 
 def from_torchscript(spec: Spec, seed: int) -> Subject:
-    """Raises SubjectError when the file is no TorchScript, cannot be loaded, or its inputs are not known."""
+    """Raises SubjectError when the file is not TorchScript, cannot be loaded, or its inputs are not known."""
     _check_kind(spec)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # that TorchScript is deprecated is no news to its owner
+            warnings.simplefilter("ignore", FutureWarning)  # that TorchScript is deprecated is not news to its owner
             module = torch.jit.load(str(spec.path), map_location="cpu")  # type: ignore[no-untyped-call]
     except Exception as error:  # foreign code: the archive may need operators that are not registered here
         raise SubjectError(f"{spec.text} cannot be loaded: {type(error).__name__}: {error}") from error
@@ -54,7 +54,7 @@ def from_torchscript(spec: Spec, seed: int) -> Subject:
 
 def _check_kind(spec: Spec) -> None:
     if not zipfile.is_zipfile(spec.path):
-        raise SubjectError(_pickled(spec) if _starts_as_pickle(spec) else f"{spec.text} is no TorchScript file.")
+        raise SubjectError(_pickled(spec) if _starts_as_pickle(spec) else f"{spec.text} is not a TorchScript file.")
     with zipfile.ZipFile(spec.path) as archive:
         names = archive.namelist()
     if any(name.endswith("/models/model.json") or name.endswith("serialized_exported_program.json") for name in names):
@@ -115,7 +115,7 @@ MAX_ELEMENTS = 1 << 31
 
 
 def _remembers_little(text: bytes) -> bool:
-    """Nine bytes can have a pickle's memo made of gigabytes. False as well where it is no pickle."""
+    """Nine bytes can have a pickle's memo made of gigabytes. False as well where it is not a pickle."""
     try:
         return all(
             "PUT" not in code.name or int(given or 0) <= len(text) for code, given, _ in pickletools.genops(text)
@@ -156,7 +156,7 @@ class _TensorForms(pickle.Unpickler):
             "collections.OrderedDict": dict,
         }
         if f"{module}.{name}" not in known:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a tensor's form")
+            raise pickle.UnpicklingError(f"{module}.{name} is not a part of a tensor's form")
         return known[f"{module}.{name}"]
 
     def persistent_load(self, pid: Any) -> torch.dtype:

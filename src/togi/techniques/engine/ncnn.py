@@ -44,12 +44,12 @@ class Ncnn(Engine):
     operations are in dense 3x3 convolutions of stride 1: after the other engines, or, from 90 % on, before ONNX
     Runtime.
 
-    When it refuses: inputs hold a batch of several samples (it is run without an axis for it) or vary in size; inputs
-    or outputs are of another type; other operators prevail; the forward pass updates a buffer; pnnx or ncnn does not
-    know an operator.
+    When it refuses: inputs hold a batch of several samples (it runs without an axis for it) or vary in size. Inputs or
+    outputs are of another type. Other operators prevail. The forward pass updates a buffer. pnnx or ncnn does not know
+    an operator.
 
     Claim: VGG-16 at 224 x 224 on 2 cores of a Sapphire Rapids CPU (ncnn 1.0.20261020, 2026-11-22): 120 ms, ONNX Runtime
-    148 ms, OpenVINO 158 ms; on a Cascade Lake CPU 197, 266 and 299 ms. Beside OpenVINO on the former, VGG-11 ran at
+    148 ms, OpenVINO 158 ms; on a Cascade Lake CPU 197, 266 and 299 ms. Next to OpenVINO on the former, VGG-11 ran at
     1.15 x, RepVGG-A0 at 0.84 x, a U-Net at 0.81 x, ResNet-18 at 0.80 x. It is an engine for few models.
 
     Source: https://github.com/Tencent/ncnn/wiki/use-ncnn-with-pytorch-or-onnx; Lavin and Gray, Fast Algorithms for

@@ -51,7 +51,7 @@ class OnnxRuntime(Engine):
     at once, or an operator runs elsewhere than on CUDA.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 59 ms against 134 ms of eager
-    under ``inference_mode``; mobilenetv3_large 16 ms against 32 ms. Opset 23 beside the exporter's own choice (20), on
+    under ``inference_mode``; mobilenetv3_large 16 ms against 32 ms. Opset 23 next to the exporter's own choice (20), on
     2 cores of a Sapphire Rapids CPU (torch 2.15, ONNX Runtime 1.31, 2026-11-22): MiniLM 1.13 x, BERT mini 1.06 x, no
     difference on a ViT and a GPT-2; on a Cascade Lake CPU the latter two ran at 0.57 and 0.53 x. No gain beyond noise
     on convolutions, recurrent layers and transformers: parallel execution (0.4 x), smaller blocks, no memory arena or

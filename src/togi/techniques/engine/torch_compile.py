@@ -25,8 +25,8 @@ class TorchCompile(Engine):
     """Compile the module with TorchDynamo and TorchInductor.
 
     What it does: ``torch.compile``. ``mode``: ``default``; ``max-autotune-no-cudagraphs`` times kernel variants; on
-    CUDA also ``reduce-overhead`` and ``max-autotune``, which replay CUDA graphs (outputs are copied, since a replay
-    overwrites them; a note of the trial says which graphs were skipped, and why), the first also with
+    CUDA also ``reduce-overhead`` and ``max-autotune``, which replay CUDA graphs. Outputs are copied, since a replay
+    overwrites them; a note of the trial says which graphs were skipped, and why. The first also has
     ``coordinate_descent``: each kernel's settings are varied one by one as long as it gets faster. ``freezing`` treats
     weights as constants: they are folded and packed for the machine. Shapes are static unless the samples, or the user,
     say that a dimension varies.
@@ -120,7 +120,7 @@ class TorchCompile(Engine):
         options: Options = meta["options"]
         if meta.get(IN_PLACE):
             return InPlaceProgram(lambda forward: compile_call(forward, signature, options, exportable=False))
-        # Inductor takes an LSTM apart on a GPU: slower than cuDNN's, and in torch 2.11 with last states of another shape.
+        # Inductor takes an LSTM apart on a GPU: slower than cuDNN's; torch 2.11 gives its last states another shape.
         module = load_module(folder, whole_layers=signature.device != "cpu")
         call: Any = compile_call(module, signature, options, exportable=True)
         return FlatExportableProgram(FreshOutputs(call) if options["mode"] in _CUDA_GRAPH_MODES else call, signature)

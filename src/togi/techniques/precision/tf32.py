@@ -16,8 +16,8 @@ class Tf32(Technique):
     """Multiply float32 matrices on tensor cores, in TensorFloat-32.
 
     What it does: sets ``torch.set_float32_matmul_precision("high")`` round each call: factors are rounded to 10 bits of
-    mantissa, sums stay float32. Engines with a switch of their own are told. (Convolutions use TF32 by default already:
-    the facts say what plain eager does here.)
+    mantissa, sums stay float32. Engines with a switch of their own get it set. (Convolutions use TF32 by default
+    already: the facts say what plain eager does here.)
 
     When it applies: on a GPU, to float32 models.
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class ComputeOnce(GraphRewrite):
     """Compute once what every call computes again.
 
-    What it does: in the captured graph, results that no input can change become constants (weights that are normalised
-    or standardised at each call, tables of relative positions and rotary angles, masks of a fixed size), calls of one
+    What it does: in the captured graph, results that no input can change become constants: weights that are normalised
+    or standardised at each call, tables of relative positions and rotary angles, masks of a fixed size. Calls of one
     operator with the same arguments become one, and what nobody uses goes.
 
     When it applies: the forward pass makes tensors of its own, looks something up, or normalises what may be weights.

@@ -20,8 +20,8 @@ class DropNoOps(GraphRewrite):
     """Remove calls that do nothing at inference.
 
     What it does: in the captured graph it removes dropout (it was captured in eval mode), casts to the dtype a tensor
-    has, views to the shape it has, full slices, transposes that undo each other, copies nobody can tell from the
-    original, ``x + 0``, ``x * 1``, assertions, and results nobody uses.
+    has, views to the shape it has, full slices, and transposes that undo each other. It also removes copies nobody can
+    tell from the original, ``x + 0``, ``x * 1``, assertions, and results nobody uses.
 
     When it applies: the forward pass calls more than a few functions.
 

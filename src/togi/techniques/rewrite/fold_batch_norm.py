@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @final
 class FoldBatchNorm(GraphRewrite):
-    """Fold batch norms into the convolutions and linear layers beside them.
+    """Fold batch norms into the convolutions and linear layers next to them.
 
     What it does: a batch norm with running statistics is ``y * scale + shift`` per channel. Before it, a convolution
     (1d, 2d, 3d, transposed, grouped) or linear layer takes both into its weight and bias; after it, an unpadded
     convolution or a linear layer does. Frozen batch norms and other constant factors per channel (layer scale) are
     folded in the same way. Found in the captured graph, whatever classes wrote it; computed in float64, rounded once.
 
-    When it applies: the forward pass calls a batch norm, or multiplies, beside a convolution or linear layer.
+    When it applies: the forward pass calls a batch norm, or multiplies, next to a convolution or linear layer.
 
     When it refuses: nothing in the graph can be folded: the batch norm uses the statistics of the batch, the value
     between has other users, weights are computed from the input, or the folded weights would overflow their dtype.

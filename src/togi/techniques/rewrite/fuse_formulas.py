@@ -20,8 +20,8 @@ class FuseFormulas(GraphRewrite):
 
     What it does: finds attention (``softmax(q k^T * scale + mask) v``), layer norm (``(x - mean) / sqrt(variance +
     eps)`` over the last dimensions, with weight and bias), GELU in both forms, SiLU and hard swish in the captured
-    graph, whatever order and constants they are written in, and puts ``scaled_dot_product_attention``, ``layer_norm``,
-    ``gelu``, ``silu`` and ``hardswish`` there.
+    graph. Order and constants of the formula do not matter. In their place it puts ``scaled_dot_product_attention``,
+    ``layer_norm``, ``gelu``, ``silu`` and ``hardswish``.
 
     When it applies: the forward pass calls what such formulas are made of.
 

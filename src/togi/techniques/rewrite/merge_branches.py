@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class MergeBranches(GraphRewrite):
     """Merge parallel linear branches whose results are only added into one convolution or linear layer.
 
-    What it does: finds sums in the captured graph whose terms are linear in the same input (convolutions of other
-    kernel sizes such as 3x3, 1x1, 1x3 and 3x1; batch norms, factors and identity on the input; average pools; low-rank
-    adapters beside a linear layer), places their kernels on a common grid and adds them. RepVGG, MobileOne, ACNet and
-    LoRA blocks become one call each, whatever classes wrote them. Computed in float64, rounded once.
+    What it does: finds sums in the captured graph whose terms are linear in the same input, places their kernels on a
+    common grid and adds them. Such terms are convolutions of other kernel sizes (3x3, 1x1, 1x3 and 3x1), batch norms,
+    factors and identity on the input, average pools, and low-rank adapters next to a linear layer. RepVGG, MobileOne,
+    ACNet and LoRA blocks become one call each, whatever classes wrote them. Computed in float64, rounded once.
 
     When it applies: the forward pass adds, and has convolutions or linear layers.
 

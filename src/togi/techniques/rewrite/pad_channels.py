@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class PadChannels(GraphRewrite):
     """Pad inner channel counts to a multiple of 8 or 16 with zeros.
 
-    What it does: gives convolutions and linear layers whose output channels are no multiple additional ones that are
-    zero, and the layers that take them zeros in their weights. Batch norms, activations, pools, sums, products,
+    What it does: adds channels of zeros to convolutions and linear layers whose output channels are not a multiple, and
+    zeros to the weights of the layers that take them. Batch norms, activations, pools, sums, products,
     concatenations and depthwise convolutions between are widened with them. Inputs and outputs keep their sizes.
 
     When it applies: there are convolutions or linear layers.

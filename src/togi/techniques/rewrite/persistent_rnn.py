@@ -27,7 +27,7 @@ class PersistentRnn(GraphRewrite):
     When it applies: to recurrent layers in float32 on a CPU.
 
     When it refuses: no recurrent layer, or none with constant weights; projections and packed sequences; no C++
-    compiler. Not beside engines that compute without Python, or outside of torch with an operator of their own, nor
+    compiler. Not with engines that compute without Python, or outside of torch with an operator of their own, nor
     in fewer bits.
 
     Claim: two layers of GRU, 256 units, 100 steps of one sequence, on 2 cores of an AMD EPYC (Zen 4, torch 2.14,

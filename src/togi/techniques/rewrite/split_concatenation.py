@@ -26,8 +26,8 @@ class SplitConcatenation(GraphRewrite):
     When it applies: the forward pass concatenates, and has convolutions.
 
     When it refuses: no concatenation of two or three pieces along the channels, each of 8 channels and more, is read by
-    one convolution alone, without groups and with constant weights and padding of zeros; something is computed between
-    (a norm); the result would lie otherwise in memory.
+    one convolution alone, without groups and with constant weights and padding of zeros. Something is computed between
+    (a norm). The result would lie otherwise in memory.
 
     Claim: the U-Net of ``benchmarks/models.py`` on 2 cores of an AMD EPYC (torch 2.14, OpenVINO 2026.4, ONNX Runtime
     1.32, 2026-11-24, by hand, medians of 31 interleaved rounds): 1.08 times as fast in OpenVINO (1.07 to 1.09, middle

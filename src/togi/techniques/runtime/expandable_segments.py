@@ -23,7 +23,7 @@ SETTING = "expandable_segments:True"
 class ExpandableSegments(Technique):
     """Let torch's allocator on a GPU grow its segments instead of taking new ones.
 
-    What it does: starts the process with ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, beside what that
+    What it does: starts the process with ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, besides what that
     variable, or ``PYTORCH_ALLOC_CONF``, its newer name, holds already. The caching allocator otherwise asks the device
     for a segment for each size that none of its free ones can hold, and what remains of these is often too small for
     the next: reserved, and of no use.

@@ -22,8 +22,8 @@ class InferenceMode(Technique):
     When it applies: always, in place of ``no_grad``.
 
     When it refuses: an engine computes outside of torch (OpenVINO, ONNX Runtime, ncnn, TensorRT), where it cannot
-    matter; or the forward pass changes a buffer: a tensor made in inference mode would then stay behind in the
-    module, and later training with it fails ("Inference tensors cannot be saved for backward").
+    matter. Or the forward pass changes a buffer: a tensor made in inference mode would then stay behind in the module,
+    and later training with it fails ("Inference tensors cannot be saved for backward").
 
     Claim: less time per call for models of many small operations; nothing for models of few large ones.
     ``togi explain inference_mode --prove`` measures it here.

@@ -38,8 +38,8 @@ class SplitBatch(Technique):
 
     When it refuses: a call has one row, or outputs have no row for each of the input; the model draws random numbers or
     changes a buffer in each call; it is Python code round several modules. It refuses every model whose rows are not
-    shown to be computed apart from each other, and names the operator and the line: batch statistics, a maximum over
-    all rows, a number of rows in a formula, a branch by values, an operator that togi does not know.
+    shown to be computed apart from each other, and names the operator and the line. Examples are batch statistics, a
+    maximum over all rows, a number of rows in a formula, a branch by values, an operator that togi does not know.
 
     Claim: ``at_once`` uses cores that an operator leaves idle, such as singular values and eigenvalues, which PyTorch
     computes for one matrix of a batch after the other: 1.7 and 1.9 x in two runs of ``togi explain split_batch

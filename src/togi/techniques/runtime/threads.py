@@ -24,7 +24,7 @@ _LOST_WITH_THREADS = 0.7
 class Threads(Technique):
     """Run each call with another number of threads.
 
-    What it does: engines are told how many threads to use, and PyTorch's own count is set for the duration of a call
+    What it does: tells engines how many threads to use; PyTorch's own count is set for the duration of a call
     and put back after it.
 
     When it applies: on a CPU with several cores. Tried: one, half the cores, all of them.
@@ -69,7 +69,7 @@ class Threads(Technique):
 
 
 def with_threads(candidate: Candidate, count: int) -> Candidate:
-    """Each call with so many of PyTorch's threads; an engine with threads of its own was told by ``configure``."""
+    """Each call with so many of PyTorch's threads; ``configure`` sets an engine's own."""
     if candidate.program is not None and not candidate.program.allocates_with_torch:
         return candidate
     return candidate.with_(contexts=(*candidate.contexts, lambda: torch_threads(count)))

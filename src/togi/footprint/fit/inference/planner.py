@@ -97,12 +97,12 @@ class InferencePlanner(Planner[Draft]):
                     return one
 
     def _fastest_first(self, candidates: Sequence[Candidate[Draft]]) -> list[Candidate[Draft]]:
-        """Times within a tenth of the best are no difference: then the one that should cost least."""
+        """Times within a tenth of the best do not count as a difference: then the one that should cost least."""
         best = min((self._ms[one.draft] for one in candidates), default=0.0)
         return sorted(candidates, key=lambda one: (max(self._ms[one.draft], _TIE * best), one.cost_ms))
 
     def _lowest_first(self, candidates: Sequence[Candidate[Draft]]) -> list[Candidate[Draft]]:
-        """The unmodified pass among them: where nothing fits, what takes more than that is no help."""
+        """The unmodified pass among them: where nothing fits, what takes more than that does not help."""
         return sorted([self.unmodified, *candidates], key=lambda one: (one.peak_bytes, one.cost_ms))
 
     def _candidates(self, budget_bytes: int, limit: TimeLimit) -> Iterator[Candidate[Draft]]:

@@ -29,7 +29,7 @@ _PROBED_BYTES = 4 << 30
 """Arguments of operations that are run alone to see what their kernels take."""
 _HUNGRY = ("attention", "transformer_encoder")
 _PARTS = 2
-"""The second slice runs beside the whole result, and so do all that follow it."""
+"""The second slice runs next to the whole result, and so do all that follow it."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Loss and gradients are those of the whole batch up to rounding where the loss is a mean over what the parts are weighted
 by. That is not assumed but shown on the step itself (``judge``): batch normalisation, losses that compare rows with
 each other, and means over tokens of which rows hold different numbers give other gradients. They are compared in
-float64 on a copy where the module is small enough, so that a wrong weight is told from rounding; else as they are. What
+float64 on a copy where the module is small enough, to tell a wrong weight from rounding; else as they are. What
 counts as rounding is measured: the same batch with its rows in reverse.
 """
 
@@ -60,7 +60,7 @@ def backward(
         The loss of the whole batch, detached and not scaled.
 
     Raises:
-        FitError: the tensors of the sample share no rows, there are fewer rows than parts, or a weight is no number
+        FitError: the tensors of the sample share no rows, there are fewer rows than parts, or a weight is not a number
             above zero in sum.
     """
     pieces = [_like(piece, sample) for piece in split(Inputs.of(sample), parts)]
@@ -234,7 +234,7 @@ def _reason(changed: list[str], rounding: float, difference: float, dtype: torch
         return f"the buffer {changed[0]} moves with every call, and would move once per micro-batch"
     if not rounding <= _ORDER_MATTERS:
         return (
-            f"the same rows in reverse order change the gradients by {rounding:.1e} (relative): the loss is no mean "
+            f"the same rows in reverse order change the gradients by {rounding:.1e} (relative): the loss is not a mean "
             "over rows, or random"
         )
     if difference <= 10 * rounding + _FLOOR.get(dtype, _HALF_FLOOR):

@@ -261,7 +261,7 @@ class Costs:
     milliseconds: dict[str, float] = field(default_factory=dict)
     """Of every call of the forward pass, by its name."""
     workspaces: dict[int, int] = field(default_factory=dict)
-    """Bytes that operations take beside their results, by the operation's number in the step."""
+    """Bytes that operations take besides their results, by the operation's number in the step."""
     operations: int = 0
     made: dict[int, int] = field(default_factory=dict)
     """Bytes of new storages, by the number of the operation in whose results they came."""

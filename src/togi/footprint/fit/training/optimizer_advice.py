@@ -40,7 +40,7 @@ class OptimizerBytes:
 
     @property
     def peak(self) -> int:
-        """Beside parameters and gradients."""
+        """Besides parameters and gradients."""
         return self.state + self.temporary
 
 

@@ -307,7 +307,7 @@ def _largest_at_the_floor(timeline: Timeline) -> str:
     at = int(ground.argmax())
     alive = sorted((p for p in timeline.observed.lifetimes if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)
     largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
-    return f"At that floor the largest tensors beside parameters and inputs are {largest}."
+    return f"At that floor the largest tensors besides parameters and inputs are {largest}."
 
 
 def _stop_learning(step: Step) -> None:
@@ -331,7 +331,7 @@ def _parts(step: Step) -> Iterator[int]:
 
 
 def _in_parts(divided: FitResult, whole: FitResult, proof: MicroBatchProof, parts: int) -> FitResult:
-    """The plan of a step in parts beside the unmodified step of the whole batch."""
+    """The plan of a step in parts next to the unmodified step of the whole batch."""
     draws = " (random draws are others in every part)" if proof.approximate else ""
     said = f"{parts} micro-batches: the sums of their gradients round otherwise{draws}"
     return divided.model_copy(

@@ -1,7 +1,7 @@
 """Values of a forward pass, the operations that made them, and their recomputation.
 
 A value is what one storage holds after one operation: an in-place operation makes a new value of an old storage. Views
-are no values: a tensor is a value and a geometry. So every operation reads values and makes values, and a value is
+are not values: a tensor is a value and a geometry. So every operation reads values and makes values, and a value is
 recomputed by repeating the operations between what is held and what is wanted, once each, in their old order.
 """
 

@@ -1,7 +1,7 @@
 """Saved-tensor hooks under a plan: what autograd keeps is saved as it is, in fewer bits, or recomputed.
 
 The plan decides memory and time alone. Whatever runs, a value is recomputed by the operations that made it, on what
-they read, so a plan made for other sizes or another branch gives the same gradients, only another peak. float32 may be
+they read. So a plan made for other sizes or another branch gives the same gradients, only another peak. float32 may be
 saved as bfloat16, and masks as one bit for each element. Parameters are left as they are: they live anyway, and a copy
 would cost. A tensor that several operations keep is packed once.
 

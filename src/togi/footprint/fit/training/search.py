@@ -1,9 +1,9 @@
 """Chooses what is not kept: the cheapest choice under a byte budget, by forecasts alone.
 
-A greedy way down: what lies above the budget is an area over time, and each step drops the result that takes most off
-it for each millisecond of repeated work (the ratio rule of the knapsack problem, Dantzig 1957; here with the effect of
-a step forecast instead of added up, because results are computed from each other). Then a way back: everything dropped
-is taken up again, the dearest first, where the budget still holds. Pure: a timeline in, a choice out.
+A greedy way down: what lies above the budget is an area over time. Each step drops the result that takes most off it
+for each millisecond of repeated work (the ratio rule of the knapsack problem, Dantzig 1957; here with the effect of a
+step forecast instead of added up, because results are computed from each other). Then a way back: everything dropped is
+taken up again, the dearest first, where the budget still holds. Pure: a timeline in, a choice out.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Timeline:
         *,
         packing_ms_per_byte: Mapping[torch.dtype, float] | None = None,
     ) -> None:
-        """``workspaces``: bytes that an operation takes beside its results, by its number. ``packing_ms_per_byte``: of
+        """``workspaces``: bytes that an operation takes besides its results, by its number. ``packing_ms_per_byte``: of
         what may be kept in fewer bits, by dtype (bool, float32)."""
         self.observed = observed
         self.workspaces = workspaces or {}

@@ -87,7 +87,7 @@ def _index(given: Operands) -> Answer:
 
 def _picked(given: Operands) -> Rows:
     """Where the rows of ``x[i, j]`` lie: the index tensors' common dimensions stand in place of those that they index,
-    or in front where these are no neighbours."""
+    or in front where these are not neighbours."""
     source, indices = given["self"], list(given["indices"])
     at = [dim for dim, index in enumerate(indices) if index is not None]
     if any(indices[dim].dtype in _MASKS for dim in at):
@@ -135,7 +135,7 @@ def _rank_of_picked(given: Operands, indices: list[Any], at: list[int]) -> int:
 
 
 def _masked(given: Operands, state: Rows, values: Value, indices: list[Any], at: list[int]) -> Rows:
-    """How many are chosen is told by all rows, so that only one value can be written."""
+    """All rows decide how many are chosen, so that only one value can be written."""
     mask = given.states[indices[at[0]]]
     wide = len(indices[at[0]].shape)
     one_value = isinstance(given.states[values], Same) and all(size == 1 for size in values.shape)

@@ -210,7 +210,7 @@ def _cat(given: Operands) -> Answer:
     states = [given.states[part] for part in parts]
     found = agreed_blocks(given, states, dim)
     if isinstance(found, Same) or any(isinstance(state, Same) for state in states):
-        raise Depends(f"{given.call.name} puts rows beside what is the same for all")
+        raise Depends(f"{given.call.name} puts rows next to what is the same for all")
     return found
 
 
@@ -229,7 +229,7 @@ def _stack(given: Operands) -> Answer:
     states = [given.states[part] for part in given["tensors"]]
     found = agreed(given.call, states)
     if isinstance(found, Same) or any(isinstance(state, Same) for state in states):
-        raise Depends(f"{given.call.name} puts rows beside what is the same for all")
+        raise Depends(f"{given.call.name} puts rows next to what is the same for all")
     return found.at(found.dim + int(dim <= found.dim))
 
 

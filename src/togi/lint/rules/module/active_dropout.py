@@ -23,7 +23,7 @@ class ActiveDropout(ModuleRule):
     When it stays silent: the probability is 0; the whole module was handed over in training mode (``training-mode``
     reports it).
 
-    Example: ``x = F.dropout(x, 0.1)`` in ``forward``: its ``training`` is True unless it is told otherwise.
+    Example: ``x = F.dropout(x, 0.1)`` in ``forward``: its ``training`` is True by default.
 
     Use instead: ``F.dropout(x, 0.1, training=self.training)``, and
     ``dropout_p=self.p if self.training else 0.0`` for attention. Where the randomness is wanted (Monte Carlo dropout),

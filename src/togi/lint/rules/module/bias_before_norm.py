@@ -25,7 +25,7 @@ class BiasBeforeNorm(ModuleRule):
     is folded for inference, it costs nothing.
 
     When it stays silent: something else reads the layer's result, it is returned, or the layer is used in another place
-    without a norm; the norm takes its mean over several channels (layer norm, group norm), which keeps the bias; or the
+    without a norm. The norm takes its mean over several channels (layer norm, group norm), which keeps the bias. The
     results are under 1 % of what the pass moves.
 
     Example: ``nn.Sequential(nn.Conv2d(64, 64, 3), nn.BatchNorm2d(64))``

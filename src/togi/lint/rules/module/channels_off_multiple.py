@@ -19,8 +19,8 @@ INT8_MULTIPLE = 32
 class ChannelsOffMultiple(ModuleRule):
     """Layers have a number of output channels that matrix units do not like.
 
-    What it reports: convolutions and linear layers whose output channels are no multiple of 8 (32 where the times are
-    predicted for int8), where such layers take at least 5 % of the predicted time, with what padding would cost.
+    What it reports: convolutions and linear layers whose output channels are not a multiple of 8 (32 where the times
+    are predicted for int8), where such layers take at least 5 % of the predicted time, with what padding would cost.
 
     Why it costs: kernels work on blocks of channels. The last block is filled up with work for nothing, or a slower
     kernel is taken; half precision on tensor cores wants multiples of 8, int8 of 16 or 32.
@@ -56,7 +56,7 @@ class ChannelsOffMultiple(ModuleRule):
             rule=self.id,
             layer=names[0],
             count=len(names),
-            message=f"{plural(len(names), 'layer')} whose output channels are no multiple of {multiple}: "
+            message=f"{plural(len(names), 'layer')} whose output channels are not a multiple of {multiple}: "
             f"{', '.join(f'{channels} (next: {padded})' for channels, padded in counts[:4])}"
             f"{', ...' * (len(counts) > 4)}.",
             evidence=f"{layers(names)}; {_how_many(len(paddable), len(names))} can be padded exactly.",

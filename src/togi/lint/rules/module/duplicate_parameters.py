@@ -24,8 +24,8 @@ class DuplicateParameters(ModuleRule):
     """Parameters or buffers hold the same bytes in memory of their own.
 
     What it reports: tensors of a module that are equal to the bit and not shared, where the copies hold at least 64 KiB
-    and 1 % of the module's bytes (or 16 MiB): weights that were to be tied and are not, masks and tables of which every
-    layer keeps its own.
+    and 1 % of the module's bytes (or 16 MiB). Examples are weights that should be tied and are not, and masks and
+    tables of which every layer keeps its own.
 
     Why it costs: memory, files and, in every pass, bytes from memory that the cache would have had.
 
@@ -103,7 +103,7 @@ def _equal(tensors: dict[str, Tensor]) -> Iterable[list[str]]:
 
 
 def _sample(tensor: Tensor) -> bytes:
-    """Some of its bytes, so that most tensors are told apart without reading all of them."""
+    """Some of its bytes, which distinguish most tensors without reading all of them."""
     import torch
 
     step = max(1, tensor.shape[0] // 8)

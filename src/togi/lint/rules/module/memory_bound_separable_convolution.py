@@ -35,10 +35,10 @@ BETWEEN = frozenset(
 class MemoryBoundSeparableConvolution(ModuleRule):
     """A depthwise convolution saves arithmetic that this device has plenty of, and is bound by memory instead.
 
-    What it reports: depthwise convolutions with the pointwise one after them, where the roofline of the target device
-    says that one dense convolution of the same kernel would take no longer than the two, although it has many times
-    the FLOPs, and where the two take at least 5 % of the predicted time. It is a prediction from the device's best
-    figures and says nothing about accuracy: a different layer has to be trained.
+    What it reports: depthwise convolutions with the pointwise one after them, if the two take at least 5 % of the
+    predicted time. The roofline of the target device says that one dense convolution of the same kernel would take no
+    longer, although it has many times the FLOPs. It is a prediction from the device's best figures and says nothing
+    about accuracy: a different layer has to be trained.
 
     Why it costs: a depthwise convolution does a few FLOPs for each byte that it moves. Fewer FLOPs do not make it
     faster where bytes are what it waits for.

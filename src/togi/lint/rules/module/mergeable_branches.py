@@ -14,8 +14,8 @@ class MergeableBranches(ModuleRule):
     """Parallel branches that are linear in the same input are only added: one layer can do the work of all.
 
     What it reports: sums in the captured graph of which several terms are convolutions, linear layers, batch norms,
-    average pools or the input itself, of the same input and of sizes that fit into one kernel (RepVGG, MobileOne, ACNet
-    and LoRA blocks in their training form).
+    average pools or the input itself, of the same input and of sizes that fit into one kernel. Examples are RepVGG,
+    MobileOne, ACNet and LoRA blocks in their training form.
 
     Why it costs: every branch reads the input and writes a result of full size, and every addition reads two and writes
     one. A merged layer reads once and writes once.
@@ -51,7 +51,7 @@ class MergeableBranches(ModuleRule):
             layer=names[0],
             count=len(merged),
             message=f"{plural(branches, 'parallel branch').replace('branchs', 'branches')} in "
-            f"{plural(len(merged), 'sum')} can be merged into the layers beside them.",
+            f"{plural(len(merged), 'sum')} can be merged into the layers next to them.",
             evidence=f"{layers(names)}: the terms are linear in the same input and used only in the sum.",
             remedy="togi tune does it with merge_branches; or call the model's own method for it before inference.",
             cost=Cost(text=f"{branches} passes over input and result more than needed", measured=False),

@@ -31,9 +31,9 @@ class AverageRecordsGraph(SourceRule):
     of it. Written into a parameter in place it raises.
 
     When it stays silent: under ``torch.no_grad()`` (around it, on the function, or around every call of it in the
-    file), under decorators that the file does not show, ``p.data`` and ``p.detach()``, methods of modules and of
-    classes whose base is in another file (whose caller decides), functions that call ``backward``, ``state_dict()``,
-    whose tensors are detached; files that switch gradients off for another model than the average.
+    file), under decorators that the file does not show, ``p.data`` and ``p.detach()``. Methods of modules, and of
+    classes whose base is in another file: the caller decides. Functions that call ``backward``. ``state_dict()``, whose
+    tensors are detached. Files that switch gradients off for another model than the average.
 
     Example::
 

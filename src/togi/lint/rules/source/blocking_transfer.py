@@ -30,8 +30,8 @@ class BlockingTransfer(SourceRule):
     safe where the file shows a DataLoader that gives tensors; other objects need not take ``non_blocking``.
 
     When it stays silent: moves to the CPU, changes of dtype, tensors that did not come from a DataLoader, batches that
-    something else has moved already or may have: a loader that was handed to code which the file does not show, or
-    came from there (``accelerator.prepare(loader)``).
+    something else has moved already or may have. An example is a loader that was handed to code which the file does not
+    show, or came from there (``accelerator.prepare(loader)``).
 
     Example::
 

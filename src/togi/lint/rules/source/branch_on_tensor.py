@@ -23,8 +23,8 @@ class BranchOnTensor(SourceRule):
 
     What it reports: ``if``, ``while``, ``assert``, ``and``, ``or``, ``not``, the conditional expression, ``in``,
     ``torch.equal``, ``torch.allclose`` and Python's ``any``, ``all``, ``max``, ``min`` on a tensor that may lie on an
-    accelerator, and a ``for`` that goes through one element by element, in ``forward``, in a training step, or in a
-    loop over batches.
+    accelerator. Also a ``for`` that goes through one element by element. Both in ``forward``, in a training step, or in
+    a loop over batches.
 
     Why it costs: to know which way to go, Python waits for the device and reads one bit. Going through a tensor in
     Python launches kernels for every element. ``torch.compile`` breaks the graph here, ``torch.export`` fails.

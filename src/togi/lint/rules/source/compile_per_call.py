@@ -24,7 +24,7 @@ class CompilePerCall(SourceRule):
     not change what is compiled, and a call of its result on the spot in a method (``torch.compile(self.net)(x)``).
 
     Why it costs: each call wraps its argument anew and looks its code up again (17 ms for a small function where this
-    was written, torch 2.15), and what is made anew each time (a module, a closure over other values) is compiled anew,
+    was written, torch 2.15). What is made anew each time (a module, a closure over other values) is compiled anew,
     which takes seconds.
 
     When it stays silent: what is compiled depends on the loop (a block of a model, a mode of a benchmark), the result

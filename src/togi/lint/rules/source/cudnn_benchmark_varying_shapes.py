@@ -52,9 +52,9 @@ class CudnnBenchmarkVaryingShapes(SourceRule):
     """``cudnn.benchmark`` where the sizes of inputs vary.
 
     What it reports: ``torch.backends.cudnn.benchmark = True`` in a file that evidently feeds convolutions inputs of
-    varying size: a random size in ``interpolate`` or ``Resize``, transforms that draw a size, detection models of
-    torchvision (whose batches take the size of their largest picture), batches padded to
-    their longest sequence, files that are run through a model each in its own size.
+    varying size. Evidence is a random size in ``interpolate`` or ``Resize``, transforms that draw a size, detection
+    models of torchvision (whose batches take the size of their largest picture), batches padded to their longest
+    sequence, files that are run through a model each in its own size.
 
     Why it costs: for each size that it has not seen, cuDNN tries every algorithm of every convolution before it goes
     on. That pays where sizes repeat, and costs in each step where they do not.

@@ -25,7 +25,7 @@ class DataloaderWithoutWorkers(SourceRule):
     What it reports: ``torch.utils.data.DataLoader`` without ``num_workers``, or with 0.
 
     Why it costs: reading, decoding and augmenting a batch then happens between two steps, and the device waits for it.
-    With workers it happens beside the step before.
+    With workers it happens while the step before runs.
 
     When it stays silent: the samples lie in memory (``TensorDataset``, a list), ``num_workers`` is set from something,
     ``**kwargs`` may hold it, and files of tests (``test_*.py``).

@@ -38,7 +38,7 @@ class DeprecatedAmp(SourceRule):
     of device. ``torch.amp`` takes the device as an argument.
 
     When it stays silent: ``torch.amp`` and ``torch.autocast``, and code for several versions: under ``try``, under a
-    test of the version or of a name (also through a flag of this or another file), beside a branch that takes
+    test of the version or of a name (also through a flag of this or another file), next to a branch that takes
     ``torch.amp``.
 
     Example::

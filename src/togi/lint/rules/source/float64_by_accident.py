@@ -50,9 +50,9 @@ class Float64ByAccident(SourceRule):
     double precision at a 32nd to a 64th of its speed (consumer cards), without tensor cores.
 
     When it stays silent: a dtype is given on either side (``dtype=torch.float64`` and ``.to(torch.float64)`` say what
-    they want), the tensor is cast where it is made or under its name later, arrays whose type the file does not show,
-    ``.double()`` of what is cast back, of sums, positions, frequencies and angles (deliberate), and files that call
-    ``gradcheck``, which needs it, or hold tests.
+    they want), the tensor is cast where it is made or under its name later, or the file does not show an array's type.
+    ``.double()`` of what is cast back, of sums, positions, frequencies and angles is deliberate. Files that call
+    ``gradcheck`` need it; files that hold tests are left alone.
 
     Example::
 

@@ -30,9 +30,9 @@ class HiddenStateNotDetached(SourceRule):
     Without ``retain_graph=True`` PyTorch raises in the second step: "Trying to backward through the graph a second
     time".
 
-    When it stays silent: the state is detached, bound to something else or given to other code in the loop; a loop over
-    time inside of the step; models that the file does not show (they may detach inside) unless the loop retains its
-    graph; code under ``no_grad``; files of tests.
+    When it stays silent: the state is detached, bound to something else or given to other code in the loop. A loop over
+    time inside of the step. Models that the file does not show (they may detach inside), unless the loop retains its
+    graph. Code under ``no_grad``, and files of tests.
 
     Example::
 

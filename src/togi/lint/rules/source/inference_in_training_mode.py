@@ -32,16 +32,16 @@ class InferenceInTrainingMode(SourceRule):
     """A model is used for inference without ``eval()``.
 
     What it reports: a model called in a loop over batches that computes no gradients, or under ``no_grad`` or
-    ``inference_mode``, where no ``eval()`` comes before it although the file makes the model and it has dropout or
-    batch norm, or although the file trains a model with ``train()`` and calls ``eval()`` nowhere; or where ``train()``
-    was the last that was called in a function that trains and evaluates.
+    ``inference_mode``, without an ``eval()`` before it. Either the file makes the model, and it has dropout or batch
+    norm. Or the file trains a model with ``train()`` and calls ``eval()`` nowhere. Or ``train()`` was the last call in
+    a function that trains and evaluates.
 
     Why it costs: dropout draws random masks, batch norms compute statistics of the batch and overwrite their running
     averages, and neither can be folded or fused away. The results are wrong besides: they depend on the rest of the
     batch.
 
-    When it stays silent: models that come from elsewhere (a parameter of the function), models without dropout and
-    batch norm, functions that only run a model in training mode (to renew batch norms' statistics), models from
+    When it stays silent: models that come from elsewhere (a parameter of the function), and models without dropout and
+    batch norm. Functions that only run a model in training mode (to renew batch norms' statistics). Models from
     ``from_pretrained`` (handed over in ``eval`` mode), TorchScript files, methods of modules and steps of trainers,
     functions named after dropout sampling or batch norm statistics, and measurements.
 

@@ -21,10 +21,10 @@ _FROZEN = ("requires_grad_(False)", "requires_grad = False", "requires_grad=Fals
 class InferenceRecordsGraph(SourceRule):
     """A loop of inference records autograd's graph.
 
-    What it reports: a model called in a loop that computes no gradients, over batches, in a function named after
-    inference, or with a model that was put into ``eval`` mode or is made there and trained nowhere, without
-    ``torch.no_grad()`` or ``torch.inference_mode()`` around it, on its function, or around every call of its function
-    in the file.
+    What it reports: a model called in a loop over batches that computes no gradients, without ``torch.no_grad()`` or
+    ``torch.inference_mode()``. Neither is around the call, on its function, or around every call of its function in the
+    file. The function is named after inference, or the model was put into ``eval`` mode, or it is made there and
+    trained nowhere.
 
     Why it costs: every activation that a backward pass would need stays alive until the output dies, which multiplies
     peak memory, and each operation does bookkeeping. What is kept across batches keeps its whole graph.

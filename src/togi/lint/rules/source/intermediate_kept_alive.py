@@ -32,16 +32,16 @@ class IntermediateKeptAlive(SourceRule):
     """A large intermediate stays alive past its last use.
 
     What it reports: names bound to broadcasts over pairs (N x M elements out of N and M) whose last use comes before
-    the statement at which the function holds most, where deleting them lowers that peak by a tenth or more; or before
-    a model runs. Once per function, where the first of them is bound.
+    the statement at which the function holds most, or before a model runs. Deleting them lowers that peak by a tenth or
+    more. Once per function, where the first of them is bound.
 
     Why it costs: a name keeps its tensor's memory until the function returns, so the peak holds all of them at once.
     The intermediates of a ``box_iou`` as below, for 60,000 x 500 boxes, take 915 MiB at the peak with the names kept
     and 686 MiB with them deleted, as ``togi explain delete-intermediates --prove`` measures.
 
-    When it stays silent: names deleted or bound anew, results that are in use where the peak is, comparisons and
-    masks, tables built once (relative positions, masks, anchors), functions under ``torch.compile``, functions that
-    the file calls with one row only, code of a training step (what autograd saves stays alive anyway), and everything
+    When it stays silent: names deleted or bound anew, results that are in use where the peak is, comparisons and masks,
+    and tables built once (relative positions, masks, anchors). Functions under ``torch.compile``, and functions that
+    the file calls with one row only. Code of a training step (what autograd saves stays alive anyway), and everything
     that is not visibly a broadcast over pairs.
 
     Example::

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 class LossKeptWithGraph(SourceRule):
     """A loss is kept across steps together with its graph.
 
-    What it reports: ``total += loss``, ``total = 0.9 * total + loss``, ``losses.append(loss)``,
-    ``losses[step] = loss``, ``meter.update(loss)`` of a meter that adds up what it is given, in a training loop, an
-    evaluation loop or a training step, where autograd's graph hangs on the loss and what it is added to lives longer
-    than the step.
+    What it reports: ``total += loss``, ``total = 0.9 * total + loss``, ``losses.append(loss)``, ``losses[step] =
+    loss``, ``meter.update(loss)`` of a meter that adds up what it is given, in a training loop, an evaluation loop or a
+    training step. Autograd's graph hangs on the loss, and what it is added to lives longer than the step.
 
     Why it costs: every step's graph stays reachable from the sum, so memory grows with each step until it is full. What
     ``backward`` frees are the saved tensors; the nodes, the inputs' gradients and everything not yet backwarded remain.

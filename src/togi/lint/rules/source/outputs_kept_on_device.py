@@ -26,8 +26,8 @@ class OutputsKeptOnDevice(SourceRule):
     What it reports: ``outputs.append(model(x))`` in a loop over batches without training, of whole outputs of a model
     on a device that is not the CPU, into a list that was made before the loop.
 
-    Why it costs: the device's memory grows with the data set, beside the model, until the last batch. The host has more
-    of it, and seldom needs the outputs earlier.
+    Why it costs: the device's memory grows with the data set, besides the model, until the last batch. The host has
+    more of it, and seldom needs the outputs earlier.
 
     When it stays silent: outputs that were reduced first (``argmax``, ``mean``, a count), moved to the CPU, or recorded
     by autograd (``inference-records-graph`` reports those); loops that train; lists that start anew in each pass;

@@ -33,10 +33,10 @@ class ScalarFromTensor(SourceRule):
     back. Until then it queues nothing, so the device runs dry after every such line. Under ``torch.compile`` each one
     breaks the graph or adds a guard.
 
-    When it stays silent: below ``torch.cuda.synchronize()`` or another reading of the same tensor, NumPy arrays, Python
-    numbers, sizes, tensors known to lie on the CPU (batches as a DataLoader gives them, results of ``.cpu()``, what a
-    function computes that makes its model and moves nothing), code outside of hot places, and branches that run every
-    so many steps.
+    When it stays silent: below ``torch.cuda.synchronize()`` or another reading of the same tensor; NumPy arrays, Python
+    numbers, sizes. Tensors known to lie on the CPU: batches as a DataLoader gives them, results of ``.cpu()``, what a
+    function computes that makes its model and moves nothing. Code outside of hot places, and branches that run every so
+    many steps.
 
     Example::
 

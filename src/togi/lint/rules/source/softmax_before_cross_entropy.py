@@ -43,8 +43,8 @@ class SoftmaxBeforeCrossEntropy(SourceRule):
     """Cross-entropy of what went through a softmax.
 
     What it reports: ``nn.CrossEntropyLoss`` and ``F.cross_entropy`` whose input is the result of ``softmax`` or
-    ``log_softmax``: of a function, a method or a layer, of a name that was given it, of an ``nn.Sequential`` that ends
-    with such a layer, or of a model of this file whose ``forward`` returns it in every case.
+    ``log_softmax``. It may come from a function, a method or a layer, a name that was given it, an ``nn.Sequential``
+    that ends with such a layer, or a model of this file whose ``forward`` returns it in every case.
 
     Why it costs: cross-entropy takes the ``log_softmax`` of its input itself. A softmax before it squeezes the logits
     into 0 to 1, so that the gradients are small and the loss of a perfect answer over 1,000 classes is still 5.9; the

@@ -31,9 +31,9 @@ class TensorMadeInForward(SourceRule):
     graphs and ``torch.export`` freeze such values into constants.
 
     When it stays silent: factories with ``device=``, ``zeros_like`` and ``x.new_zeros``, random draws on the CPU,
-    ``as_tensor`` of a tensor, data that the file shows to stay on the CPU, a number without ``device=`` (kernels take
-    it as an argument), cached functions, files that set a default device, results that are moved later
-    (``copy-to-device-in-forward`` reports the move), code outside of ``forward``.
+    ``as_tensor`` of a tensor, data that the file shows to stay on the CPU. A number without ``device=`` (kernels take
+    it as an argument), cached functions, files that set a default device. Results that are moved later
+    (``copy-to-device-in-forward`` reports the move), and code outside of ``forward``.
 
     Example::
 

@@ -32,7 +32,7 @@ class UnawaitedCopyToHost(SourceRule):
     its stream.
 
     When it stays silent: anything between that synchronizes or may (``synchronize()``, ``wait()``, ``item()`` of
-    another tensor, a call of code that the file does not show), ``non_blocking`` that is set from something, tensors
+    another tensor, a call of code that the file does not show). A ``non_blocking`` that is set from something, tensors
     that lie on the CPU already, and a copy that is handed on unread.
 
     Example::

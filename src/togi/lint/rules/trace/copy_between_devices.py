@@ -16,8 +16,8 @@ class CopyBetweenDevices(TraceRule):
     """Something is copied between host and GPU inside a step, or would have to be.
 
     What it reports: copies in the step that do not make the host wait (those are ``synchronization``) and yet are not
-    what ``non_blocking=True`` promises, because the memory is pageable; and operations that are given a tensor that was
-    left on the CPU together with one on the GPU, or a GPU tensor to NumPy, which fail on a GPU.
+    what ``non_blocking=True`` promises, because the memory is pageable. Also what fails on a GPU: operations that get a
+    tensor that was left on the CPU together with one on the GPU, and a GPU tensor handed to NumPy.
 
     Why it costs: a bus is an order of magnitude slower than the GPU's memory. From pageable memory the driver first
     copies to a buffer of its own, and nothing overlaps. What fails, fails on the day that a GPU is rented.

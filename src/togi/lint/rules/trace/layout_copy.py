@@ -20,7 +20,7 @@ class LayoutCopy(TraceRule):
     bytes read and written (64 KiB per step and more); among them turns from ``channels_last`` to contiguous memory and
     back.
 
-    Why it costs: a pass over the memory that computes nothing, and a second tensor beside the first. A network in
+    Why it costs: a pass over the memory that computes nothing, and a second tensor next to the first. A network in
     ``channels_last`` loses what it gained with every such turn.
 
     When it stays silent: nothing was copied (the memory was in that order), ``clone`` that keeps the order, and copies

@@ -49,10 +49,10 @@ class NoCudaGraph(TraceRule):
 
     What it reports: lines that keep compiled code from being replayed as a CUDA graph, or that cut the graph: inputs
     that are changed in place, operations on the CPU, copies between CPU and GPU, several GPUs, operations that no graph
-    can hold; sizes, and weights or buffers that are replaced between calls, for each of which a graph is recorded anew;
-    and results of an earlier call that the next one reads, compiled or not, although its replay writes over them. It is
-    read off the graphs that ``torch.compile`` makes of the subject, by what Inductor looks at before it records, and
-    off two passes over the samples; nothing is recorded, and no GPU is needed for a forward pass.
+    can hold. Also sizes, and weights or buffers that are replaced between calls, for each of which a graph is recorded
+    anew. Also results of an earlier call that the next one reads, compiled or not, although its replay writes over
+    them. It is read off the graphs that ``torch.compile`` makes of the subject, by what Inductor looks at before it
+    records, and off two passes over the samples; nothing is recorded, and no GPU is needed for a forward pass.
 
     Why it costs: what is not replayed is launched kernel by kernel, each by the host. Inductor says so in a log only,
     and the code runs without. Each recording takes time and keeps memory of its own.

@@ -40,7 +40,7 @@ class Layer:
 
 
 def read_layers(text: str) -> list[Layer]:
-    """Raises RuntimeError where it is no network, or has other counts than it says."""
+    """Raises RuntimeError where it is not a network, or has other counts than it says."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
     try:
         (magic,), (layers, blobs) = lines[0], map(int, lines[1])

@@ -27,7 +27,7 @@ from togi.torch_internals.archive import without_traces
 FILE = "model.onnx"
 
 _ONE_FILE_BYTES = 1_900_000_000
-"""A protobuf message ends at 2 GiB; larger weights go to a file beside it."""
+"""A protobuf message ends at 2 GiB; larger weights go to a file next to it."""
 
 
 @final
@@ -281,7 +281,7 @@ def waiting(options: Mapping[str, Scalar]) -> dict[str, str]:
 
 
 def _switches(options: Mapping[str, Scalar]) -> dict[str, str]:
-    """What CUDA's provider is told: always of TensorFloat-32, of the others where the recipe names them."""
+    """Switches for CUDA's provider: always TensorFloat-32, the others if the recipe names them."""
     named = {"enable_cuda_graph": "cuda_graph", "prefer_nhwc": "nhwc"}
     told = {"use_tf32": "tf32"} | {name: option for name, option in named.items() if options.get(option)}
     return {name: str(int(bool(options.get(option)))) for name, option in told.items()}

@@ -276,7 +276,7 @@ def _name_and_shape(model: Any, signature: Signature) -> None:
 
 
 def default_precision() -> str:
-    """What OpenVINO computes float32 models in on this CPU where it is told nothing: ``f32``, ``bf16`` or ``f16``."""
+    """What OpenVINO computes float32 models in on this CPU by default: ``f32``, ``bf16`` or ``f16``."""
     return str(openvino().Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name())
 
 

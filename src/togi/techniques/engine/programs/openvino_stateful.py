@@ -115,7 +115,7 @@ class _Cache:
         self._lent, self._returned, self.lengths = [], False, []
         self.request.reset_state()
         for state, tensor in zip(self._states, tensors, strict=True):
-            # by numpy, since threads of torch that were woken for a copy wait busily beside OpenVINO's
+            # by numpy, since threads of torch that were woken for a copy wait busily next to OpenVINO's
             state.state = openvino().Tensor(np.ascontiguousarray(tensor.detach().numpy()), shared_memory=True)
         self.lengths = [tensor.shape[each.dim] for each, tensor in zip(self.kept, tensors, strict=True)]
 

@@ -38,7 +38,7 @@ def kept_engines(model: Path, built_as: str, home: Path | None = None) -> Iterat
     is kept where the cache folder cannot be written, or is not this user's alone.
 
     Args:
-        model: the ONNX file; weights in files beside it count too.
+        model: the ONNX file; weights in files next to it count too.
         built_as: what an engine depends on besides: versions, the device, the provider's other options.
         home: what is kept for all; None: togi's own cache folder.
     """
