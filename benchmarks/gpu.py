@@ -189,12 +189,12 @@ class Sweep:
         cut = f"the budget of {self.options.budget:g} s was over" if left_s < job.limit_s else None
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / "log"
-            yield from run_part(job, self._command(job, limit_s), limit_s, log, cut)
+            yield from run_part(job, self._command(job), limit_s, log, cut)
             self._keep(job, log)
 
-    def _command(self, job: Job, limit_s: float) -> list[str]:
+    def _command(self, job: Job) -> list[str]:
         command = [sys.executable, "-m", "benchmarks.gpu_parts", job.part, "--device", self.options.device]
-        command += ["--limit", str(limit_s), "--rows", job.rows, "--known", json.dumps(done(self.before, job.part))]
+        command += ["--rows", job.rows, "--known", json.dumps(done(self.before, job.part))]
         return command + (["--models", self.options.models] if self.options.models and job.part == "tune" else [])
 
     def _keep(self, job: Job, log: Path) -> None:

@@ -4,7 +4,6 @@ line."""
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import importlib
 import json
 
@@ -21,11 +20,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rows", default="", help="a regular expression: run those alone")
     parser.add_argument("--known", default="[]", help="names of rows that need not be run, as JSON")
-    parser.add_argument("--limit", type=float, help="seconds: shortly before, where every thread stands is written")
     parser.add_argument("--models", help="names of benchmarks/gpu_models.py for the part tune; none: all")
     options = parser.parse_args()
-    if options.limit is not None:
-        faulthandler.dump_traceback_later(max(1.0, options.limit - 3))
     if options.device == "cuda" and not torch.cuda.is_available():
         print(json.dumps(row(NO_DEVICE, False, f"torch {torch.__version__} sees no CUDA device here")))
         return
