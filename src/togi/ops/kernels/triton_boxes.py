@@ -32,9 +32,11 @@ PROVEN = Proven(part="Triton kernels of togi.ops (interpreted, and compiled for 
 
 FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
 KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3}
-BEST_BLOCK = (64, 16)
+BEST_BLOCK = (32, 16)
+"""Queries and candidates of a tile in single precision; see ``block``. So small that a multiprocessor holds many: a
+rounded division is a branch, before which a thread cannot go on to its next pair."""
 MATRIX_BLOCK = (16, 64)
-"""Queries and candidates of a tile in single precision, so that nothing is spilled; see ``block``."""
+"""The same, so that nothing is spilled."""
 WARPS = 4
 _PROGRAMS = 1024  # some for each of the 108 to 132 multiprocessors
 _SLICE = 4096  # candidates per program at least, where they are shared out
@@ -172,10 +174,7 @@ def best_kernel(
     # each place of the tile keeps its own best, and they are compared once, at the end: no threads wait for each other
     first = tl.program_id(1) * per_slice
     lanes = tl.arange(0, BLOCK_M)
-    if BOUNDED:
-        held = tl.full((BLOCK_N, BLOCK_M), LOWEST, RANK)
-    else:
-        held = tl.full((BLOCK_N, BLOCK_M), float("-inf"), DTYPE)
+    held = tl.full((BLOCK_N, BLOCK_M), LOWEST, RANK) if BOUNDED else tl.full((BLOCK_N, BLOCK_M), float("-inf"), DTYPE)
     held_start = tl.full((BLOCK_N, BLOCK_M), first, tl.int32)
     for start in range(first, tl.minimum(first + per_slice, m), BLOCK_M):
         # beyond the end the last candidate again: it loses to itself, whose index is lower

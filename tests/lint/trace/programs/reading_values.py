@@ -1,8 +1,8 @@
 """The host reads a value, or something that looks like it.
 
 In this folder a function of ``x`` is a forward pass; one without arguments makes a subject. ``# sync`` ends every line
-on which the host waits for the GPU, ``# sync unseen`` those that ``torch.cuda.set_sync_debug_mode`` does not report, and
-``# sync unseen before 2.15`` those that it reports from that torch on.
+on which the host waits for the GPU, ``# sync unseen`` those that ``torch.cuda.set_sync_debug_mode`` does not report,
+and ``# sync unseen before 2.15`` those that it reports from that torch on.
 """
 
 import copy
