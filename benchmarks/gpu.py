@@ -23,6 +23,7 @@ On a machine that lacks togi's small dependencies: ``python -m benchmarks.gpu_wh
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -247,7 +248,7 @@ def run_part(job: Job, command: Sequence[str], limit_s: float, log: Path, cut: s
             env={**os.environ, "PYTHONFAULTHANDLER": "1", **(_SHARED if job.beside else {})},
             process_group=0,
         )
-        late = threading.Timer(limit_s, os.killpg, (process.pid, signal.SIGKILL))
+        late = threading.Timer(limit_s, _end, (process.pid,))
         late.start()
         assert process.stdout is not None
         for line in process.stdout:
@@ -260,12 +261,22 @@ def run_part(job: Job, command: Sequence[str], limit_s: float, log: Path, cut: s
         yield _ended(job, status, seconds, limit_s, log, cut)
 
 
-_SHARED = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
-"""Of jobs beside each other: by default each would start a compiler for each core."""
+def _end(group: int) -> None:
+    """Of a job at its limit: its processes say where they are, and end."""
+    for last in (signal.SIGABRT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, last)
+        time.sleep(_SAYING_S)
+
+
+_SAYING_S = 2.0
+_SHARED = {"TORCHINDUCTOR_COMPILE_THREADS": "4", "OMP_NUM_THREADS": "2"}
+"""Of jobs beside each other: by default each would start a compiler and a thread of OpenMP for each core, and threads
+that wait for each other while others have the core take many times as long."""
 
 
 def _ended(job: Job, status: int, seconds: float, limit_s: float, log: Path, cut: str | None) -> Row:
-    at_limit = status == -signal.SIGKILL and seconds >= limit_s
+    at_limit = status in (-signal.SIGABRT, -signal.SIGKILL) and seconds >= limit_s
     if at_limit and cut is not None:
         return skipped(job.part, f"{cut} after {seconds:.0f} s of it: --resume goes on", seconds, job.rows)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]

@@ -6,6 +6,7 @@ Each figure is of a process of its own: a prediction never sees the run that it 
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from benchmarks.gpu_parts.row import LIMITS, MIB, Row, attempt, ignore
 
 from togi import api
 from togi.footprint.account import watch
+from togi.footprint.account.record import Account, Category
 from togi.footprint.fit import planner
 from togi.footprint.prediction import cpu, cuda
+from togi.footprint.prediction.record import Prediction
 from togi.machine.describe import machine
 from togi.techniques import recipe
 from togi.worker.pool import WorkerPool
@@ -53,10 +56,26 @@ def rows(device: str) -> Iterator[Row]:
 def predicted(name: str, train: bool, device: str) -> tuple[bool, str]:
     optimizer = "adam" if train else "none"
     found = api.predict_memory(locator(name, device), train=train, optimizer=optimizer, device=device)
-    peak = api.memory(locator(name, device), train=train, optimizer=optimizer, device=device).peak_bytes
+    account = api.memory(locator(name, device), train=train, optimizer=optimizer, device=device)
+    peak = account.peak_bytes
     slack = 0.01 * peak if device == "cpu" else 0.0
     figure = f"{peak / MIB:.1f} MiB, predicted {found.low_bytes / MIB:.1f} to {found.high_bytes / MIB:.1f}"
-    return found.low_bytes - slack <= peak <= found.high_bytes + slack, figure
+    right = found.low_bytes - slack <= peak <= found.high_bytes + slack
+    return right, figure if right else f"{figure}; {compared(found, account)}"
+
+
+def compared(found: Prediction, account: Account) -> str:
+    """What was alive at both peaks, to tell which of it was not foreseen."""
+    measured: Counter[str] = Counter()
+    for one in account.holdings:
+        measured[f"{one.category} of {one.op}" if one.category == Category.WORKSPACE else one.category] += one.bytes
+    foreseen = {str(category): size for category, size in found.by_category.items()}
+    parts = [f"{name} {size / MIB:.1f}" for name, size in measured.most_common() if size > 0.1 * MIB]
+    others = [f"{name} {size / MIB:.1f}" for name, size in foreseen.items() if size > 0.1 * MIB]
+    places = [f"in {peak.phase or 'the run'} at {peak.op} of {peak.module}" for peak in (account.peak, found.peak)]
+    unwatched = "; ".join(note for note in account.notes if "watched" in note)
+    told = f"measured {', '.join(parts)} {places[0]}; predicted {', '.join(others)} {places[1]}"
+    return f"{told}; {unwatched}" if unwatched else told
 
 
 def fitted(name: str, device: str) -> tuple[bool, str]:

@@ -6,6 +6,8 @@ How fast it is there the part ``claims`` measures, on models of the device's siz
 from __future__ import annotations
 
 import importlib
+import sys
+import time
 from collections.abc import Iterator
 
 import torch
@@ -68,15 +70,19 @@ def checked(one: Technique, device: str) -> tuple[bool | None, str]:
 
 def _subject(model: str, device: str) -> tuple[Candidate, Truth]:
     if model not in _KNOWN:
+        began = time.monotonic()
         torch.manual_seed(0)
         module, sample = getattr(importlib.import_module("togi.claims.formulas.models"), model)()
         subject = Subject(module, [(sample,), (sample * 0.5,)])
         found = survey(subject, device=device, machine=machine(device))
         candidate = first_candidate(subject, found.facts, found.signature)
+        surveyed = time.monotonic()
         _KNOWN[model] = (
             candidate,
             make_truth(candidate.module, candidate.samples, found.signature, seed=0, samples=2, device=device),
         )
+        took = f"surveyed in {surveyed - began:.1f} s, its truth made in {time.monotonic() - surveyed:.1f} s"
+        print(f"{model}: {took}", file=sys.stderr, flush=True)
     return _KNOWN[model]
 
 

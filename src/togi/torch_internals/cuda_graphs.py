@@ -360,7 +360,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _mutations(graph_module: GraphModule) -> Iterator[Node]:
-    """The writes into inputs that are not at a fixed address. AOTAutograd puts them at the end, with their lines."""
+    """The writes into inputs that are not at a fixed address. AOTAutograd puts them at the end."""
     fixed = _fixed_inputs()
     inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
     varying = {node for index, node in enumerate(inputs) if index not in fixed}
@@ -420,4 +420,10 @@ def _varies_at(graph_module: GraphModule) -> str:
 
 
 def _obstacle(cause: Cause, node: Node) -> Obstacle:
-    return Obstacle(cause=cause, op=str(node.target), stack=node.meta.get("stack_trace") or "")
+    """Where the node has no line, as a write into an input of a training step has none: that of what is written."""
+    nodes = (node, *reversed(node.all_input_nodes))
+    return Obstacle(cause=cause, op=str(node.target), stack=next(filter(None, map(_stack, nodes)), ""))
+
+
+def _stack(node: Node) -> str:
+    return node.meta.get("stack_trace") or ""

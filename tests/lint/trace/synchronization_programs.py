@@ -16,7 +16,7 @@ from torch import nn
 import togi
 
 FOLDER = Path(__file__).parent / "programs"
-_MARK = re.compile(r"#\s*sync( unseen)?\s*$")
+_MARK = re.compile(r"#\s*sync( unseen)?(?: before ([\d.]+))?\s*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +77,14 @@ def _of(path: Path) -> list[Program]:
                 lines=lines,
                 names_cuda="cuda" in (ast.get_source_segment(text, node) or ""),
                 waits=frozenset(n for n in marks if n in lines),
-                unseen=frozenset(n for n, m in marks.items() if n in lines and m.group(1)),
+                unseen=frozenset(n for n, m in marks.items() if n in lines and _unseen(m)),
             )
         )
     return found
+
+
+def _unseen(mark: re.Match[str]) -> bool:
+    return bool(mark[1]) and (mark[2] is None or torch.__version__ < mark[2])
 
 
 def _imported(path: Path):

@@ -12,6 +12,8 @@ of PyTorch's copy kernel (aten/src/ATen/native/cuda/Copy.cu; CUDA Runtime API, "
   queue, but it overlaps with nothing;
 - ``non_blocking=True`` to a new CPU tensor gets pinned memory from PyTorch and returns at once, while copying into
   existing pageable memory waits, unseen by the debug mode.
+
+torchvision's ``nms`` ends with a masked selection, which waits; see ``seen_by_debug_mode``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor
 
 from togi.core.proven import Proven
-from togi.lint.trace.placement import is_pinned, on_cuda
+from togi.lint.trace.placement import is_pinned, memory_of, on_cuda
 from togi.lint.trace.recorder import Recorder, call_name
 from togi.torch_internals.autograd import in_backward
 
@@ -72,6 +74,16 @@ def _cuda_argument(position: int, name: str) -> Test:
     return test
 
 
+def _compared(args: Args, kwargs: Mapping[str, Any]) -> bool:
+    """The values decide, unless sizes differ, nothing is in them, or both are the same numbers of the same memory
+    (aten/src/ATen/native/cuda/Equal.cpp)."""
+    one, other = _argument(args, kwargs, 0, "self"), _argument(args, kwargs, 1, "other")
+    if not _any_on_cuda((one, other)) or one.shape != other.shape or one.numel() == 0:
+        return False
+    views = [(memory_of(t), t.storage_offset(), t.dtype, t.stride(), t.is_neg(), t.is_conj()) for t in (one, other)]
+    return memory_of(one) is None or views[0] != views[1]
+
+
 def _by_mask(args: Args, kwargs: Mapping[str, Any]) -> bool:
     """A boolean index on the device is turned into positions, whose number the host must know.
 
@@ -106,7 +118,6 @@ def _matrix_exponential(args: Args, kwargs: Mapping[str, Any]) -> bool:
 
 _ALWAYS: Mapping[str, str] = {
     "aten._local_scalar_dense": READ,
-    "aten.equal": READ,
     "aten.allclose": READ,
     "aten.is_nonzero": READ,
     "aten.nonzero": SIZE,
@@ -125,6 +136,7 @@ _ALWAYS: Mapping[str, str] = {
     "aten._linalg_eigvals": "it is computed on the host",
 }
 _SOMETIMES: Mapping[str, tuple[str, Test]] = {
+    "aten.equal": (READ, _compared),
     "aten.index": (SIZE, _by_mask),
     "aten._unsafe_index": (SIZE, _by_mask),
     "aten.index_put": (SIZE, _put_by_mask),
@@ -146,6 +158,16 @@ _SOMETIMES: Mapping[str, tuple[str, Test]] = {
 HOST_CHECKS = frozenset({"one_hot", "quantile", "nanquantile"})
 """Functions that check values on the CPU only, "to avoid a synchronisation" on a GPU: reads inside of them are not
 ones that a GPU would see. (``one_hot`` without ``num_classes`` does read, and is judged by ``watching.py``.)"""
+
+_WARNS_FROM_OPERATORS = "2.15"
+"""Before it, ``torch.ops`` leaves warnings to C++, which prints them (pytorch #193451; so did 2.14.1)."""
+
+
+def seen_by_debug_mode(op: str) -> bool:
+    """Whether Python hears the debug mode's warning of ``op``: those that are not torch's own are called by
+    ``torch.ops``."""
+    return op.startswith("aten.") or torch.__version__ >= _WARNS_FROM_OPERATORS
+
 
 DYNAMIC = frozenset(name for name, why in _ALWAYS.items() if why is SIZE) | frozenset(
     name for name, (why, _) in _SOMETIMES.items() if why is SIZE and "put" not in name

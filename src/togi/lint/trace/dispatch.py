@@ -19,6 +19,7 @@ from togi.lint.trace.cuda_semantics import (
     record_layout,
     record_promotion,
     record_transfer,
+    seen_by_debug_mode,
     wait_of,
 )
 from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, pin, place, real_device
@@ -111,7 +112,8 @@ class OperatorWatch(DispatchObserver):
         why = wait_of(op, args, options)
         if why is None or any(call.short in HOST_CHECKS for call in open_calls()):
             return
-        self.recorder.record("wait", call_name(op), why, tensors=operands[:2], waits=True)
+        seen = seen_by_debug_mode(op)
+        self.recorder.record("wait", call_name(op), why, tensors=operands[:2], waits=True, seen_by_debug_mode=seen)
 
     def _note_size(
         self,

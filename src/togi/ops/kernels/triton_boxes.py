@@ -32,9 +32,11 @@ PROVEN = Proven(part="Triton kernels of togi.ops (interpreted, and compiled for 
 
 FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
 KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3}
-BEST_BLOCK = (64, 16)
+BEST_BLOCK = (32, 16)
+"""Queries and candidates of a tile in single precision; see ``block``. So small that a multiprocessor holds many: a
+rounded division is a branch, before which a thread cannot go on to its next pair."""
 MATRIX_BLOCK = (16, 64)
-"""Queries and candidates of a tile in single precision, so that nothing is spilled; see ``block``."""
+"""The same, so that nothing is spilled."""
 WARPS = 4
 _PROGRAMS = 1024  # some for each of the 108 to 132 multiprocessors
 _SLICE = 4096  # candidates per program at least, where they are shared out
@@ -67,6 +69,15 @@ def _quotient(x, y):
 
 
 @triton.jit
+def _share(overlap, union):
+    """overlap / union. Most pairs of boxes share nothing, and a rounded division of zero is not the fast one: it is
+    replaced by one of a number so small that nothing overflows, whose product with that zero is the same."""
+    none = overlap == 0
+    found = _quotient(tl.where(none, 8.673617379884035e-19, overlap), union)  # 2**-60
+    return tl.where(none, found * overlap, found)
+
+
+@triton.jit
 def _extent(low1, high1, low2, high2):
     size = tl.minimum(high1, high2, propagate_nan=_NAN) - tl.maximum(low1, low2, propagate_nan=_NAN)
     return tl.maximum(size, 0.0, propagate_nan=_NAN)
@@ -86,7 +97,7 @@ def _measure(ax1, ay1, ax2, ay2, area1, bx1, by1, bx2, by2, area2, KIND: tl.cons
         return overlap
     else:
         union = (area1 + area2) - overlap
-        iou = _quotient(overlap, union)
+        iou = _share(overlap, union)
         if KIND == 1:
             if ZERO:
                 return tl.where(overlap > 0, iou, 0.0)
@@ -155,19 +166,21 @@ def best_kernel(
     ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
     RANK: tl.constexpr = tl.int32 if tl.float32 == DTYPE else tl.int64
     LOWEST: tl.constexpr = -(2**31) if tl.float32 == DTYPE else -(2**63)
-    held = tl.full((BLOCK_N,), LOWEST, RANK)
-    held_index = tl.zeros((BLOCK_N,), tl.int32)
     limit = tl.zeros((BLOCK_N,), RANK)
     limit_index = tl.zeros((BLOCK_N,), tl.int64)
     if BOUNDED:
         limit = _rank(tl.load(bound + rows.to(tl.int64) * bound_stride, mask=inside, other=0.0))
         limit_index = tl.load(bound_index + rows.to(tl.int64) * bound_stride, mask=inside, other=0)
+    # each place of the tile keeps its own best, and they are compared once, at the end: no threads wait for each other
     first = tl.program_id(1) * per_slice
+    lanes = tl.arange(0, BLOCK_M)
+    held = tl.full((BLOCK_N, BLOCK_M), LOWEST, RANK) if BOUNDED else tl.full((BLOCK_N, BLOCK_M), float("-inf"), DTYPE)
+    held_start = tl.full((BLOCK_N, BLOCK_M), first, tl.int32)
     for start in range(first, tl.minimum(first + per_slice, m), BLOCK_M):
-        columns = start + tl.arange(0, BLOCK_M)
-        valid = columns < m
+        # beyond the end the last candidate again: it loses to itself, whose index is lower
+        columns = tl.minimum(start + lanes, m - 1)
         bx1, by1, bx2, by2, area2 = _corners(
-            candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE
+            candidates, columns, columns >= 0, candidate_stride, candidate_step, FORMAT, DTYPE
         )
         iou = _measure(
             ax1[:, None],
@@ -183,19 +196,23 @@ def best_kernel(
             1,
             ZERO,
         )
-        rank = _rank(iou)
-        wanted = valid[None, :]
         if BOUNDED:
+            rank = _rank(iou)
             after = (rank == limit[:, None]) & (columns[None, :] > limit_index[:, None])
-            wanted = wanted & ((rank < limit[:, None]) | after)
-        rank = tl.where(wanted, rank, LOWEST)
-        highest = tl.max(rank, 1)
-        at = tl.min(tl.where(rank == highest[:, None], columns[None, :], 0x7FFFFFFF), 1)
-        better = highest > held
-        held = tl.where(better, highest, held)
-        held_index = tl.where(better, at, held_index)
+            wanted = (start + lanes < m)[None, :] & ((rank < limit[:, None]) | after)
+            value = tl.where(wanted, rank, LOWEST)
+            better = value > held
+        else:
+            value = iou
+            better = (held == held) & ~(iou <= held)  # as by rank, in two comparisons: NaN is above all
+        held = tl.where(better, value, held)
+        held_start = tl.where(better, start, held_start)
+    if not BOUNDED:
+        held = _rank(held)
+    best_rank = tl.max(held, 1)
+    held_index = tl.min(tl.where(held == best_rank[:, None], held_start + lanes[None, :], 0x7FFFFFFF), 1)
     out = tl.program_id(1).to(tl.int64) * n + rows
-    tl.store(best + out, _value(held, DTYPE), mask=inside)
+    tl.store(best + out, _value(best_rank, DTYPE), mask=inside)
     tl.store(index + out, held_index.to(tl.int64), mask=inside)
 
 

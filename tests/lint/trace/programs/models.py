@@ -88,7 +88,7 @@ def generation_of_fixed_length():
 def suppression():
     class Boxes(nn.Module):
         def forward(self, boxes, scores):
-            kept = torchvision.ops.nms(boxes, scores, 0.5)  # sync
+            kept = torchvision.ops.nms(boxes, scores, 0.5)  # sync unseen before 2.15
             return boxes[kept]
 
     corners = torch.rand(8, 2)

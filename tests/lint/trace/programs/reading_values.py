@@ -1,7 +1,8 @@
 """The host reads a value, or something that looks like it.
 
 In this folder a function of ``x`` is a forward pass; one without arguments makes a subject. ``# sync`` ends every line
-on which the host waits for the GPU, ``# sync unseen`` those that ``torch.cuda.set_sync_debug_mode`` does not report.
+on which the host waits for the GPU, ``# sync unseen`` those that ``torch.cuda.set_sync_debug_mode`` does not report,
+and ``# sync unseen before 2.15`` those that it reports from that torch on.
 """
 
 import copy
@@ -165,9 +166,13 @@ def slice_by_a_number(x):
 
 
 def equality_of_tensors(x):
-    same = torch.equal(x, x)  # sync
+    same = torch.equal(x, x + 0)  # sync
     close = torch.allclose(x, x)  # sync
     return same, close
+
+
+def equality_that_no_value_decides(x):
+    return torch.equal(x, x.detach()), torch.equal(x, x[:1]), torch.equal(x[:0], x[:0] + 1)
 
 
 def elementwise_equality(x):
