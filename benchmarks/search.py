@@ -34,7 +34,8 @@ from typing import Any
 
 from togi.core.choices import Effort
 from togi.core.records import Facts, Recipe, Study, Trial
-from togi.search import Experience, Search, Settings, Space
+from togi.core.settings import Settings
+from togi.search import Experience, Search, Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 

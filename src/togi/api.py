@@ -21,8 +21,8 @@ from togi.core.errors import SubjectError, TogiError
 from togi.core.interrupt import interrupted_after
 from togi.core.quantities import a_type, parse_counts, parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Outcome, Recipe, Study, Trial
+from togi.core.settings import Settings
 from togi.journal import Journal
-from togi.search.settings import Settings
 from togi.study.progress import Progress
 from togi.techniques import all_techniques
 from togi.worker.protocol import SubjectRef
@@ -172,55 +172,44 @@ def tune(
         subject: a locator (``"timm:resnet50"``, ``"file.py:factory"``), a ``togi.Subject``, or a live ``nn.Module``.
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
         out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
-        objective: what is raced: ``latency``, ``end-to-end`` (a call with its copies to the device and back),
-            ``throughput`` (requests per second of ``callers``) or ``first-call`` (from loading the files to the first
-            answer, in a fresh process). ``callers`` call at once in threads of one process; default: one for each core.
-        effort: ``quick``, ``normal`` or ``thorough``.
-        time_limit_s: for the whole study, in seconds or as ``"5m"``; None takes the effort's own, which begins
-            when the model is loaded (quick 30, normal 300, thorough none).
-        trial_timeout_s, trial_memory: seconds and bytes after which a single trial is ended (default: 300 s, 80 % of
-            the memory that machine and container have left when it starts).
-        max_memory: bytes that the result may need (idle + peak), or ``"2GiB"``.
-        max_latency: seconds that a call of the result may take, or ``"20ms"``; of ``throughput`` 95 of 100 calls,
-            next to the other callers.
-        max_first_call: seconds from loading its files to the first answer.
-        max_error: relative RMS error, from 0 to 1, up to which approximate techniques are eligible.
-        allow: approximate techniques to try within that bound: ids, or beginnings of ids (``int8``); none: all.
-            ``nan-differences``: what the original shows as NaN may be a number.
-        only, without: ids of techniques.
-        max_drop: with ``metric``: the drop up to which approximate techniques are eligible.
+        metric, calibration, dynamic: as of ``togi.Subject``.
         mode: of a live module that is in training mode: ``eval`` calls ``eval()`` on the copy that is tuned, ``as-is``
             leaves each part in its mode. Needed only where these answer differently.
-        progress: None writes a line for each event to standard error in a terminal and shows them in place in a
-            notebook, True writes lines anywhere, False nowhere.
+        journal: the file of studies; None: one for each user.
         resume: go on with the trials of an earlier, equal study instead of repeating them, and learn from the
             journal's other studies what to try first.
+        progress: None writes a line for each event to standard error in a terminal and shows them in place in a
+            notebook, True writes lines anywhere, False nowhere.
+
+    Other Parameters:
+        objective: What is raced: a call (latency), a call with its copies to the device and back (end-to-end), requests
+            per second (throughput), or the time from loading the files to the first answer (first-call).
+        callers: With the objective throughput: how many call at once, in threads of one process. Default: one for each
+            core, at least 2.
+        effort: How much to try.
+        time_limit_s: Stop after this long: 90s, 5m, 1h. Default: quick 30s and normal 5m after loading, thorough none.
+        max_memory: Memory that the result may need, idle and peak of a call together: 2GiB, 500MB.
+        max_latency: Time that a call of the result may take: 20ms. With several callers 95 of 100 calls.
+        max_first_call: Time from loading the result's files to the first answer: 2s.
+        max_error: Try approximate techniques (or only those that are allowed) up to this relative RMS error: 1e-2, 1%.
+        max_drop: The same up to this drop of the subject's metric.
+        allow: Of the approximate techniques try only this: an id, the beginning of ids (int8), or 'approximate' for
+            all. With 'nan-differences', a number may stand where the original shows NaN.
+        only: Try only this technique.
+        without: Leave out this technique.
+        trial_timeout_s: End a trial that is not ready to be measured after this long.
+        trial_memory: End a trial that holds more memory. Default: 80% of what is free when it starts.
+        device: Where the model runs.
+        seed: Seed of everything that is random.
 
     Raises:
         TogiError: bad subject, unknown technique, unusable output; nothing was tried then.
         KeyboardInterrupt: finished trials are in the journal, the same call goes on with them.
     """
+    given = locals()  # before anything else is a name here
     from togi.study.run import run_study
 
-    settings = Settings.of(
-        device=device,
-        objective=objective,
-        callers=callers,
-        effort=effort,
-        time_limit_s=time_limit_s,
-        trial_timeout_s=trial_timeout_s,
-        trial_memory=trial_memory,
-        max_memory=max_memory,
-        max_latency=max_latency,
-        max_first_call=max_first_call,
-        max_error=max_error,
-        max_drop=max_drop,
-        allow=allow,
-        only=only,
-        without=without,
-        seed=seed,
-        techniques=all_techniques(),
-    )
+    settings = Settings.of(given, techniques=all_techniques())
     if out is not None:
         check_writable(Path(out), force)
     extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic, "mode": mode}
@@ -312,11 +301,11 @@ def bench(
     sizes = () if batch_sizes is None else parse_counts(batch_sizes, "batch_sizes")
     if len(subjects) * max(1, len(sizes)) < 2:
         raise SubjectError(
-            "there is nothing to compare: give at least two subjects, as in bench('a.py:f', 'b.togi'), or several "
-            "batch_sizes"
+            "there is nothing to compare: give at least two subjects, such as a.py:f and b.togi, or several batch "
+            "sizes, such as 1,2,4"
         )
     if max_latency is not None and not sizes:
-        raise TogiError("max_latency is what a call of the best batch size may take: give batch_sizes too")
+        raise TogiError("max_latency limits a call of the best batch size: give several batch sizes too, such as 1,2,4")
     if type(callers) is not int or callers < 1:
         raise TogiError(f"callers={callers!r} is not a number of callers: give 1, or as many as call at once")
     limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")

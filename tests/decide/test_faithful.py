@@ -8,8 +8,8 @@ import pytest
 
 from togi.core.errors import TogiError
 from togi.core.records import ErrorReport, ForcedCalls, Outcome
+from togi.core.settings import Settings
 from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, accept, in_units, unit_of_error, within
-from togi.search.settings import Settings
 
 
 def report(**fields: object) -> ErrorReport:

@@ -10,8 +10,8 @@ import pytest
 
 from togi import api
 from togi.core.records import Outcome
+from togi.core.settings import Settings
 from togi.journal import Journal, rescue, study_key
-from togi.search import Settings
 from togi.study.runner import FLEETING_SETTINGS
 
 WRITTEN = Path(__file__).parent / "data" / "journal_of_november_2026.sqlite"

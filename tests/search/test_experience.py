@@ -9,7 +9,8 @@ import pytest
 from search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, Landscape, family, measured_trial
 
 from togi.core.records import Choice, Facts, Machine, Outcome, Recipe, Stage, Study, Trial
-from togi.search import Experience, Search, Settings
+from togi.core.settings import Settings
+from togi.search import Experience, Search
 from togi.search.experience import kind_of, relevance
 from togi.techniques.base import Technique
 

@@ -6,9 +6,9 @@ import pytest
 from search_landscapes import CONVOLUTIONAL, family, measured_trial
 
 from togi.core.records import Outcome, Trial
-from togi.search import Settings, Space
+from togi.core.settings import ALL, Settings
+from togi.search import Space
 from togi.search.failures import FailureModel
-from togi.search.settings import ALL
 from togi.search.space import RecipeFeatures
 
 

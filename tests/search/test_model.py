@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from search_landscapes import CONVOLUTIONAL, family
 
-from togi.search import Settings, Space
+from togi.core.settings import Settings
+from togi.search import Space
 from togi.search.model import NOISE, Regression, expected_improvement
 
 

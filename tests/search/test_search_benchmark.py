@@ -12,7 +12,8 @@ from search_landscapes import CONVOLUTIONAL, Landscape, family
 
 from togi.core.choices import Effort
 from togi.core.records import Recipe, Study
-from togi.search import Settings, Space
+from togi.core.settings import Settings
+from togi.search import Space
 from togi.techniques import all_techniques, compatible, technique
 
 SOURCE = Path(__file__).parents[2] / "benchmarks" / "search.py"

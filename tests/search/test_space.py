@@ -7,8 +7,8 @@ from search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine,
 
 from togi.core.errors import TogiError, UnknownNameError
 from togi.core.records import Facts, Outcome, Recipe, Stage
-from togi.search import Settings, Space
-from togi.search.settings import ALL
+from togi.core.settings import ALL, Settings
+from togi.search import Space
 from togi.techniques import all_techniques
 from togi.techniques.registry import compatible
 

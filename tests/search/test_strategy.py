@@ -5,8 +5,8 @@ from search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
 
 from togi.core.choices import Effort
 from togi.core.records import Choice, Outcome, Recipe, Stage, Trial
-from togi.search import Search, Settings
-from togi.search.settings import ALL
+from togi.core.settings import ALL, Settings
+from togi.search import Search
 
 
 def search_for(*, seed: int = 0, clock=lambda: 0.0, trials=(), **settings) -> Search:

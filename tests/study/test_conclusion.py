@@ -9,8 +9,8 @@ import pytest
 from togi.api import Best
 from togi.core.errors import TogiError
 from togi.core.records import Choice, Interval, Noise, Outcome, PartResult, ProgramTree, Recipe, Stage, Timing, Trial
+from togi.core.settings import Settings
 from togi.decide.choose import Chosen
-from togi.search.settings import Settings
 from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict
 from togi.study.finals import Decision
 from togi.study.runner import REFERENCE_RECIPE

@@ -30,10 +30,10 @@ from togi.core.records import (
     Timing,
     Trial,
 )
+from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal import Journal
 from togi.machine.describe import machine
-from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals
 from togi.study.progress import Progress
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner

@@ -18,10 +18,10 @@ from togi.artifact.program import Installed, Switch
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.records import Outcome
+from togi.core.settings import Settings
 from togi.decide.choose import Budget
 from togi.journal import Journal
 from togi.machine.describe import machine
-from togi.search.settings import Settings
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.study.verification import verify_artifact

@@ -10,8 +10,9 @@ import pytest
 
 from togi.core.choices import Effort
 from togi.core.records import Facts, Interval, Machine, Outcome, Recipe, Timing, Trial
+from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.search import Search, Settings
+from togi.search import Search
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.techniques import all_techniques

@@ -20,6 +20,7 @@ from torch import nn
 from togi import api
 from togi.core.errors import ArtifactError, SubjectError
 from togi.core.records import Facts, Outcome, Recipe, Trial
+from togi.core.settings import Settings
 from togi.lint.trace.placement import CUDA, place
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import watching
@@ -27,7 +28,6 @@ from togi.machine import nvml
 from togi.machine.describe import machine
 from togi.machine.nvml import Gpu
 from togi.measure.memory import is_out_of_memory
-from togi.search.settings import Settings
 from togi.study import bench
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.subject.inputs import Inputs

@@ -14,12 +14,12 @@ from togi.claims.claim import Measured, Proof, Verdict
 from togi.claims.experiments import DEFAULT, EXPERIMENTS, Experiment
 from togi.core.quantities import bounds, relative, significant, size, times
 from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome, Recipe, TensorFacts, Timing
+from togi.core.settings import Settings
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.measure import compare
-from togi.search.settings import Settings
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner

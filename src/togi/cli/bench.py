@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import DURATION, SHARE, AnyDevice, ExitUndecided, Json, Junit, NoNative, Seed, TimeLimit
+from togi.cli.options import COUNTS, DURATION, SHARE, AnyDevice, ExitUndecided, Json, Junit, NoNative, Seed, TimeLimit
 from togi.cli.output import say
 
 
@@ -24,6 +24,7 @@ def bench(
         typer.Option(
             "--batch-sizes",
             metavar="N,N,...",
+            parser=COUNTS,
             help="Throughput by batch size: each is called with so many samples at once (1,2,4,8).",
         ),
     ] = None,
@@ -64,7 +65,6 @@ def bench(
     """
     from togi import api
     from togi.cli.output import junit_report, print_json, print_text, stdout
-    from togi.core.quantities import parse_counts
     from togi.decide.gate import Answer, exit_code
     from togi.render.json import comparison_json
     from togi.render.progress import watch
@@ -73,13 +73,8 @@ def bench(
 
     if against is not None and fail_if_slower is None:
         raise typer.BadParameter("--against names what to compare with; give --fail-if-slower too, such as 5%")
-    sizes = None if batch_sizes is None else parse_counts(batch_sizes, "--batch-sizes")
-    if sizes is not None and fail_if_slower is not None:
+    if batch_sizes is not None and fail_if_slower is not None:
         raise typer.BadParameter("--fail-if-slower compares calls as they are: leave out --batch-sizes, or ask twice")
-    if max_latency is not None and sizes is None:
-        raise typer.BadParameter("--max-latency is of the best of several --batch-sizes: give these too, such as 1,2,4")
-    if len(subjects) * len(sizes or (1,)) < 2:
-        raise typer.BadParameter("give at least two to compare: togi bench A B")
     name = " / ".join(subjects)
     with junit_report(junit, "togi bench", name, exit_undecided) as cases:
         before = None if against is None else read_comparison(against)
@@ -88,7 +83,7 @@ def bench(
                 *subjects,
                 device=device,
                 callers=callers,
-                batch_sizes=sizes,
+                batch_sizes=batch_sizes,
                 max_latency=max_latency,
                 different_inputs=different_inputs,
                 seed=seed,

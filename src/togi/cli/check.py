@@ -100,7 +100,10 @@ def check(
         bool, typer.Option("--statistics", help="Only how often each rule found something.", rich_help_panel=_OUTPUT)
     ] = False,
     output_format: Annotated[
-        Form, typer.Option("--output-format", help="How findings are shown.", rich_help_panel=_OUTPUT)
+        Form,
+        typer.Option(
+            "--output-format", metavar="|".join(Form), help="How findings are shown.", rich_help_panel=_OUTPUT
+        ),
     ] = Form.TEXT,
     output_file: Annotated[
         Path | None,

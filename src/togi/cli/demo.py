@@ -38,7 +38,7 @@ def demo(
         SUBJECT,
         report=report,
         force=force,
-        time_limit=TIME_LIMIT_S,
+        time_limit_s=TIME_LIMIT_S,
         journal=journal,
         json=json,
         device=device,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import DURATION, SIZE, Device, Json, Seed
+from togi.cli.options import DURATION, SIZE, Batch, Device, Dtype, Json, Optimizer, Seed
 from togi.cli.output import say
 
 APPROXIMATE = "approximate"
@@ -22,11 +22,9 @@ def fit(
     inference: Annotated[
         bool, typer.Option("--inference", help="One inference pass instead of a training step: modules run in slices.")
     ] = False,
-    optimizer: Annotated[
-        str, typer.Option("--optimizer", metavar="NAME", help="none, sgd, momentum, adam, adamw.")
-    ] = "none",
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Replace the samples' batch size.")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", metavar="bf16|fp16|fp32", help="Cast the model.")] = None,
+    optimizer: Optimizer = "none",
+    batch: Batch = None,
+    dtype: Dtype = None,
     allow: Annotated[
         str | None, typer.Option("--allow", metavar=APPROXIMATE, help="Also what changes gradients a little.")
     ] = None,

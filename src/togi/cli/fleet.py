@@ -5,27 +5,16 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from togi.cli.options import (
-    Allow,
-    Device,
-    Json,
-    MaxDrop,
-    MaxError,
-    MaxMemory,
-    Only,
-    Seed,
-    StudyEffort,
-    StudyLimit,
-    Without,
-)
+from togi.cli.options import Json, with_options
 from togi.cli.output import say
-from togi.core.choices import Effort
+from togi.core.settings import OPTIONS, Settings
 
 
+@with_options(option for option in OPTIONS if option.per_call)
 def fleet(
     subject: Annotated[
         str, typer.Argument(metavar="SUBJECT", help="As for tune; its files are shipped to each machine.")
@@ -38,17 +27,9 @@ def fleet(
         Path, typer.Option("--out", metavar="FOLDER", help="Keeps each finished study with its artifact.")
     ] = Path("togi-fleet"),
     force: Annotated[bool, typer.Option("--force", help="Begin anew where it holds other studies.")] = False,
-    effort: StudyEffort = Effort.NORMAL,
-    time_limit: StudyLimit = None,
-    max_memory: MaxMemory = None,
-    max_error: MaxError = None,
-    max_drop: MaxDrop = None,
-    allow: Allow = None,
-    only: Only = None,
-    without: Without = None,
+    *,
     json: Json = False,
-    device: Device = "cpu",
-    seed: Seed = 0,
+    **settings: Any,
 ) -> int:
     """Tune SUBJECT on each kind of machine of a Ray cluster: which one is cheapest, which fastest, with which recipe?
 
@@ -59,25 +40,14 @@ def fleet(
     from togi.fleet.run import run_fleet
     from togi.render.fleet_text import fleet_text
     from togi.render.json import fleet_json
+    from togi.techniques import all_techniques
 
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         say("RAY_AUTH_MODE is set: whoever reaches a port of this cluster can run programs on it")
-    given = {
-        "--effort": effort.value,
-        "--time-limit": time_limit,
-        "--max-memory": max_memory,
-        "--max-error": max_error,
-        "--max-drop": max_drop,
-        "--device": device,
-        "--seed": seed,
-    }
-    lists = {"--allow": allow, "--only": only, "--without": without}
-    options = [f"{option}={value}" for option, value in given.items() if value is not None]
-    options += [f"{option}={value}" for option, values in lists.items() for value in values or ()]
     found = run_fleet(
         subject,
         prices,
-        options,
+        Settings.of(settings, techniques=all_techniques()).arguments(),
         connect=functools.partial(connect, cluster),
         out=out,
         force=force,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from togi.cli.options import SIZE, Device, ExitUndecided, Json, Junit, Seed
+from togi.cli.options import SIZE, Batch, Device, Dtype, ExitUndecided, Json, Junit, Optimizer, Seed
 from togi.cli.output import say
 from togi.core.errors import TogiError
 
@@ -24,11 +24,9 @@ ACCOUNT, PREDICTION, SNAPSHOT = "account", "prediction", "snapshot"
 def memory(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="A locator: timm:resnet50, file.py:factory, ...")],
     train: Annotated[bool, typer.Option("--train", help="A training step instead of inference.")] = False,
-    optimizer: Annotated[
-        str, typer.Option("--optimizer", metavar="NAME", help="With --train: none, sgd, momentum, adam, adamw.")
-    ] = "none",
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Replace the samples' batch size.")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", metavar="bf16|fp16|fp32", help="Cast the model.")] = None,
+    optimizer: Optimizer = "none",
+    batch: Batch = None,
+    dtype: Dtype = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE.html", help="Write an offline HTML file with pictures.")
     ] = None,

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from togi.cli.output import say
-from togi.core.choices import Effort
 from togi.core.device import parse_device
-from togi.core.errors import QuantityError, UnknownNameError
-from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size
+from togi.core.errors import TogiError
+from togi.core.options import Option
+from togi.core.quantities import parse_counts, parse_drop, parse_duration, parse_share, parse_size
+from togi.core.settings import OPTIONS
 
 Parsed = TypeVar("Parsed")
 
 
-def argument(parse: Callable[[str | float], Parsed]) -> Callable[[str | float], Parsed]:
+def argument(parse: Callable[[Any, str], Parsed]) -> Callable[[Any], Parsed]:
     """``parse`` for the command line, which names the option in its message: usage errors, exit code 2."""
 
     @functools.wraps(parse)
-    def parsed(given: str | float) -> Parsed:
+    def parsed(given: Any) -> Parsed:
         try:
-            return parse(given)
-        except QuantityError as error:
+            return parse(given, "")
+        except TogiError as error:
             raise typer.BadParameter(str(error)) from None
 
     return parsed
@@ -35,13 +38,7 @@ SIZE = argument(parse_size)
 DURATION = argument(parse_duration)
 SHARE = argument(parse_share)
 DROP = argument(parse_drop)
-
-
-def _device(name: str | None) -> str | None:
-    try:
-        return None if name is None else parse_device(name)
-    except UnknownNameError as error:
-        raise typer.BadParameter(str(error)) from None
+COUNTS = argument(parse_counts)
 
 
 def complete_technique(incomplete: str) -> list[str]:
@@ -56,20 +53,54 @@ def complete_rule(incomplete: str) -> list[str]:
     return [id for id in rule_kinds() if id.startswith(incomplete.replace("_", "-"))]
 
 
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+
+def shown(option: Option) -> Any:
+    """How typer shows and reads a described option."""
+    if isinstance(option.default, Enum):
+        return typer.Option(option.flag, metavar=option.metavar, help=option.help)
+    if option.repeated:
+        return typer.Option(option.flag, metavar=option.metavar, help=option.help, autocompletion=complete_technique)
+    return typer.Option(option.flag, metavar=option.metavar, parser=argument(option.parse), help=option.help)
+
+
+def with_options(options: Iterable[Option]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The command takes ``options`` too, in place of its ``**settings``; help shows them before what it takes by
+    keyword alone."""
+    added = []
+    for option in options:
+        default = None if option.repeated else option.default
+        kind = list[str] | None if option.repeated else type(default) if isinstance(default, Enum) else str | None
+        annotation = Annotated[kind, shown(option)]  # type: ignore[valid-type]
+        added.append(inspect.Parameter(option.name, _KEYWORD, default=default, annotation=annotation))
+
+    def taking(command: Callable[..., int]) -> Callable[..., int]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        before = [p for p in own if p.kind is not _KEYWORD]
+        parameters = [*before, *added, *own[len(before) :]]
+        taken: Any = command
+        taken.__signature__ = signature.replace(parameters=parameters)
+        taken.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
+        return command
+
+    return taking
+
+
+_SHOWN = {option.name: shown(option) for option in OPTIONS}
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output (docs/commands.md).")]
-Device = Annotated[
-    str, typer.Option("--device", metavar="cpu|cuda[:N]", callback=_device, help="Where the model runs.")
-]
+Device = Annotated[str, _SHOWN["device"]]
+Seed = Annotated[int, _SHOWN["seed"]]
 AnyDevice = Annotated[
     str | None,
     typer.Option(
         "--device",
         metavar="cpu|cuda[:N]",
-        callback=_device,
+        parser=argument(parse_device),
         help="Where they run; default: the device that the artifacts were tuned for, else the CPU.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn by chance.")]
 Journal = Annotated[
     Path | None, typer.Option("--journal", metavar="FILE", help="The journal of studies; default: one per user.")
 ]
@@ -111,48 +142,10 @@ NoNative = Annotated[
         help="Of artifacts, leave out engines whose files are programs (machine code, TorchScript, ncnn).",
     ),
 ]
-StudyLimit = Annotated[
-    float | None,
-    typer.Option(
-        "--time-limit",
-        metavar="TIME",
-        parser=DURATION,
-        help="Stop after this long: 90s, 5m, 1h. Default: quick 30s and normal 5m after loading, thorough none.",
-    ),
-]
-StudyEffort = Annotated[Effort, typer.Option("--effort", help="How much to try.")]
-MaxMemory = Annotated[
-    int | None,
-    typer.Option("--max-memory", metavar="SIZE", parser=SIZE, help="Idle + peak of a call: 2GiB, 500MB."),
-]
-MaxError = Annotated[
-    float | None,
-    typer.Option(
-        "--max-error",
-        metavar="ERROR",
-        parser=SHARE,
-        help="Try approximate techniques (or those of --allow) up to this relative error: 1e-2, 1%.",
-    ),
-]
-MaxDrop = Annotated[
-    float | None,
-    typer.Option("--max-drop", metavar="DROP", parser=DROP, help="The same up to this drop of the subject's metric."),
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="ID",
-        help="Of what is approximate only this: an id, its beginning (int8), or 'approximate'. Or 'nan-differences'.",
-    ),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option("--only", metavar="ID", help="Try only these.", autocompletion=complete_technique),
-]
-Without = Annotated[
-    list[str] | None,
-    typer.Option("--without", metavar="ID", help="Leave these out.", autocompletion=complete_technique),
+Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="Replace the samples' batch size.")]
+Dtype = Annotated[str | None, typer.Option("--dtype", metavar="bf16|fp16|fp32", help="Cast the model.")]
+Optimizer = Annotated[
+    str, typer.Option("--optimizer", metavar="NAME", help="Of a training step: none, sgd, momentum, adam, adamw.")
 ]
 
 

@@ -9,24 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from togi.cli.options import (
-    DURATION,
-    Allow,
-    Device,
-    Journal,
-    Json,
-    MaxDrop,
-    MaxError,
-    MaxMemory,
-    Only,
-    Seed,
-    StudyEffort,
-    StudyLimit,
-    Without,
-)
+from togi.cli.options import Journal, Json, with_options
 from togi.cli.output import say, tell
-from togi.core.choices import Effort, Objective
 from togi.core.errors import TogiError
+from togi.core.settings import OPTIONS
 
 if TYPE_CHECKING:
     from togi.api import StudyResult
@@ -35,6 +21,7 @@ SHOWN_RECIPES = 12
 """Measured recipes in the table; ``togi report`` shows all."""
 
 
+@with_options(OPTIONS)
 def tune(
     subject: Annotated[
         str,
@@ -43,48 +30,10 @@ def tune(
     out: Annotated[Path | None, typer.Option("--out", metavar="NAME.togi", help="Save the chosen recipe here.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report.")] = None,
-    objective: Annotated[
-        Objective, typer.Option("--objective", help="What is raced; the other measures can be limited.")
-    ] = Objective.LATENCY,
-    callers: Annotated[
-        int | None,
-        typer.Option(
-            "--callers",
-            metavar="N",
-            min=2,
-            help="Of the objective throughput: so many call at once. Default: one for each core.",
-        ),
-    ] = None,
-    effort: StudyEffort = Effort.NORMAL,
-    time_limit: StudyLimit = None,
-    max_memory: MaxMemory = None,
-    max_latency: Annotated[
-        float | None,
-        typer.Option(
-            "--max-latency",
-            metavar="TIME",
-            parser=DURATION,
-            help="Of a call: 20ms; of throughput 95 of 100 calls, next to the other callers.",
-        ),
-    ] = None,
-    max_first_call: Annotated[
-        float | None,
-        typer.Option(
-            "--max-first-call",
-            metavar="TIME",
-            parser=DURATION,
-            help="From loading the artifact to the first answer: 2s.",
-        ),
-    ] = None,
-    max_error: MaxError = None,
-    max_drop: MaxDrop = None,
-    allow: Allow = None,
-    only: Only = None,
-    without: Without = None,
+    *,
     journal: Journal = None,
     json: Json = False,
-    device: Device = "cpu",
-    seed: Seed = 0,
+    **settings: Any,
 ) -> int:
     """Find the fastest faithful way to run SUBJECT on this machine, prove it, save it.
 
@@ -92,31 +41,20 @@ def tune(
     """
     from togi.cli.output import check_report_path
 
-    chosen = {"allow": tuple(allow or ()), "only": tuple(only or ()), "without": tuple(without or ())}
     if report is not None:
         check_report_path(report, force)
-    limits = {
-        "time_limit_s": time_limit,
-        "max_memory": max_memory,
-        "max_latency": max_latency,
-        "max_first_call": max_first_call,
-        "max_error": max_error,
-        "max_drop": max_drop,
-    }
-    settings = {"out": out, "force": force, "device": device, "effort": effort.value, "seed": seed, "journal": journal}
-    raced = {"objective": objective.value, "callers": callers}
-    found = _study(subject, **settings, **raced, **limits, **chosen)
+    found = _study(subject, out=out, force=force, journal=journal, **settings)
     _show(found, out=out, report=report, json=json)
     return 0 if found.record.best is not None and (out is None or found.artifact is not None) else 1
 
 
-def _study(subject: str, **settings: Any) -> StudyResult:
+def _study(subject: str, **given: Any) -> StudyResult:
     from togi import api
     from togi.render.progress import watch
 
     with watch(subject) as progress:
         try:
-            return api.tune(subject, progress=progress, **settings)
+            return api.tune(subject, progress=progress, **given)
         except KeyboardInterrupt:
             raise _interrupted(progress.state.ended) from None
 

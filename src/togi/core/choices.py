@@ -1,5 +1,4 @@
-"""What a study is asked for by name: ``--effort`` and ``--objective``. Apart from the other settings, so that the
-command line need not import those."""
+"""Choices by name: how much a study tries, what it races, and the mode of a module."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from togi.core.errors import UnknownNameError, nearest
 
 class _Choice(StrEnum):
     @classmethod
-    def of(cls, name: object) -> Self:
+    def of(cls, name: object, _option: str = "") -> Self:
         """By name. Raises UnknownNameError with the nearest name."""
         if name in list(cls):
             return cls(str(name))

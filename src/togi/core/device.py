@@ -14,7 +14,7 @@ def is_device(name: object) -> bool:
     return _DEVICE.fullmatch(str(name)) is not None
 
 
-def parse_device(name: object) -> str:
+def parse_device(name: object, _option: str = "") -> str:
     """The name of a device, given so or as a ``torch.device``. Whether it is here is seen where it is used.
 
     Raises:

@@ -6,6 +6,7 @@ Written numbers have three significant digits, a unit, and the interval next to 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,21 @@ def parse_counts(value: str | Sequence[int], name: str = "") -> tuple[int, ...]:
     if not counts or not all(type(each) is int and each > 0 for each in counts):
         raise QuantityError(f"{_said(value, name)} is not a list of whole numbers above zero: write 1,2,4,8")
     return tuple(dict.fromkeys(counts))
+
+
+def parse_whole(value: str | int, name: str = "", *, least: int | None = None) -> int:
+    """A whole number: ``7`` or ``"7"``, of ``least`` or more.
+
+    Raises:
+        QuantityError: it is not one.
+    """
+    try:
+        number = int(value) if isinstance(value, str) else operator.index(value)
+    except (TypeError, ValueError):
+        raise QuantityError(f"{_said(value, name)} is not a whole number: write it in digits, such as 4") from None
+    if least is not None and number < least:
+        raise QuantityError(f"{_said(value, name)} is out of range: give {least} or more")
+    return number
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -13,6 +13,7 @@ from typing import Any, final
 
 from togi.core.quantities import milliseconds, size
 from togi.core.records import REFERENCE, Choice, Interval, Outcome, Recipe, Record, Stage, Trial
+from togi.core.settings import Settings
 from togi.decide.faithful import is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
 
@@ -36,9 +37,10 @@ class Budget(Record):
     """From loading its files to the first answer: known once it was loaded from them, and until then no obstacle."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Budget:
-        """Those of a study's settings."""
-        return cls(**{name: settings.get(name) for name in cls.model_fields})
+    def of(cls, settings: Settings | Mapping[str, Any]) -> Budget:
+        """Those of a study's settings, or of their JSON."""
+        given = settings if isinstance(settings, Mapping) else vars(settings)
+        return cls(**{name: given.get(name) for name in cls.model_fields})
 
     @property
     def limited(self) -> bool:

@@ -5,8 +5,7 @@ learned (journal).
 """
 
 from togi.search.experience import Experience
-from togi.search.settings import Settings
 from togi.search.space import Space
 from togi.search.strategy import Search
 
-__all__ = ["Experience", "Search", "Settings", "Space"]
+__all__ = ["Experience", "Search", "Space"]

@@ -16,9 +16,9 @@ from typing import final
 from togi.core.choices import Objective
 from togi.core.quantities import times
 from togi.core.records import Facts, Machine, Recipe, Study, Trial
+from togi.core.settings import Settings
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.search.settings import Settings
 from togi.search.space import EAGER, STAGE_SPREAD, RecipeFeatures, Space, TechniqueConfiguration
 from togi.techniques.base import Technique
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self, final
 
 from togi.core.errors import TogiError
 from togi.core.records import REFERENCE, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
-from togi.search.settings import Settings
+from togi.core.settings import Settings
 from togi.techniques.base import OUTSIDE_TORCH, Options, Refuses, Technique
 from togi.techniques.registry import compatible
 
@@ -279,7 +279,7 @@ def _excluded(technique: Technique, facts: Facts, settings: Settings) -> Trial |
         return _raised(technique)
     if isinstance(answer, Refuses):
         return _trial(technique, Outcome.REFUSED, answer.reason)
-    if not settings.allows(technique):
+    if not (technique.exact or settings.allows(technique.id)):
         reason = f"approximate: it changes results beyond rounding, and was not allowed (--allow {technique.id})"
         return _trial(technique, Outcome.REFUSED, reason)
     for package in technique.packages:

@@ -12,12 +12,12 @@ from typing import final
 
 from togi.core.choices import Effort
 from togi.core.records import Facts, Recipe, Stage, Trial
-from togi.decide.choose import acceptable
+from togi.core.settings import Settings
+from togi.decide.choose import Budget, acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.experience import Experience
 from togi.search.failures import FailureModel
 from togi.search.model import Regression, expected_improvement
-from togi.search.settings import Settings
 from togi.search.space import RecipeFeatures, Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
@@ -81,7 +81,7 @@ class Search:
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
         self.settings = settings
-        self._budget = settings.budget
+        self._budget = Budget.of(settings)
         self.space = space or Space.of(facts, settings, all_techniques() if techniques is None else techniques)
         originals = self.space.originals if firsts is None else ()
         here = (self.space.like(recipe) for recipe in firsts or ())

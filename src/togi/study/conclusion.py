@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from togi.core.choices import Objective
 from togi.core.quantities import milliseconds, plural, significant
 from togi.core.records import Choice, ProgramTree, Recipe, Study, Timing, Trial
+from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.search.settings import Settings
 from togi.study.finals import Decision
 from togi.study.runner import StudyRunner
 from togi.techniques import technique
 
-_LIBRARY_ONLY = {"trial_timeout_s", "trial_memory_bytes"}
-"""Settings that the command line does not have."""
 _CROWDED = 0.2
 """Share of its time that a thread waits for a core from which speed-ups are those of a crowded machine: threads of one
 engine that wait for each other lose a factor of a hundred, those of another nothing."""
@@ -41,7 +39,7 @@ def conclude(
             "finalists": decision.finalists,
             "best": None if chosen is None else chosen.recipe,
             "verdict": " ".join([verdict, *runner.notes]),
-            "command": _command(runner.subject, runner.settings),
+            "command": shlex.join(["togi", "tune", runner.subject, *runner.settings.arguments()]),
             "program": program,
         }
     )
@@ -137,23 +135,3 @@ def _in_what(settings: Settings, callers: int, timing: Timing) -> str:
             return f" with {callers} callers at once, {rate} requests per second"
         case Objective.FIRST_CALL:
             return f" from loading its files to the first answer, {milliseconds(timing.latency_ms.median)}"
-
-
-def _command(subject: str, settings: Settings) -> str:
-    """The command line with every setting that is not the default."""
-    flags = []
-    for name, field in Settings.model_fields.items():
-        if name not in _LIBRARY_ONLY:
-            value, default = getattr(settings, name), field.get_default(call_default_factory=True)
-            values = value if isinstance(value, tuple) else () if value == default else (value,)
-            flags += [f"{flag(name)} {shlex.quote(_said(each))}" for each in values]
-    return " ".join(["togi tune", shlex.quote(subject), *flags])
-
-
-def flag(setting: str) -> str:
-    """``--time-limit`` of ``time_limit_s``: the option of the command line without the unit."""
-    return "--" + setting.removesuffix("_s").removesuffix("_bytes").replace("_", "-")
-
-
-def _said(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

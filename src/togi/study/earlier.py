@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from togi.core.records import Facts
+from togi.core.settings import Settings
 from togi.journal import Journal, StudyLog
 from togi.search import Experience
 from togi.search.experience import relevance
-from togi.search.settings import Settings
 from togi.techniques import all_techniques
 
 

@@ -17,7 +17,7 @@ from typing import final
 
 from togi.artifact.manifest import Saved, in_turn, read_manifest
 from togi.core.records import Interval, Outcome, Recipe, Timing, Trial
-from togi.decide.choose import Chosen, acceptable, choose, extends, rank
+from togi.decide.choose import Budget, Chosen, acceptable, choose, extends, rank
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.machine.limits import is_running
 from togi.measure import RaceResult, race, together
@@ -74,7 +74,7 @@ class Finals:
             self._start_again()
             chosen = self._settle()
         if chosen.trial is None and self.unusable:  # nothing can be saved: the choice is then made without files
-            chosen = choose(self.runner.trials(), self.runner.settings.budget, unusable=self._ended)
+            chosen = choose(self.runner.trials(), Budget.of(self.runner.settings), unusable=self._ended)
         best = None if chosen.trial is None else chosen.trial.recipe
         for recipe, folder in self._proven.items():
             if recipe != best:
@@ -141,9 +141,9 @@ class Finals:
         """Going by what was measured by now. ``first``: this in any case, if it can be."""
         settings = self.runner.settings
         trial = None if first is None or first in self.unusable else self.runner.last(first)
-        if trial is not None and acceptable(trial, settings.budget):
+        if trial is not None and acceptable(trial, Budget.of(settings)):
             return Chosen(trial=trial, reason="it was asked for")
-        return choose(self.runner.trials(), settings.budget, proven=self._proven, unusable=self.unusable)
+        return choose(self.runner.trials(), Budget.of(settings), proven=self._proven, unusable=self.unusable)
 
     def _time_is_up(self) -> bool:
         return self.runner.left_s() < self.runner.proof_s()
@@ -220,7 +220,7 @@ class Finals:
         """
         if chosen.trial is None or chosen.trial.recipe.is_reference:
             return []
-        ranked = rank(self.runner.trials(), self.runner.settings.budget)
+        ranked = rank(self.runner.trials(), Budget.of(self.runner.settings))
         settled, best = {*self._proven, *self.unusable, REFERENCE_RECIPE}, chosen.trial.recipe
         open_still = [recipe for recipe in ranked if recipe not in settled and not extends(recipe, best)]
         near = self._near(open_still, best)
@@ -287,7 +287,7 @@ class Finals:
         """The fastest that may be faster than the reference; those that are surely not only where limits decide."""
         unraced = (REFERENCE_RECIPE, Recipe())
         found = [each for each in self.runner.search.finalists(FINALISTS + len(unraced)) if each not in unraced]
-        if not self.runner.settings.budget.limited:
+        if not Budget.of(self.runner.settings).limited:
             found = [each for each in found if not BETWEEN_PROCESSES.at_most_same(self._speedup_x(each))]
         return found[:FINALISTS]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import time
@@ -15,11 +16,11 @@ from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
 from togi.core.quantities import plural
 from togi.core.records import REFERENCE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
+from togi.core.settings import Settings
 from togi.decide.choose import Chosen, latest
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal import Journal
 from togi.program.parts import CutRequest, Cuts, Part
-from togi.search.settings import Settings
 from togi.study.composed import Made, Tried, compose, fastest_before, fastest_of, work
 from togi.study.conclusion import NOTHING_FASTER, conclude
 from togi.study.finals import Decision, Finals
@@ -531,4 +532,4 @@ def _for_parts(settings: Settings) -> Settings:
     of_the_process = [one.id for one in all_techniques().values() if one.stage is Stage.RUNTIME and one.id != REFERENCE]
     allow = settings.allow if settings.max_error is not None else ()
     without = (*settings.without, *of_the_process)
-    return settings.model_copy(update={"without": without, "allow": allow, "max_drop": None})
+    return dataclasses.replace(settings, without=without, allow=allow, max_drop=None)

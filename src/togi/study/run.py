@@ -11,10 +11,10 @@ from togi.core.choices import Objective
 from togi.core.errors import SubjectError
 from togi.core.quantities import seconds
 from togi.core.records import Outcome, Study, Trial
-from togi.decide.choose import Chosen, choose
+from togi.core.settings import Settings
+from togi.decide.choose import Budget, Chosen, choose
 from togi.journal import Journal
 from togi.machine.describe import machine
-from togi.search.settings import Settings
 from togi.study.conclusion import conclude
 from togi.study.failures import OutOfTime, explained, reference_failed
 from togi.study.finals import Decision, Finals
@@ -81,7 +81,7 @@ def run_study(
         if settings.time_limit_s is None:  # else it holds already
             deadline.at = max(deadline.at, loaded + _longest_s(settings))
         progress.surveyed(runner.facts, runner.search.remaining(), runner.limit_s)
-        progress.resumed(runner.log.trials(), settings.budget)
+        progress.resumed(runner.log.trials(), Budget.of(settings))
         possible = {each.technique.id for each in runner.search.space.configurations}
         if learned := runner.experience.sentence(possible):
             progress.learned(learned)
@@ -118,7 +118,7 @@ def run_study(
                 nothing = _unmeasured(settings, str(late))
                 return conclude(runner, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None
             runner.notes.append(f"The time limit was over in the race or the proof: {late}. Trials decide, unproven.")
-            decision = Decision(choose(runner.trials(), settings.budget), None, ())
+            decision = Decision(choose(runner.trials(), Budget.of(settings)), None, ())
         tree = None if parts is None else parts.tree(decision.chosen.trial)
         return conclude(runner, decision, tree), decision.folder
 
@@ -142,5 +142,5 @@ def _as_it_is(needed_s: float, settings: Settings) -> Chosen:
 def _unmeasured(settings: Settings, reason: str) -> Chosen:
     """The original as what it is, where the time is too short for anything: not measured, and so nothing where limits
     would have to be kept."""
-    original = None if settings.budget.limited else Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
+    original = None if Budget.of(settings).limited else Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
     return Chosen(trial=original, reason=reason)

@@ -16,12 +16,12 @@ from togi.artifact.save import write_manifest
 from togi.core.choices import Objective
 from togi.core.quantities import seconds
 from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial, now
+from togi.core.settings import Settings
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE, conclusive
 from togi.journal import Journal, StudyLog, study_key
 from togi.measure import call_ms_of, compare, median_interval, noise_of, rounds_needed, together, usable
 from togi.search import Experience, Search
-from togi.search.settings import Settings
 from togi.study.earlier import learned_before
 from togi.study.failures import OutOfTime, explained, reference_failed
 from togi.study.progress import Progress
@@ -35,12 +35,6 @@ from togi.worker.supervise import ASKED_S, Limits, RunningTrial, TrialEnded
 REFERENCE_RECIPE = recipe(**{REFERENCE: {}})
 """Plain eager under ``no_grad``: what every speed-up relates to."""
 SURVEY_TIMEOUT_S = 900.0
-FLEETING_SETTINGS = {
-    "time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without", "callers", "max_latency_s",
-    "max_first_call_s",
-}  # fmt: skip
-"""Settings that say how much to try and what to choose, not what a trial shows: a study goes on under others. How many
-call at once is among the facts."""
 _KEPT_WARM = 4
 _COMPARE_BUDGET_S = 3.0
 _LONGER_X = 3.0
@@ -128,9 +122,9 @@ class StudyRunner:
         ``firsts``: what is tried before all else.
         """
         facts = survey.facts
-        header = Study(id="", subject=subject, facts=facts, settings=settings.model_dump(mode="json"), started=now())
-        lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
-        log = journal.study(study_key(subject, facts, lasting, fingerprint), header, fresh=not resume)
+        header = Study(id="", subject=subject, facts=facts, settings=settings.as_json(), started=now())
+        key = study_key(subject, facts, settings.as_json(lasting=True), fingerprint)
+        log = journal.study(key, header, fresh=not resume)
         trials = log.news()
         alone = [trial for trial in trials if trial.recipe.find(PARTS) is None]
         experience = learned_before(journal, log, facts, settings) if resume else Experience()

@@ -1,0 +1,74 @@
+"""Options: each is described once, where a dataclass declares the field that holds it.
+
+The command line, the command that repeats a study and the tables of docs/ are made from these descriptions. Nothing
+heavy is imported here: ``--help`` reads them too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from decimal import Decimal
+from enum import Enum
+from typing import Any, final, get_type_hints
+
+_UNITS = ("_s", "_bytes")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What a field's type is annotated with, so that people can give its value."""
+
+    metavar: str
+    parse: Callable[[Any, str], Any]
+    """Takes what people give and the option's name, for the message of the TogiError that a bad value raises."""
+    help: str
+    _: dataclasses.KW_ONLY
+    name: str = ""
+    """In Python; the field's, unless it is given."""
+    lasting: bool = True
+    """A study goes on with earlier trials only if this is the same: it changes what a trial shows."""
+    per_call: bool = True
+    """It makes sense where single calls are raced, as in a fleet."""
+    field: str = ""
+    """With its unit. This and the default are the dataclass's."""
+    default: Any = None
+
+    @property
+    def flag(self) -> str:
+        """``--time-limit`` of ``time_limit_s``."""
+        bare = self.field
+        for unit in _UNITS:
+            bare = bare.removesuffix(unit)
+        return f"--{bare.replace('_', '-')}"
+
+    @property
+    def repeated(self) -> bool:
+        """It may be given several times."""
+        return isinstance(self.default, tuple)
+
+    def value(self, given: Any) -> Any:
+        """``given`` as a value of the field. Raises TogiError."""
+        return self.default if given is None and self.default in (None, ()) else self.parse(given, self.name)
+
+    def arguments(self, value: Any) -> list[str]:
+        """What gives ``value`` on a command line; nothing for the default."""
+        values = value if self.repeated else () if value == self.default else (value,)
+        return [part for each in values for part in (self.flag, _text(each))]
+
+
+def options_of(record: type) -> tuple[Option, ...]:
+    """The options among the fields of a dataclass, in their order."""
+    return tuple(
+        dataclasses.replace(option, field=field, name=option.name or field, default=getattr(record, field))
+        for field, annotation in get_type_hints(record, include_extras=True).items()
+        for option in getattr(annotation, "__metadata__", ())
+    )
+
+
+def _text(value: Any) -> str:
+    """As a command line takes it: every digit of a number, and no exponent, since durations have none."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    return f"{Decimal(repr(value)):f}".removesuffix(".0") if isinstance(value, float) else str(value)

@@ -1,0 +1,235 @@
+"""The settings of a study, each described once: the command line, the repeated command and the docs read them here.
+
+A new one takes a field in this file and a typed parameter of ``togi.tune``; ``python docs/options.py`` then writes the
+tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Self, final
+
+from togi.core.choices import Effort, Objective
+from togi.core.device import parse_device
+from togi.core.errors import TogiError, UnknownNameError, nearest
+from togi.core.options import Option, options_of
+from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size, parse_whole
+
+ALL = "approximate"
+NAN_DIFFERENCES = "nan-differences"
+"""Of ``allow``: what the original shows as NaN may be a number."""
+
+
+def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
+    """``["a", "b,c"]`` or ``"a,b,c"`` as one tuple without repeats. Raises TogiError for what is no text."""
+    if not isinstance(given, Iterable):
+        raise TogiError(f"{option}={given!r} is no name: give ids of techniques as text")
+    parts: list[str] = []
+    for item in (given,) if isinstance(given, str) else given:
+        if not isinstance(item, str):
+            raise TogiError(f"{option}={given!r} holds {item!r}, which is no name: give ids of techniques as text")
+        parts += [part.strip() for part in item.split(",")]
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def _parse_callers(given: Any, option: str) -> int:
+    return parse_whole(given, option, least=2)
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a user may choose of a study: sizes and durations as numbers or text, names as one text or more.
+
+    Raises:
+        TogiError: a bad value, with the nearest name; an approximate technique that is allowed without a bound on what
+            it may cost.
+    """
+
+    objective: Annotated[
+        Objective,
+        Option(
+            "|".join(Objective),
+            Objective.of,
+            "What is raced: a call (latency), a call with its copies to the device and back (end-to-end), requests per "
+            "second (throughput), or the time from loading the files to the first answer (first-call).",
+            per_call=False,
+        ),
+    ] = Objective.LATENCY
+    callers: Annotated[
+        int | None,
+        Option(
+            "N",
+            _parse_callers,
+            "With the objective throughput: how many call at once, in threads of one process. Default: one for each "
+            "core, at least 2.",
+            lasting=False,  # it is among the facts
+            per_call=False,
+        ),
+    ] = None
+    effort: Annotated[Effort, Option("|".join(Effort), Effort.of, "How much to try.", lasting=False)] = Effort.NORMAL
+    time_limit_s: Annotated[
+        float | None,
+        Option(
+            "TIME",
+            parse_duration,
+            "Stop after this long: 90s, 5m, 1h. Default: quick 30s and normal 5m after loading, thorough none.",
+            lasting=False,
+        ),
+    ] = None
+    max_memory_bytes: Annotated[
+        int | None,
+        Option(
+            "SIZE",
+            parse_size,
+            "Memory that the result may need, idle and peak of a call together: 2GiB, 500MB.",
+            name="max_memory",
+            lasting=False,
+        ),
+    ] = None
+    max_latency_s: Annotated[
+        float | None,
+        Option(
+            "TIME",
+            parse_duration,
+            "Time that a call of the result may take: 20ms. With several callers 95 of 100 calls.",
+            name="max_latency",
+            lasting=False,
+        ),
+    ] = None
+    max_first_call_s: Annotated[
+        float | None,
+        Option(
+            "TIME",
+            parse_duration,
+            "Time from loading the result's files to the first answer: 2s.",
+            name="max_first_call",
+            lasting=False,
+        ),
+    ] = None
+    max_error: Annotated[
+        float | None,
+        Option(
+            "ERROR",
+            parse_share,
+            "Try approximate techniques (or only those that are allowed) up to this relative RMS error: 1e-2, 1%.",
+        ),
+    ] = None
+    max_drop: Annotated[
+        float | None, Option("DROP", parse_drop, "The same up to this drop of the subject's metric.")
+    ] = None
+    allow: Annotated[
+        tuple[str, ...],
+        Option(
+            "ID",
+            names,
+            "Of the approximate techniques try only this: an id, the beginning of ids (int8), or 'approximate' for "
+            "all. With 'nan-differences', a number may stand where the original shows NaN.",
+        ),
+    ] = ()
+    only: Annotated[tuple[str, ...], Option("ID", names, "Try only this technique.", lasting=False)] = ()
+    without: Annotated[tuple[str, ...], Option("ID", names, "Leave out this technique.", lasting=False)] = ()
+    trial_timeout_s: Annotated[
+        float,
+        Option("TIME", parse_duration, "End a trial that is not ready to be measured after this long.", lasting=False),
+    ] = 300.0
+    trial_memory_bytes: Annotated[
+        int | None,
+        Option(
+            "SIZE",
+            parse_size,
+            "End a trial that holds more memory. Default: 80% of what is free when it starts.",
+            name="trial_memory",
+            lasting=False,
+        ),
+    ] = None
+    device: Annotated[str, Option("cpu|cuda[:N]", parse_device, "Where the model runs.")] = "cpu"
+    seed: Annotated[int, Option("N", parse_whole, "Seed of everything that is random.")] = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], *, techniques: Iterable[str]) -> Self:
+        """From what people give, by the options' names in Python; other entries are not settings. Raises TogiError as
+        the class does, and for names that are not among ``techniques``."""
+        settings = cls(**{each.field: given[each.name] for each in OPTIONS if each.name in given})
+        settings.check(techniques)
+        return settings
+
+    def __post_init__(self) -> None:
+        for each in OPTIONS:
+            object.__setattr__(self, each.field, each.value(getattr(self, each.field)))
+        if self.approximate and not self.has_bound:
+            raise TogiError(
+                f"allowing {self.approximate[0]} needs a bound on what it may cost: give --max-error (relative RMS "
+                "error, such as 1e-2), or a metric and --max-drop. Without one, nothing says what is too wrong."
+            )
+        if self.callers is not None and self.objective is not Objective.THROUGHPUT:
+            raise TogiError(
+                f"callers={self.callers} are those of the objective throughput, and this is {self.objective}: give "
+                "--objective throughput, or leave them out"
+            )
+
+    def arguments(self) -> list[str]:
+        """Of ``togi tune``: every setting that is not the default."""
+        return [part for each in OPTIONS for part in each.arguments(getattr(self, each.field))]
+
+    def as_json(self, *, lasting: bool = False) -> dict[str, Any]:
+        """Values of JSON by field. ``lasting``: only those under which a study goes on with its trials."""
+        kept = {each.field: getattr(self, each.field) for each in OPTIONS if each.lasting or not lasting}
+        plain: dict[str, Any] = json.loads(json.dumps(kept))
+        return plain
+
+    def callers_on(self, cores: int) -> int:
+        """How many call at once, on a machine of so many cores."""
+        if self.objective is not Objective.THROUGHPUT:
+            return 1
+        return self.callers if self.callers is not None else max(2, cores)
+
+    @property
+    def has_bound(self) -> bool:
+        """Something says how wrong an approximate result may be."""
+        return self.max_error is not None or self.max_drop is not None
+
+    @property
+    def limit_s(self) -> float | None:
+        """What was given, of the whole study; else the effort's own, which begins when the subject is loaded."""
+        return self.time_limit_s if self.time_limit_s is not None else self.effort.time_limit_s
+
+    @property
+    def approximate(self) -> tuple[str, ...]:
+        """Of ``allow`` the techniques."""
+        return tuple(name for name in self.allow if name != NAN_DIFFERENCES)
+
+    @property
+    def nan_differences(self) -> bool:
+        return NAN_DIFFERENCES in self.allow
+
+    def allows(self, technique: str) -> bool:
+        """Whether an approximate technique may be tried. A bound alone allows each."""
+        allowed = self.approximate or ((ALL,) if self.has_bound else ())
+        return any(_names(name, technique) for name in allowed)
+
+    def check(self, techniques: Iterable[str]) -> None:
+        """Raises UnknownNameError for a name that no technique has."""
+        known = list(techniques)
+        for option, given in (("only", self.only), ("without", self.without)):
+            for name in given:
+                if name not in known:
+                    raise UnknownNameError(
+                        f"{option}: there is no technique '{name}'{nearest(name, known) or '.'} 'togi explain' lists "
+                        "them."
+                    )
+        for name in self.approximate:
+            if not any(_names(name, id) for id in known):
+                raise UnknownNameError(
+                    f"allow: there is no technique '{name}'{nearest(name, [*known, ALL, NAN_DIFFERENCES]) or '.'} "
+                    f"'togi explain' lists them; {ALL} means all."
+                )
+
+
+OPTIONS = options_of(Settings)
+
+
+def _names(name: str, id: str) -> bool:
+    return name in (ALL, id) or id.startswith(f"{name}_")

@@ -1,0 +1,130 @@
+"""What people give as settings of a study: one definition, from which every other place is made."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.main import get_command
+
+import togi
+from togi.cli.app import app
+from togi.core.choices import Effort, Objective
+from togi.core.errors import SubjectError, TogiError
+from togi.core.settings import OPTIONS, Settings
+from togi.techniques import all_techniques
+from togi.techniques.build import classify
+
+TUNE: Any = get_command(app).commands["tune"]  # type: ignore[attr-defined]
+SHARES = st.floats(0.0, 1.0)
+DURATIONS = st.floats(1e-9, 1e9)
+SIZES = st.integers(1, 2**50)
+NAMES = st.lists(st.sampled_from(sorted(all_techniques())), max_size=3).map(tuple)
+"""Values for each parser; a new one needs its own here."""
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "objective": st.just(Objective.THROUGHPUT),
+    "callers": st.none() | st.integers(2, 99),
+    "effort": st.sampled_from(Effort),
+    "time_limit_s": st.none() | DURATIONS,
+    "max_memory_bytes": st.none() | SIZES,
+    "max_latency_s": st.none() | DURATIONS,
+    "max_first_call_s": st.none() | DURATIONS,
+    "max_error": SHARES,
+    "max_drop": st.none() | st.floats(0.0, 1e12),
+    "allow": NAMES.map(lambda given: tuple(name for name in given if not all_techniques()[name].exact)),
+    "only": NAMES,
+    "without": NAMES,
+    "trial_timeout_s": DURATIONS,
+    "trial_memory_bytes": st.none() | SIZES,
+    "device": st.sampled_from(["cpu", "cuda", "cuda:1"]),
+    "seed": st.integers(-(2**40), 2**40),
+}
+
+
+def parsed(arguments: list[str]) -> dict[str, Any]:
+    """What ``togi tune`` makes of a command line."""
+    return dict(TUNE.make_context("tune", ["m.py:f", *arguments]).params)
+
+
+def test_the_library_has_a_typed_parameter_with_the_same_default_for_each_setting() -> None:
+    parameters = inspect.signature(togi.tune).parameters
+    assert {option.name for option in OPTIONS} <= set(parameters)
+    assert Settings.of({name: p.default for name, p in parameters.items()}, techniques=()) == Settings()
+    assert all(parameters[option.name].annotation is not inspect.Parameter.empty for option in OPTIONS)
+
+
+def test_every_field_is_an_option() -> None:
+    assert [option.field for option in OPTIONS] == list(vars(Settings())) == list(VALUES)
+
+
+def test_a_command_line_without_options_gives_the_defaults() -> None:
+    assert Settings.of(parsed([]), techniques=()) == Settings()
+
+
+@given(st.fixed_dictionaries(VALUES))
+@settings(deadline=None)
+def test_the_command_that_repeats_a_study_gives_the_same_settings(values: dict[str, Any]) -> None:
+    chosen = Settings(**values)
+    assert Settings.of(parsed(chosen.arguments()), techniques=all_techniques()) == chosen
+
+
+def test_the_command_that_repeats_a_study_is_short() -> None:
+    chosen = Settings(time_limit_s=40.0, max_memory_bytes=2**30, allow=("bf16", "int8"), max_error=1e-5)
+    assert " ".join(chosen.arguments()) == (
+        "--time-limit 40 --max-memory 1073741824 --max-error 0.00001 --allow bf16 --allow int8"
+    )
+    assert Settings().arguments() == []
+
+
+def test_a_study_goes_on_under_other_limits_but_not_with_other_errors() -> None:
+    lasting = Settings().as_json(lasting=True)
+    other = Settings(effort="thorough", time_limit_s=9, max_memory_bytes="1GiB", max_latency_s=1, only="no_grad")  # type: ignore[arg-type]
+    assert other.as_json(lasting=True) == lasting
+    for changed in ({"max_error": 0.1}, {"seed": 1}, {"device": "cuda"}, {"objective": "first-call"}):
+        assert Settings(**changed).as_json(lasting=True) != lasting  # type: ignore[arg-type]
+
+
+def test_numbers_and_text_mean_the_same() -> None:
+    numbers = {"time_limit_s": 300, "max_memory": 2 * 2**30, "trial_memory": 10**9, "max_error": 0.01, "max_drop": 0.5}
+    text = {"time_limit_s": "5m", "max_memory": "2GiB", "trial_memory": "1GB", "max_error": "1%", "max_drop": "0.5"}
+    both = [
+        Settings.of({**given, "allow": allow}, techniques=("int8", "bf16"))
+        for given, allow in ((numbers, ("int8", "bf16")), (text, "int8,bf16"))
+    ]
+    assert both[0] == both[1]
+    assert Settings(effort="quick", device=torch.device("cpu")).effort is Effort.QUICK  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"effort": "insane"}, "quick, normal, thorough"),
+        ({"time_limit_s": "5 parsecs"}, "no unit of time 'parsecs'"),
+        ({"trial_timeout_s": 0}, "trial_timeout_s=0 is no time at all"),
+        ({"trial_timeout_s": None}, "trial_timeout_s=None is not a duration"),
+        ({"max_memory": "a lot"}, "max_memory='a lot' is not a size"),
+        ({"max_error": "200%"}, "max_error='200%' is out of range"),
+        ({"only": 3}, "only=3"),
+        ({"allow": ("bf16",)}, "needs a bound"),
+        ({"device": "toaster"}, "no device 'toaster'"),
+        ({"device": "cuda:x"}, "no device 'cuda:x'"),
+        ({"seed": "many"}, "seed='many' is not a whole number"),
+        ({"seed": 1.5}, "seed=1.5 is not a whole number"),
+        ({"objective": "throughput", "callers": 1}, "callers=1 is out of range: give 2 or more"),
+        ({"callers": 2}, "callers=2 are those of the objective throughput"),
+    ],
+)
+def test_what_is_no_setting_is_refused_in_one_line(given: dict[str, object], said: str) -> None:
+    with pytest.raises(TogiError) as caught:
+        Settings.of(given, techniques=all_techniques())
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_written_for_people_is_the_reason_itself() -> None:
+    assert classify(SubjectError("it does not run on sample 1."), "survey").reason == "it does not run on sample 1"
+    assert classify(RuntimeError("no"), "survey").reason == "survey raised RuntimeError: no"
