@@ -299,13 +299,13 @@ def bench(
                 "locators such as 'file.py:factory' or the paths of artifacts (NAME.togi)"
             )
     sizes = () if batch_sizes is None else parse_counts(batch_sizes, "batch_sizes")
+    if max_latency is not None and not sizes:
+        raise TogiError("max_latency limits a call of the best batch size: give several batch sizes too, such as 1,2,4")
     if len(subjects) * max(1, len(sizes)) < 2:
         raise SubjectError(
             "there is nothing to compare: give at least two subjects, such as a.py:f and b.togi, or several batch "
             "sizes, such as 1,2,4"
         )
-    if max_latency is not None and not sizes:
-        raise TogiError("max_latency limits a call of the best batch size: give several batch sizes too, such as 1,2,4")
     if type(callers) is not int or callers < 1:
         raise TogiError(f"callers={callers!r} is not a number of callers: give 1, or as many as call at once")
     limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")

@@ -29,7 +29,7 @@ from togi.artifact.signing import SIGNATURE
 from togi.cli.app import run
 from togi.core.errors import ArtifactError, TogiError
 
-OLD = Path(__file__).parent / "data" / "artifact_of_november_2026"
+OLD = Path(__file__).parent / "data" / "no_grad.togi"
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 

@@ -7,8 +7,8 @@ import pytest
 from journal_records import KEY, facts, header, machine, recipe, trial
 
 from togi.core.errors import JournalError
-from togi.core.records import SCHEMA_VERSION
 from togi.journal import Journal, StudyLog, study_key
+from togi.journal.database import JOURNAL_VERSION
 
 
 def test_trials_come_back_whole_and_in_order(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_missing_file_is_said_where_one_must_exist(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, SCHEMA_VERSION + 100])
-def test_another_schema_version_is_refused_and_kept(tmp_path: Path, version: int) -> None:
+@pytest.mark.parametrize(("version", "age"), [(JOURNAL_VERSION - 1, "an older"), (JOURNAL_VERSION + 1, "a newer")])
+def test_another_schema_version_is_refused_and_kept(tmp_path: Path, version: int, age: str) -> None:
     path = tmp_path / "j.db"
     with Journal.open(path) as journal:
         journal.study(KEY, header())
@@ -123,7 +123,7 @@ def test_another_schema_version_is_refused_and_kept(tmp_path: Path, version: int
     raw.execute(f"PRAGMA user_version = {version}")
     raw.close()
     before = path.read_bytes()
-    with pytest.raises(JournalError, match=f"schema version {version}, written by a newer togi.*mv "):
+    with pytest.raises(JournalError, match=f"schema version {version}, written by {age} togi.*mv "):
         Journal.open(path)
     assert path.read_bytes() == before
 

@@ -114,7 +114,7 @@ class Manifest(Record):
     """What the proof's timing is of."""
     sha256: str = ""
     """Of this document without it (``document_hash``). Against damage: who changes the one on purpose changes the
-    other, which a signature shows. Empty in earlier artifacts."""
+    other, which a signature shows."""
 
     @property
     def identity(self) -> str:
@@ -153,7 +153,7 @@ def read_manifest(folder: Path, trusted: Trusted | None = None) -> Manifest:
             f"{path} is not a manifest of schema {SCHEMA_VERSION}: {where}: {first['msg']}. "
             "It is damaged or from another version of togi: tune again, or load it with the togi that made it"
         ) from None
-    if manifest.sha256 and manifest.sha256 != document_hash(json.loads(data)):
+    if manifest.sha256 != document_hash(json.loads(data)):
         raise ArtifactError(f"{path} has changed since it was written (its sha256 differs): get the artifact again")
     return manifest
 

@@ -27,8 +27,7 @@ def doctor(json: Json = False, engines: Engines = False, device: Device = "cpu",
     without_effect("doctor", seed=seed)
     checks = check_engines() if engines else examine(device)
     if json:
-        # "mend": the name of "fix" before November 2026, kept while the schema's version is 1
-        found = [{**check.model_dump(), "mend": check.fix} for check in checks]
+        found = [check.model_dump() for check in checks]
         print_json({"schema_version": SCHEMA_VERSION, "kind": "examination", "checks": found})
     else:
         print_text(stdout(), examination_text(checks))

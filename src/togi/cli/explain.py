@@ -14,7 +14,6 @@ from togi.cli.output import say
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from togi.core.records import Record
     from togi.render.pages import Page
 
 
@@ -127,7 +126,7 @@ def _print_all(json: bool, device: str) -> None:
     hint = Text("togi explain ID prints one of them: claim or example, source, cost and risk.", style="dim")
     claims = [claim_page(claim) for claim in all_claims().values()]
     pages = {"techniques": techniques, "rules": rules, "claims": claims}
-    content = {kind: [_document(page) for page in found] for kind, found in pages.items()}
+    content = {kind: [page.model_dump() for page in found] for kind, found in pages.items()}
     _print("techniques", content, Group(list_text(techniques, rules, claims), hint), json)
 
 
@@ -141,7 +140,7 @@ def _print_one(id: str, json: bool, device: str) -> None:
     if not pages:
         near = nearest(id, (*_technique_ids(), *_rule_ids(), *_claim_ids()))
         raise UnknownNameError(f"there is no technique, rule or claim '{id}'{near}. 'togi explain' lists them")
-    content = {kind: _document(page) for kind, page in pages.items()}
+    content = {kind: page.model_dump() for kind, page in pages.items()}
     _print(next(iter(pages)), content, stack(*map(page_text, pages.values())), json)
 
 
@@ -160,12 +159,6 @@ def _pages(id: str, device: str) -> Iterator[tuple[str, Page]]:
         yield "rule", rule_page(all_rules()[name])
     if name in _claim_ids():
         yield "claim", claim_page(all_claims()[name])
-
-
-def _document(page: Record) -> dict[str, Any]:
-    """With "mends", the name of "fixes" before November 2026, kept while the schema's version is 1."""
-    found = page.model_dump()
-    return {**found, "mends": found["fixes"]} if "fixes" in found else found
 
 
 def _print(kind: str, content: dict[str, Any], text: RenderableType, json: bool) -> None:

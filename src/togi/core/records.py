@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from togi.core.record import Record as Record  # the base stands apart so that ``togi check`` loads no study
 from togi.core.record import Request as Request
@@ -387,7 +387,7 @@ class Trial(Record):
     outcome: Outcome
     reason: str = ""
     """One line for people: why it was refused, what failed, by how much it is wrong. Empty for a faithful OK."""
-    fix: str = Field(default="", validation_alias=AliasChoices("fix", "mend"))
+    fix: str = ""
     """The command that would fix it (install a package, a compiler), if there is one."""
     stage: str = ""
     """Where it failed: build, verify, measure, save, or the technique's id."""

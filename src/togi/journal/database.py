@@ -15,12 +15,14 @@ from typing import TypeVar, final
 from togi.core.errors import JournalError
 from togi.core.quantities import first_line
 from togi.core.record import Record
-from togi.core.records import SCHEMA_VERSION
 
 Kept = TypeVar("Kept", bound=Record)
 BUSY_TIMEOUT_S = 30.0
 APPLICATION_ID = 0x746F6769
 """``togi`` in ASCII: marks an SQLite file as a journal (https://www.sqlite.org/pragma.html#pragma_application_id)."""
+
+JOURNAL_VERSION = 2
+"""Raised when records or keys of earlier journals are no longer read."""
 
 MAGIC = b"SQLite format 3\x00"
 
@@ -58,7 +60,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
             for statement in filter(str.strip, TABLES.split(";")):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute(f"PRAGMA user_version = {JOURNAL_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -97,7 +99,7 @@ def check_journal(connection: sqlite3.Connection, path: Path) -> None:
             return
         raise JournalError(f"{path} is an SQLite database of another program. Nothing was changed; name another file.")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != SCHEMA_VERSION:
+    if version != JOURNAL_VERSION:
         raise JournalError(other_version(path, version))
     if shape(connection) != _shape_of_journals():  # a view may compute for ever
         raise JournalError(damaged(path, "its tables are not those of a journal"))
@@ -107,10 +109,10 @@ def check_journal(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def other_version(path: Path, version: int) -> str:
-    age = "a newer" if version > SCHEMA_VERSION else "an older"
+    age = "a newer" if version > JOURNAL_VERSION else "an older"
     return (
         f"{path} is a journal of schema version {version}, written by {age} togi; this one reads version "
-        f"{SCHEMA_VERSION}. Nothing was changed. Use that togi, or start a new journal: {move_aside(path)}"
+        f"{JOURNAL_VERSION}. Nothing was changed. Use that togi, or start a new journal: {move_aside(path)}"
     )
 
 

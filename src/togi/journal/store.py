@@ -50,12 +50,7 @@ def study_key(subject: str, facts: Facts, settings: Mapping[str, Any], fingerpri
         fingerprint: digest of weights and inputs, where the subject's name does not pin them (a live module).
     """
     lasting = facts.model_dump(mode="json", exclude=set(FLEETING))
-    # earlier journals have studies without these fields
-    for later in ("program", "part", "steps", "tf32", "callers"):
-        if getattr(facts, later) == Facts.model_fields[later].get_default(call_default_factory=True):
-            del lasting[later]
-    shown = {name: value for name, value in settings.items() if (name, value) != ("objective", "latency")}  # nor that
-    text = json.dumps([subject, lasting, shown, fingerprint], sort_keys=True)
+    text = json.dumps([subject, lasting, dict(settings), fingerprint], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -102,7 +102,6 @@ def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:
         "finalist": bool(row and row.finalist),
         "pareto_front": bool(row and row.front),
         "fix": trial.fix,
-        "mend": trial.fix,  # its name before November 2026, kept while the schema's version is 1
         "stage": trial.stage,
         "call_ms": timing.waited_ms if timing else None,
         "first_call_ms": timing.first_call_ms if timing else None,

@@ -59,8 +59,8 @@ class Signature(Record):
     """Every flat input tensor; None in a shape is a dynamic dimension."""
     outputs_facts: tuple[TensorFacts, ...]
     device: str = "cpu"
-    devices: tuple[str, ...] = ()
-    """Of every flat input; empty in earlier artifacts, whose inputs are then not checked for it."""
+    devices: tuple[str, ...]
+    """Of every flat input."""
     relations: tuple[Relation, ...] = ()
     """What a call must keep: engines do not check that a mask is as long as its cache, and read beyond."""
     conditions: tuple[str, ...] = ()
@@ -78,6 +78,8 @@ class Signature(Record):
         inputs, outputs = sum(map(_tensors, self.arguments)), _tensors(self.outputs)
         if (inputs, outputs) != (len(self.inputs_facts), len(self.outputs_facts)):
             raise ValueError(f"{inputs} tensors in the arguments and {outputs} in the outputs, and facts of others")
+        if len(self.devices) != inputs:
+            raise ValueError(f"{len(self.devices)} devices for {inputs} inputs")
         dims = [len(facts.shape) for facts in self.inputs_facts]
         if not all(0 <= i < len(dims) and 0 <= dim < dims[i] for r in self.relations for i, dim in (r.one, r.other)):
             raise ValueError("a relation between sizes that the inputs do not have")
@@ -294,7 +296,6 @@ class Signature(Record):
         Looked up once: programs call their parts in every step."""
         import torch
 
-        devices = self.devices or ("",) * len(self.inputs_facts)
         return [
             (
                 getattr(torch, facts.dtype, None),
@@ -302,7 +303,7 @@ class Signature(Record):
                 len(facts.shape),
                 [(dim, size) for dim, size in enumerate(facts.shape) if size is not None],
             )
-            for facts, device in zip(self.inputs_facts, devices, strict=False)
+            for facts, device in zip(self.inputs_facts, self.devices, strict=True)
         ]
 
     def _refusal(self, position: int, tensor: Any) -> TypeError | ValueError:
@@ -310,12 +311,12 @@ class Signature(Record):
         import torch
 
         facts = self.inputs_facts[position]
-        device = self.devices[position] if self.devices else ""
+        device = self.devices[position]
         if not isinstance(tensor, torch.Tensor):
             return TypeError(f"{facts.name} is {a_type(tensor)}, expected a {facts.dtype} tensor")
         if str(tensor.dtype).removeprefix("torch.") != facts.dtype:
             return TypeError(f"{facts.name} is {tensor.dtype}, but was tuned and proven for torch.{facts.dtype}")
-        if device and tensor.device.type != device:
+        if tensor.device.type != device:
             return ValueError(
                 f"{facts.name} is on {tensor.device}, but was tuned and proven on {device}: move it there with "
                 f".to('{device}')"
@@ -412,10 +413,10 @@ def _tensors(structure: Structure) -> int:
 
 
 def _on(device: str) -> Callable[[Tensor], bool]:
-    """Whether a tensor is on a device of this kind (empty: any)."""
+    """Whether a tensor is on a device of this kind."""
     if device in ("cpu", "cuda"):
         return attrgetter(f"is_{device}")  # a quarter of the time that its ``device.type`` takes
-    return lambda tensor: not device or tensor.device.type == device
+    return lambda tensor: tensor.device.type == device
 
 
 def _parameters(module: nn.Module) -> tuple[str, ...]:

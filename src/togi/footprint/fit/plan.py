@@ -5,12 +5,11 @@ No torch is needed to read one.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
-from pydantic import AliasChoices, Field, PrivateAttr, ValidationError
+from pydantic import PrivateAttr, ValidationError
 
 from togi.core.errors import FitError, nearest
 from togi.core.quantities import first_line, milliseconds, plural, size
@@ -22,31 +21,27 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-PLAN_VERSION = 2
-"""Of the JSON of a plan and of a result. 1 called policies treatments, and did not know the architecture."""
+PLAN_VERSION: Final = 2
+"""Of the JSON of a plan and of a result."""
 _NAMED = 3
 """Differences that an error names; the rest is counted."""
-
-
-class PlanWarning(UserWarning):
-    """A plan is applied although it does not say for which architecture it was made."""
 
 
 @final
 class Plan(Record):
     """What is done with which results or module calls, with the figures for which it was chosen."""
 
-    schema_version: int = PLAN_VERSION
+    schema_version: Literal[2] = PLAN_VERSION
     kind: str = "plan"
     subject: str = ""
     module_class: str = ""
     architecture: dict[str, str] = {}
-    """By module, as in ``named_modules()``: its class and its own parameters. Empty in files of early versions."""
+    """By module, as in ``named_modules()``: its class and its own parameters."""
     budget_bytes: int = 0
     exact: bool = True
     """Loss and gradients are those of the unmodified module to the bit."""
-    policies: tuple[SavePolicy, ...] = Field((), validation_alias=AliasChoices("policies", "treatments"))
-    """For training: what autograd saves otherwise than it would. Called ``treatments`` in files of early versions."""
+    policies: tuple[SavePolicy, ...] = ()
+    """For training: what autograd saves otherwise than it would."""
     chunks: tuple[Chunk, ...] = ()
     """For inference: modules that are called with slices."""
     micro_batches: int = 1
@@ -136,17 +131,7 @@ class Plan(Record):
             ) from None
 
     def _check(self, module: nn.Module) -> None:
-        if self.architecture:
-            found = _differences(self.architecture, architecture_of(module))
-        else:
-            found = self._missing(module)
-            if not found and (self.policies or self.chunks):
-                warnings.warn(
-                    "the plan does not say for which architecture it was made, as files of early versions do not: only "
-                    "the names of modules were compared. 'togi fit' writes a plan that is checked",
-                    PlanWarning,
-                    stacklevel=3,
-                )
+        found = _differences(self.architecture, architecture_of(module)) if self.architecture else []
         if found:
             more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
             raise FitError(
@@ -154,15 +139,6 @@ class Plan(Record):
                 f"{'; '.join(found[:_NAMED])}{more}. Its figures and its proof do not hold here: run 'togi fit' on "
                 "this one"
             )
-
-    def _missing(self, module: nn.Module) -> list[str]:
-        names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
-        wanted = dict.fromkeys([*(one.module for one in self.policies), *(one.module for one in self.chunks)])
-        return [
-            f"the plan names '{name}', which it does not have{nearest(name, names)}"
-            for name in wanted
-            if name not in names
-        ]
 
 
 def architecture_of(module: nn.Module) -> dict[str, str]:
