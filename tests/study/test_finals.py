@@ -421,7 +421,7 @@ def test_finalists_that_are_near_each_other_are_started_again(monkeypatch: pytes
 
     monkeypatch.setattr("togi.study.finals.race", race)
     trials = [trial(FAST, 3.0), trial(NEXT, 2.95), trial(SLOW, 1.5)]
-    limits = {"trial_timeout_s": 7, "trial_memory": "1GiB"}
+    limits = {"trial_timeout_s": 7, "trial_memory_bytes": "1GiB"}
     decision, runner = decided(monkeypatch, tmp_path, trials, {}, start_artifact, **limits)
     assert runner.proven == [FAST, NEXT]
     assert started == [FAST, NEXT]

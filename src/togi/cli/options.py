@@ -56,6 +56,7 @@ def complete_rule(incomplete: str) -> list[str]:
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
+@functools.cache
 def shown(option: Option) -> Any:
     """How typer shows and reads a described option."""
     if isinstance(option.default, Enum):
@@ -88,10 +89,10 @@ def with_options(options: Iterable[Option]) -> Callable[[Callable[..., int]], Ca
     return taking
 
 
-_SHOWN = {option.name: shown(option) for option in OPTIONS}
+_NAMED = {option.name: option for option in OPTIONS}
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output (docs/commands.md).")]
-Device = Annotated[str, _SHOWN["device"]]
-Seed = Annotated[int, _SHOWN["seed"]]
+Device = Annotated[str, shown(_NAMED["device"])]
+Seed = Annotated[int, shown(_NAMED["seed"])]
 AnyDevice = Annotated[
     str | None,
     typer.Option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -74,6 +73,8 @@ def write_report(study: Study, path: Path) -> None:
 
 def write_whole(text: str, path: Path) -> None:
     """The file appears whole or not at all. A link in its place is replaced, and none is written through."""
+    import tempfile  # --help needs none
+
     handle, part = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
     try:
         with open(handle, "wb") as file:

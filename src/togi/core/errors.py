@@ -7,7 +7,6 @@ raised through here: they become the outcome of a trial.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from togi.core.printable import printable
@@ -89,5 +88,7 @@ def error_class(names: Iterable[str]) -> type[TogiError]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'resnet50'?"`` when a known name is near ``name``, else an empty string."""
+    import difflib  # --help needs none
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from decimal import Decimal
 from enum import Enum
-from typing import Any, final, get_type_hints
+from typing import Any, final
 
 _UNITS = ("_s", "_bytes")
 
@@ -58,12 +57,12 @@ class Option:
         return [part for each in values for part in (self.flag, _text(each))]
 
 
-def options_of(record: type) -> tuple[Option, ...]:
+def options_of(record: Any) -> tuple[Option, ...]:
     """The options among the fields of a dataclass, in their order."""
     return tuple(
-        dataclasses.replace(option, field=field, name=option.name or field, default=getattr(record, field))
-        for field, annotation in get_type_hints(record, include_extras=True).items()
-        for option in getattr(annotation, "__metadata__", ())
+        dataclasses.replace(option, field=field.name, name=option.name or field.name, default=field.default)
+        for field in dataclasses.fields(record)
+        for option in getattr(field.type, "__metadata__", ())
     )
 
 
@@ -71,4 +70,8 @@ def _text(value: Any) -> str:
     """As a command line takes it: every digit of a number, and no exponent, since durations have none."""
     if isinstance(value, Enum):
         return str(value.value)
-    return f"{Decimal(repr(value)):f}".removesuffix(".0") if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    from decimal import Decimal
+
+    return f"{Decimal(repr(value)):f}".removesuffix(".0")

@@ -4,10 +4,7 @@ A new one takes a field in this file and a typed parameter of ``togi.tune``; ``p
 tables.
 """
 
-from __future__ import annotations
-
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Self, final
 
@@ -177,8 +174,7 @@ class Settings:
     def as_json(self, *, lasting: bool = False) -> dict[str, Any]:
         """Values of JSON by field. ``lasting``: only those under which a study goes on with its trials."""
         kept = {each.field: getattr(self, each.field) for each in OPTIONS if each.lasting or not lasting}
-        plain: dict[str, Any] = json.loads(json.dumps(kept))
-        return plain
+        return {field: list(value) if isinstance(value, tuple) else value for field, value in kept.items()}
 
     def callers_on(self, cores: int) -> int:
         """How many call at once, on a machine of so many cores."""
