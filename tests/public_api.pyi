@@ -29,7 +29,7 @@ class Plan(Record):
     policies: tuple[SavePolicy, ...]
     def remove(module: nn.Module | None = None) -> None: ...
     def save(path: str | Path) -> None: ...
-    schema_version: int
+    schema_version: Literal[2]
     step_ms: float | None
     subject: str
 class Subject:

@@ -15,7 +15,7 @@ from typing import final
 
 from togi.core.choices import Objective
 from togi.core.quantities import times
-from togi.core.records import Facts, Machine, Recipe, Study, Trial
+from togi.core.records import Facts, Machine, Recipe, Study, Timing, Trial
 from togi.core.settings import Settings
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -33,8 +33,9 @@ GUESS = 1.0
 UNTOLD = math.log(BETWEEN_PROCESSES.band_x)
 """Two processes of one recipe differ by as much: a guess that is off by less is left as it is."""
 CROWDED = 0.2
-"""A trial in which threads waited for a core for more than this share of the time says what engines gain next to busy
-neighbours: often ten times as much. It teaches nothing."""
+"""A trial in which threads waited for a core for more than this share of the time says what engines gain beside busy
+neighbours: threads of one engine that wait for each other lose a factor of a hundred, those of another nothing. It
+teaches nothing."""
 FURTHEST = 2.0
 """No guess is moved by more than so many of the deviations that its stage's have: whatever a journal says, an engine is
 tried where nothing else is faster."""
@@ -160,7 +161,7 @@ class Experience:
     def _learn(self, study: Study, weight: float, techniques: Mapping[str, Technique]) -> bool:
         """Whether there was anything to learn. A study whose facts or techniques mean nothing here teaches nothing."""
         known = [t for t in latest(study.trials) if t.eligible and t.recipe.techniques <= techniques.keys()]
-        measured = {t.recipe: t for t in known if t.recipe.is_reference or (t.recipe.choices and not _crowded(t))}
+        measured = {t.recipe: t for t in known if t.recipe.is_reference or (t.recipe.choices and not crowded(t.timing))}
         if not any(recipe.is_reference for recipe in measured):
             return False
         try:
@@ -231,8 +232,8 @@ def _without(recipe: Recipe, configuration: TechniqueConfiguration, space: Space
     return space.recipe(kept)
 
 
-def _crowded(trial: Trial) -> bool:
-    return trial.timing is not None and trial.timing.noise.waiting > CROWDED
+def crowded(timing: Timing | None) -> bool:
+    return timing is not None and timing.noise.waiting > CROWDED
 
 
 def _log_speedup(trial: Trial) -> float:

@@ -10,13 +10,11 @@ from togi.core.quantities import milliseconds, plural, significant
 from togi.core.records import Choice, ProgramTree, Recipe, Study, Timing, Trial
 from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES
+from togi.search.experience import crowded
 from togi.study.finals import Decision
 from togi.study.runner import StudyRunner
 from togi.techniques import technique
 
-_CROWDED = 0.2
-"""Share of its time that a thread waits for a core from which speed-ups are those of a crowded machine: threads of one
-engine that wait for each other lose a factor of a hundred, those of another nothing."""
 NOTHING_FASTER = "nothing was faster beyond doubt"
 """Why a part of a program stays as it is, though engines were tried on it."""
 
@@ -88,7 +86,7 @@ def _verdict(decision: Decision, untried: str, settings: Settings, callers: int 
         f"{_in_what(settings, callers, chosen.timing)} "
         f"(between {speedup.low:.2f} and {speedup.high:.2f} x) and {right}."
     )
-    if chosen.timing.noise.waiting > _CROWDED:
+    if crowded(chosen.timing):
         sentence += (
             f" Its threads waited for a core {chosen.timing.noise.waiting:.0%} of the time: with fewer neighbours the "
             "factor will be another."
