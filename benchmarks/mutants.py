@@ -35,7 +35,7 @@ ROOMS = {
     "search": {
         "search/failures": ["tests/search/test_failures.py", _STRATEGY],
         "search/model": ["tests/search/test_model.py", _STRATEGY],
-        "search/settings": ["tests/search/test_space.py", "tests/decide/test_faithful.py", _STRATEGY],
+        "core/settings": ["tests/search/test_space.py", "tests/decide/test_faithful.py", _STRATEGY],
         "search/space": ["tests/search/test_space.py", _STRATEGY],
         "search/strategy": [_STRATEGY, "tests/search/test_search_benchmark.py"],
     },

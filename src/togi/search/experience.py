@@ -33,7 +33,7 @@ GUESS = 1.0
 UNTOLD = math.log(BETWEEN_PROCESSES.band_x)
 """Two processes of one recipe differ by as much: a guess that is off by less is left as it is."""
 CROWDED = 0.2
-"""A trial in which threads waited for a core for more than this share of the time says what engines gain beside busy
+"""A trial in which threads waited for a core for more than this share of the time says what engines gain next to busy
 neighbours: threads of one engine that wait for each other lose a factor of a hundred, those of another nothing. It
 teaches nothing."""
 FURTHEST = 2.0
