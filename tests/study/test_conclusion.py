@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from togi.api import Best
 from togi.core.errors import TogiError
-from togi.core.records import Choice, Interval, Noise, Outcome, PartResult, ProgramTree, Recipe, Stage, Timing, Trial
+from togi.core.records import (
+    Choice,
+    Facts,
+    Interval,
+    Noise,
+    Outcome,
+    PartResult,
+    ProgramTree,
+    Recipe,
+    Stage,
+    Study,
+    Timing,
+    Trial,
+)
 from togi.core.settings import Settings
-from togi.decide.choose import Chosen
-from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict
+from togi.decide.choose import Budget, Chosen
+from togi.machine.describe import machine
+from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict, conclude
 from togi.study.finals import Decision
 from togi.study.runner import REFERENCE_RECIPE
 from togi.techniques import recipe
@@ -133,3 +149,25 @@ def test_a_factor_of_a_crowded_machine_is_called_that(waiting: float, told: bool
     chosen = Trial(recipe=ENGINE, outcome=Outcome.OK, timing=timing)
     said = _verdict(Decision(Chosen(trial=chosen, reason=""), None, ()), "", Settings())
     assert ("waited for a core 35% of the time: with fewer neighbours the factor will be another" in said) is told
+
+
+def test_a_study_that_goes_on_under_other_settings_is_explained_by_these() -> None:
+    facts = Facts(device="cpu", machine=machine(), module_class="M")
+    began = Study(id="1", subject="a b.py:f", facts=facts, settings=Settings().as_json())
+    kept: list[Study] = []
+    log = SimpleNamespace(trials=lambda: [REFERENCE], header=began, decide=kept.append)
+    settings = Settings(max_memory_bytes="1GiB", trial_timeout_s=9.0)  # type: ignore[arg-type]
+    runner: Any = SimpleNamespace(
+        log=log,
+        search=SimpleNamespace(excluded=()),
+        given_up=(),
+        settings=settings,
+        facts=facts,
+        notes=(),
+        subject=began.subject,
+        progress=SimpleNamespace(finished=lambda _: None),
+    )
+    study = conclude(runner, KEPT)
+    assert kept == [study]
+    assert Budget.of(study.settings) == Budget(max_memory_bytes=2**30)
+    assert study.command == "togi tune 'a b.py:f' --max-memory 1073741824 --trial-timeout 9"

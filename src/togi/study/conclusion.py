@@ -32,6 +32,7 @@ def conclude(
     study = runner.log.header.model_copy(
         update={
             "facts": runner.facts,
+            "settings": runner.settings.as_json(),  # the journal has those with which the study began
             "trials": (*trials, *late, *search.excluded),
             "excluded": search.excluded,
             "finalists": decision.finalists,
