@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from togi.core.errors import Refused
 from togi.core.records import Stage
+from togi.core.settings import Settings
 from togi.graph.candidate import Candidate, ProcessWide
-from togi.search.settings import Settings
 from togi.search.space import Space
 from togi.techniques import Applies, Refuses, all_techniques, compatible, conformance, technique
 from togi.techniques.runtime.attention_backend import BACKENDS, AttentionBackend
