@@ -104,7 +104,7 @@ def test_numbers_and_text_mean_the_same() -> None:
     [
         ({"effort": "insane"}, "quick, normal, thorough"),
         ({"time_limit_s": "5 parsecs"}, "no unit of time 'parsecs'"),
-        ({"trial_timeout_s": 0}, "trial_timeout_s=0 is no time at all"),
+        ({"trial_timeout_s": 0}, "trial_timeout_s=0"),
         ({"trial_timeout_s": None}, "trial_timeout_s=None is not a duration"),
         ({"max_memory": "a lot"}, "max_memory='a lot' is not a size"),
         ({"max_error": "200%"}, "max_error='200%' is out of range"),

@@ -6,7 +6,7 @@ tables.
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Self, final
+from typing import Annotated, Any, final
 
 from togi.core.choices import Effort, Objective
 from togi.core.device import parse_device
@@ -20,13 +20,13 @@ NAN_DIFFERENCES = "nan-differences"
 
 
 def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
-    """``["a", "b,c"]`` or ``"a,b,c"`` as one tuple without repeats. Raises TogiError for what is no text."""
+    """``["a", "b,c"]`` or ``"a,b,c"`` as one tuple without repeats. Raises TogiError for what is not text."""
     if not isinstance(given, Iterable):
-        raise TogiError(f"{option}={given!r} is no name: give ids of techniques as text")
+        raise TogiError(f"{option}={given!r} is not a name: give ids of techniques as text")
     parts: list[str] = []
     for item in (given,) if isinstance(given, str) else given:
         if not isinstance(item, str):
-            raise TogiError(f"{option}={given!r} holds {item!r}, which is no name: give ids of techniques as text")
+            raise TogiError(f"{option}={given!r} holds {item!r}, which is not a name: give ids of techniques as text")
         parts += [part.strip() for part in item.split(",")]
     return tuple(dict.fromkeys(part for part in parts if part))
 
@@ -146,7 +146,7 @@ class Settings:
     seed: Annotated[int, Option("N", parse_whole, "Seed of everything that is random.")] = 0
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], *, techniques: Iterable[str]) -> Self:
+    def of(cls, given: Mapping[str, Any], *, techniques: Iterable[str]) -> "Settings":
         """From what people give, by the options' names in Python; other entries are not settings. Raises TogiError as
         the class does, and for names that are not among ``techniques``."""
         settings = cls(**{each.field: given[each.name] for each in OPTIONS if each.name in given})
