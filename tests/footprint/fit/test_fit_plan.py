@@ -145,7 +145,7 @@ def test_a_plan_of_the_same_architecture_applies_without_a_warning() -> None:
 def test_a_plan_of_another_version_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(PLAN.model_dump_json().replace('"schema_version":2', '"schema_version":1'), encoding="utf-8")
-    with pytest.raises(FitError, match="is no plan of this version") as caught:
+    with pytest.raises(FitError, match="is not a plan of this version") as caught:
         Plan.load(path)
     assert "\n" not in str(caught.value)
 
