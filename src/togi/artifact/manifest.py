@@ -235,5 +235,8 @@ def _check_content(path: Path, entry: FileEntry) -> None:
 
 
 def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()

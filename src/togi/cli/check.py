@@ -6,14 +6,15 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, assert_never
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typing_extensions import assert_never
 
 from togi.cli.options import Json, Seed, complete_rule, names, without_effect
 from togi.cli.output import say
+from togi.core.backports import StrEnum
 from togi.core.errors import TogiError
 
 if TYPE_CHECKING:

@@ -3,9 +3,11 @@ command line need not import those."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Self, final
+from typing import final
 
+from typing_extensions import Self
+
+from togi.core.backports import StrEnum
 from togi.core.errors import UnknownNameError, nearest
 
 

@@ -6,6 +6,10 @@ import os
 import stat
 from pathlib import Path
 
+_FLAGS = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
+"""Of opening a file: not to wait for a pipe that took its place, and for no child. The last two are Windows's."""
+_READ = sum(getattr(os, name, 0) for name in _FLAGS) | os.O_RDONLY
+
 
 class NotPlainError(OSError):
     """A pipe, a device, a socket or a folder where a file was expected."""
@@ -21,8 +25,7 @@ def read_plain(path: str | Path, limit: int) -> bytes:
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise NotPlainError("it is not a plain file")
-    # between the two calls it may have become a pipe: O_NONBLOCK waits for nobody
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    opened = os.open(path, _READ)  # between the two calls it may have become a pipe
     with open(opened, "rb", buffering=0) as file:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode):

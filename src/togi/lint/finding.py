@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self, final
+from typing import final
 
 from pydantic_core import PydanticSerializationError
+from typing_extensions import Self
 
 from togi.core.record import Record, Scalar
 

@@ -7,7 +7,6 @@ the call replaces that of the file, ``ignore`` and ``exclude`` of the call are a
 from __future__ import annotations
 
 import reprlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Any, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from togi.core.backports import tomllib
 from togi.core.device import is_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.core.plain_files import NotPlainError, read_plain

@@ -8,9 +8,10 @@ from __future__ import annotations
 import warnings
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, final
 
 from pydantic import AliasChoices, Field, PrivateAttr, ValidationError
+from typing_extensions import Self
 
 from togi.core.errors import FitError, nearest
 from togi.core.quantities import first_line, milliseconds, plural, size
