@@ -24,6 +24,7 @@ from togi.cli.options import (
 )
 from togi.cli.output import say
 from togi.core.choices import Effort
+from togi.core.needs_torch import need_torch
 
 
 def fleet(
@@ -54,6 +55,7 @@ def fleet(
 
     The same command goes on after an interruption. Exit code 1 when a kind has no answer.
     """
+    need_torch("fleet")
     from togi.cli.output import print_json, print_text, stdout
     from togi.fleet.cluster import connect
     from togi.fleet.run import run_fleet

@@ -180,7 +180,7 @@ class CheckResult(Record):
     notes: tuple[Note, ...] = ()
     tables: tuple[Table, ...] = ()
     files: int = 0
-    """Files looked at, also those that never mention torch."""
+    """Files looked at, also those that have nothing to do with PyTorch."""
     cached: int = 0
     """Files whose findings were known from an earlier run."""
     fixed: int = 0
