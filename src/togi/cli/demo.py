@@ -1,4 +1,4 @@
-"""``togi demo``: a first study of a small packaged model, in under a minute and with nothing but the core installed."""
+"""``togi demo``: a first study of a small packaged model, in under a minute and with nothing but torch installed."""
 
 from __future__ import annotations
 
