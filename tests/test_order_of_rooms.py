@@ -34,7 +34,7 @@ def test_every_part_of_the_linter_stands_on_one_side_of_the_contract() -> None:
     assert rooms <= forbidden
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     checked = makefile.partition("CHECKS_SOURCE :=")[2].partition("\n\n")[0]
-    assert all(name.removeprefix("togi.lint.") in checked for name in found["source_modules"]), "not checked for Windows"
+    assert all(name.removeprefix("togi.lint.") in checked for name in found["source_modules"]), "types for Windows"
 
 
 def test_the_contracts_have_no_exceptions() -> None:
