@@ -43,8 +43,8 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def bare(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts of an environment that holds the wheel and what it requires with torch, linked from the one that tests
-    run in (torch alone takes gigabytes); no other extra, and no tool that only this environment has."""
+    """The scripts of an environment that holds the wheel and what it requires with the extra torch, linked from the one
+    that tests run in (torch alone takes gigabytes); no backend, and no tool that only this environment has."""
     wheel, folder = archives[1], tmp_path_factory.mktemp("bare")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
