@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -36,3 +37,12 @@ def read_plain(path: str | Path, limit: int) -> bytes:
             parts.append(part)
             left -= len(part)
     return b"".join(parts)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file's bytes, which are read in parts, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
