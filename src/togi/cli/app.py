@@ -149,7 +149,7 @@ def _defect(error: Exception, debug: bool) -> int:
 
 
 def _module_missing(error: ModuleNotFoundError, debug: bool) -> int:
-    """What needs torch asks for it before it begins; what forgot to is told here."""
+    """Code that needs torch asks for it before it begins. What forgot to ask is reported here."""
     try:
         need_torch("this")
     except TogiError as missing:
