@@ -27,8 +27,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from togi.lint.check_file import may_concern
 from togi.lint.check_paths import check_paths
+from togi.lint.source.model import concerns_torch
 from togi.machine.describe import machine
 
 PACKAGES = ("timm", "transformers")
@@ -102,7 +102,7 @@ def copy_lines(lines: int, target: Path) -> dict[str, Any]:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(data)
             left, files = left - count, files + 1
-            concerned += count if may_concern(data) else 0
+            concerned += count if concerns_torch(data) else 0
     if left:
         raise ValueError(f"{left} lines short of {lines}: the packages are too small, or another seed is needed")
     return {"lines": lines, "files": files, "lines_that_mention_a_framework": concerned}

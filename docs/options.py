@@ -12,7 +12,8 @@ from typing import Any
 
 from typer.main import get_command
 
-from togi.cli.app import app
+from togi.cli.app import COMMANDS as NAMES
+from togi.cli.app import app_of
 from togi.core.settings import OPTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,7 @@ def _with(file: Path, place: re.Pattern[str], text: str) -> str:
 
 def _tables() -> str:
     """What each command takes, after what all of them take."""
-    rows = {name: _rows(command) for name, command in get_command(app).commands.items()}  # type: ignore[attr-defined]
+    rows = {name: _rows(command) for name, command in get_command(app_of(NAMES)).commands.items()}  # type: ignore[attr-defined]
     common = set.intersection(*map(set, rows.values()))
     tables = {"Every command": [row for flag, row in rows["tune"].items() if flag in common]}
     for name, own in rows.items():

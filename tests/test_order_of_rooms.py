@@ -1,27 +1,42 @@
-"""Imports go downward: the contract in pyproject.toml, without an exception."""
+"""Imports go downward, and checking source needs only core: the contracts in pyproject.toml, without exceptions."""
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import togi
 
 ROOT = Path(__file__).parents[1]
+SOURCE = Path(togi.__file__).parent
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
 
 
-def contract() -> dict[str, object]:
-    (found,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+def contract(type: str) -> dict[str, Any]:
+    (found,) = (each for each in CONTRACTS if each["type"] == type)
     return dict(found)
 
 
 def test_every_room_stands_in_the_order() -> None:
-    layers = contract()["layers"]
-    assert isinstance(layers, list)
-    source = Path(togi.__file__).parent
-    rooms = {f"togi.{path.parent.name}" for path in source.glob("*/__init__.py")} | {"togi.api"}
-    assert rooms == set(layers)
+    rooms = {f"togi.{path.parent.name}" for path in SOURCE.glob("*/__init__.py")} | {"togi.api"}
+    assert rooms == set(contract("layers")["layers"])
 
 
-def test_the_order_has_no_exceptions() -> None:
-    assert set(contract()) == {"name", "type", "layers"}
+def test_every_part_of_the_linter_stands_on_one_side_of_the_contract() -> None:
+    """Either it serves checking source, or it looks at a module or a run; and all rooms but core are out of bounds."""
+    found = contract("forbidden")
+    parts = {f"togi.lint.{path.stem}" for path in (SOURCE / "lint").iterdir() if not path.name.startswith("__")}
+    parts |= {f"togi.lint.rules.{kind}" for kind in ("source", "module", "trace")}
+    forbidden = set(found["forbidden_modules"])
+    rooms = set(contract("layers")["layers"]) - {"togi.lint", "togi.core"}
+    assert set(found["source_modules"]) | (forbidden - rooms) == parts - {"togi.lint.rules"}
+    assert rooms <= forbidden
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    checked = makefile.partition("CHECKS_SOURCE :=")[2].partition("\n\n")[0]
+    assert all(name.removeprefix("togi.lint.") in checked for name in found["source_modules"]), "types for Windows"
+
+
+def test_the_contracts_have_no_exceptions() -> None:
+    assert set(contract("layers")) == {"name", "type", "layers"}
+    assert set(contract("forbidden")) == {"name", "type", "source_modules", "forbidden_modules"}

@@ -43,15 +43,15 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def bare(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts of an environment that holds the wheel and what it requires, linked from the one that tests run in
-    (torch alone takes gigabytes); no extra, and no tool that only this environment has."""
+    """The scripts of an environment that holds the wheel and what it requires with the extra torch, linked from the one
+    that tests run in (torch alone takes gigabytes); no backend, and no tool that only this environment has."""
     wheel, folder = archives[1], tmp_path_factory.mktemp("bare")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as opened:
         (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = importlib.metadata.PathDistribution(zipfile.Path(opened, name.removesuffix("METADATA")))
-        required = list(closure(metadata, set()))
+        required = list(closure(metadata, set(), frozenset({"torch"})))
     for distribution in required:
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             if not (site / top).exists():
@@ -94,6 +94,15 @@ def test_the_archives_are_well_formed(archives: tuple[Path, Path]) -> None:
     assert not [name for name in inside if name.startswith((".venv", "dist/"))]
 
 
+def test_the_wheel_requires_no_torch(archives: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(archives[1]) as opened:
+        (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = importlib.metadata.PathDistribution(zipfile.Path(opened, name.removesuffix("METADATA")))
+        required = {distribution.metadata["Name"].lower() for distribution in closure(metadata, set())}
+    assert "pydantic" in required
+    assert not required & {"torch", "numpy", "safetensors", "cloudpickle"}
+
+
 def test_every_extra_brings_what_the_techniques_say_that_it_brings(archives: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(archives[1]) as opened:
         (name,) = (name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
@@ -108,7 +117,7 @@ def test_every_extra_brings_what_the_techniques_say_that_it_brings(archives: tup
     assert {(package.extra, package.distribution) for package in packages} <= brought
 
 
-def test_the_demo_works_without_extras_and_without_a_compiler(bare: Path, tmp_path: Path) -> None:
+def test_the_demo_works_without_backends_and_without_a_compiler(bare: Path, tmp_path: Path) -> None:
     environment = {"PATH": str(bare), "HOME": str(tmp_path), "TMPDIR": os.environ.get("TMPDIR", "/tmp")}
     absent = (
         "import importlib.util as u; print([*map(u.find_spec, ('onnx', 'onnxruntime', 'openvino', 'nncf', 'pytest'))])"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from togi.core.telemetry import switch_off
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from togi import graphs, ops
 
     __version__: str
@@ -72,14 +74,25 @@ _SUBPACKAGES = ("graphs", "ops")
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
-        return importlib.import_module(f"togi.{name}")
+        return _module_of(name, f"togi.{name}")
     if name == "__version__":
         from togi.core.version import version
 
         return version()
     if name not in _PUBLIC:
         raise AttributeError(f"module 'togi' has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    return getattr(_module_of(name, _PUBLIC[name]), name)
+
+
+def _module_of(name: str, module: str) -> ModuleType:
+    """Raises MissingTorchError where that is what the module of a public name lacks."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        from togi.core.needs_torch import need_torch
+
+        need_torch(f"togi.{name}")
+        raise
 
 
 def __dir__() -> list[str]:

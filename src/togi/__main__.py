@@ -4,7 +4,7 @@ import sys
 
 from togi.core.interpreter import without_working_folder
 
-if not sys.flags.safe_path:
+if not getattr(sys.flags, "safe_path", False):  # Python 3.10 has no -P
     sys.path[:] = without_working_folder()
 
 from togi.cli import main

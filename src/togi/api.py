@@ -19,6 +19,7 @@ from togi.core.choices import Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
 from togi.core.interrupt import interrupted_after
+from togi.core.needs_torch import need_torch
 from togi.core.quantities import a_type, parse_counts, parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Outcome, Recipe, Study, Trial
 from togi.core.settings import Settings
@@ -207,6 +208,7 @@ def tune(
         KeyboardInterrupt: finished trials are in the journal, the same call goes on with them.
     """
     given = locals()  # before anything else is a name here
+    need_torch("tune")
     from togi.study.run import run_study
 
     settings = Settings.of(given, techniques=all_techniques())
@@ -256,6 +258,7 @@ def load(
     Raises:
         ArtifactError: it is not signed by a trusted key, damaged, changed, unsafe, or nothing of it can run here.
     """
+    need_torch("load")
     from togi.artifact.load import load as load_artifact
 
     return load_artifact(path, device=device, native=native, trusted=trusted, keep_memory=keep_memory)
@@ -289,6 +292,7 @@ def bench(
     Raises TogiError when there is nothing to compare, when one is a live module, when a subject cannot be loaded, when
     subjects take different inputs, or when it is not clear which dimension is the batch.
     """
+    need_torch("bench")
     from togi.study.bench import run_bench
     from togi.subject.spec import check_spec
 
@@ -352,6 +356,7 @@ def verify(
         ArtifactError: it is not signed by a trusted key, damaged, changed or of another schema.
         SubjectError: the original cannot be loaded or run here.
     """
+    need_torch("verify")
     from togi.study.verification import verify_artifact
 
     return verify_artifact(
@@ -393,6 +398,7 @@ def export(
     Raises:
         TogiError: there is no such form, the artifact has no engine for it, or ``out`` is there.
     """
+    need_torch("export")
     from togi.artifact.export import export as export_artifact
 
     return export_artifact(artifact, to, Path(out), trusted, native=native)
@@ -450,6 +456,7 @@ def memory(
         TogiError: bad subject or option; the run failed (with what it raised); an incomplete snapshot.
     """
     if subject is None:
+        need_torch("memory")
         from togi.footprint.account.make import Watched
 
         return Watched(module, device=parse_device(device))
@@ -464,6 +471,7 @@ def memory(
                 "effect. Leave it out"
             )
         return snapshot_account(subject)
+    need_torch("memory")
     from togi.footprint.calls import ACCOUNT, StepRequest
 
     request = StepRequest(train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device)
@@ -516,6 +524,7 @@ def fit(
     Raises:
         TogiError: bad subject or option, gradients that differ between equal runs, a step that cannot be repeated.
     """
+    need_torch("fit")
     from togi.footprint.calls import FIT, FitRequest
     from togi.worker.deadline import whole_s
 
@@ -565,6 +574,7 @@ def predict_memory(
         TogiError: bad subject or option; the run depends on values; it failed on tensors without values, or cannot be
             compiled.
     """
+    need_torch("predicting memory")
     from togi.footprint.calls import PREDICT, PredictRequest
 
     request = PredictRequest(
@@ -588,6 +598,7 @@ def repro(study: Study, recipe: str, out: PathOrName, *, progress: Progress | No
 
     Raises TogiError: no such trial, a live subject, or a recipe that has no script form (with the reason).
     """
+    need_torch("repro")
     from togi.study.repro import write_repro
 
     return write_repro(study, recipe, Path(out), progress or Progress())
@@ -633,19 +644,23 @@ def check(
     Raises:
         TogiError: a path or subject that does not exist, an unknown rule, a pyproject.toml that cannot be used.
     """
-    from togi.lint.check import check_targets
-    from togi.lint.settings import SubjectOptions, overrides
+    from togi.lint.check_paths import check_paths
+    from togi.lint.settings import overrides
+    from togi.lint.targets import paths_and_subjects
 
     given = overrides(select, ignore, exclude)
-    options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
-    names = [subject for subject in subjects if isinstance(subject, str | Path)]
+    paths, names = paths_and_subjects([str(s) for s in subjects if isinstance(s, str | Path)] if subjects else ["."])
     live = [subject for subject in subjects if not isinstance(subject, str | Path)]
     if inputs is not None and len(live) != 1:
         raise SubjectError(f"inputs=... belong to one live module, and {len(live)} were given")
-    result = check_targets(names if subjects else ["."], given, options, cache=cache)
-    for subject in live:
-        from togi.lint.check_subject import check_reference
+    if not names and not live:
+        return check_paths(paths, given, cache=cache)
+    need_torch("checking a subject")
+    from togi.lint.check_subject import SubjectOptions, check_reference, check_subjects
 
+    options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
+    result = check_subjects(check_paths(paths, given, cache=cache), names, given, options, cache=cache)
+    for subject in live:
         with _reference(subject, inputs, {}) as (ref, name):
             result = result.joined(check_reference(ref, name, ("module", "trace"), given, options))
     return result

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 import togi
-from togi.cli.app import app
+from togi.cli.app import app_of
 from togi.core.choices import Effort, Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.settings import OPTIONS, Settings
 from togi.techniques import all_techniques
 from togi.techniques.build import classify
 
-TUNE: Any = get_command(app).commands["tune"]  # type: ignore[attr-defined]
+TUNE: Any = get_command(app_of(["tune"])).commands["tune"]  # type: ignore[attr-defined]
 SHARES = st.floats(0.0, 1.0)
 DURATIONS = st.floats(1e-9, 1e9)
 SIZES = st.integers(1, 2**50)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from togi.cli.app import app
+from togi.cli.app import COMMANDS, app_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -39,7 +39,7 @@ def unknown_options(page: str) -> list[str]:
     """Commands, and options of commands, that there are not."""
     known = {
         name: {"--help", "--debug", *(name for each in command.params for name in (*each.opts, *each.secondary_opts))}
-        for name, command in get_command(app).commands.items()  # type: ignore[attr-defined]
+        for name, command in get_command(app_of(COMMANDS)).commands.items()  # type: ignore[attr-defined]
     }
     found = []
     for line in command_lines(page):

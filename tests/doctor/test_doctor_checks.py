@@ -148,7 +148,8 @@ def hidden(monkeypatch):
 
 def test_a_tree_of_sources_says_what_it_needs(monkeypatch, tmp_path):
     hidden(monkeypatch)
-    assert {"torch", "pydantic"} <= {one.name for one in software.requirements() if one.marker is None}
+    assert {"pydantic", "rich"} <= {one.name for one in software.requirements() if one.marker is None}
+    assert {"torch", "numpy"} <= {one.name for one in software._brought_by(software.TORCH)}
     (tmp_path / "pyproject.toml").write_text(
         "[project]\ndependencies = ['pytest>=1']\n[project.optional-dependencies]\n"
         "onnx = ['no-such-distribution>=2', \"never; python_version < '3'\"]\n",

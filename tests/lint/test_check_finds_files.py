@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from togi.lint.check_paths import check_paths, check_stdin
 from togi.lint.files import discover
 from togi.lint.settings import Overrides
 
@@ -121,3 +122,22 @@ def test_unreadable_folders(folder: Path) -> None:
 def test_names_that_are_no_text(folder: Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\n", encoding="utf-8")
     assert len(discover([folder], Overrides()).files) == 1
+
+
+@pytest.mark.parametrize("sign", ["loss.backward()", "optimizer.zero_grad()", "model.eval()"])
+def test_a_file_that_names_no_framework_is_checked_where_it_trains(sign: str, tmp_path: Path) -> None:
+    """What drops files before any rule runs, and the model that rules ask, agree on what has to do with PyTorch."""
+    text = f"def step(model, optimizer, loss):\n    {sign}\n    return (\n"
+    path = tmp_path / "given.py"
+    path.write_text(text, encoding="utf-8")
+    assert check_paths([path], cache=False).problems, "its syntax error was seen"
+    path.write_text(text.replace(sign, "pass"), encoding="utf-8")
+    assert not check_paths([path], cache=False).problems
+
+
+def test_rules_find_faults_in_a_file_that_names_no_framework(tmp_path: Path) -> None:
+    loop = "for x, y in loader:\n    loss = model(x)\n    loss.backward()\n    optimizer.step()\n    total += loss\n"
+    (tmp_path / "train.py").write_text(loop, encoding="utf-8")
+    found = check_paths([tmp_path], cache=False)
+    assert {finding.rule for finding in found} == {"missing-zero-grad", "loss-kept-with-graph"}
+    assert check_stdin(loop.encode(), "").findings

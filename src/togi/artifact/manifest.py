@@ -14,6 +14,7 @@ from togi.artifact.signing import SIGNATURE, Trusted, check_signature
 from togi.core.callers import MOST_THREADS
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError
+from togi.core.plain_files import sha256_of
 from togi.core.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
 from togi.subject.domain import Domain
 from togi.subject.effects import Effects
@@ -191,7 +192,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def describe_file(folder: Path, path: Path) -> FileEntry:
-    return FileEntry(path=path.relative_to(folder).as_posix(), bytes=path.stat().st_size, sha256=_sha256(path))
+    return FileEntry(path=path.relative_to(folder).as_posix(), bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
 def list_files(folder: Path) -> tuple[FileEntry, ...]:
@@ -226,14 +227,9 @@ def _check_content(path: Path, entry: FileEntry) -> None:
     size = path.stat().st_size
     if size != entry.bytes:
         raise ArtifactError(f"{path} has {size:,} bytes, its manifest says {entry.bytes:,}: it was cut or changed")
-    if _sha256(path) != entry.sha256:
+    if sha256_of(path) != entry.sha256:
         raise ArtifactError(f"{path} has changed since it was proven (its sha256 differs): get the artifact again")
     with path.open("rb") as file:
         head = file.read(2)
     if len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5:
         raise ArtifactError(f"{path} is a pickle, which could run any code when loaded: it is refused")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,10 +9,11 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import nn
+from typing_extensions import Self
 
 from togi.artifact.manifest import PartEntry
 from togi.artifact.watch import Watch

@@ -9,9 +9,9 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import ClassVar
 
+from togi.core.backports import StrEnum
 from togi.core.plugins import by_id, instances_in
 from togi.core.records import SCHEMA_VERSION, Interval, Machine, Record
 

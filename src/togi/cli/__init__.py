@@ -1,5 +1,5 @@
 """The command line: one command per file. Nothing here imports torch, and ``togi --help`` imports no records either."""
 
-from togi.cli.app import app, main
+from togi.cli.app import main
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

@@ -6,39 +6,30 @@ journal that cannot be used; 3 a defect of togi; 130 interrupted.
 
 from __future__ import annotations
 
+import importlib
 import io
 import itertools
 import os
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 import togi
-from togi.cli.bench import bench
-from togi.cli.check import check
-from togi.cli.demo import demo
-from togi.cli.doctor import doctor
-from togi.cli.explain import explain
-from togi.cli.export import export
-from togi.cli.fit import fit
-from togi.cli.fleet import fleet
-from togi.cli.memory import memory
-from togi.cli.report import report
-from togi.cli.sign import sign
-from togi.cli.tune import tune
-from togi.cli.verify import verify
 from togi.core.errors import TogiError
+from togi.core.needs_torch import need_torch
 from togi.core.printable import printable
 
 USAGE_ERROR = 2
 DEFECT = 3
 INTERRUPTED = 130
 DEBUG = "--debug"
+COMMANDS = tuple("tune check memory fit bench verify sign export fleet explain doctor report demo".split())
+"""In the order of the help. Each is a function of its own name in a module of that name."""
 
 
 def _without_type(parameters: list[Any]) -> list[Any]:
@@ -59,17 +50,21 @@ class _Group(TyperGroup):
         return _without_type(super().get_params(ctx))
 
 
-app = typer.Typer(
-    name="togi",
-    cls=_Group,
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-for command in (tune, check, memory, fit, bench, verify, sign, export, fleet, explain, doctor, report, demo):
-    app.command(cls=_Command)(command)
+def app_of(commands: Iterable[str]) -> typer.Typer:
+    """The program with these commands; only their modules are imported."""
+    app = typer.Typer(
+        name="togi",
+        cls=_Group,
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    for name in commands:
+        app.command(cls=_Command)(getattr(importlib.import_module(f"togi.cli.{name}"), name))
+    app.callback()(togi_command)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -78,7 +73,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def togi_command(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -101,6 +95,8 @@ def run(given: Sequence[str]) -> int:
         # Taken out here, because errors of the parser are shown too, and because it may stand behind the command.
         arguments = [argument for argument in given if argument != DEBUG]
         _check_options(arguments)
+        # reading the options of a command takes longer than checking a file: those of the others are left out
+        app = app_of(arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS)
         code = app(args=arguments, prog_name="togi", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -112,14 +108,15 @@ def run(given: Sequence[str]) -> int:
         return _reader_gone()
     except OSError as error:
         return _fail(_file_problem(error), USAGE_ERROR, debug)
+    except ModuleNotFoundError as error:
+        return _module_missing(error, debug)
     except _ClickException as error:
         shown = io.StringIO()
         error.show(file=shown)
         _print(shown.getvalue().rstrip())
         return int(error.exit_code)
     except Exception as error:
-        lines = f"{type(error).__name__}: {error}\nThis is a defect of togi, not of your model. --debug shows where."
-        return _fail(lines, DEFECT, debug)
+        return _defect(error, debug)
 
 
 def _check_options(arguments: Sequence[str]) -> None:
@@ -144,6 +141,20 @@ def _fail(message: str, code: int, debug: bool) -> int:
             _print(f"It was raised in a child process:\n{told}")
     _print(f"togi: {message}")
     return code
+
+
+def _defect(error: Exception, debug: bool) -> int:
+    lines = f"{type(error).__name__}: {error}\nThis is a defect of togi, not of your model. --debug shows where."
+    return _fail(lines, DEFECT, debug)
+
+
+def _module_missing(error: ModuleNotFoundError, debug: bool) -> int:
+    """Code that needs torch asks for it before it begins. What forgot to ask is reported here."""
+    try:
+        need_torch("this")
+    except TogiError as missing:
+        return _fail(str(missing), missing.exit_code, debug)
+    return _defect(error, debug)
 
 
 def _print(text: str) -> None:

@@ -6,15 +6,17 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, assert_never
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typing_extensions import assert_never
 
 from togi.cli.options import Json, Seed, complete_rule, names, without_effect
 from togi.cli.output import say
+from togi.core.backports import StrEnum
 from togi.core.errors import TogiError
+from togi.core.needs_torch import need_torch
 
 if TYPE_CHECKING:
     from togi.lint.finding import CheckResult
@@ -141,18 +143,21 @@ def check(
 
     Exit code 1 when something was found, 2 when something could not be checked.
     """
-    from togi.lint.check import with_subjects
     from togi.lint.check_paths import check_paths
-    from togi.lint.settings import SubjectOptions, overrides
+    from togi.lint.settings import overrides
 
     given = overrides(names(select), names(ignore), names(exclude))
     paths, subjects = _named(targets or ([] if subject else ["."]), subject or [])
-    if not subjects:
+    if subjects:
+        need_torch(f"checking the subject {subjects[0]}")
+        from togi.lint.check_subject import SubjectOptions, check_subjects
+
+        options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
+    else:
         for_subjects = {"device": device != "cpu", "dtype": dtype, "measure": measure, "train": train}
         without_effect("check", **{f"{option} without a subject": value for option, value in for_subjects.items()})
     without_effect("check", **{"unsafe-fixes without --fix": unsafe_fixes and not (fix or diff)})
     without_effect("check", **{"stdin-filename without '-'": stdin_filename if paths != [STDIN] else None})
-    options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
     cache = not no_cache
     changed = None
     if fix or diff or add_ignores:
@@ -162,7 +167,8 @@ def check(
         result = _check_stdin(stdin_filename or "", given)
     else:
         result = check_paths(paths, given, cache=cache)
-    result = with_subjects(result, subjects, given, options, cache=cache)
+    if subjects:
+        result = check_subjects(result, subjects, given, options, cache=cache)
     if diff and changed is not None:
         _show_diff(changed, output_file)
     else:
@@ -171,7 +177,7 @@ def check(
 
 
 def _named(targets: list[str], subjects: list[str]) -> tuple[list[str], list[str]]:
-    from togi.lint.check import paths_and_subjects
+    from togi.lint.targets import paths_and_subjects
 
     if targets == [STDIN]:
         return targets, subjects

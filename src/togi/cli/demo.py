@@ -1,4 +1,4 @@
-"""``togi demo``: a first study of a small packaged model, in under a minute and with nothing but the core installed."""
+"""``togi demo``: a first study of a small packaged model, in under a minute and with nothing but torch installed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from togi.cli.options import Device, Journal, Json, Seed
 from togi.cli.output import say
 from togi.cli.tune import tune
+from togi.core.needs_torch import need_torch
 
 SUBJECT = "togi.claims.formulas.models:branches"
 TIME_LIMIT_S = 40.0
@@ -30,6 +31,7 @@ def demo(
 
     It is measured like any other, so what comes out depends on this machine. Exit code as of tune.
     """
+    need_torch("demo")
     say(
         "The model: RepVGG blocks as they are trained, with random weights. Merging their branches is what this family "
         "of models gains most from; others gain less, or elsewhere."

@@ -10,6 +10,7 @@ import typer
 
 from togi.cli.options import Device, Json, Seed, complete_rule, complete_technique, without_effect
 from togi.cli.output import say
+from togi.core.needs_torch import need_torch
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -89,6 +90,7 @@ def _claim_ids() -> tuple[str, ...]:
 
 def _prove(id: str | None, on: str, report: Path | None, force: bool, json: bool, device: str, seed: int) -> None:
     """``id``: None measures everything. The page is written after every proof: an interruption loses none."""
+    need_torch("explain --prove")
     from togi.claims import Proofs
     from togi.claims.prove import attempt, every_id, prove
     from togi.cli.output import check_report_path, write_whole

@@ -11,6 +11,7 @@ import typer
 
 from togi.cli.options import Json, with_options
 from togi.cli.output import say
+from togi.core.needs_torch import need_torch
 from togi.core.settings import OPTIONS, Settings
 
 
@@ -35,6 +36,7 @@ def fleet(
 
     The same command goes on after an interruption. Exit code 1 when a kind has no answer.
     """
+    need_torch("fleet")
     from togi.cli.output import print_json, print_text, stdout
     from togi.fleet.cluster import connect
     from togi.fleet.run import run_fleet

@@ -28,7 +28,10 @@ def private(folder: Path) -> Path:
 
 
 def check_own(path: Path) -> None:
-    """Raises PermissionError where ``path`` is another user's, or others can write to it."""
+    """Raises PermissionError where ``path`` is another user's, or others can write to it. Windows has neither owner nor
+    mode to ask for; a user's folders there are closed to others."""
+    if not hasattr(os, "getuid"):
+        return
     status = path.stat()
     if status.st_uid != os.getuid():
         raise PermissionError(f"{path} belongs to another user")

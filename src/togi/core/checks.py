@@ -45,7 +45,8 @@ def _is_tried(frame: FrameType) -> bool:
 
 def _span(frame: FrameType) -> _Span | None:
     """The expression that the frame is at."""
-    line, last, start, end = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    positions = list(frame.f_code.co_positions())  # type: ignore[attr-defined]  # Python 3.11, as all with torch
+    line, last, start, end = positions[frame.f_lasti // 2]
     if line is None or last is None or start is None or end is None:
         return None
     return line, start, last, end

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Self, final
+from typing import final
 
+from typing_extensions import Self
+
+from togi.core.backports import StrEnum
 from togi.core.errors import UnknownNameError, nearest
 
 

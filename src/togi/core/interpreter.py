@@ -13,10 +13,13 @@ _HOME = str(Path(__file__).parents[2])
 def python(code: str, *arguments: str) -> list[str]:
     """Returns the command that runs ``code`` in a new interpreter.
 
-    ``-P``: the working folder is not searched. The import path of this process stands behind the interpreter's own, so
+    The working folder is not searched: ``-P``, which Python 3.10 does not have, and without it the empty path is taken
+    out before anything but ``sys`` is imported. The import path of this process stands behind the interpreter's own, so
     that the same togi is found, and a ``socket.py`` in a folder that the caller put first hides nothing.
     """
-    return [sys.executable, "-P", "-c", f"import sys; sys.path += {without_working_folder()!r}\n{code}", *arguments]
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    paths = f"import sys; sys.path = [*filter(None, sys.path), *{without_working_folder()!r}]"
+    return [sys.executable, *safe, "-c", f"{paths}\n{code}", *arguments]
 
 
 def without_working_folder() -> list[str]:

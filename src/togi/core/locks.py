@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,8 +13,12 @@ from pathlib import Path
 def locked(path: Path) -> Iterator[None]:
     """Others that lock the same folder, or file (which is made), wait.
 
-    Some network file systems cannot lock. There nobody waits, and the block has to be right all the same.
+    Some network file systems cannot lock, nor can Windows so. There nobody waits, and the block has to be right all the
+    same.
     """
+    if sys.platform == "win32":
+        yield
+        return
     import fcntl
 
     how = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
+
+_FLAGS = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
+"""Of opening a file: not to wait for a pipe that took its place, and for no child. The last two are Windows's."""
+_READ = sum(getattr(os, name, 0) for name in _FLAGS) | os.O_RDONLY
 
 
 class NotPlainError(OSError):
@@ -21,8 +26,7 @@ def read_plain(path: str | Path, limit: int) -> bytes:
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise NotPlainError("it is not a plain file")
-    # between the two calls it may have become a pipe: O_NONBLOCK waits for nobody
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    opened = os.open(path, _READ)  # between the two calls it may have become a pipe
     with open(opened, "rb", buffering=0) as file:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode):
@@ -33,3 +37,12 @@ def read_plain(path: str | Path, limit: int) -> bytes:
             parts.append(part)
             left -= len(part)
     return b"".join(parts)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file's bytes, which are read in parts, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import html
-from typing import Any, Self
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import Self
 
 from togi.core.errors import TogiError
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from datetime import UTC, datetime
-from enum import StrEnum
+from datetime import datetime, timezone
 from typing import Any
 
 from pydantic import Field
 
+from togi.core.backports import StrEnum
 from togi.core.record import Record as Record  # the base stands apart so that ``togi check`` loads no study
 from togi.core.record import Request as Request
 from togi.core.record import Scalar as Scalar
@@ -28,7 +28,7 @@ REFERENCE = "no_grad"
 
 def now() -> str:
     """This moment as records keep it: ISO 8601, UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 class Stage(StrEnum):

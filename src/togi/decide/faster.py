@@ -7,11 +7,11 @@ contradict each other. To change what counts as faster, change the constants.
 from __future__ import annotations
 
 import math
-from enum import StrEnum
 from typing import final
 
 from pydantic import Field
 
+from togi.core.backports import StrEnum
 from togi.core.records import Interval, Record
 
 MARGIN = 0.01

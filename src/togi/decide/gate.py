@@ -7,9 +7,9 @@ from these cases alone, so no two of them can contradict each other.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import final
 
+from togi.core.backports import StrEnum
 from togi.core.records import Interval, Record
 from togi.decide.faster import MARGIN, PROCESS_BIAS, Criterion, Speed, conclusive
 

@@ -7,7 +7,7 @@ from togi.doctor.engines import check_engines
 from togi.doctor.gpu import check_gpu
 from togi.doctor.hardware import check_memory, check_processor
 from togi.doctor.processes import check_children, check_neighbours
-from togi.doctor.software import check_allocators, check_compiler, check_packages
+from togi.doctor.software import TORCH, check_allocators, check_compiler, check_packages, installed
 from togi.machine.describe import machine
 
 __all__ = ["Check", "Level", "check_engines", "examine"]
@@ -16,7 +16,7 @@ __all__ = ["Check", "Level", "check_engines", "examine"]
 def examine(device: str = "cpu") -> tuple[Check, ...]:
     """Look at everything; takes about two seconds, most of it compiling and watching the other processes."""
     here = machine(device)
-    return (
+    checks = (
         *check_processor(here),
         *check_memory(here),
         *check_packages(),
@@ -26,3 +26,11 @@ def examine(device: str = "cpu") -> tuple[Check, ...]:
         *check_children(),
         *check_neighbours(here),
     )
+    return checks if installed(TORCH) else tuple(map(_without_torch, checks))
+
+
+def _without_torch(check: Check) -> Check:
+    """No model is run here, so what only that needs is not missing."""
+    if check.level is Level.MISSING and check.topic in ("compiler", "trials"):
+        return check.model_copy(update={"level": Level.OPTIONAL})
+    return check

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
+from togi.core.backports import StrEnum
 from togi.core.records import Record
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from togi.core.caches import cache_folder, private, processor
+from togi.core.needs_torch import need_torch
 from togi.doctor.check import Check, Level
 from togi.techniques import Engine, all_techniques
 
@@ -25,6 +26,7 @@ _SAYS = {
 
 def check_engines() -> tuple[Check, ...]:
     """Every engine of files that runs on this CPU, kind by kind. Each is a process; minutes the first time."""
+    need_torch("doctor --engines")
     engines = [engine for engine in all_techniques().values() if isinstance(engine, Engine) and _is_asked(engine)]
     return tuple(check for engine in engines for check in _of(engine))
 

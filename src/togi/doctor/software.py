@@ -9,17 +9,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
+from togi.core.backports import tomllib
+from togi.core.needs_torch import COMMAND, OLDEST_PYTHON
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
 from togi.machine.describe import DEBIAN_PACKAGES
 
+TORCH = "torch"
+"""The extra without which no model can be run."""
 EXTRAS = ("onnx", "openvino", "ncnn", "nncf")
 """Extras that make more techniques possible."""
 
@@ -28,7 +32,7 @@ def check_packages() -> list[Check]:
     """If nothing says what togi needs, the check says so: it works with what it finds."""
     python = check_python(platform.python_version())
     try:
-        return [python, *_installed(), *_required(), *_optional()]
+        return [python, *_installed(), *_required(), *_torch(), *_optional()]
     except importlib.metadata.PackageNotFoundError:
         why = "neither its metadata nor a pyproject.toml next to its sources says which packages it needs"
         fix = "pip install togi, or run it from a clone"
@@ -42,6 +46,9 @@ def _installed() -> Iterator[Check]:
 
 def check_python(version: str) -> Check:
     python = Check(topic="packages", name="python", level=Level.OK, found=f"{version} ({sys.executable})")
+    if Version(version) < Version(OLDEST_PYTHON):
+        why = f"togi runs models on Python {OLDEST_PYTHON} and newer; check, explain, report and doctor work here"
+        return python.model_copy(update={"level": Level.OPTIONAL, "why": why})
     if version != "3.13.0":
         return python
     why = (
@@ -88,19 +95,37 @@ def installed(distribution: str) -> str | None:
 
 def _required() -> Iterator[Check]:
     for requirement in requirements():
-        if requirement.marker is None:
-            yield compare_package(requirement, Level.MISSING, f"pip install --upgrade '{requirement}'")
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            name = str(requirement).partition(";")[0]
+            yield compare_package(requirement, Level.MISSING, f"pip install --upgrade '{name}'")
+
+
+def _torch() -> Iterator[Check]:
+    """Its absence may be wanted: for a linter, a report. Where it is installed, all that it is used with is needed."""
+    level = Level.OPTIONAL if installed(TORCH) is None else Level.MISSING
+    for requirement in _brought_by(TORCH):
+        check = compare_package(requirement, level, COMMAND)
+        if check.level is Level.OPTIONAL:
+            check = check.model_copy(update={"why": "whatever runs a model needs it: tune, fit, bench, ..."})
+        yield check
 
 
 def _optional() -> Iterator[Check]:
-    seen = set()
+    seen = {requirement.name for requirement in _brought_by(TORCH)}
     for extra in EXTRAS:
-        for requirement in requirements():
-            marker = requirement.marker
-            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
-                if requirement.name not in seen and requirement.name != "togi":
-                    yield compare_package(requirement, Level.OPTIONAL, f"pip install --upgrade 'togi[{extra}]'")
-                seen.add(requirement.name)
+        for requirement in _brought_by(extra):
+            if requirement.name not in seen:
+                yield compare_package(requirement, Level.OPTIONAL, f"pip install --upgrade 'togi[{extra}]'")
+            seen.add(requirement.name)
+
+
+def _brought_by(extra: str) -> Iterator[Requirement]:
+    """What is required only with an extra of togi; not the extras that it names in turn."""
+    for requirement in requirements():
+        marker = requirement.marker
+        only_so = marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
+        if only_so and requirement.name != "togi":
+            yield requirement
 
 
 def compare_package(requirement: Requirement, level: Level, fix: str) -> Check:

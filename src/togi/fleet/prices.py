@@ -10,12 +10,12 @@ large = 0.17
 from __future__ import annotations
 
 import reprlib
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationError
 
+from togi.core.backports import tomllib
 from togi.core.errors import FleetError
 from togi.core.plain_files import read_plain
 from togi.core.record import Record

@@ -240,7 +240,7 @@ def _placed(branch: Branch, dilation: tuple[int, ...], padding: tuple[int, ...],
     placed = branch.kernel.new_zeros(*branch.kernel.shape[:2], *size)
     starts = ((p - b) // d for p, b, d in zip(padding, branch.padding, dilation, strict=True))
     place = tuple(slice(start, start + k) for start, k in zip(starts, branch.size, strict=True))
-    placed[(slice(None), slice(None), *place)] = branch.kernel
+    placed[(slice(None),) * 2 + place] = branch.kernel
     return placed
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from enum import IntEnum
 from pathlib import Path
 from threading import RLock
 from typing import TypeVar, final
@@ -186,18 +187,29 @@ def explained(path: Path) -> Iterator[None]:
         ) from error
 
 
+class ErrorCode(IntEnum):
+    """SQLite's primary result codes that togi answers (https://www.sqlite.org/rescode.html)."""
+
+    PERM, BUSY, LOCKED, READONLY, CORRUPT, FULL, CANTOPEN, FORMAT, NOTADB = 3, 5, 6, 8, 11, 13, 14, 24, 26
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """The primary result code, without the byte that details it; 0 on Python 3.10, whose errors have none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
 def _message(path: Path, error: sqlite3.Error) -> str:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code; the rest only details it
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT):
+    code = code_of(error)
+    if code in (ErrorCode.CORRUPT, ErrorCode.NOTADB, ErrorCode.FORMAT):
         return damaged(path, str(error))
-    if code == sqlite3.SQLITE_FULL:
+    if code == ErrorCode.FULL:
         return (
             f"the disk that holds {path} is full, so the last record could not be kept; everything before it is safe. "
             "Free some space and give the same command again: it goes on where it stopped."
         )
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+    if code in (ErrorCode.READONLY, ErrorCode.CANTOPEN, ErrorCode.PERM):
         return f"{path} cannot be written ({error}). Name a journal in a folder you can write to."
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if code in (ErrorCode.BUSY, ErrorCode.LOCKED):
         waited = f"{BUSY_TIMEOUT_S:.0f} s"
         return f"{path} has been locked by another process for {waited}. End that process, or name another journal."
     return f"{path}: {error}. Everything recorded before is safe; check the disk that holds it."

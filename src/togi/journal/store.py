@@ -13,7 +13,9 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, final
+
+from typing_extensions import Self
 
 from togi.core.caches import check_own
 from togi.core.errors import JournalError, nearest
@@ -23,8 +25,10 @@ from togi.journal.database import (
     BUSY_TIMEOUT_S,
     MAGIC,
     Database,
+    ErrorCode,
     check_journal,
     checksum,
+    code_of,
     create_tables,
     damaged,
     explained,
@@ -217,7 +221,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
         connection.close()
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN or _pending(path):
+        if code_of(error) != ErrorCode.CANTOPEN or _pending(path):
             raise
         return sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
     except BaseException:
@@ -251,7 +255,7 @@ def _check(path: Path) -> None:
     try:
         connection = connect_read_only(path)
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+        if code_of(error) != ErrorCode.READONLY:
             raise
         # Somebody was killed in the midst of a write, and SQLite has to take it back before anybody can read.
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)

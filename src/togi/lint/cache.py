@@ -103,7 +103,7 @@ class Cache:
             check_own(self._path)
             if not stat.S_ISREG(self._path.lstat().st_mode):
                 raise PermissionError(f"{self._path} is not a plain file")
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
         database = sqlite3.connect(str(self._path), timeout=_TIMEOUT_S)
         database.execute("PRAGMA synchronous = OFF")  # it may be lost: the next run makes a new one
         return database

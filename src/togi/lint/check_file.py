@@ -10,19 +10,13 @@ from togi.lint.notebooks import SUFFIX, Cell, Notebook, NotebookError, read_note
 from togi.lint.rule import SourceRule, rules_of
 from togi.lint.selection import ignore_comments
 from togi.lint.source.budget import TooManyStepsError
-from togi.lint.source.model import FRAMEWORKS, Source
+from togi.lint.source.model import Source
 from togi.lint.source_text import UndecodableError, decode, parser_warnings_hidden
 
 _NOT_WHOLE = (
     "its loops and branches are too many or too deep to be followed to the end, so rules may have been silent: "
     "exclude it if it was generated"
 )
-_FRAMEWORKS = tuple(name.encode() for name in FRAMEWORKS)
-
-
-def may_concern(data: bytes) -> bool:
-    """Whether any rule could find anything in a file of these bytes; False where no framework is ever mentioned."""
-    return any(name in data for name in _FRAMEWORKS)
 
 
 def check_bytes(data: bytes, path: str, hot: Sequence[str] = ()) -> FileReport:

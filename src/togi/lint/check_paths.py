@@ -11,12 +11,13 @@ from typing import final
 from togi.core.caches import cache_folder
 from togi.core.plain_files import read_plain
 from togi.lint.cache import Cache, cache_key
-from togi.lint.check_file import at_path, check_bytes, may_concern
+from togi.lint.check_file import at_path, check_bytes
 from togi.lint.files import CheckedFile, discover
 from togi.lint.finding import CheckResult, FileReport, Note, Problem, in_order
 from togi.lint.pool import Task, check_all
 from togi.lint.selection import Selected, select
 from togi.lint.settings import Overrides, SettingsFinder
+from togi.lint.source.model import concerns_torch
 
 CACHE_FILE = "check.sqlite"
 
@@ -73,7 +74,7 @@ def _result(reports: Sequence[tuple[CheckedFile, FileReport]], files: int, cache
 @final
 @dataclass(frozen=True)
 class _Read:
-    """A file that some framework is mentioned in."""
+    """A file that has to do with PyTorch."""
 
     file: CheckedFile
     data: bytes
@@ -112,7 +113,7 @@ def _read(file: CheckedFile) -> _Read | FileReport:
 
 def _refused(file: CheckedFile, data: bytes) -> FileReport | None:
     """The report of what is not looked at any closer: nothing could be found in it, or it is too large."""
-    if not may_concern(data):
+    if not concerns_torch(data):
         return FileReport()
     if len(data) > largest(file):
         return _problem(

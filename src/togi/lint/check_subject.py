@@ -8,20 +8,71 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import final
 
-from togi.core.errors import TogiError
+from togi.core.device import is_device
+from togi.core.errors import TogiError, UnknownNameError
 from togi.core.plain_files import read_plain
 from togi.lint.calls import EXAMINE, WATCH, ModuleRequest, SubjectReport, TraceRequest
 from togi.lint.check_paths import check_paths
 from togi.lint.finding import CheckResult, FileReport, Finding, Ignore, Note, Problem, in_order
+from togi.lint.roofline.devices import check_dtype, gpu
 from togi.lint.rule import Kind
 from togi.lint.selection import Selected, deduplicate, ignore_comments, select, selected_rules
-from togi.lint.settings import CheckSettings, Overrides, SettingsFinder, SubjectOptions
+from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 from togi.lint.source_text import UndecodableError, decode
 from togi.subject.spec import Spec, check_spec, parse
 from togi.worker.protocol import SubjectRef
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SubjectOptions:
+    """How a subject is looked at. Raises UnknownNameError, before any child starts, for an unknown device or dtype."""
+
+    device: str = "cpu"
+    """``cpu``, ``cuda[:N]``, or the name of a GPU that need not be here: costs are predicted for it."""
+    dtype: str | None = None
+    """Predict costs as if floating-point tensors were of this dtype."""
+    measure: bool = False
+    """Try the techniques that remove what was found, and say what they bring."""
+    train: bool = False
+    """The caller expects a training step: without one in the subject, a note says that a forward pass was watched."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self._runs_there:
+            _check_gpu(self.device)
+        if self.dtype is not None:
+            check_dtype(self.dtype)
+
+    @property
+    def _runs_there(self) -> bool:
+        return is_device(self.device)
+
+    @property
+    def runs_on(self) -> str:
+        """A GPU that is only named is not there: the run itself happens on the CPU."""
+        return self.device if self._runs_there else "cpu"
+
+
+def _check_gpu(name: str) -> None:
+    try:
+        gpu(name)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"device: {error} To run on a device, give cpu, cuda or cuda:N.") from None
+
+
+def check_subjects(
+    result: CheckResult, subjects: Sequence[str], given: Overrides, options: SubjectOptions, *, cache: bool = True
+) -> CheckResult:
+    """``result`` joined with what is found in ``subjects``. Raises TogiError for what does not exist, and for settings
+    that cannot be used."""
+    for subject in subjects:
+        result = result.joined(check_subject(subject, given, options, cache=cache))
+    return result
 
 
 def check_subject(spec: str, given: Overrides, options: SubjectOptions, *, cache: bool = True) -> CheckResult:

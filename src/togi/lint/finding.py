@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self, final
+from typing import final
 
 from pydantic_core import PydanticSerializationError
+from typing_extensions import Self
 
 from togi.core.record import Record, Scalar
 
@@ -179,7 +180,7 @@ class CheckResult(Record):
     notes: tuple[Note, ...] = ()
     tables: tuple[Table, ...] = ()
     files: int = 0
-    """Files looked at, also those that never mention torch."""
+    """Files looked at, also those that have nothing to do with PyTorch."""
     cached: int = 0
     """Files whose findings were known from an earlier run."""
     fixed: int = 0

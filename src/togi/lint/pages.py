@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 from togi.core.docstring import inline_markdown, markdown, split_docstring
-from togi.core.records import Record
+from togi.core.record import Record
 from togi.lint.rule import HEADINGS, KINDS, Kind, Rule, all_rules
 
 KIND_MEANING: Mapping[Kind, str] = {

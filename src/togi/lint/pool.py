@@ -7,6 +7,7 @@ main module again.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -15,9 +16,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn, final
 
@@ -103,8 +105,9 @@ class _Pool:
             while True:
                 number = self._waiting.get_nowait()
                 process = process or _start()
+                began = time.monotonic()
                 done = _ask(process, self._tasks[number])
-                self._done[number] = done or _died(process, self._tasks[number])
+                self._done[number] = done or _died(process, self._tasks[number], time.monotonic() - began)
                 process = process if done is not None else None
         except (queue.Empty, OSError):  # nothing left, or no process can be started: the caller's own does the rest
             return
@@ -138,6 +141,8 @@ def _forked(count: int) -> list[_Process]:
 
 def _fork(others: Sequence[_Process]) -> _Process:
     """Raises OSError where no process can be started."""
+    if sys.platform == "win32":
+        raise OSError("Windows has no fork")
     (asked, ask), (told, tell) = os.pipe(), os.pipe()
     try:
         pid = os.fork()
@@ -201,9 +206,9 @@ def _read(answer: dict[str, Any], task: Task) -> Done:
     return Done(bytes.fromhex(answer["key"]), FileReport.from_kept(answer["report"]))
 
 
-def _died(process: _Process, task: Task) -> Done:
+def _died(process: _Process, task: Task, took_s: float) -> Done:
     code = _stop(process)
-    how = f"took longer than {LONGEST_S} s" if code == -signal.SIGALRM else f"died (exit code {code})"
+    how = f"took longer than {LONGEST_S} s" if took_s >= LONGEST_S else f"died (exit code {code})"
     message = f"the process that checked it {how}: exclude it if it was generated"
     return Done(None, FileReport(problems=(Problem(path=task.shown, message=message),)))
 
@@ -217,17 +222,30 @@ def answer_on_standard_streams() -> None:
 
 def answer_requests(requests: IO[bytes], answers: IO[bytes]) -> None:
     """The child: check what each line of ``requests`` names until it ends."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller was interrupted too, and closes our input
     gc.disable()  # trees are full of cycles and short-lived: scanning them repeatedly costs a third of the time
     source_rules()
     gc.freeze()  # what is loaded stays, and need not be looked at again
     for number, line in enumerate(requests, start=1):
-        signal.alarm(LONGEST_S)
-        _answer(json.loads(line), answers)
-        signal.alarm(0)
+        with _ended_after(LONGEST_S):
+            _answer(json.loads(line), answers)
         if number % _COLLECT_EVERY == 0:
             gc.collect()
+
+
+@contextmanager
+def _ended_after(limit_s: int) -> Iterator[None]:
+    """Ends this process where the block takes longer, also inside C code and where its parent is gone."""
+    if sys.platform == "win32":  # no alarm; this starts a thread for each file, so it is not used elsewhere
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            faulthandler.dump_traceback_later(limit_s, exit=True, file=nowhere)
+            yield
+            faulthandler.cancel_dump_traceback_later()
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(limit_s)
+    yield
+    signal.alarm(0)
 
 
 def _answer(request: dict[str, Any], answers: IO[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Settings of a check: ``[tool.togi.check]`` of the nearest pyproject.toml, what the call adds, and subject options.
+"""Settings of a check: ``[tool.togi.check]`` of the nearest pyproject.toml, and what the call adds.
 
 As in ruff, each file obeys the nearest pyproject.toml above it that has the table; tables are not merged. ``select`` of
 the call replaces that of the file, ``ignore`` and ``exclude`` of the call are added to it.
@@ -7,7 +7,6 @@ the call replaces that of the file, ``ignore`` and ``exclude`` of the call are a
 from __future__ import annotations
 
 import reprlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Annotated, Any, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from togi.core.device import is_device
-from togi.core.errors import TogiError, UnknownNameError, nearest
+from togi.core.backports import tomllib
+from togi.core.errors import TogiError, nearest
 from togi.core.plain_files import NotPlainError, read_plain
 from togi.lint.patterns import check_pattern
 from togi.lint.rule import check_names
@@ -36,7 +35,7 @@ class SettingsError(TogiError):
 class CheckTable(BaseModel):
     """``[tool.togi.check]`` as it is written."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     select: list[str] | None = None
     ignore: list[str] = Field(default_factory=list)
@@ -192,45 +191,3 @@ def _check_patterns(where: str, patterns: Sequence[str] | Mapping[str, Any]) -> 
             check_pattern(pattern)
         except ValueError as error:
             raise SettingsError(f"{where}: '{pattern}' is not a pattern ({error}): write as in .gitignore") from None
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class SubjectOptions:
-    """How a subject is looked at. Raises UnknownNameError, before any child starts, for an unknown device or dtype."""
-
-    device: str = "cpu"
-    """``cpu``, ``cuda[:N]``, or the name of a GPU that need not be here: costs are predicted for it."""
-    dtype: str | None = None
-    """Predict costs as if floating-point tensors were of this dtype."""
-    measure: bool = False
-    """Try the techniques that remove what was found, and say what they bring."""
-    train: bool = False
-    """The caller expects a training step: without one in the subject, a note says that a forward pass was watched."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self._runs_there:
-            _check_gpu(self.device)
-        if self.dtype is not None:
-            from togi.lint.roofline.devices import check_dtype
-
-            check_dtype(self.dtype)
-
-    @property
-    def _runs_there(self) -> bool:
-        return is_device(self.device)
-
-    @property
-    def runs_on(self) -> str:
-        """A GPU that is only named is not there: the run itself happens on the CPU."""
-        return self.device if self._runs_there else "cpu"
-
-
-def _check_gpu(name: str) -> None:
-    from togi.lint.roofline.devices import gpu
-
-    try:
-        gpu(name)
-    except UnknownNameError as error:
-        raise UnknownNameError(f"device: {error} To run on a device, give cpu, cuda or cuda:N.") from None

@@ -15,9 +15,9 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Protocol, final
 
+from togi.core.backports import StrEnum
 from togi.core.quantities import TOO_FEW_ROUNDS, plural
 from togi.core.records import Interval, Noise, Record, Timing
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed

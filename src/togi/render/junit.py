@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal, assert_never
+from typing import Literal
 from xml.etree import ElementTree
+
+from typing_extensions import assert_never
 
 from togi.core.records import now
 from togi.decide.gate import FINDING, Answer, Case

@@ -10,7 +10,8 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+
+from typing_extensions import assert_never
 
 from togi.core.choices import Objective
 from togi.core.quantities import bounds, milliseconds, relative, significant, size, times

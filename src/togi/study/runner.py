@@ -9,7 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self, final
+from typing import final
+
+from typing_extensions import Self
 
 from togi.artifact.manifest import PARTS, Saved
 from togi.artifact.save import write_manifest

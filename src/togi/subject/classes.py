@@ -240,7 +240,7 @@ def _other_fields(cls: type, named: Collection[str]) -> ArtifactError:
 
 def enum_member(name: str, member: str) -> enum.Enum:
     """Raises ArtifactError where there is none."""
-    listed: Any = enum.EnumType.__members__  # the property of all of them, since one may have its own
+    listed: Any = enum.EnumMeta.__members__  # the property of all of them, since one may have its own
     members: Mapping[str, Any] = listed.fget(find_class(name, "enum"))
     if member not in members:
         raise ArtifactError(f"{name} has no {member!r} here: install the version of the package that it was tuned with")

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from togi.core.errors import SubjectError
 from togi.subject.behaviour import kept_generators, seed_all

@@ -210,7 +210,7 @@ class TrialServer(ForkServer):
         self._oom_kills_before = oom_kills()
         Path(environment["TMPDIR"]).mkdir(exist_ok=True)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # type: ignore[call-overload]  # process_group: Python 3.11, as all with torch
                 python(_BOOT, str(fd)),
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,

@@ -10,7 +10,8 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+
+from typing_extensions import Self
 
 from togi.core.errors import SubjectError, TrialServerError
 from togi.core.quantities import plural

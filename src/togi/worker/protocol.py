@@ -16,9 +16,10 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field
+from typing_extensions import Self
 
 from togi.core.errors import SubjectError, TogiError, error_class
 from togi.core.records import Facts, Machine, Recipe, Record, Request, Scalar

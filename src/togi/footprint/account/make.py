@@ -12,9 +12,10 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from types import TracebackType
-from typing import Self, final
+from typing import final
 
 from torch import nn
+from typing_extensions import Self
 
 from togi.core.errors import TogiError
 from togi.core.quantities import size

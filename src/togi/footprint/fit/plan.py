@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from pydantic import PrivateAttr, ValidationError
+from typing_extensions import Self
 
 from togi.core.errors import FitError, nearest
 from togi.core.quantities import first_line, milliseconds, plural, size

@@ -5,9 +5,9 @@ No torch is needed to read them.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import final
 
+from togi.core.backports import StrEnum
 from togi.core.records import Record
 
 CUT, ONE, ANY = "cut", "1", "any"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
+from togi.core.backports import StrEnum
 from togi.core.records import SCHEMA_VERSION, Record
 
 

@@ -30,9 +30,15 @@ _OWNERS = {
     Kind.DATALOADER: "torch.utils.data.DataLoader",
     Kind.NDARRAY: "numpy.ndarray",
 }
-FRAMEWORKS = ("torch", "lightning", "transformers", "timm", "diffusers", "accelerat")
+_FRAMEWORKS = ("torch", "lightning", "transformers", "timm", "diffusers", "accelerat")
 _TRAINING = (".backward(", ".zero_grad(", ".eval()")
 """What a file that is given its models and batches does with them, without a word of torch."""
+_SIGNS = tuple(sign.encode() for sign in (*_FRAMEWORKS, *_TRAINING))
+
+
+def concerns_torch(data: bytes) -> bool:
+    """Whether a file of these bytes has anything to do with PyTorch; where not, no rule finds anything in it."""
+    return any(sign in data for sign in _SIGNS)
 
 
 class Source:
@@ -43,8 +49,8 @@ class Source:
         self.text = text
         self.tree = tree
         self.hot_functions = frozenset(hot)
-        self.uses_torch = any(name in text for name in (*FRAMEWORKS, *_TRAINING))
-        """Whether anything of PyTorch is mentioned at all. Where not, every value is unknown and nothing is hot."""
+        self.uses_torch = concerns_torch(text.encode(errors="replace"))
+        """Where not, every value is unknown and nothing is hot."""
 
     @classmethod
     def parse(cls, text: str, path: str = "<unknown>", *, hot: Iterable[str] = ()) -> Source:

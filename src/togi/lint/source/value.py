@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from operator import attrgetter
 from typing import Any
+
+from togi.core.backports import StrEnum
 
 
 class Kind(StrEnum):

@@ -13,10 +13,11 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from togi.lint.trace.cuda_semantics import READ, TO_DEVICE, TO_HOST, record_transfer
 from togi.lint.trace.placement import CPU, CUDA, device_of, is_pinned, on_cuda, pin, place, place_storage

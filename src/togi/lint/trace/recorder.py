@@ -183,7 +183,7 @@ def _characters(path: str, line: int, width: int) -> int:
 @functools.lru_cache(maxsize=4096)
 def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None, int | None, int | None]:
     """``(line, end line, column, end column)`` of one instruction; lines from 1, columns in bytes from 0."""
-    positions = list(code.co_positions())
+    positions = list(code.co_positions())  # type: ignore[attr-defined]  # Python 3.11, as all with torch
     index = instruction // 2
     return positions[index] if 0 <= index < len(positions) else (None, None, None, None)
 

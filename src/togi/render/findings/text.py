@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from togi.core.printable import one_line, printable
 from togi.core.quantities import plural
-from togi.core.records import Scalar
+from togi.core.record import Scalar
 from togi.lint.finding import CheckResult, Finding, Note, Problem, Table
 from togi.lint.notebooks import SUFFIX, read_notebook
 from togi.lint.source_text import decode, decode_exactly

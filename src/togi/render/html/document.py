@@ -72,4 +72,4 @@ def _visible(value: Any) -> Any:
 
 
 def _asset(name: str) -> str:
-    return files("togi.render.html").joinpath("assets", name).read_text(encoding="utf-8")
+    return files("togi.render.html").joinpath(f"assets/{name}").read_text(encoding="utf-8")

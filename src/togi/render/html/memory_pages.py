@@ -9,10 +9,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
+from togi.core.backports import StrEnum
 from togi.core.quantities import size
 from togi.footprint.account.record import Account, Category, Holding
 from togi.footprint.fit.result import FitResult

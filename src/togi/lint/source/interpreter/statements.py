@@ -30,7 +30,8 @@ from togi.lint.source.value import (
 
 _PASSES = 3
 """Turns of a loop that are interpreted, at most."""
-_BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.Match)
+_TRIES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))  # the second: Python 3.11
+_BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, *_TRIES, ast.Match)
 """Statements that copy all that is known."""
 _FOREIGN = (
     "sklearn.",
@@ -332,8 +333,7 @@ _HANDLERS: Mapping[type[ast.stmt], Callable[[State, Any], None]] = {
     ast.While: _while,
     ast.Break: _break,
     ast.Continue: _continue,
-    ast.Try: _try,
-    ast.TryStar: _try,
+    **dict.fromkeys(_TRIES, _try),
     ast.With: _with,
     ast.AsyncWith: _with,
     ast.Match: _match,

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 
 from togi.core.caches import cache_folder, private
+from togi.core.plain_files import sha256_of
 
 _MOST_BYTES = 4 << 30
 _LONGEST_S = 86_400.0
@@ -81,8 +82,7 @@ def built_here(options: dict[str, str]) -> str:
 def _key(model: Path, built_as: str) -> str:
     digest = hashlib.sha256(built_as.encode())
     for file in sorted(path for path in model.parent.iterdir() if path.name.startswith(model.name)):
-        with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
+        digest.update(sha256_of(file).encode())
     return digest.hexdigest()[:32]
 
 

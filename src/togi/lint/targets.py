@@ -1,4 +1,4 @@
-"""``togi check``: tells paths and subjects apart, and checks both."""
+"""Tells what ``togi check`` is to read, paths, from what it is to run, subjects."""
 
 from __future__ import annotations
 
@@ -8,32 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from togi.core.errors import TogiError, nearest
-from togi.lint.check_paths import check_paths
 from togi.lint.files import MODEL
-from togi.lint.finding import CheckResult
-from togi.lint.settings import Overrides, SubjectOptions
 
 _LOCATOR = re.compile(r"[^:]{2,}:[^\\/].*", re.DOTALL)
 """``name:name``, and not a drive's letter with a path."""
-
-
-def check_targets(
-    targets: Sequence[str | Path], given: Overrides, options: SubjectOptions, *, cache: bool = True
-) -> CheckResult:
-    """Source rules on paths, module and trace rules on subjects. Raises TogiError for what does not exist."""
-    paths, subjects = paths_and_subjects([str(target) for target in targets])
-    return with_subjects(check_paths(paths, given, cache=cache), subjects, given, options, cache=cache)
-
-
-def with_subjects(
-    result: CheckResult, subjects: Sequence[str], given: Overrides, options: SubjectOptions, *, cache: bool = True
-) -> CheckResult:
-    """``result`` joined with what is found in ``subjects``."""
-    for subject in subjects:
-        from togi.lint.check_subject import check_subject
-
-        result = result.joined(check_subject(subject, given, options, cache=cache))
-    return result
 
 
 def paths_and_subjects(targets: Sequence[str], named: Sequence[str] = ()) -> tuple[list[str], list[str]]:
