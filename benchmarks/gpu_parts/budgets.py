@@ -64,11 +64,15 @@ def predicted(name: str, train: bool, device: str) -> tuple[bool, str]:
     return right, figure if right else f"{figure}; {compared(found, account)}"
 
 
+_TOLD = (Category.WORKSPACE, Category.TEMPORARY)
+"""What differs from device to device, told by operation."""
+
+
 def compared(found: Prediction, account: Account) -> str:
     """What was alive at both peaks, to tell which of it was not foreseen."""
     measured: Counter[str] = Counter()
     for one in account.holdings:
-        measured[f"{one.category} of {one.op}" if one.category == Category.WORKSPACE else one.category] += one.bytes
+        measured[f"{one.category} of {one.op}" if one.category in _TOLD else one.category] += one.bytes
     foreseen = {str(category): size for category, size in found.by_category.items()}
     parts = [f"{name} {size / MIB:.1f}" for name, size in measured.most_common() if size > 0.1 * MIB]
     others = [f"{name} {size / MIB:.1f}" for name, size in foreseen.items() if size > 0.1 * MIB]
