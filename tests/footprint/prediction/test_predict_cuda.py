@@ -106,6 +106,7 @@ def test_order_of_what_is_said(name: str, train: bool) -> None:
     assert sum(found.by_category.values()) == found.peak_bytes
     assert min(found.by_category.values()) > 0
     assert any("Not yet proven on a device" in note for note in found.notes)
+    assert any("CUDNN_CONV_WSCAP_DBG" in note for note in found.notes) == (name == "convolutions")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
         peak=moment_of(call, recorder),
         by_category=by_category(recorder, call, allocated[1]),
         seconds=time.perf_counter() - started,
-        notes=(*step.notes, *_notes(kernels), *recorder.notes),
+        notes=(*step.notes, *_notes(kernels, recorder), *recorder.notes),
     )
 
 
@@ -134,7 +134,7 @@ def peaks(recorder: RunRecorder, level: Workspaces, reserve_bytes: int = 0) -> t
 def _take_workspace(allocator: CachingAllocator, call: OperationCall, level: Workspaces) -> None:
     """Until the next operation for a convolution; for good, once per thread, for a matrix product."""
     allocator.free("workspace")
-    name = call.func.name().partition(".")[0]
+    name = _name(call)
     if name in _CONVOLUTIONS:
         allocator.allocate("workspace", int(level.convolution_x * (call.read_bytes + call.made_bytes)))
     elif name in _MATMULS:
@@ -143,13 +143,27 @@ def _take_workspace(allocator: CachingAllocator, call: OperationCall, level: Wor
             allocator.allocate(thread, level.cublas_bytes)
 
 
-def _notes(kernels: CudaKernels) -> tuple[str, ...]:
+def _name(call: OperationCall) -> str:
+    name: str = call.func.name()
+    return name.partition(".")[0]
+
+
+_UNBOUNDED = (
+    "cuDNN may take more while a convolution runs than the two copies of its tensors in the range: torch sets no limit "
+    "to it, the variable CUDNN_CONV_WSCAP_DBG (in MiB) does. ResNet-50 on one image peaked at 292 MiB on an H100, where "
+    "155 MiB were the most foreseen."
+)
+
+
+def _notes(kernels: CudaKernels, recorder: RunRecorder) -> tuple[str, ...]:
     proven = day(PROVEN.part, "cuda", PROVEN.cuda)
     sources = "the ranges are built from the sources of torch, not from measurements on a GPU."
     notes = [f"Not yet proven on a device: {sources}"] if proven is None else []
     if kernels.attention:
         chosen = ", ".join(f"{name} ({count} calls)" for name, count in sorted(kernels.attention.items()))
         notes.append(f"Attention on compute capability 8.0 or above, over two runs: {chosen}.")
+    if any(_name(call) in _CONVOLUTIONS for call in recorder.calls):
+        notes.append(_UNBOUNDED)
     if kernels.reserve_bytes:
         notes.append("What cuDNN keeps of recurrent layers is a guess between half and double.")
     return tuple(notes)
