@@ -30,6 +30,7 @@ import json
 import os
 import platform
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -64,6 +65,8 @@ def main() -> int:
         for path in options.rows:
             publish(read_rows(path), options.docs)
         return 0
+    # a crash is told by its stack: the memory of a process that holds a device takes long to write
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "rows.jsonl"
     known = read_rows(path)

@@ -64,6 +64,7 @@ def test_a_part_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
     assert time.monotonic() - began < 20
     assert [row["result"] for row in rows] == ["pass", "fail"]
     assert rows[1]["figure"] == "ended at its limit of 5 s"
+    assert 'File "<string>", line 4 in <module>' in (tmp_path / "log").read_text(encoding="utf-8"), "where it hung"
     child = int((tmp_path / "pidFalse").read_text(encoding="utf-8"))
     while is_running(child):  # it lets go of its output a moment before it is gone
         assert time.monotonic() - began < 20
