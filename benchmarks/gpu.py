@@ -265,10 +265,10 @@ def run_part(job: Job, command: Sequence[str], limit_s: float, log: Path, cut: s
 
 
 def _end(group: int) -> None:
-    """Of a job at its limit: its processes say where they are, and end."""
-    for last in (signal.SIGABRT, signal.SIGKILL):
+    """Of a job at its limit: it says where it is, then those that it started do, and all end."""
+    for send, last in ((os.kill, signal.SIGABRT), (os.killpg, signal.SIGABRT), (os.killpg, signal.SIGKILL)):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, last)
+            send(group, last)
         time.sleep(_SAYING_S)
 
 
