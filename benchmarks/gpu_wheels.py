@@ -46,9 +46,10 @@ def main() -> int:
 
 
 def needed() -> list[str]:
-    """Togi's dependencies but torch and NumPy."""
+    """Togi's dependencies, with those of the extra ``torch``, but torch and NumPy."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [one for one in project["dependencies"] if not re.match(r"torch|numpy", one)]
+    found = [*project["dependencies"], *project["optional-dependencies"]["torch"]]
+    return [one for one in found if not re.match(r"torch|numpy", one)]
 
 
 if __name__ == "__main__":
