@@ -87,12 +87,12 @@ def test_every_cell_keeps_its_number_of_lines(cells: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON"),
-        ("{", "no JSON"),
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
         ("[]", "format 4"),
         ('{"worksheets": []}', "nbconvert"),
         ('{"cells": {}}', "format 4"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "is not JSON"),
     ],
 )
 def test_no_notebook(text: str, said: str) -> None:

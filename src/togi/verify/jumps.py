@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from togi.torch_internals.modes import DispatchObserver
-from togi.torch_internals.operators import bound_arguments, schema_of
+from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of
 
 _NEAR = 1e-12
 """Relative; a rounding of float32 is much larger, one of float64 smaller."""
@@ -50,7 +50,7 @@ class JumpObserver(DispatchObserver):
         self.constants: set[float | int] = set()
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if hasattr(operator, "_schema"):
+        if isinstance(operator, OpOverload):
             self._note(operator, bound_arguments(operator, args, kwargs))
         return operator(*args, **kwargs)
 
