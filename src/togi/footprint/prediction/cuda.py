@@ -150,8 +150,7 @@ def _name(call: OperationCall) -> str:
 
 _UNBOUNDED = (
     "cuDNN may take more while a convolution runs than the two copies of its tensors in the range: torch sets no limit "
-    "to it, the variable CUDNN_CONV_WSCAP_DBG (in MiB) does. ResNet-50 on one image peaked at 292 MiB on an H100, where "
-    "155 MiB were the most foreseen."
+    "to it, the variable CUDNN_CONV_WSCAP_DBG (in MiB) does."
 )
 
 
