@@ -619,8 +619,19 @@ def test_a_race_has_the_time_that_is_left_before_the_proof(monkeypatch: pytest.M
 @pytest.mark.parametrize("phases_s", [{}, {"measure": 62.0}], ids=["failed", "measured beside others"])
 def test_the_reference_tells_how_long_a_proof_takes(phases_s: dict[str, float]) -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 1.0, "build": 2.0, **phases_s}})
-    runner = SimpleNamespace(last=lambda _: before, ask_s=lambda: 2.0)
+    runner = SimpleNamespace(last=lambda _: before)
     assert StudyRunner.proof_s(runner) == PROOF_BUDGET_S + 3.0 + 2.0  # type: ignore[arg-type]
+
+
+def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
+    """Its start takes 3 s, and verifying it and what it falls back on 2 s each."""
+    before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 3.0, "verify": 2.0}})
+
+    def asked_s(left_s: float) -> float:
+        return StudyRunner.ask_s(SimpleNamespace(last=lambda _: before, left_s=lambda: left_s))  # type: ignore[arg-type]
+
+    needed_s = PROOF_BUDGET_S + 3.0 + 2 * 2.0
+    assert [asked_s(needed_s + more_s) for more_s in (100.0, 5.0, -5.0)] == [8.0, 5.0, 2.0]
 
 
 @pytest.mark.parametrize(("verify_s", "ask_s"), [(0.01, 2.0), (1.0, 4.0), (60.0, 10.0)])
@@ -628,7 +639,8 @@ def test_values_beyond_the_samples_are_asked_for_longer_where_the_original_is_sl
     verify_s: float, ask_s: float
 ) -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"verify": verify_s}})
-    assert StudyRunner.ask_s(SimpleNamespace(last=lambda _: before)) == ask_s  # type: ignore[arg-type]
+    runner = SimpleNamespace(last=lambda _: before, left_s=lambda: math.inf)
+    assert StudyRunner.ask_s(runner) == ask_s  # type: ignore[arg-type]
 
 
 def test_another_run_of_the_same_study_keeps_its_artifact(tmp_path: Path) -> None:

@@ -65,9 +65,9 @@ _TRIAL_SHARE, _HANGS_X = 0.5, 3.0
 _CLOCK_S = 0.1
 """A wait that was over by so much less ended by its limit."""
 PROOF_BUDGET_S = 5.0
+"""For timing what was saved."""
 _LEAST_ASKED_S, _ASKED_X = 2.0, 4.0
 """Values beyond the samples are some forty calls of the original, and verification about ten."""
-"""For timing what was saved."""
 
 
 @final
@@ -301,20 +301,15 @@ class StudyRunner:
         return _LEAST_PASSES * (self.facts.latency_ms or 0.0) * 1e-3
 
     def proof_s(self) -> float:
-        """About how long it takes to prove what was saved: to start and verify it, as the reference was, and to time
-        it."""
+        """About how long it takes to prove what was saved, with values beyond the samples."""
         reference = self.last(REFERENCE_RECIPE)
-        if reference is None:
-            return PROOF_BUDGET_S
-        # its turns next to others count as "measure" too
-        as_reference_s = sum(took_s for phase, took_s in reference.phases_s.items() if phase != "measure")
-        return PROOF_BUDGET_S + as_reference_s + self.ask_s()
+        return _unasked_proof_s(reference) + _wanted_ask_s(reference)
 
     def ask_s(self) -> float:
-        """How long what is saved is asked for values beyond the samples, by what verifying the original took."""
+        """How long what is saved is asked for values beyond the samples: no longer than the rest of its proof leaves,
+        since narrow bounds are better than no artifact."""
         reference = self.last(REFERENCE_RECIPE)
-        verify_s = 0.0 if reference is None else reference.phases_s.get("verify", 0.0)
-        return min(ASKED_S, max(_LEAST_ASKED_S, _ASKED_X * verify_s))
+        return min(_wanted_ask_s(reference), max(_LEAST_ASKED_S, self.left_s() - _unasked_proof_s(reference)))
 
     def explore_s(self, *, race: bool = True) -> float:
         """Seconds left for trials: the study's limit less what the proof, and the race, will take."""
@@ -582,3 +577,17 @@ class StudyRunner:
 def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:
     """The budget, or what enough rounds for an interval take, if that is more: a slow model needs its time."""
     return max(budget_s, min(_LONGEST_S, _ROUNDS * sum(running.turn_s for running in runners)))
+
+
+def _unasked_proof_s(reference: Trial | None) -> float:
+    """To start and verify what was saved, as the reference was, what it falls back on too, and to time it."""
+    phases_s = {} if reference is None else reference.phases_s
+    # its turns next to others count as "measure" too
+    as_reference_s = sum(took_s for phase, took_s in phases_s.items() if phase != "measure")
+    return PROOF_BUDGET_S + as_reference_s + phases_s.get("verify", 0.0)
+
+
+def _wanted_ask_s(reference: Trial | None) -> float:
+    """By what verifying the original took."""
+    verify_s = 0.0 if reference is None else reference.phases_s.get("verify", 0.0)
+    return min(ASKED_S, max(_LEAST_ASKED_S, _ASKED_X * verify_s))
