@@ -619,7 +619,7 @@ def test_a_race_has_the_time_that_is_left_before_the_proof(monkeypatch: pytest.M
 @pytest.mark.parametrize("phases_s", [{}, {"measure": 62.0}], ids=["failed", "measured beside others"])
 def test_the_reference_tells_how_long_a_proof_takes(phases_s: dict[str, float]) -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 1.0, "build": 2.0, **phases_s}})
-    runner = SimpleNamespace(last=lambda _: before)
+    runner = SimpleNamespace(last=lambda _: before, limit_s=None)
     assert StudyRunner.proof_s(runner) == PROOF_BUDGET_S + 3.0 + 2.0  # type: ignore[arg-type]
 
 
@@ -628,18 +628,29 @@ def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 3.0, "verify": 2.0}})
 
     def asked_s(left_s: float) -> float:
-        return StudyRunner.ask_s(SimpleNamespace(last=lambda _: before, left_s=lambda: left_s))  # type: ignore[arg-type]
+        runner = SimpleNamespace(last=lambda _: before, left_s=lambda: left_s, limit_s=None)
+        return StudyRunner.ask_s(runner)  # type: ignore[arg-type]
 
     needed_s = PROOF_BUDGET_S + 3.0 + 2 * 2.0
     assert [asked_s(needed_s + more_s) for more_s in (100.0, 5.0, -5.0)] == [8.0, 5.0, 2.0]
 
 
-@pytest.mark.parametrize(("verify_s", "ask_s"), [(0.01, 2.0), (1.0, 4.0), (60.0, 10.0)])
-def test_values_beyond_the_samples_are_asked_for_longer_where_the_original_is_slow(
-    verify_s: float, ask_s: float
+@pytest.mark.parametrize(
+    ("verify_s", "limit_s", "ask_s"),
+    [
+        (0.01, None, 2.0),
+        (1.0, None, 4.0),
+        (60.0, None, 10.0),
+        (60.0, 600.0, 10.0),
+        (60.0, 100.0, 8.0),
+        (60.0, 1.0, 2.0),
+    ],
+)
+def test_values_beyond_the_samples_are_asked_for_longer_where_the_original_is_slow_and_the_limit_long(
+    verify_s: float, limit_s: float | None, ask_s: float
 ) -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"verify": verify_s}})
-    runner = SimpleNamespace(last=lambda _: before, left_s=lambda: math.inf)
+    runner = SimpleNamespace(last=lambda _: before, left_s=lambda: math.inf, limit_s=limit_s)
     assert StudyRunner.ask_s(runner) == ask_s  # type: ignore[arg-type]
 
 

@@ -68,6 +68,8 @@ PROOF_BUDGET_S = 5.0
 """For timing what was saved."""
 _LEAST_ASKED_S, _ASKED_X = 2.0, 4.0
 """Values beyond the samples are some forty calls of the original, and verification about ten."""
+_ASKED_SHARE = 0.08
+"""Of a study's limit, which asking them takes from what could be tried."""
 
 
 @final
@@ -303,13 +305,14 @@ class StudyRunner:
     def proof_s(self) -> float:
         """About how long it takes to prove what was saved, with values beyond the samples."""
         reference = self.last(REFERENCE_RECIPE)
-        return _unasked_proof_s(reference) + _wanted_ask_s(reference)
+        return _unasked_proof_s(reference) + _wanted_ask_s(reference, self.limit_s)
 
     def ask_s(self) -> float:
         """How long what is saved is asked for values beyond the samples: no longer than the rest of its proof leaves,
         since narrow bounds are better than no artifact."""
         reference = self.last(REFERENCE_RECIPE)
-        return min(_wanted_ask_s(reference), max(_LEAST_ASKED_S, self.left_s() - _unasked_proof_s(reference)))
+        left_s = self.left_s() - _unasked_proof_s(reference)
+        return min(_wanted_ask_s(reference, self.limit_s), max(_LEAST_ASKED_S, left_s))
 
     def explore_s(self, *, race: bool = True) -> float:
         """Seconds left for trials: the study's limit less what the proof, and the race, will take."""
@@ -587,7 +590,8 @@ def _unasked_proof_s(reference: Trial | None) -> float:
     return PROOF_BUDGET_S + as_reference_s + phases_s.get("verify", 0.0)
 
 
-def _wanted_ask_s(reference: Trial | None) -> float:
-    """By what verifying the original took."""
+def _wanted_ask_s(reference: Trial | None, limit_s: float | None) -> float:
+    """By what verifying the original took, and by the study's limit."""
     verify_s = 0.0 if reference is None else reference.phases_s.get("verify", 0.0)
-    return min(ASKED_S, max(_LEAST_ASKED_S, _ASKED_X * verify_s))
+    most_s = ASKED_S if limit_s is None else min(ASKED_S, _ASKED_SHARE * limit_s)
+    return max(_LEAST_ASKED_S, min(most_s, _ASKED_X * verify_s))
