@@ -318,7 +318,10 @@ class StudyRunner:
         """Seconds left for trials: the study's limit less what the proof, and the race, will take."""
         if self.limit_s is None:
             return math.inf
-        race_s = max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], self.limit_s * _RACE_SHARE)) if race else 0.0
+        least_s, most_s = _RACE_BUDGET_S
+        # in a short study values beyond the samples are asked at the cost of the race, not of trials
+        asked_s = _wanted_ask_s(self.last(REFERENCE_RECIPE), self.limit_s)
+        race_s = max(least_s, min(most_s, self.limit_s * _RACE_SHARE) - asked_s) if race else 0.0
         return self.left_s() - race_s - self.proof_s()
 
     def close(self) -> None:
