@@ -78,11 +78,10 @@ def _of_files(link: Link, stored: Callable[[Link], Call | None], ask: Ask, limit
     try:
         call = stored(link)
     except Exception as error:  # foreign code: what was exported may not load, or may raise
-        if is_out_of_memory(error):  # it stands beside the original and the program that it was made of
+        if is_out_of_memory(error):  # it stands next to the original and the program that it was made of
             return Reach((), notes=(f"no memory was left to ask the files of {link.engine}",)), ""
-        return Reach(
-            ()
-        ), f"what {link.engine} wrote does not answer the samples as the original does: {first_line(error)}"
+        wrong = f"what {link.engine} wrote does not answer the samples as the original does: {first_line(error)}"
+        return Reach(()), wrong
     reach = Reach(()) if call is None else ask(call, limit_s=limit_s)
     return reach, next(iter(reach.problems), "")
 

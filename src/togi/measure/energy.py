@@ -13,8 +13,6 @@ from togi.machine.nvml import energy_mj
 
 _FEWEST_STEPS = 2
 """Between the first and the last that is seen: one alone may be a late one."""
-
-
 _EVERY_NS = 2_000_000
 """Asking takes some hundredths of a millisecond, in which the device rests."""
 

@@ -27,7 +27,7 @@ def wait_for(device: str) -> Wait:
 def callers_on(count: int, device: str) -> Callers:
     """Callers, on a CUDA device with a stream each. What the calling thread has queued is done before their first
     request begins, and what they have queued before ``answer`` returns."""
-    if device != "cuda":
+    if not device.startswith("cuda"):
         return Callers(count)
     return Callers(count, enter=_on_a_stream_of_its_own, before=wait_for(device), after=wait_for_own_stream)
 
