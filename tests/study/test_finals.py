@@ -196,6 +196,25 @@ def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: 
     assert "(a neighbour came), so its time before that counts" in runner.notes[0]
 
 
+def test_a_proof_that_the_time_limit_cut_off_after_verification_leaves_the_time_as_it_was(tmp_path: Path) -> None:
+    before = trial(FAST, 3.0)
+    runner = Processes([before], {}, Settings())
+    proof = MagicMock(error=before.error)
+    proof.__enter__.return_value = proof
+    runner.pool = SimpleNamespace(start_artifact=lambda *_arguments, **_options: proof)
+    runner.accepted = lambda _running: (Outcome.OK, "")
+    proof.warm.side_effect = TrialEnded(
+        Ending(outcome=Outcome.TIMED_OUT, reason="late", stage="warm"), proof, cut_off=True
+    )
+    finals = Finals(runner, tmp_path)  # type: ignore[arg-type]
+    assert finals._prove(tmp_path, FAST, before).timing == before.timing
+    assert FAST in finals._one_at_a_time
+    assert "its time before that counts, and callers wait for each other" in runner.notes[0]
+    proof.warm.side_effect = TrialEnded(Ending(outcome=Outcome.TIMED_OUT, reason="hangs", stage="warm"), proof)
+    with pytest.raises(TrialEnded):
+        finals._prove(tmp_path, FAST, before)
+
+
 WRONG_AT_ONCE = AskedAtOnce(problems=("output is another when 2 call at once (it cannot serve threads)",))
 FAILS_AT_ONCE = AskedAtOnce(note="it fails when 2 call at once: one call at a time")
 
@@ -230,22 +249,21 @@ def test_what_is_wrong_only_where_several_call_is_not_proven(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "stage", "cut_off", "again"),
+    ("outcome", "stage", "again"),
     [
-        (Outcome.TIMED_OUT, AT_ONCE, False, True),
-        (Outcome.CRASHED, AT_ONCE, False, True),
-        (Outcome.TIMED_OUT, AT_ONCE, True, False),
-        (Outcome.TIMED_OUT, "verify", False, False),
-        (Outcome.WRONG, AT_ONCE, False, False),
+        (Outcome.TIMED_OUT, AT_ONCE, True),
+        (Outcome.CRASHED, AT_ONCE, True),
+        (Outcome.TIMED_OUT, "verify", False),
+        (Outcome.WRONG, AT_ONCE, False),
     ],
 )
 def test_what_hangs_where_two_call_is_proven_anew_with_callers_that_wait_for_each_other(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Outcome, stage: str, cut_off: bool, again: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Outcome, stage: str, again: bool
 ) -> None:
-    """And not what hangs elsewhere, or what the time limit cut off."""
+    """And not what hangs elsewhere."""
     before = trial(FAST, 3.0)
     runner = Processes([before], {}, Settings())
-    ended = TrialEnded(Ending(outcome=outcome, reason="it hangs", stage=stage), runner.warm(FAST), cut_off=cut_off)
+    ended = TrialEnded(Ending(outcome=outcome, reason="it hangs", stage=stage), runner.warm(FAST))
     started: list[MagicMock] = []
     written: list[tuple[Link, ...]] = []
 
@@ -620,26 +638,26 @@ def test_a_race_has_the_time_that_is_left_before_the_proof(monkeypatch: pytest.M
 def test_the_reference_tells_how_long_a_proof_takes(phases_s: dict[str, float]) -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 1.0, "build": 2.0, **phases_s}})
     runner = SimpleNamespace(last=lambda _: before, limit_s=None)
-    assert StudyRunner.proof_s(runner) == PROOF_BUDGET_S + 3.0 + 2.0  # type: ignore[arg-type]
+    assert StudyRunner.proof_s(runner) == PROOF_BUDGET_S + 2 * 3.0 + 2.0  # type: ignore[arg-type]
 
 
 def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
-    """Its start takes 3 s, and verifying it and what it falls back on 2 s each."""
+    """Its start takes 3 s and verifying it 2 s, what it falls back on the same."""
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 3.0, "verify": 2.0}})
 
     def asked_s(left_s: float) -> float:
         runner = SimpleNamespace(last=lambda _: before, left_s=lambda: left_s, limit_s=None)
         return StudyRunner.ask_s(runner)  # type: ignore[arg-type]
 
-    needed_s = PROOF_BUDGET_S + 3.0 + 2 * 2.0
-    assert [asked_s(needed_s + more_s) for more_s in (100.0, 5.0, -5.0)] == [8.0, 5.0, 2.0]
+    needed_s = PROOF_BUDGET_S + 2 * (3.0 + 2.0) + 2.0
+    assert [asked_s(needed_s + more_s) for more_s in (100.0, 5.0, -5.0)] == [10.0, 5.0, 2.0]
 
 
 @pytest.mark.parametrize(
     ("verify_s", "limit_s", "ask_s"),
     [
         (0.01, None, 2.0),
-        (1.0, None, 4.0),
+        (1.0, None, 8.0),
         (60.0, None, 10.0),
         (60.0, 600.0, 10.0),
         (60.0, 100.0, 8.0),

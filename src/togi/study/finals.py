@@ -367,36 +367,52 @@ class Finals:
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial) -> Trial:
         """Load the artifact in a fresh process, verify it, and measure its speed next to the original, and its memory.
-        The original itself is not timed again; what the machine disturbed does not count.
+        The original itself is not timed again; what the machine disturbed does not count, and what the time limit cut
+        off is left to its trial.
 
         Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
         """
-        runner = self.runner
         with self._loaded(folder, candidate) as loaded:
-            outcome, reason = runner.accepted(loaded)
-            timing = trial.timing
-            if candidate != REFERENCE_RECIPE:
-                runner.make_ready(loaded, folder)
-                timing = runner.time(loaded, runner.reference(), PROOF_BUDGET_S)
-                if doubt := runner.doubt(timing):  # what was saved is right; how fast it is, its trial tells
-                    timing, outcome, reason = trial.timing, trial.outcome, trial.reason
-                    runner.notes.append(
-                        f"{candidate.label} could not be timed again from its files ({doubt}), so its time before that "
-                        "counts."
-                    )
-                elif (trial.timing is not None and trial.outcome is Outcome.OK) and (
-                    candidate in runner.composed  # its trial ran from these files too
-                    or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
-                ):
-                    timing = together(trial.timing, timing)
-            else:
-                loaded.warm(limit_s=0.0)
-            if timing is not None and timing.start_ms is None:
-                timing = timing.model_copy(update={"start_ms": loaded.start_ms})
-            found: dict[str, object] = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint()}
-            if candidate != REFERENCE_RECIPE and runner.facts.callers == 1:  # else verification had them all
-                found["notes"] = (*trial.notes, *self._for_callers(loaded, folder, candidate, trial))
-            return trial.model_copy(update={**found, "outcome": outcome, "reason": reason})
+            try:
+                return self._measured_again(loaded, folder, candidate, trial)
+            except TrialEnded as ended:
+                if not ended.cut_off or candidate == REFERENCE_RECIPE or candidate in self.runner.composed:
+                    raise
+            # It is right, loaded from its files: how fast it is, its trial tells.
+            if self.runner.facts.callers == 1:
+                self._one_at_a_time.add(candidate)
+            self.runner.notes.append(
+                f"The time limit was over when {candidate.label} had been loaded from its files and verified: its time "
+                "before that counts, and callers wait for each other, since it was not asked by two at once."
+            )
+            return trial.model_copy(update={"error": loaded.error})
+
+    def _measured_again(self, loaded: RunningTrial, folder: Path, candidate: Recipe, trial: Trial) -> Trial:
+        runner = self.runner
+        outcome, reason = runner.accepted(loaded)
+        timing = trial.timing
+        if candidate != REFERENCE_RECIPE:
+            runner.make_ready(loaded, folder)
+            timing = runner.time(loaded, runner.reference(), PROOF_BUDGET_S)
+            if doubt := runner.doubt(timing):  # what was saved is right; how fast it is, its trial tells
+                timing, outcome, reason = trial.timing, trial.outcome, trial.reason
+                runner.notes.append(
+                    f"{candidate.label} could not be timed again from its files ({doubt}), so its time before that "
+                    "counts."
+                )
+            elif (trial.timing is not None and trial.outcome is Outcome.OK) and (
+                candidate in runner.composed  # its trial ran from these files too
+                or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
+            ):
+                timing = together(trial.timing, timing)
+        else:
+            loaded.warm(limit_s=0.0)
+        if timing is not None and timing.start_ms is None:
+            timing = timing.model_copy(update={"start_ms": loaded.start_ms})
+        found: dict[str, object] = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint()}
+        if candidate != REFERENCE_RECIPE and runner.facts.callers == 1:  # else verification had them all
+            found["notes"] = (*trial.notes, *self._for_callers(loaded, folder, candidate, trial))
+        return trial.model_copy(update={**found, "outcome": outcome, "reason": reason})
 
 
 def _hangs(ended: TrialEnded | NoTimeLeft) -> bool:

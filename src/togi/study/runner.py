@@ -66,8 +66,9 @@ _CLOCK_S = 0.1
 """A wait that was over by so much less ended by its limit."""
 PROOF_BUDGET_S = 5.0
 """For timing what was saved."""
-_LEAST_ASKED_S, _ASKED_X = 2.0, 4.0
-"""Values beyond the samples are some forty calls of the original, and verification about ten."""
+_LEAST_ASKED_S, _ASKED_X = 2.0, 8.0
+"""Values beyond the samples are some fifteen calls of two programs and of the original, a few in float64 too;
+verification is about ten."""
 _ASKED_SHARE = 0.08
 """Of a study's limit, which asking them takes from what could be tried."""
 
@@ -586,11 +587,11 @@ def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:
 
 
 def _unasked_proof_s(reference: Trial | None) -> float:
-    """To start and verify what was saved, as the reference was, what it falls back on too, and to time it."""
+    """To start and verify what was saved and what it falls back on, each as the reference was, and to time it."""
     phases_s = {} if reference is None else reference.phases_s
     # its turns next to others count as "measure" too
     as_reference_s = sum(took_s for phase, took_s in phases_s.items() if phase != "measure")
-    return PROOF_BUDGET_S + as_reference_s + phases_s.get("verify", 0.0)
+    return PROOF_BUDGET_S + 2 * as_reference_s + phases_s.get("verify", 0.0)
 
 
 def _wanted_ask_s(reference: Trial | None, limit_s: float | None) -> float:
