@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from togi.lint.source.definitions import Callers
-from togi.lint.source.names import BUILTINS, Names
+from togi.lint.source.names import Names, is_of_python_or_torch
+from togi.lint.source.syntax import arguments_of
 from togi.lint.source.tree import FUNCTIONS, Scope, Tree
 
 _OF_PROPERTIES = ("setter", "getter", "deleter")
-_OFF = ("torch.no_grad", "torch.inference_mode")
 
 
 def sets_grad(node: ast.AST, qualified: Callable[[ast.AST], str | None]) -> bool | None:
     """What the context manager, decorator or call ``node`` does to autograd: False for off, True for on, else None."""
-    call = node if isinstance(node, ast.Call) else None
-    name = qualified(call.func if call else node) or ""
-    if name in _OFF:
-        off = _constant(call)
-        return bool(off is False) if name == "torch.inference_mode" else False
+    arguments = arguments_of(node) if isinstance(node, ast.Call) else []
+    argument = arguments[0].value if arguments and isinstance(arguments[0], ast.Constant) else None
+    name = qualified(node.func if isinstance(node, ast.Call) else node) or ""
+    if name == "torch.inference_mode":
+        return argument is False
     if name == "torch.enable_grad":
         return True
     if name in ("torch.set_grad_enabled", "torch._C._set_grad_enabled"):
-        state = _constant(call)
-        return state if isinstance(state, bool) else None
+        return argument if isinstance(argument, bool) else None
     if name.rpartition(".")[2] in ("no_grad", "inference_mode") and not name.startswith(("tensorflow", "paddle")):
         return False
     return None
-
-
-def _constant(call: ast.Call | None) -> object:
-    if call is None:
-        return None
-    first = [*call.args, *(keyword.value for keyword in call.keywords)][:1]
-    return first[0].value if first and isinstance(first[0], ast.Constant) else None
 
 
 class Autograd:
@@ -61,9 +53,9 @@ class Autograd:
     def _state(self, above: ast.AST, child: ast.AST) -> bool | None:
         if isinstance(above, ast.With | ast.AsyncWith) and isinstance(child, ast.stmt):
             states = [self._sets(item.context_expr) for item in above.items]
-            told = next((state for state in reversed(states) if state is not None), None)
+            state = next((state for state in reversed(states) if state is not None), None)
             contexts = [item.context_expr for item in above.items if item.optional_vars is None]
-            return told if told is not None else self._undecidable(above, contexts)
+            return state if state is not None else self._undecidable(above, contexts)
         body = getattr(above, "body", None)
         if isinstance(child, ast.stmt) and isinstance(body, list) and child in body:
             for statement in reversed(body[: body.index(child)]):
@@ -72,9 +64,9 @@ class Autograd:
                     if state is not None:
                         return state
         if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef) and isinstance(child, ast.stmt):
-            states = [self._sets(one) for one in above.decorator_list]
-            told = next((state for state in states if state is not None), None)
-            return told if told is not None else self._undecidable(above, above.decorator_list)
+            states = map(self._sets, above.decorator_list)
+            state = next((state for state in states if state is not None), None)
+            return state if state is not None else self._undecidable(above, above.decorator_list)
         return None
 
     def _undecidable(self, region: ast.AST, around: Sequence[ast.expr]) -> bool | None:
@@ -82,41 +74,34 @@ class Autograd:
 
         None where they surely do not: those of PyTorch and of Python itself, and where ``region`` computes gradients.
         """
-        opaque = any(self._may_switch_off(one) for one in around)
-        computes = (
-            one for one in self._tree.walk(region, ast.Attribute) if one.attr in ("backward", "manual_backward")
-        )
-        return False if opaque and not any(computes) else None
+        if not any(map(self._may_switch_off, around)):
+            return None
+        attributes = self._tree.walk(region, ast.Attribute)
+        computes = any(attribute.attr in ("backward", "manual_backward") for attribute in attributes)
+        return None if computes else False
 
     def _may_switch_off(self, node: ast.expr) -> bool:
         scope = self._tree.scope(node)
         func = node.func if isinstance(node, ast.Call) else node
-        name = self._names.qualified(func, scope) or ""
-        if name in BUILTINS or name.partition(".")[0] in (*sys.stdlib_module_names, "torch"):
+        if is_of_python_or_torch(self._names.qualified(func, scope) or ""):
             return False
         if isinstance(func, ast.Attribute) and func.attr in _OF_PROPERTIES:
             return False
-        for binding in self._defined(func, scope):
-            inside = self._tree.walk(binding, ast.Name, ast.Attribute, ast.Call)
-            return any(self._sets(one) is False for one in inside)
-        given = self._assigned(node, scope)
-        return not given or any(self._may_switch_off(one) for one in given)
+        for binding in self._names.bindings(func.id, scope) if isinstance(func, ast.Name) else ():
+            if isinstance(binding, ast.FunctionDef | ast.ClassDef):
+                inside = self._tree.walk(binding, ast.Name, ast.Attribute, ast.Call)
+                return any(self._sets(part) is False for part in inside)
+        choices = self._assigned(node, scope) if isinstance(node, ast.Name) else []
+        return not choices or any(map(self._may_switch_off, choices))
 
-    def _defined(self, func: ast.expr, scope: Scope) -> list[ast.AST]:
-        """The function or class of this file that ``func`` names."""
-        holder = self._names.holder(func.id, scope) if isinstance(func, ast.Name) else None
-        bindings = holder.bindings[func.id] if holder is not None and isinstance(func, ast.Name) else []
-        return [one for one in bindings if isinstance(one, ast.FunctionDef | ast.ClassDef)]
-
-    def _assigned(self, node: ast.expr, scope: Scope) -> list[ast.expr]:
-        """What the name ``node`` was given, each side of a choice: ``context = autocast() if cuda else other()``."""
-        holder = self._names.holder(node.id, scope) if isinstance(node, ast.Name) else None
-        bindings = holder.bindings[node.id] if holder is not None and isinstance(node, ast.Name) else []
-        made = [self._tree.parents.get(one) for one in bindings]
-        if not all(isinstance(one, ast.Assign) and one.value is not node for one in made):
+    def _assigned(self, name: ast.Name, scope: Scope) -> list[ast.expr]:
+        """What ``name`` was given, each side of a choice: ``context = autocast() if cuda else other()``."""
+        statements = [self._tree.parents.get(binding) for binding in self._names.bindings(name.id, scope)]
+        values = [one.value for one in statements if isinstance(one, ast.Assign) and one.value is not name]
+        if len(values) < len(statements):
             return []
-        values = [one.value for one in made if isinstance(one, ast.Assign)]
-        return [side for one in values for side in ([one.body, one.orelse] if isinstance(one, ast.IfExp) else [one])]
+        sides = ([value.body, value.orelse] if isinstance(value, ast.IfExp) else [value] for value in values)
+        return list(chain.from_iterable(sides))
 
     def _switch(self, call: ast.Call) -> bool | None:
         name = self._names.qualified(call.func, self._tree.scope(call)) or ""
@@ -124,7 +109,7 @@ class Autograd:
 
     def _sets(self, node: ast.AST) -> bool | None:
         scope = self._tree.scope(node)
-        state = sets_grad(node, lambda one: self._names.qualified(one, scope))
+        state = sets_grad(node, lambda part: self._names.qualified(part, scope))
         name = self._names.qualified(node.func, scope) if isinstance(node, ast.Call) else None
         if state is None and name == "torch.set_grad_enabled":
             return False  # decided at run time: not for us to judge

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from togi.lint.source import torch_api
-from togi.lint.source.syntax import inserts_axis, is_pairwise, last_name
+from togi.lint.source.syntax import called_method, inserts_axis, is_pairwise, last_name
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _step(source: Source, statement: ast.stmt, sizes: dict[str, float]) -> Step:
             sizes[statement.targets[0].id] = size(source, value, sizes)
         return Step(statement, temporary, binds if not isinstance(statement, ast.AugAssign) else {}, reads)
     inner = source.walk(statement, ast.BinOp, ast.Call)
-    return Step(statement, max((size(source, one, sizes) for one in inner), default=0.0), {}, reads)
+    return Step(statement, max((size(source, part, sizes) for part in inner), default=0.0), {}, reads)
 
 
 def _expression(source: Source, node: ast.expr, sizes: Mapping[str, float]) -> tuple[float, float]:
@@ -97,15 +97,11 @@ def _expression(source: Source, node: ast.expr, sizes: Mapping[str, float]) -> t
         if isinstance(child, ast.keyword):
             child = child.value
         if isinstance(child, ast.expr):
-            needed, kept = _expression(source, child, sizes)
-            if (
-                own
-                and not kept
-                and isinstance(child, ast.BinOp)
-                and (inserts_axis(child.left) or inserts_axis(child.right))
-            ):
-                needed = kept = PAIRS_OF_NUMBERS  # area1[:, None] + area2, next to a result over pairs
-            highest, held = max(highest, held + needed), held + kept
+            needed, result = _expression(source, child, sizes)
+            spreads = isinstance(child, ast.BinOp) and (inserts_axis(child.left) or inserts_axis(child.right))
+            if own and spreads and not result:
+                needed = result = PAIRS_OF_NUMBERS  # area1[:, None] + area2, next to a result over pairs
+            highest, held = max(highest, held + needed), held + result
     if not allocates(node):
         return highest, held
     return max(highest, held + own), own
@@ -132,7 +128,7 @@ def size(source: Source, node: ast.expr, sizes: Mapping[str, float]) -> float:
     if isinstance(node, ast.UnaryOp):
         return size(source, node.operand, sizes)
     if isinstance(node, ast.Compare):
-        return max(size(source, one, sizes) for one in (node.left, *node.comparators)) / 4  # a byte for each float
+        return max(size(source, side, sizes) for side in (node.left, *node.comparators)) / 4  # a byte for each float
     if isinstance(node, ast.BinOp):
         if isinstance(node.op, ast.MatMult):
             return PAIRS_OF_NUMBERS if _is_transposed(node.right) else 0.0
@@ -148,22 +144,22 @@ def _of_call(source: Source, node: ast.Call, sizes: Mapping[str, float]) -> floa
         return PAIRS_OF_NUMBERS
     if name in _JOINING:
         return 0.0
-    value = source.value(node)
-    if value.kind is not Kind.TENSOR:
+    if source.value(node).kind is not Kind.TENSOR:
         return 0.0
-    given = [*node.args]
+    args = [*node.args]
     if isinstance(func, ast.Attribute) and source.value(func.value).kind is Kind.TENSOR:
-        given.insert(0, func.value)
-    given = [part for one in given for part in (one.elts if isinstance(one, ast.List | ast.Tuple) else [one])]
-    largest = max((size(source, one, sizes) for one in given), default=0.0)
-    if name in ("expand", "repeat", "tile") and given and inserts_axis(given[0]):
+        args.insert(0, func.value)
+    operands = [part for arg in args for part in (arg.elts if isinstance(arg, ast.List | ast.Tuple) else [arg])]
+    largest = max((size(source, operand, sizes) for operand in operands), default=0.0)
+    if name in ("expand", "repeat", "tile") and operands and inserts_axis(operands[0]):
         return PAIRS
-    if name in ("mm", "bmm", "matmul") and len(given) == 2 and _is_transposed(given[1]):
+    if name in ("mm", "bmm", "matmul") and len(operands) == 2 and _is_transposed(operands[1]):
         return PAIRS_OF_NUMBERS
-    pairs = len(given) >= 2 and _pairs(source, node, given[0], given[1])
+    pairs = len(operands) >= 2 and _pairs(source, node, operands[0], operands[1])
     if pairs and name in ("max", "min", "maximum", "minimum", "sub", "add", "mul", "div", "pow", "where", "logaddexp"):
         return PAIRS
-    if name in torch_api.REDUCTIONS and len(given) + len(node.keywords) > 1 and not _two_tensors(source, given):
+    two_tensors = len(operands) > 1 and source.value(operands[1]).kind is Kind.TENSOR
+    if name in torch_api.REDUCTIONS and len(operands) + len(node.keywords) > 1 and not two_tensors:
         return _narrower(largest)
     changes = name.rstrip("_") in torch_api.CONTRACTING or name in _PICKING
     return largest if name in _VIEWS or (torch_api.returns_tensor(f"torch.{name}") and not changes) else 0.0
@@ -173,12 +169,7 @@ def _is_transposed(node: ast.expr) -> bool:
     """``y.T``, ``y.transpose(-1, -2)``: with it a product pairs rows with rows."""
     if isinstance(node, ast.Attribute):
         return node.attr in ("T", "mT")
-    func = node.func if isinstance(node, ast.Call) else None
-    return isinstance(func, ast.Attribute) and func.attr in ("t", "transpose", "mT")
-
-
-def _two_tensors(source: Source, given: Sequence[ast.expr]) -> bool:
-    return len(given) > 1 and source.value(given[1]).kind is Kind.TENSOR
+    return called_method(node) in ("t", "transpose", "mT")
 
 
 def _pairs(source: Source, node: ast.expr, left: ast.expr, right: ast.expr) -> bool:
@@ -203,7 +194,7 @@ def takes_one_row(source: Source, function: ast.FunctionDef, depth: int = _DEPTH
 
 def _hands_one_row(source: Source, site: ast.Call, depth: int) -> bool:
     around = source.function(site)
-    if any(_is_one_row(one) or _is_bound_to_one_row(source, one, around) for one in site.args):
+    if any(_is_one_row(arg) or _is_bound_to_one_row(source, arg, around) for arg in site.args):
         return True
     return isinstance(around, ast.FunctionDef) and depth > 0 and takes_one_row(source, around, depth - 1)
 
@@ -211,12 +202,12 @@ def _hands_one_row(source: Source, site: ast.Call, depth: int) -> bool:
 def _is_bound_to_one_row(source: Source, node: ast.expr, around: ast.AST | None) -> bool:
     if not isinstance(node, ast.Name) or around is None:
         return False
-    bound = [
-        one.value
-        for one in source.walk(around, ast.Assign)
-        if any(ast.unparse(target) == node.id for target in one.targets)
+    values = [
+        statement.value
+        for statement in source.walk(around, ast.Assign)
+        if any(ast.unparse(target) == node.id for target in statement.targets)
     ]
-    return bool(bound) and all(_is_one_row(one) for one in bound)
+    return bool(values) and all(map(_is_one_row, values))
 
 
 def _is_one_row(node: ast.expr) -> bool:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from togi.lint.source.loaders import assigned
-from togi.lint.source.syntax import last_name, position
+from togi.lint.source.syntax import arguments_of, last_name
+from togi.lint.source.tree import block_of
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -83,15 +84,15 @@ def names_new(source: Source, old: Iterable[str], last: Iterable[str]) -> NewWay
     def new(node: ast.AST) -> bool:
         if not isinstance(node, ast.Name | ast.Attribute) or last_name(node) not in ends:
             return False
-        name = source.names.qualified(node, source.scope(node))
-        return name is not None and name not in olds
+        name = source.dotted(node)
+        return bool(name) and name not in olds
 
     return new
 
 
 def gives(keyword: str) -> NewWay:
     """A call that is given ``keyword``."""
-    return lambda node: isinstance(node, ast.Call) and any(one.arg == keyword for one in node.keywords)
+    return lambda node: isinstance(node, ast.Call) and any(given.arg == keyword for given in node.keywords)
 
 
 def _chooses(source: Source, above: ast.AST, child: ast.AST, new_way: NewWay | None, asks: Asks) -> bool:
@@ -101,7 +102,8 @@ def _chooses(source: Source, above: ast.AST, child: ast.AST, new_way: NewWay | N
             any(map(_catches, above.handlers)) or (bool(above.handlers) and _elsewhere(source, parts, child, new_way))
         )
     if isinstance(above, ast.FunctionDef | ast.ClassDef):  # skipif(torch.__version__ < ...)
-        return any(_tells_version(source, one) for one in above.decorator_list if isinstance(one, ast.Call))
+        calls = (decorator for decorator in above.decorator_list if isinstance(decorator, ast.Call))
+        return any(_tells_version(source, call) for call in calls)
     if isinstance(above, ast.With):
         return child in above.body and any(_suppresses(source, item.context_expr) for item in above.items)
     if isinstance(above, ast.If | ast.IfExp):
@@ -116,15 +118,9 @@ def _elsewhere(source: Source, sides: Iterable[Sequence[ast.AST]], child: ast.AS
     """Whether a side without ``child`` does the same in the new way."""
     if new_way is None:
         return False
-    inside = _holds(child)
-    others = (one for side in sides if not any(inside(part) for part in side) for one in side)
-    return any(new_way(node) for one in others for node in source.walk(one))
-
-
-def _holds(child: ast.AST) -> Callable[[ast.AST], bool]:
-    """A handler stands between a ``try`` and its statements."""
-    parts = child.body if isinstance(child, ast.ExceptHandler) else [child]
-    return lambda node: node in parts
+    own = child.body if isinstance(child, ast.ExceptHandler) else [child]  # a handler stands between try and statements
+    elsewhere = (statement for side in sides if not any(part in own for part in side) for statement in side)
+    return any(new_way(node) for statement in elsewhere for node in source.walk(statement))
 
 
 def _asks(source: Source, test: ast.AST) -> bool:
@@ -138,7 +134,7 @@ def _tells_version(source: Source, test: ast.AST, depth: int = _DEPTH) -> bool:
     text = ast.unparse(test)
     if any(word in text.lower() for word in _OF_LIBRARIES) or _FLAG.search(text):
         return True
-    return depth > 0 and any(_is_flag(source, one, depth) for one in _operands(test))
+    return depth > 0 and any(_is_flag(source, operand, depth) for operand in _operands(test))
 
 
 def _operands(test: ast.AST) -> Iterator[ast.expr]:
@@ -173,50 +169,45 @@ def _is_flag(source: Source, node: ast.expr, depth: int) -> bool:
 def _given_to(source: Source, flag: ast.expr) -> Iterator[ast.expr]:
     """What was assigned to a name or an attribute, also of a class, also with others: ``major, minor = ...``."""
     yield from assigned(source, flag)
-    scopes = [source.names.holder(flag.id, source.scope(flag))] if isinstance(flag, ast.Name) else []
+    bindings = source.bindings(flag)
     if isinstance(flag, ast.Attribute):
-        scopes = [scope for node, scope in source.index.scopes.items() if isinstance(node, ast.ClassDef)]
-    for scope in scopes:
-        for binding in scope.bindings.get(last_name(flag), ()) if scope is not None else ():
-            above = source.parent(binding)
-            statement = source.parent(above) if isinstance(above, ast.Tuple) else above
-            if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
-                yield statement.value
+        classes = [scope for node, scope in source.index.scopes.items() if isinstance(node, ast.ClassDef)]
+        bindings = [binding for scope in classes for binding in scope.bindings.get(flag.attr, ())]
+    for binding in bindings:
+        above = source.parent(binding)
+        statement = source.parent(above) if isinstance(above, ast.Tuple) else above
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            yield statement.value
 
 
 def _call_asks(source: Source, call: ast.Call, depth: int) -> bool:
     """``hasattr(torch, ...)``, ``at_least("2.4")``, ``has_new_amp()`` of this file."""
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    if any(isinstance(one, ast.Constant) and _VERSION.match(str(one.value)) for one in given if _is_text(one)):
+    constants = [argument for argument in arguments_of(call) if isinstance(argument, ast.Constant)]
+    if any(_VERSION.match(constant.value) for constant in constants if isinstance(constant.value, str)):
         return True
-    if isinstance(call.func, ast.Name) and call.func.id in (*_PROBES, "bool", "int") and call.args:
-        of_library = source.names.qualified(call.args[0], source.scope(call)) is not None
-        return (
-            of_library if call.func.id in _PROBES else any(_is_flag(source, one, depth) for one in _operands(given[0]))
-        )
+    func = last_name(call.func) if isinstance(call.func, ast.Name) and call.args else ""
+    if func in _PROBES:
+        return bool(source.dotted(call.args[0]))
+    if func in ("bool", "int"):
+        return any(_is_flag(source, operand, depth) for operand in _operands(call.args[0]))
     function = source.value(call.func).definition
     if not isinstance(function, ast.FunctionDef):
         return False
-    if any(any(map(_catches, one.handlers)) for one in source.walk(function, ast.Try)):
+    if any(map(_catches, source.walk(function, ast.ExceptHandler))):
         return True
-    returned = [one.value for one in source.walk(function, ast.Return) if one.value is not None]
-    return any(_tells_version(source, one, depth - 1) for one in returned)
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+    returned = [statement.value for statement in source.walk(function, ast.Return) if statement.value is not None]
+    return any(_tells_version(source, value, depth - 1) for value in returned)
 
 
 def _is_foreign_flag(source: Source, name: ast.Name) -> bool:
     """A constant of another file (``TORCH_2_4``), or one that was set while names were tried."""
-    holder = source.names.holder(name.id, source.scope(name))
-    bindings = holder.bindings[name.id] if holder is not None else []
-    if any(isinstance(one, ast.alias) for one in bindings):
+    bindings = source.bindings(name)
+    if any(isinstance(binding, ast.alias) for binding in bindings):
         return name.id.isupper()
     return any(
-        isinstance(above, ast.Try) and any(_catches(handler) for handler in above.handlers)
-        for one in bindings
-        for above in _statements_around(source, one)
+        isinstance(above, ast.Try) and any(map(_catches, above.handlers))
+        for binding in bindings
+        for above in _statements_around(source, binding)
     )
 
 
@@ -247,8 +238,9 @@ def _after_test(source: Source, node: ast.AST, new_way: NewWay | None, asks: Ask
     """Below ``if version < ...: return`` (or raise), or ``assert hasattr(...)``, in a block that holds ``node``."""
     child = node
     for above in source.ancestors(node):
-        block = next((block for block in _blocks(above) if child in block), [])
-        if any(_ends_here(source, statement, new_way, asks) for statement in _before(block, child)):
+        block = block_of(above, child)
+        before = block[: block.index(child)] if isinstance(child, ast.stmt) and block else ()
+        if any(_ends_here(source, statement, new_way, asks) for statement in before):
             return True
         if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
             return False
@@ -256,22 +248,14 @@ def _after_test(source: Source, node: ast.AST, new_way: NewWay | None, asks: Ask
     return False
 
 
-def _before(block: list[ast.stmt], child: ast.AST) -> list[ast.stmt]:
-    return [one for one in block if position(one) < position(child)] if child in block else []
-
-
-def _blocks(node: ast.AST) -> Iterable[list[ast.stmt]]:
-    return (block for name in ("body", "orelse", "finalbody") if isinstance(block := getattr(node, name, None), list))
-
-
 def _ends_here(source: Source, statement: ast.stmt, new_way: NewWay | None, asks: Asks) -> bool:
     if isinstance(statement, ast.Assert):
         return asks(source, statement.test)
-    if isinstance(statement, ast.Try):
-        leaves = isinstance(statement.body[-1], ast.Return)
-        return leaves and (
-            any(map(_catches, statement.handlers)) or _elsewhere(source, [statement.body], statement, new_way)
-        )
-    if not isinstance(statement, ast.If) or not isinstance(statement.body[-1], ast.Return | ast.Raise | ast.Continue):
-        return False
-    return asks(source, statement.test) or _elsewhere(source, [statement.body], statement, new_way)
+    match statement:
+        case ast.Try(body=[*_, ast.Return()]):
+            chooses = any(map(_catches, statement.handlers))
+        case ast.If(body=[*_, ast.Return() | ast.Raise() | ast.Continue()]):
+            chooses = asks(source, statement.test)
+        case _:
+            return False
+    return chooses or _elsewhere(source, [statement.body], statement, new_way)

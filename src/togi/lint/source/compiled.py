@@ -36,15 +36,14 @@ def is_compile(source: Source, node: ast.expr | None) -> bool:
 
 def compilation(source: Source, callee: ast.expr) -> ast.expr | None:
     """The decorator or the call of ``torch.compile`` that made what ``callee`` names, or None."""
-    if isinstance(callee, ast.Name) and (holder := source.names.holder(callee.id, source.scope(callee))):
-        for binding in holder.bindings[callee.id]:
-            if isinstance(binding, ast.FunctionDef):
-                return next((one for one in binding.decorator_list if is_compile(source, one)), None)
+    for binding in source.bindings(callee):
+        if isinstance(binding, ast.FunctionDef):
+            return next((decorator for decorator in binding.decorator_list if is_compile(source, decorator)), None)
     in_place = _compiled_in_place(source, callee)
     if in_place is not None:
         return in_place
-    made = assigned(source, callee)
-    return next((one for one in made if isinstance(one, ast.Call) and one.args and is_compile(source, one)), None)
+    calls = (value for value in assigned(source, callee) if isinstance(value, ast.Call) and value.args)
+    return next((call for call in calls if is_compile(source, call)), None)
 
 
 def _compiled_in_place(source: Source, callee: ast.expr) -> ast.Call | None:
@@ -52,11 +51,9 @@ def _compiled_in_place(source: Source, callee: ast.expr) -> ast.Call | None:
     if ".compile(" not in source.text or source.value(callee).kind is not Kind.MODULE:
         return None
     name = ast.unparse(callee)
-    for call in source.nodes(ast.Call):
-        assert isinstance(call, ast.Call)
-        func = call.func
-        compiles = isinstance(func, ast.Attribute) and func.attr == "compile"
-        if compiles and isinstance(func, ast.Attribute) and ast.unparse(func.value) == name:
+    for method in source.index.attributes.get("compile", ()):
+        call = source.parent(method)
+        if isinstance(call, ast.Call) and call.func is method and ast.unparse(method.value) == name:
             return call
     return None
 

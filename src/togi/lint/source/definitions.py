@@ -7,23 +7,13 @@ from collections import defaultdict
 from functools import cached_property
 
 from togi.lint.source.names import Names
+from togi.lint.source.syntax import argument
 from togi.lint.source.tree import Function, Tree
 
-_MODULE_BASES = frozenset(
-    [
-        "torch.nn.Module",
-        "lightning.LightningModule",
-        "pytorch_lightning.LightningModule",
-        "lightning.pytorch.LightningModule",
-        "torch.jit.ScriptModule",
-        "transformers.PreTrainedModel",
-        "diffusers.ModelMixin",
-    ]
-)
+Named = ast.FunctionDef | ast.AsyncFunctionDef
 _MODULE_SUFFIXES = ("Module", "PreTrainedModel", "ModelMixin")
-_DATASET_SUFFIXES = ("Dataset", "IterableDataset", "Sampler", "BatchSampler")
-
-
+_DATASET_SUFFIXES = ("Dataset", "Sampler")
+_AUTOGRAD_FUNCTIONS = frozenset(["torch.autograd.Function", "torch.autograd.function.Function"])
 _PLAIN_BASES = frozenset(["object", "abc.ABC", "typing.Generic", "Generic", "typing.Protocol", "enum.Enum"])
 
 
@@ -35,7 +25,7 @@ class Classes:
         self._names = names
         self._modules: dict[ast.ClassDef, bool] = {}
         self._bases: dict[ast.ClassDef, list[ast.ClassDef]] = {}
-        self._methods: dict[ast.ClassDef, dict[str, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self._methods: dict[ast.ClassDef, dict[str, Named]] = {}
 
     @cached_property
     def _by_name(self) -> dict[str, ast.ClassDef]:
@@ -44,14 +34,14 @@ class Classes:
     @cached_property
     def assigned(self) -> dict[ast.ClassDef, dict[str, list[ast.AST]]]:
         """Functions that store each ``self.NAME``, by class and name."""
-        found: dict[ast.ClassDef, dict[str, list[ast.AST]]] = defaultdict(lambda: defaultdict(list))
+        functions: dict[ast.ClassDef, dict[str, list[ast.AST]]] = defaultdict(lambda: defaultdict(list))
         for node in self._tree.nodes(ast.Attribute):
             if isinstance(node, ast.Attribute) and type(node.ctx) is ast.Store and isinstance(node.value, ast.Name):
                 function = self._tree.function(node) if node.value.id == "self" else None
                 owner = self._tree.class_of(function) if function else None
-                if owner is not None and function is not None and function not in found[owner][node.attr]:
-                    found[owner][node.attr].append(function)
-        return found
+                if owner is not None and function is not None and function not in functions[owner][node.attr]:
+                    functions[owner][node.attr].append(function)
+        return functions
 
     def base_names(self, node: ast.ClassDef) -> list[str]:
         """Qualified names of the direct bases; for those of this file their bare name."""
@@ -65,21 +55,21 @@ class Classes:
     def bases(self, node: ast.ClassDef) -> list[ast.ClassDef]:
         """Direct bases defined in this file."""
         if node not in self._bases:
-            found = [self._by_name.get(name) for name in self.base_names(node)]
-            self._bases[node] = [base for base in found if base is not None and base is not node]
+            bases = [self._by_name.get(name) for name in self.base_names(node)]
+            self._bases[node] = [base for base in bases if base is not None and base is not node]
         return self._bases[node]
 
     def foreign_bases(self, node: ast.ClassDef) -> list[str]:
         """Bases, direct or not, that this file does not define."""
-        names = [name for one in self.lineage(node) for name in self.base_names(one)]
+        names = [name for base in self.lineage(node) for name in self.base_names(base)]
         return [name for name in names if name not in self._by_name and name not in _PLAIN_BASES]
 
     def lineage(self, node: ast.ClassDef) -> list[ast.ClassDef]:
         """``node`` and its bases in this file, nearest first."""
-        found = [node]
-        for one in found:
-            found += [base for base in self.bases(one) if base not in found]
-        return found
+        lineage = [node]
+        for ancestor in lineage:
+            lineage += [base for base in self.bases(ancestor) if base not in lineage]
+        return lineage
 
     def is_module(self, node: ast.ClassDef) -> bool:
         """It derives from ``nn.Module``: directly, through a class of this file, or through an imported class whose
@@ -91,9 +81,7 @@ class Classes:
 
     def _derives_from_module(self, node: ast.ClassDef) -> bool:
         names = [name for name in self.base_names(node) if name]
-        if any(name in _MODULE_BASES or name.startswith("torch.nn.") for name in names):
-            return True
-        if any(self.is_module(base) for base in self.bases(node)):
+        if any(name.startswith("torch.nn.") for name in names) or any(map(self.is_module, self.bases(node))):
             return True
         foreign = [name for name in names if name not in self._by_name and name != "object"]
         if any(name.endswith(_MODULE_SUFFIXES) and not name.startswith("torch.autograd") for name in foreign):
@@ -108,30 +96,20 @@ class Classes:
         return any(name.endswith(_DATASET_SUFFIXES) for name in names) or (own and not self.is_module(node))
 
     def is_autograd_function(self, node: ast.ClassDef) -> bool:
-        return any(
-            name in ("torch.autograd.Function", "torch.autograd.function.Function") for name in self.base_names(node)
-        )
+        return not _AUTOGRAD_FUNCTIONS.isdisjoint(self.base_names(node))
 
-    def methods(self, node: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    def methods(self, node: ast.ClassDef) -> dict[str, Named]:
         if node not in self._methods:
-            found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+            methods: dict[str, Named] = {}
             for statement in node.body:
-                inner = (
-                    [statement, *statement.body, *statement.orelse] if isinstance(statement, ast.If) else [statement]
-                )
-                found.update({m.name: m for m in inner if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)})
-            self._methods[node] = found
+                branches = [*statement.body, *statement.orelse] if isinstance(statement, ast.If) else [statement]
+                methods.update({m.name: m for m in branches if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)})
+            self._methods[node] = methods
         return self._methods[node]
 
-    def method(self, node: ast.ClassDef, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    def method(self, node: ast.ClassDef, name: str) -> Named | None:
         """The method called ``name``, own or inherited within this file."""
-        for one in self.lineage(node):
-            if name in self.methods(one):
-                return self.methods(one)[name]
-        return None
-
-
-Named = ast.FunctionDef | ast.AsyncFunctionDef
+        return next((self.methods(base)[name] for base in self.lineage(node) if name in self.methods(base)), None)
 
 
 class Callers:
@@ -145,14 +123,14 @@ class Callers:
 
     @cached_property
     def _by_name(self) -> dict[str, list[ast.Call]]:
-        found: dict[str, list[ast.Call]] = defaultdict(list)
+        calls: dict[str, list[ast.Call]] = defaultdict(list)
         for call in self._tree.nodes(ast.Call):
             assert isinstance(call, ast.Call)
             if isinstance(call.func, ast.Name):
-                found[call.func.id].append(call)
+                calls[call.func.id].append(call)
             elif isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name | ast.Call):
-                found[call.func.attr].append(call)
-        return found
+                calls[call.func.attr].append(call)
+        return calls
 
     def sites(self, function: Function) -> list[ast.Call]:
         """Calls of ``function`` in this file. None for lambdas."""
@@ -168,8 +146,7 @@ class Callers:
     def _of_function(self, call: ast.Call, function: Named, owner: ast.ClassDef | None) -> bool:
         if not isinstance(call.func, ast.Name):
             return False
-        holder = self._names.holder(function.name, self._tree.scope(call))
-        return holder is not None and function in holder.bindings[function.name]
+        return function in self._names.bindings(function.name, self._tree.scope(call))
 
     def _of_method(self, call: ast.Call, function: Named, owner: ast.ClassDef | None) -> bool:
         if not isinstance(call.func, ast.Attribute) or owner is None:
@@ -177,15 +154,15 @@ class Callers:
         caller = self._tree.function(call)
         while isinstance(caller, ast.Lambda) or (caller is not None and self._tree.class_of(caller) is None):
             caller = self._tree.function(caller)
-        at = self._tree.class_of(caller) if caller is not None else None
+        calling = self._tree.class_of(caller) if caller is not None else None
         base = call.func.value
         if isinstance(base, ast.Name) and base.id not in ("self", "cls"):
             return base.id == owner.name
-        if at is None or not (isinstance(base, ast.Name) or _is_super(base)):
+        if calling is None or not (isinstance(base, ast.Name) or _is_super(base)):
             return False
         if _is_super(base):  # the next class in line, never the one that says super()
-            return at is not owner and owner in self._classes.lineage(at)
-        return at is owner or owner in self._classes.lineage(at) or at in self._classes.lineage(owner)
+            return calling is not owner and owner in self._classes.lineage(calling)
+        return owner in self._classes.lineage(calling) or calling in self._classes.lineage(owner)
 
 
 def _is_super(node: ast.AST) -> bool:
@@ -194,14 +171,6 @@ def _is_super(node: ast.AST) -> bool:
 
 def passed_argument(call: ast.Call, function: Named, name: str, *, method: bool) -> ast.expr | None:
     """The expression that ``call`` passes for the parameter ``name``; None where it passes none that can be seen."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    positional = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    if name not in positional:
-        return None
-    at = positional.index(name) - (1 if method else 0)
-    before = call.args[: at + 1]
-    if at < 0 or len(before) <= at or any(isinstance(one, ast.Starred) for one in before):
-        return None
-    return before[at]
+    positional = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+    position = positional.index(name) - method if name in positional else -1
+    return argument(call, name, position if position >= 0 else None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Edit
 from togi.lint.source.references import import_of
-from togi.lint.source.syntax import argument
+from togi.lint.source.syntax import argument, arguments_of, is_text, position
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -40,26 +40,27 @@ def add_argument(source: Source, call: ast.Call, text: str) -> Edit | None:
 
     None where a bare generator expression is the only argument, which takes no second one without parentheses.
     """
-    given: list[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords)]
+    arguments = arguments_of(call)
     tokens = [token for token in _tokens(source, call) if token.type not in _LAYOUT]
     last, closing = tokens[-2], tokens[-1]
-    if len(given) == 1 and isinstance(given[0], ast.GeneratorExp) and end(source, given[0]) == end(source, call):
+    only = arguments[0] if len(arguments) == 1 else None
+    if isinstance(only, ast.GeneratorExp) and end(source, only) == end(source, call):
         return None
-    if not given:
+    if not arguments:
         return insert(*_place(closing.start), text)
     separator = _separator(source, last if last.string != "," else tokens[-3], call)
     if last.string == ",":
         if separator == " ":
             return insert(*_place(last.end), f" {text}")
         line = last.end[0]
-        return insert(line, len(_lines(source)[line - 1]) + 1, f"{separator}{text},")
+        return insert(line, len(source.lines[line - 1]) + 1, f"{separator}{text},")
     return insert(*_place(last.end), f",{separator}{text}")
 
 
-def set_argument(source: Source, call: ast.Call, name: str, position: int, text: str) -> Edit | None:
+def set_argument(source: Source, call: ast.Call, name: str, at: int, text: str) -> Edit | None:
     """``text`` for the parameter: in place of what is given for it, else added by name as ``add_argument`` does."""
-    given = argument(call, name, position)
-    return replace(source, given, text) if given is not None else add_argument(source, call, f"{name}={text}")
+    value = argument(call, name, at)
+    return replace(source, value, text) if value is not None else add_argument(source, call, f"{name}={text}")
 
 
 def add_import(source: Source, module: str) -> Edit | None:
@@ -90,14 +91,10 @@ def text_of(source: Source, node: ast.expr) -> str:
     return ast.get_source_segment(source.text, node) or ast.unparse(node)
 
 
-def _lines(source: Source) -> list[str]:
-    return source.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-
-
 def _tokens(source: Source, call: ast.Call) -> Iterator[tokenize.TokenInfo]:
     """Tokens of a call, with lines and columns (from 0) of the file."""
     (line, column), (end_line, end_column) = start(source, call), end(source, call)
-    lines = _lines(source)[line - 1 : end_line]
+    lines = [*source.lines[line - 1 : end_line]]
     lines[-1] = lines[-1][: end_column - 1]
     lines[0] = " " * (column - 1) + lines[0][column - 1 :]
     # Parentheses keep the blanks before the call from being read as indentation.
@@ -112,21 +109,20 @@ def _tokens(source: Source, call: ast.Call) -> Iterator[tokenize.TokenInfo]:
 def _separator(source: Source, last: tokenize.TokenInfo, call: ast.Call) -> str:
     """What stands between two arguments here: a blank, or a line break with the last argument's indentation."""
     values: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-    latest = max(values, key=lambda value: (value.lineno, value.col_offset))
-    text = _lines(source)[latest.lineno - 1]
+    latest = max(values, key=position)
+    text = source.lines[latest.lineno - 1]
     indentation = text[: len(text) - len(text.lstrip())]
     owns_line = len(indentation.encode()) == latest.col_offset and latest.lineno != call.lineno
     return f"\n{indentation}" if owns_line and last.end[0] != call.end_lineno else " "
 
 
-def _place(position: tuple[int, int]) -> tuple[int, int]:
-    return position[0], position[1] + 1
+def _place(spot: tuple[int, int]) -> tuple[int, int]:
+    return spot[0], spot[1] + 1
 
 
 def _imports(node: ast.stmt, module: str) -> bool:
     return isinstance(node, ast.Import) and any(
-        (name.name == module and name.asname is None) or (name.asname is None and name.name.startswith(f"{module}."))
-        for name in node.names
+        alias.asname is None and f"{alias.name}.".startswith(f"{module}.") for alias in node.names
     )
 
 
@@ -140,8 +136,8 @@ def rename(source: Source, node: ast.Name | ast.Attribute, old: str, new: str) -
         return None
     if isinstance(node, ast.Attribute):
         return _attribute(source, node, old, new)
-    found = import_of(source, node, old)
-    return _imported(source, node, *found, new=new) if found else None
+    binding = import_of(source, node, old)
+    return _imported(source, node, *binding, new=new) if binding else None
 
 
 def rename_module(source: Source, statement: ast.ImportFrom, module: str) -> Edit | None:
@@ -154,7 +150,7 @@ def rename_module(source: Source, statement: ast.ImportFrom, module: str) -> Edi
         return None
     line, column = source.place(statement).line, source.place(statement).column + len("from ")
     old = statement.module or ""
-    if not _lines(source)[line - 1][column - 1 :].startswith(f"{old} "):
+    if not source.lines[line - 1][column - 1 :].startswith(f"{old} "):
         return None
     return Edit(line=line, column=column, end_line=line, end_column=column + len(old), text=module)
 
@@ -164,17 +160,16 @@ def _is_exported(source: Source, names: set[str]) -> bool:
     if PurePath(source.path).name == "__init__.py":
         return True
     listed = source.index.scopes[source.tree].bindings.get("__all__", [])
-    statements = (source.index.statement(one) for one in listed)
-    texts = {one.value for where in statements if where for one in source.walk(where, ast.Constant)}
+    statements = filter(None, map(source.index.statement, listed))
+    texts = {text.value for statement in statements for text in source.walk(statement, ast.Constant)}
     return not names.isdisjoint(texts)
 
 
 def _is_quoted(source: Source, old: str) -> bool:
     """Whether a string of the file is this name, or that of its module."""
     names = (old, old.rpartition(".")[0])
-    return any(
-        one.value in names and "." in one.value for one in source.nodes(ast.Constant) if isinstance(one.value, str)
-    )
+    texts = (constant.value for constant in source.nodes(ast.Constant) if is_text(constant))
+    return any(text in names and "." in text for text in texts)
 
 
 def _attribute(source: Source, node: ast.Attribute, old: str, new: str) -> tuple[Edit, ...] | None:
@@ -191,12 +186,9 @@ def _attribute(source: Source, node: ast.Attribute, old: str, new: str) -> tuple
     if text_of(source, node) != old or source.names.holder(root, source.scope(node)) is not None:
         return None
     import_ = add_import(source, root)
-    return (replace(source, node, new), import_) if import_ and _imports_first(source) else None
-
-
-def _imports_first(source: Source) -> bool:
-    """Whether the file has an import at its top, so that another one does not land above its docstring."""
-    return any(isinstance(node, ast.Import | ast.ImportFrom) for node in source.tree.body)
+    # Without an import at the top of the file another one would land above its docstring.
+    has_imports = any(isinstance(statement, ast.Import | ast.ImportFrom) for statement in source.tree.body)
+    return (replace(source, node, new), import_) if import_ and has_imports else None
 
 
 def _imported(

@@ -45,16 +45,14 @@ class Flow:
 
     def value(self, node: ast.AST) -> Value:
         """The value of the expression ``node``."""
-        found = self.values.get(node)
-        if found is not None:
-            return found
+        value = self.values.get(node)
+        if value is not None:
+            return value
         scope = self.tree.scope(node)
-        if isinstance(node, ast.Name) and (node.id in scope.bindings or node.id in scope.foreign):
-            settled = None
-        else:
+        if not isinstance(node, ast.Name) or not (node.id in scope.bindings or node.id in scope.foreign):
             settled = self.settled(node, scope)
-        if settled is not None:
-            return settled
+            if settled is not None:
+                return settled
         self.ensure(scope)
         return self.values.get(node, UNKNOWN)
 
@@ -119,8 +117,8 @@ class Flow:
         if defined is not None:
             return defined
         self.ensure(holder)
-        found = self.bound.get((holder, name), UNKNOWN)
-        return found if found.kind is not Kind.UNKNOWN else guessed(name)
+        value = self.bound.get((holder, name), UNKNOWN)
+        return value if value.kind is not Kind.UNKNOWN else guessed(name)
 
     def bind(self, scope: Scope, name: str, value: Value) -> None:
         key = (scope, name)
@@ -135,17 +133,14 @@ class Flow:
 
     def attribute(self, owner: ast.ClassDef, name: str) -> Value:
         """``self.NAME`` in methods of ``owner``: a method, or the join of what is assigned to it anywhere."""
-        for one in self.classes.lineage(owner):
-            found = self._own_attribute(one, name)
-            if found is not None:
-                return found
+        for base in self.classes.lineage(owner):
+            value = self._own_attribute(base, name)
+            if value is not None:
+                return value
         method = self.classes.method(owner, name)
-        if method is not None:
-            return self._method(method)
-        return UNKNOWN
-
-    def _method(self, method: ast.FunctionDef | ast.AsyncFunctionDef) -> Value:
-        if any(isinstance(one, ast.Name) and one.id == "property" for one in method.decorator_list):
+        if method is None:
+            return UNKNOWN
+        if any(isinstance(decorator, ast.Name) and decorator.id == "property" for decorator in method.decorator_list):
             return self.result(method)
         return Value(Kind.FUNCTION, definition=method)
 
@@ -155,12 +150,12 @@ class Flow:
             self.ensure(self.tree.scopes[init])
         for function in self.classes.assigned.get(owner, {}).get(name, ()):
             self.ensure(self.tree.scopes[function])
-        found = self.attributes.get((owner, name))
+        value = self.attributes.get((owner, name))
         scope = self.tree.scopes[owner]
-        if found is None and name in scope.bindings and name not in self.classes.methods(owner):
+        if value is None and name in scope.bindings and name not in self.classes.methods(owner):
             self.ensure(scope)
-            found = self.bound.get((scope, name))
-        return found
+            value = self.bound.get((scope, name))
+        return value
 
     def instance(self, owner: ast.ClassDef) -> Value:
         """An instance of a class of this file (``self``)."""

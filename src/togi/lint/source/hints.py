@@ -1,47 +1,66 @@
-"""Reads names and type annotations as abstract values."""
+"""Names and type annotations, read as abstract values."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from togi.lint.source import torch_api
-from togi.lint.source.value import NONE, NUMBER, UNKNOWN, Kind, Value
+from togi.lint.source.syntax import is_constant, is_text
+from togi.lint.source.value import ARRAY, NONE, NUMBER, STRING, UNKNOWN, Evidence, Kind, Value, list_of, tuple_of
 
-_MODELS = re.compile(
-    r"^_?((\w+_)?(model|net|network|backbone|encoder|decoder|discriminator|generator|classifier|unet|vae|teacher|student|policy|actor|critic)"
-    r"|netG|netD|net_g|net_d|ddp_model|model_ema|ema_model)$"
+PASSING_ON = frozenset(["tqdm", "trange", "track", "islice", "cycle", "prange", "progress_bar"])
+"""Functions of libraries that give what they are given, item by item."""
+
+_SUGGESTED = (
+    (
+        re.compile(r"^_?((\w+_)?(criterion|loss_fn|loss_func|lossfn|loss_function)|criterion_\w+)$", re.IGNORECASE),
+        Value(
+            Kind.MODULE,
+            certain=False,
+            qualified="torch.nn.modules.loss",
+            evidence=Evidence(note="is named like a loss"),
+        ),
+    ),
+    (
+        re.compile(
+            r"^_?((\w+_)?(model|net|network|backbone|encoder|decoder|discriminator|generator|classifier|unet|vae|teacher"
+            r"|student|policy|actor|critic)|netG|netD|net_g|net_d|model_ema)$"
+        ),
+        Value(Kind.MODULE, certain=False, evidence=Evidence(note="is named like a model")),
+    ),
+    (
+        re.compile(r"^_?((\w+_)?(optimizer|optim)|opt|optimizer\w*|opt_[gd])$", re.IGNORECASE),
+        Value(Kind.OPTIMIZER, certain=False, evidence=Evidence(note="is named like an optimizer")),
+    ),
+    (
+        re.compile(
+            r"^_?((\w+_)?(dataloader|data_loader|loader)|(train|val|valid|test|eval|trn|tst)_?(dl|iter)|loader_\w+)$",
+            re.IGNORECASE,
+        ),
+        Value(Kind.DATALOADER, certain=False, evidence=Evidence(note="is named like a DataLoader")),
+    ),
+    (re.compile(r"^_?((\w+_)?device)$", re.IGNORECASE), Value(Kind.DEVICE, certain=False)),
+    (
+        re.compile(
+            r"^_?(num_\w+|n_\w+|\w+_size|\w+_dim|\w+_steps|step|epoch|global_step|batch_idx|batch_index"
+            r"|max_\w+_len\w*|eps)$"
+        ),
+        Value(Kind.NUMBER, certain=False),
+    ),
 )
-_LOSSES = re.compile(r"^_?((\w+_)?(criterion|loss_fn|loss_func|lossfn|loss_function)|criterion_\w+)$", re.IGNORECASE)
-_OPTIMIZERS = re.compile(r"^_?((\w+_)?(optimizer|optim)|opt|optimizer\w*|opt_[gd])$", re.IGNORECASE)
-_LOADERS = re.compile(
-    r"^_?((\w+_)?(dataloader|data_loader|loader)|(train|val|valid|test|eval|trn|tst)_?(dl|iter)|loader_\w+)$",
-    re.IGNORECASE,
-)
+"""What names suggest, the first that fits."""
 _AMBIGUOUS = re.compile(r"(encoder|decoder|generator|classifier)$")
 """Names that other libraries' objects bear as well."""
-_DEVICES = re.compile(r"^_?((\w+_)?device)$", re.IGNORECASE)
-_NUMBERS = re.compile(
-    r"^_?(num_\w+|n_\w+|\w+_size|\w+_dim|\w+_steps|step|epoch|global_step|batch_idx|batch_index|max_\w+_len\w*|eps)$"
-)
 
 
+@functools.lru_cache(maxsize=4096)
 def guessed(name: str) -> Value:
     """The value that ``name`` suggests, not certain; UNKNOWN where it suggests none."""
-    if _LOSSES.match(name):
-        return Value(Kind.MODULE, qualified="torch.nn.modules.loss", certain=False, note="is named like a loss")
-    if _MODELS.match(name):
-        return Value(Kind.MODULE, certain=False, note="is named like a model")
-    if _OPTIMIZERS.match(name):
-        return Value(Kind.OPTIMIZER, certain=False, note="is named like an optimizer")
-    if _LOADERS.match(name):
-        return Value(Kind.DATALOADER, certain=False, note="is named like a DataLoader")
-    if _DEVICES.match(name):
-        return Value(Kind.DEVICE, certain=False)
-    if _NUMBERS.match(name):
-        return Value(Kind.NUMBER, certain=False)
-    return UNKNOWN
+    return next((value for pattern, value in _SUGGESTED if pattern.match(name)), UNKNOWN)
 
 
 def named(name: str) -> Value:
@@ -59,44 +78,57 @@ def named(name: str) -> Value:
 def guessed_result(name: str) -> Value:
     """The value that ``name`` suggests for what a call of something unknown returned, where names are clear enough."""
     value = guessed(name)
-    told = value.kind in (Kind.DATALOADER, Kind.OPTIMIZER) or (
-        value.kind is Kind.MODULE and not _AMBIGUOUS.search(name)
-    )
-    return value if told else UNKNOWN
+    if value.kind is Kind.MODULE and _AMBIGUOUS.search(name):
+        return UNKNOWN
+    return value if value.kind in (Kind.DATALOADER, Kind.OPTIMIZER, Kind.MODULE) else UNKNOWN
 
 
 _SEQUENCES = frozenset(
     """list set List Set Sequence Iterable Iterator Collection MutableSequence Generator frozenset FrozenSet""".split()
 )
 _MAPPINGS = frozenset(["dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict"])
-_NUMBER_TYPES = frozenset(["int", "float", "bool", "complex", "Number"])
+_PLAIN_TYPES = {
+    "str": STRING,
+    "bytes": STRING,
+    "torch.device": Value(Kind.DEVICE),
+    "torch.dtype": Value(Kind.DTYPE),
+    "torch.Size": Value(Kind.SHAPE),
+}
+_PLAIN_TYPES_BY_LAST_NAME = {
+    **dict.fromkeys(("int", "float", "bool", "complex", "Number"), NUMBER),
+    **dict.fromkeys(("Path", "PathLike"), STRING),
+    **dict.fromkeys(("ndarray", "ArrayLike", "NDArray"), ARRAY),
+    **dict.fromkeys((*_SEQUENCES, "tuple", "Tuple"), list_of(None)),
+    **dict.fromkeys(_MAPPINGS, Value(Kind.DICT)),
+}
 
 
 def annotated(node: ast.expr | None, qualified: Callable[[ast.AST], str | None]) -> Value:
     """The value that the annotation ``node`` promises; UNKNOWN where it promises nothing of interest."""
-    if node is None:
-        return UNKNOWN
-    if isinstance(node, ast.Constant):
-        return _constant(node, qualified)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _union([node.left, node.right], qualified)
-    if isinstance(node, ast.Subscript):
-        return _generic(node, qualified)
-    if isinstance(node, ast.Call):  # a type that is made: of a compiler for kernels, say
-        return Value(note="is annotated", origin=node)
-    return _plain(node, qualified)
+    match node:
+        case None:
+            return UNKNOWN
+        case ast.Constant():
+            return _constant(node, qualified)
+        case ast.BinOp(op=ast.BitOr()):
+            return _union([node.left, node.right], qualified)
+        case ast.Subscript():
+            return _generic(node, qualified)
+        case ast.Call():  # a type that is made: of a compiler for kernels, say
+            return Value(evidence=Evidence(node, "is annotated"))
+    return _type(node, qualified)
 
 
 def _constant(node: ast.Constant, qualified: Callable[[ast.AST], str | None]) -> Value:
     if node.value is None:
-        return Value(Kind.NONE)
+        return NONE
     if not isinstance(node.value, str):
         return UNKNOWN
     try:
-        inner = ast.parse(node.value, mode="eval").body
+        quoted = ast.parse(node.value, mode="eval").body
     except (SyntaxError, ValueError):
         return UNKNOWN
-    return annotated(inner, lambda one: qualified(one) or _text(one))
+    return annotated(quoted, lambda part: qualified(part) or _text(part))
 
 
 def _text(node: ast.AST) -> str | None:
@@ -107,37 +139,36 @@ def _generic(node: ast.Subscript, qualified: Callable[[ast.AST], str | None]) ->
     name = (qualified(node.value) or _text(node.value) or "").rpartition(".")[2]
     arguments = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
     if name == "Optional":
-        return annotated(arguments[0], qualified).but(optional=True)
+        return replace(annotated(arguments[0], qualified), optional=True)
     if name == "Union":
         return _union(arguments, qualified)
     if name in ("Annotated", "Final", "ClassVar", "Required", "NotRequired"):
         return annotated(arguments[0], qualified)
     if name in ("tuple", "Tuple"):
-        if len(arguments) == 2 and isinstance(arguments[1], ast.Constant) and arguments[1].value is ...:
-            return Value(Kind.LIST, element=annotated(arguments[0], qualified))
-        return Value(Kind.TUPLE, items=tuple(annotated(one, qualified) for one in arguments))
+        if len(arguments) == 2 and is_constant(arguments[1], ...):
+            return list_of(annotated(arguments[0], qualified))
+        return tuple_of(*(annotated(argument, qualified) for argument in arguments))
     if name in _SEQUENCES:
-        return Value(Kind.LIST, element=annotated(arguments[0], qualified))
+        return list_of(annotated(arguments[0], qualified))
     if name in _MAPPINGS:
         return Value(Kind.DICT, element=annotated(arguments[-1], qualified))
     if name == "Literal":
-        strings = all(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in arguments)
-        return Value(Kind.STRING if strings else Kind.NUMBER)
-    return _plain(node.value, qualified)
+        return STRING if all(map(is_text, arguments)) else NUMBER
+    return _type(node.value, qualified)
 
 
 def _union(parts: list[ast.expr], qualified: Callable[[ast.AST], str | None]) -> Value:
     values = [annotated(part, qualified) for part in parts]
-    some = [value for value in values if value.kind is not Kind.NONE]
-    if not some:
-        return Value(Kind.NONE)
-    optional = len(some) < len(values) or any(value.optional for value in some)
-    if len({value.kind for value in some}) == 1:
-        return some[0].but(optional=optional)
-    return Value(optional=optional, note="is annotated as a union")
+    present = [value for value in values if value.kind is not Kind.NONE]
+    if not present:
+        return NONE
+    optional = len(present) < len(values) or any(value.optional for value in present)
+    if len({value.kind for value in present}) == 1:
+        return replace(present[0], optional=optional)
+    return Value(optional=optional, evidence=Evidence(note="is annotated as a union"))
 
 
-def _plain(node: ast.AST, qualified: Callable[[ast.AST], str | None]) -> Value:
+def _type(node: ast.AST, qualified: Callable[[ast.AST], str | None]) -> Value:
     name = qualified(node) or _text(node)
     if name is None:
         return UNKNOWN
@@ -146,28 +177,14 @@ def _plain(node: ast.AST, qualified: Callable[[ast.AST], str | None]) -> Value:
         return Value(Kind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES[name])
     if last in ("Tensor", "FloatTensor", "LongTensor", "BoolTensor") and "tf" not in name:
         return Value(Kind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES.get(f"torch.{last}"))
-    if last in _NUMBER_TYPES:
-        return Value(Kind.NUMBER)
-    if name in ("str", "bytes") or last in ("Path", "PathLike"):
-        return Value(Kind.STRING)
-    if last in ("ndarray", "ArrayLike", "NDArray"):
-        return Value(Kind.NDARRAY)
-    if name == "torch.device":
-        return Value(Kind.DEVICE)
-    if name == "torch.dtype":
-        return Value(Kind.DTYPE)
-    if name == "torch.Size":
-        return Value(Kind.SHAPE)
+    plain = _PLAIN_TYPES.get(name) or _PLAIN_TYPES_BY_LAST_NAME.get(last)
+    if plain is not None:
+        return plain
     if last == "DataLoader":
         return Value(Kind.DATALOADER, qualified=name)
-    if name == "torch.nn.Module" or last in ("PreTrainedModel", "LightningModule", "ScriptModule"):
-        return Value(Kind.MODULE, qualified=name)
-    if name.startswith("torch.nn.") and last[:1].isupper():
+    of_torch = name.startswith("torch.nn.") and last[:1].isupper()
+    if of_torch or last in ("PreTrainedModel", "LightningModule", "ScriptModule"):
         return Value(Kind.MODULE, qualified=name)
     if last == "Optimizer" or name.startswith("torch.optim."):
         return Value(Kind.OPTIMIZER, qualified=name)
-    if last in _SEQUENCES or last in ("tuple", "Tuple"):
-        return Value(Kind.LIST)
-    if last in _MAPPINGS:
-        return Value(Kind.DICT)
-    return Value(note="is annotated", origin=node) if last[:1].isupper() else UNKNOWN
+    return Value(evidence=Evidence(node, "is annotated")) if last[:1].isupper() else UNKNOWN

@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from togi.lint.source.budget import INTERPRETED
-from togi.lint.source.cold_branches import fills_cache, rare_branch, returns_cached, runs_few_times
+from togi.lint.source.cold_branches import RareBranches, fills_cache, returns_cached, runs_few_times
 from togi.lint.source.definitions import Callers, Classes
 from togi.lint.source.flow import Flow
 from togi.lint.source.names import Names
 from togi.lint.source.syntax import last_name, position
-from togi.lint.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, Tree
-from togi.lint.source.value import Hot, Kind, Value, excerpt
+from togi.lint.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, Tree, block_of, repeats
+from togi.lint.source.value import Hot, Kind, excerpt, gives_batches
 
 STEPS = frozenset(
     """training_step validation_step test_step predict_step compute_loss train_step eval_step val_step
@@ -38,7 +38,7 @@ _PREPARATION = re.compile(
 """Files that prepare data, on the CPU by nature."""
 _PREPARING = re.compile(r"(Transform|Augment\w*|Processor|FeatureExtractor|Tokenizer|Collator)$")
 _CHECKS = re.compile(r"(check|assert|raise)")
-_BEFORE_AND_AFTER = re.compile(r"warm_?up", re.IGNORECASE)
+_WARM_UP = re.compile(r"warm_?up", re.IGNORECASE)
 
 
 _MAY_BE_RARE = {ast.Raise, ast.Assert, ast.ExceptHandler, ast.If, ast.IfExp, ast.BoolOp}
@@ -102,7 +102,7 @@ class Hotness:
                 return loops, above, False
             if self._is_rare(above, child):
                 return _RARE
-            if isinstance(above, LOOPS) and self._repeats(above, child):
+            if isinstance(above, LOOPS) and repeats(above, child):
                 loops.append(above)
             child = above
         if child not in self._ways:
@@ -115,7 +115,7 @@ class Hotness:
         once = False
         for above in self._tree.ancestors(child):
             if isinstance(child, ast.stmt):
-                block = _block(above, child)
+                block = block_of(above, child)
                 self._tree.budget.take(len(block) // 64)
                 if self._passed_over(block, child):
                     return _RARE
@@ -126,26 +126,19 @@ class Hotness:
             if self._is_rare(above, child):
                 return _RARE
             if isinstance(above, LOOPS):
-                if not once and self._repeats(above, child):
+                if not once and repeats(above, child):
                     loops.append(above)
                 once = False
             child = above
         return loops, None, False
 
-    def _repeats(self, loop: Loop, child: ast.AST) -> bool:
-        if isinstance(loop, ast.For | ast.AsyncFor | ast.While):
-            return child in loop.body or (isinstance(loop, ast.While) and child is loop.test)
-        return True
-
     def _is_rare(self, above: ast.AST, child: ast.AST) -> bool:
         if type(above) not in _MAY_BE_RARE:
             return False
-        if isinstance(above, ast.Raise):
+        if isinstance(above, ast.Raise | ast.ExceptHandler):
             return True
         if isinstance(above, ast.Assert):
             return child is above.msg
-        if isinstance(above, ast.ExceptHandler):
-            return True
         if isinstance(above, ast.If | ast.IfExp) and child is not above.test:
             rare = self._rare(above.test, above)
             body = above.body if isinstance(above.body, list) else [above.body]
@@ -153,30 +146,31 @@ class Hotness:
                 return rare is (child in body)
             if not isinstance(above, ast.If):
                 return child is above.body and fills_cache(self._tree, above)
-            if _fails(_block(above, child)):
+            if _fails(block_of(above, child)):
                 return True
             return child in above.body and (fills_cache(self._tree, above) or runs_few_times(self._tree, above))
         if isinstance(above, ast.BoolOp) and isinstance(above.op, ast.And):
             self._tree.budget.take(len(above.values))
             before = above.values[: above.values.index(child)] if child in above.values else []
-            return any(self._rare(one, above) is True for one in before)
+            return any(self._rare(condition, above) is True for condition in before)
         return False
 
     def _rare(self, test: ast.expr, at: ast.AST) -> bool | None:
         self._tree.budget.take(INTERPRETED)
         scope = self._tree.scope(at)
-        targets: set[str] = set()
+        counters: set[str] = set()
         for loop in self._tree.loops(at):
             if isinstance(loop, ast.For | ast.AsyncFor):
-                targets |= _counters(loop)
-        return rare_branch(self._tree, test, lambda node: self._names.qualified(node, scope), frozenset(targets))
+                counters |= _counters(loop)
+        branches = RareBranches(self._tree, lambda node: self._names.qualified(node, scope), frozenset(counters))
+        return branches.of(test)
 
     def _passed_over(self, block: Sequence[ast.stmt], child: ast.stmt) -> bool:
         """Whether an earlier statement of the block skips the rest most of the time: ``if step % n: continue``."""
         if not block:
             return False
         if block[0] not in self._skips:
-            self._skips[block[0]] = next((one for one in block if self._skips_rest(one, block)), None)
+            self._skips[block[0]] = next((s for s in block if self._skips_rest(s, block)), None)
         skip = self._skips[block[0]]
         return skip is not None and position(skip) < position(child)
 
@@ -265,8 +259,7 @@ class Hotness:
     def _loop(self, loop: Loop) -> str | None:
         iterated = iterated_by(loop)
         if iterated is not None:
-            named = self._tree.walk(iterated, ast.Name, ast.Attribute)
-            if any(_BEFORE_AND_AFTER.search(last_name(one)) for one in named):
+            if any(_WARM_UP.search(last_name(node)) for node in self._tree.walk(iterated, ast.Name, ast.Attribute)):
                 return None
             if gives_batches(self._flow.value(iterated)):
                 return f"it runs for every batch of {excerpt(iterated, 40)} (loop in line {loop.lineno})"
@@ -324,30 +317,12 @@ def iterated_by(loop: Loop) -> ast.expr | None:
     return loop.generators[0].iter if isinstance(loop, COMPREHENSIONS) else loop.iter
 
 
-def gives_batches(value: Value) -> bool:
-    """Whether iterating over ``value`` gives batches of a DataLoader, alone or next to a counter."""
-    if value.kind is Kind.DATALOADER:
-        return True
-    element = value.element
-    if element is None or value.kind is not Kind.LIST:
-        return False
-    return element.batch or any(item.batch for item in element.items or ())
-
-
 def _counters(loop: ast.For | ast.AsyncFor) -> set[str]:
     """Names that count the turns of ``loop``."""
     target = loop.target
     if isinstance(target, ast.Tuple) and isinstance(loop.iter, ast.Call) and target.elts:
         target = target.elts[0]
     return {target.id} if isinstance(target, ast.Name) else set()
-
-
-def _block(above: ast.AST, child: ast.AST) -> Sequence[ast.stmt]:
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(above, name, None)
-        if isinstance(block, list) and child in block:
-            return block
-    return ()
 
 
 def _fails(block: Sequence[ast.stmt]) -> bool:

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 from togi.lint.source.hints import guessed
 from togi.lint.source.hotness import STEPS
 from togi.lint.source.loaders import assigned
-from togi.lint.source.syntax import first_name, last_name
-from togi.lint.source.torch_api import SAME_MODULE
+from togi.lint.source.syntax import arguments_of, called_method, first_name, is_constant, last_name
+from togi.lint.source.torch_api import MODEL_LIBRARIES, SAME_MODULE
 from togi.lint.source.tree import COMPREHENSIONS, Function, Loop
 from togi.lint.source.value import Kind, Value
 
@@ -45,12 +45,12 @@ class Use:
 
 def uses_of_models(source: Source) -> tuple[Use, ...]:
     """Calls of models (not of layers inside of a module, not of losses) in places that do not train."""
-    if source not in _found:  # more than one rule asks
-        _found[source] = tuple(_uses_of_models(source))
-    return _found[source]
+    if source not in _uses:  # more than one rule asks
+        _uses[source] = tuple(_uses_of_models(source))
+    return _uses[source]
 
 
-_found: WeakKeyDictionary[Source, tuple[Use, ...]] = WeakKeyDictionary()
+_uses: WeakKeyDictionary[Source, tuple[Use, ...]] = WeakKeyDictionary()
 
 
 def _uses_of_models(source: Source) -> Iterator[Use]:
@@ -71,8 +71,7 @@ def _uses_of_models(source: Source) -> Iterator[Use]:
         loop = hot.loop if hot is not None else None
         if loop is not None and first_name(func) in _targets(source, loop):
             continue
-        around = _region(source, loop, function)
-        if not trains(source, around) and not _trained_later(source, loop, function):
+        if not trains(source, loop or function or source.tree) and not _trained_later(source, loop, function):
             yield Use(call, func, value, loop, function)  # type: ignore[arg-type]
 
 
@@ -86,8 +85,7 @@ def is_layer(value: Value) -> bool:
 
 def _is_function(func: ast.Name | ast.Attribute, value: Value) -> bool:
     """``f = torch.compile(g)`` of something unknown that is not named like a model."""
-    name = func.id if isinstance(func, ast.Name) else func.attr
-    return value.qualified == "torch.compile" and guessed(name).kind is not Kind.MODULE
+    return value.qualified == "torch.compile" and guessed(last_name(func)).kind is not Kind.MODULE
 
 
 def mode_calls(source: Source, region: ast.AST) -> Iterator[ast.Call]:
@@ -100,10 +98,10 @@ def mode_calls(source: Source, region: ast.AST) -> Iterator[ast.Call]:
 
 def sets_training(call: ast.Call) -> bool:
     """``model.train()``; not ``model.train(False)``, ``model.train(mode)``, ``trainer.train(data)``."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "train":
+    if called_method(call) != "train":
         return False
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return not given or (isinstance(given[0], ast.Constant) and given[0].value is True)
+    arguments = arguments_of(call)
+    return not arguments or is_constant(arguments[0], True)
 
 
 def set_to_eval(source: Source, use: Use) -> bool:
@@ -141,10 +139,6 @@ def _belongs_to_module(source: Source, function: Function | None) -> bool:
     return False
 
 
-def _region(source: Source, loop: ast.AST | None, function: Function | None) -> ast.AST:
-    return loop or function or source.tree
-
-
 def trains(source: Source, region: ast.AST) -> bool:
     """Whether something in ``region`` computes gradients or steps an optimizer."""
     for call in source.walk(region, ast.Call):
@@ -174,14 +168,13 @@ def _trained_later(source: Source, loop: ast.AST | None, function: Function | No
 def backward_calls(source: Source, region: ast.AST) -> Iterator[tuple[ast.Call, set[str]]]:
     """Calls of ``backward`` with the names from which they start."""
     for call in source.walk(region, ast.Call):
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward"):
-            names = {one.id for one in source.walk(call, ast.Name)}
-            yield call, names | {ast.unparse(one) for one in source.walk(call, ast.Attribute)}
+        if called_method(call) in ("backward", "manual_backward"):
+            yield call, set(map(ast.unparse, source.walk(call, ast.Name, ast.Attribute)))
 
 
 def _targets(source: Source, loop: ast.AST) -> set[str]:
     generators = loop.generators if isinstance(loop, COMPREHENSIONS) else [loop]
-    targets = [getattr(one, "target", None) for one in generators]
+    targets = [getattr(generator, "target", None) for generator in generators]
     return {node.id for target in targets if target is not None for node in source.walk(target, ast.Name)}
 
 
@@ -189,22 +182,14 @@ _LAYERS = re.compile(
     r"^torch\.nn\.(modules\.\w+\.)?(\w*Dropout\w*|\w*BatchNorm\w*|Transformer\w*|RReLU)$|"
     r"^torch\.nn\.functional\.\w*dropout\w*$"
 )
-_FAMILIES = (
-    "torchvision.models.",
-    "timm.create_model",
-    "torch.hub.load",
-    "segmentation_models_pytorch.",
-    "efficientnet",
-)
 
 
 def depends_on_mode(source: Source, value: Value) -> bool:
     """Whether the model, made in this file, has a layer with a training mode, as far as the file shows."""
-    if (value.qualified or "").startswith(_FAMILIES):
+    if (value.qualified or "").startswith(MODEL_LIBRARIES):
         return True
-    if isinstance(value.definition, ast.ClassDef):
-        return _holds_layer(source, value.definition, set())
-    return isinstance(value.origin, ast.Call) and _holds_layer(source, value.origin, set())
+    made = value.definition if isinstance(value.definition, ast.ClassDef) else value.evidence.origin
+    return isinstance(made, ast.ClassDef | ast.Call) and _holds_layer(source, made, set())
 
 
 def _holds_layer(source: Source, node: ast.AST, seen: set[ast.AST]) -> bool:
@@ -215,8 +200,8 @@ def _holds_layer(source: Source, node: ast.AST, seen: set[ast.AST]) -> bool:
         return True
     for call in source.walk(node, ast.Call):
         if not _without_effect(call):
-            name = source.names.qualified(call.func, source.scope(call)) or ""
-            if _LAYERS.match(name) or name.startswith(_FAMILIES):
+            name = source.dotted(call.func)
+            if _LAYERS.match(name) or name.startswith(MODEL_LIBRARIES):
                 return True
             made = source.value(call.func).definition
             if isinstance(made, ast.ClassDef) and _holds_layer(source, made, seen):
@@ -226,5 +211,5 @@ def _holds_layer(source: Source, node: ast.AST, seen: set[ast.AST]) -> bool:
 
 def _without_effect(call: ast.Call) -> bool:
     """``nn.Dropout(0.0)``."""
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value == 0
+    arguments = arguments_of(call)
+    return len(arguments) == 1 and is_constant(arguments[0], 0, 0.0)

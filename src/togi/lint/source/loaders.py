@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from togi.lint.source.hints import PASSING_ON
 from togi.lint.source.placement import cuda_names, mentions_cuda
 from togi.lint.source.references import uses
-from togi.lint.source.syntax import argument, last_name, unpacks
-from togi.lint.source.value import Kind
+from togi.lint.source.syntax import argument, arguments_of, called_method, first_name, last_name, unpacks
+from togi.lint.source.value import Kind, gives_batches, iterate
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
 
 LOADER = "torch.utils.data.DataLoader"
-_WRAPPERS = {"enumerate", "tqdm", "trange", "progress_bar", "track", "islice", "zip", "cycle", "iter"}
+_WRAPPERS = PASSING_ON | {"enumerate", "zip", "iter"}
 _IN_MEMORY = {"torch.utils.data.TensorDataset", "torch.utils.data.dataset.TensorDataset"}
 _LOOK = {"len", "isinstance", "print", "str", "repr", "id", "type", "next", "prepare"}
 
@@ -43,20 +44,15 @@ def in_memory(source: Source, call: ast.Call) -> bool:
 
 def assigned(source: Source, node: ast.expr) -> tuple[ast.expr, ...]:
     """What is assigned to this name in the scope that binds it, or to this attribute anywhere in the file."""
+    targets = source.bindings(node)
     if isinstance(node, ast.Attribute):
-        targets: list[ast.AST] = [
-            other
-            for other in source.nodes(ast.Attribute)
-            if other.attr == node.attr and isinstance(other.ctx, ast.Store)
-        ]
-    elif isinstance(node, ast.Name):
-        holder = source.names.holder(node.id, source.scope(node))
-        targets = [*holder.bindings[node.id]] if holder is not None else []
-    else:
-        return ()
-    found = (source.parent(target) for target in targets)
+        named_so = source.index.attributes.get(node.attr, [])
+        targets = [attribute for attribute in named_so if isinstance(attribute.ctx, ast.Store)]
+    statements = map(source.parent, targets)
     return tuple(
-        one.value for one in found if isinstance(one, ast.Assign | ast.AnnAssign | ast.NamedExpr) and one.value
+        statement.value
+        for statement in statements
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.NamedExpr) and statement.value
     )
 
 
@@ -73,19 +69,15 @@ def passes(source: Source) -> Iterator[tuple[ast.expr, ast.AST]]:
         if where is not None:
             yield unwrapped(loop.iter), where
     for call in source.nodes(ast.Call):
-        name = last_name(call.func)
-        if name not in _LOOK | _WRAPPERS:
-            for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
+        if last_name(call.func) not in _LOOK | _WRAPPERS:
+            for arg in arguments_of(call):
                 if isinstance(arg, ast.Name | ast.Attribute):
                     yield arg, call
 
 
 def unwrapped(node: ast.expr) -> ast.expr:
     """``loader`` of ``enumerate(tqdm(loader), 1)``."""
-    while isinstance(node, ast.Call) and node.args:
-        name = last_name(node.func)
-        if name not in _WRAPPERS:
-            break
+    while isinstance(node, ast.Call) and node.args and last_name(node.func) in _WRAPPERS:
         node = node.args[0]
     return node
 
@@ -110,43 +102,33 @@ def collates_tensors(call: ast.Call) -> bool:
 
 
 def _to_cuda(source: Source, call: ast.Call, devices: set[str]) -> bool:
-    if not isinstance(call.func, ast.Attribute):
-        return False
-    if call.func.attr == "cuda":
-        return True
-    target = argument(call, "device", 0)
-    if call.func.attr != "to" or target is None:
-        return False
-    name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", None)
-    return mentions_cuda(source, target) or name in devices
+    method = called_method(call)
+    device = argument(call, "device", 0)
+    if method != "to" or device is None:
+        return method == "cuda"
+    return mentions_cuda(source, device) or last_name(device) in devices
 
 
 def _of_batch(source: Source, node: ast.expr) -> bool:
     value = source.value(node)
     if value.batch:
         return value.kind is Kind.TENSOR
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return False
+    name = first_name(node)
     return any(
-        isinstance(loop, ast.For | ast.AsyncFor) and _binds(source, loop, node.id) and _over_loader(source, loop)
+        isinstance(loop, ast.For | ast.AsyncFor)
+        and any(target.id == name for target in source.walk(loop.target, ast.Name))
+        and _over_loader(source, loop)
         for loop in source.loops(node)
     )
-
-
-def _binds(source: Source, loop: ast.For | ast.AsyncFor, name: str) -> bool:
-    return any(part.id == name for part in source.walk(loop.target, ast.Name))
 
 
 def _over_loader(source: Source, loop: ast.For | ast.AsyncFor) -> bool:
     loader = unwrapped(loop.iter)
     value = source.value(loader)
-    if value.kind is Kind.DATALOADER:
-        return not value.wrapped
-    name = last_name(loader)
+    if gives_batches(value):
+        return iterate(value).kind is Kind.TENSOR
     made = any(isinstance(call, ast.Call) and source.qualified(call.func) == LOADER for call in made_by(source, loader))
-    return made or "loader" in name.lower()
+    return made or "loader" in last_name(loader).lower()
 
 
 def _holds_samples(source: Source, node: ast.expr) -> bool:

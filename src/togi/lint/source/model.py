@@ -1,4 +1,4 @@
-"""The semantic model of one source file: what source rules ask.
+"""The semantic model of one source file, which source rules ask.
 
 One walk over the tree builds the indexes; names, values and hot places are worked out when a rule asks for them and
 remembered. Nothing is executed or imported. What cannot be decided is ``UNKNOWN``, ``None``, and rules stay silent.
@@ -20,6 +20,7 @@ from togi.lint.source.interpreter.statements import interpret
 from togi.lint.source.names import Names
 from togi.lint.source.tree import Function, Loop, Scope, Tree
 from togi.lint.source.value import UNKNOWN, Hot, Kind, Value
+from togi.lint.source_text import unify_line_ends
 
 __all__ = ["UNKNOWN", "Hot", "Kind", "Source", "Value"]
 
@@ -62,7 +63,8 @@ class Source:
 
     @cached_property
     def lines(self) -> Sequence[str]:
-        return self.text.splitlines()
+        """Lines as Python's parser counts them."""
+        return unify_line_ends(self.text).split("\n")
 
     @cached_property
     def index(self) -> Tree:
@@ -138,6 +140,14 @@ class Source:
         owner = _OWNERS.get(self.value(node.value).kind)
         return f"{owner}.{node.attr}" if owner else None
 
+    def dotted(self, node: ast.AST) -> str:
+        """The name that an import or a builtin gives to an expression; empty where none does."""
+        return self.names.qualified(node, self.scope(node)) or ""
+
+    def bindings(self, node: ast.AST) -> list[ast.AST]:
+        """What binds a name, in the scope to which it belongs; empty for any other expression."""
+        return self.names.bindings(node.id, self.scope(node)) if isinstance(node, ast.Name) else []
+
     def value(self, node: ast.AST) -> Value:
         """The abstract value of an expression at the place where it stands; UNKNOWN where undecidable."""
         return self.flow.value(node) if self.uses_torch else UNKNOWN
@@ -177,8 +187,4 @@ class Source:
         """Characters, counted from 1, for a byte offset of the syntax tree."""
         if self.text.isascii():
             return offset + 1
-        return len(self._lines[line - 1].encode()[:offset].decode(errors="replace")) + 1
-
-    @cached_property
-    def _lines(self) -> list[str]:
-        return self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        return len(self.lines[line - 1].encode()[:offset].decode(errors="replace")) + 1

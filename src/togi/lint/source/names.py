@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import sys
 
 from togi.lint.source.tree import Scope, Tree
 
 BUILTINS = frozenset(dir(builtins))
+_PYTHON_AND_TORCH = frozenset([*sys.stdlib_module_names, "torch"])
 _ALIASES = {
     "torch.autograd.grad_mode.no_grad": "torch.no_grad",
     "torch.autograd.no_grad": "torch.no_grad",
@@ -25,12 +27,17 @@ _ALIASES = {
 }
 
 
+def is_of_python_or_torch(name: str) -> bool:
+    """Whether the dotted ``name`` is a builtin, or of a module of Python or PyTorch: what it does is known."""
+    return name in BUILTINS or name.partition(".")[0] in _PYTHON_AND_TORCH
+
+
 class Names:
     """Resolves names of one file through imports. Relative imports resolve to names that start with dots."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._found: dict[tuple[Scope, str], tuple[Scope | None, str | None]] = {}
+        self._known: dict[tuple[Scope, str], tuple[Scope | None, str | None]] = {}
         self._imports: dict[tuple[Scope, str], str | None] = {}
         aliases = [node for node in tree.nodes(ast.alias) if isinstance(node, ast.alias)]
         self._imported = {alias.asname or alias.name.partition(".")[0] for alias in aliases}
@@ -38,6 +45,11 @@ class Names:
     def holder(self, name: str, scope: Scope) -> Scope | None:
         """The scope that binds ``name`` as seen from ``scope``; None for builtins and unknown names."""
         return self._look_up(name, scope)[0]
+
+    def bindings(self, name: str, scope: Scope) -> list[ast.AST]:
+        """What binds ``name`` as seen from ``scope``."""
+        holder = self.holder(name, scope)
+        return holder.bindings[name] if holder is not None else []
 
     def qualified(self, node: ast.AST, scope: Scope) -> str | None:
         """Dotted name of a Name or Attribute chain that starts at an import or a builtin."""
@@ -59,20 +71,20 @@ class Names:
 
     def _look_up(self, name: str, scope: Scope) -> tuple[Scope | None, str | None]:
         key = (scope, name)
-        if key not in self._found:
+        if key not in self._known:
             holder = self._holder(name, scope)
             if holder is not None and (holder, name) not in self._imports:
                 self._imports[holder, name] = self._import(name, holder)
-            self._found[key] = holder, self._imports[holder, name] if holder else None
-        return self._found[key]
+            self._known[key] = holder, self._imports[holder, name] if holder else None
+        return self._known[key]
 
     def _holder(self, name: str, scope: Scope) -> Scope | None:
-        at: Scope | None = scope
-        while at is not None:
-            visible = at is scope or not isinstance(at.node, ast.ClassDef)
-            if visible and name in at.bindings and name not in at.foreign:
-                return at
-            at = at.outer
+        outer: Scope | None = scope
+        while outer is not None:
+            visible = outer is scope or not isinstance(outer.node, ast.ClassDef)
+            if visible and name in outer.bindings and name not in outer.foreign:
+                return outer
+            outer = outer.outer
         return None
 
     def _import(self, name: str, holder: Scope) -> str | None:
@@ -80,16 +92,14 @@ class Names:
         aliases = [node for node in bindings if isinstance(node, ast.alias)]
         if not aliases:
             return None
-        others = [node for node in bindings if not isinstance(node, ast.alias)]
-        if any(not self._stands_in(node) for node in others):
+        if any(not isinstance(node, ast.alias) and not self._stands_in(node) for node in bindings):
             return None
-        found = [self._origin(alias) for alias in aliases]
-        return next((name for name in found if name.startswith("torch")), found[0])
+        origins = [self._origin(alias) for alias in aliases]
+        return next((origin for origin in origins if origin.startswith("torch")), origins[0])
 
     def _stands_in(self, node: ast.AST) -> bool:
         """``try: import x / except ImportError: x = None`` (or a class or function of the same name)."""
-        above = self._tree.ancestors(node)
-        return any(isinstance(one, ast.ExceptHandler | ast.If | ast.Try) for one in above)
+        return any(isinstance(above, ast.ExceptHandler | ast.If | ast.Try) for above in self._tree.ancestors(node))
 
     def _origin(self, alias: ast.alias) -> str:
         statement = self._tree.parents[alias]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from togi.lint.source.syntax import last_name
+from togi.lint.source.syntax import called_method, last_name
 from togi.lint.source.value import Kind, Value
 
 if TYPE_CHECKING:
@@ -28,20 +28,19 @@ def mentions_cuda(source: Source, node: ast.AST) -> bool:
 
 def cuda_names(source: Source) -> set[str]:
     """Names and attributes that a string with ``cuda`` is assigned to, also as a default or by argparse."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in source.nodes(ast.Assign, ast.AnnAssign):
         if node.value is not None and mentions_cuda(source, node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {last_name(t) for t in targets}
+            names |= {last_name(target) for target in targets}
     for call in source.nodes(ast.Call):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and mentions_cuda(source, call):
-            found |= {
-                str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)
-            }
+        if called_method(call) == "add_argument" and mentions_cuda(source, call):
+            flags = [str(arg.value) for arg in call.args if isinstance(arg, ast.Constant)]
+            names |= {flag.lstrip("-").replace("-", "_") for flag in flags}
     for function in source.nodes(ast.FunctionDef):
-        given = [*zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)]
-        found |= {arg.arg for arg, default in given if mentions_cuda(source, default)}
-    return found - {""}
+        with_defaults = zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)
+        names |= {arg.arg for arg, default in with_defaults if mentions_cuda(source, default)}
+    return names - {""}
 
 
 def computes_on_cpu(source: Source, node: ast.AST, value: Value) -> bool:
@@ -58,17 +57,18 @@ def computes_on_cpu(source: Source, node: ast.AST, value: Value) -> bool:
 
 
 def _may_move(source: Source, region: ast.AST) -> bool:
-    names = {last_name(one).lower() for one in source.walk(region, ast.Name, ast.Attribute)}
-    names |= {(one.arg or "device").lower() for one in source.walk(region, ast.keyword)}
+    names = {last_name(node).lower() for node in source.walk(region, ast.Name, ast.Attribute)}
+    names |= {(keyword.arg or "device").lower() for keyword in source.walk(region, ast.keyword)}
     return not names.isdisjoint(_MOVING) or any(part in name for name in names for part in _MAY_MOVE)
 
 
 def _is_made_here(source: Source, region: ast.AST, func: ast.expr) -> bool:
     """Whether the model that ``func`` names is made in ``region`` and stays in it."""
     model = source.value(func)
-    if not model.certain or not isinstance(model.origin, ast.Call) or not isinstance(func, ast.Name):
+    made = model.evidence.origin
+    if not model.certain or not isinstance(made, ast.Call) or not isinstance(func, ast.Name):
         return False
-    if (source.function(model.origin) or source.tree) is not region:
+    if (source.function(made) or source.tree) is not region:
         return False
     if isinstance(model.definition, ast.ClassDef) and _may_move(source, model.definition):
         return False

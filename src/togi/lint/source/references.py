@@ -16,17 +16,14 @@ def uses(source: Source, names: Collection[str]) -> Iterator[tuple[ast.Name | as
     """Expressions that stand for one of these dotted names, with the name. Import statements are not expressions."""
     last = {name.rpartition(".")[2] for name in names}
     attributes = source.index.attributes
-    for node in (node for one in sorted(last) for node in attributes.get(one, ())):
-        if (name := source.qualified(node)) in names and name is not None:
-            yield node, name
+    candidates: list[ast.Name | ast.Attribute] = [node for attr in sorted(last) for node in attributes.get(attr, ())]
     local = {alias.asname or alias.name for _, alias in imported(source) if alias.name in last}
-    if not local:
-        return
-    for node in source.nodes(ast.Name):
-        if node.id in local and isinstance(node.ctx, ast.Load):
-            name = source.qualified(node)
-            if name is not None and name in names:
-                yield node, name
+    if local:
+        candidates += (n for n in source.nodes(ast.Name) if n.id in local and isinstance(n.ctx, ast.Load))
+    for node in candidates:
+        name = source.qualified(node)
+        if name is not None and name in names:
+            yield node, name
 
 
 def called(source: Source, node: ast.expr) -> bool:
@@ -47,12 +44,12 @@ def imported(source: Source) -> Iterator[tuple[ast.ImportFrom, ast.alias]]:
 
 def import_of(source: Source, name: ast.Name, qualified: str) -> tuple[ast.ImportFrom, ast.alias] | None:
     """The one ``from ... import`` that binds this name to ``qualified``; None where there are several or none."""
-    found = [
+    imports = [
         (statement, alias)
         for statement, alias in imported(source)
         if (alias.asname or alias.name) == name.id and f"{statement.module}.{alias.name}" == qualified
     ]
-    return found[0] if len(found) == 1 else None
+    return imports[0] if len(imports) == 1 else None
 
 
 def reaching(source: Source, node: ast.Name) -> ast.expr | None:
@@ -62,7 +59,9 @@ def reaching(source: Source, node: ast.Name) -> ast.expr | None:
     above = set(source.ancestors(node))
     if holder is not source.scope(node) and len(bindings) != 1:
         return None
-    before = [one for one in bindings if position(one) < position(node) and source.parent(one) not in above]
+    before = [
+        binding for binding in bindings if position(binding) < position(node) and source.parent(binding) not in above
+    ]
     latest = max(before, key=position, default=None)
     statement = source.parent(latest) if latest is not None else None
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:

@@ -16,6 +16,16 @@ def argument(call: ast.Call, name: str, position: int | None = None) -> ast.expr
     return None if any(isinstance(arg, ast.Starred) for arg in before) else before[-1]
 
 
+def arguments_of(call: ast.Call) -> list[ast.expr]:
+    """Everything that a call is given, by position and by name."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def called_method(node: ast.AST) -> str:
+    """``c`` of the call ``a.b.c(...)``; empty for anything else."""
+    return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+
+
 def unpacks(call: ast.Call) -> bool:
     """Whether ``*args`` or ``**kwargs`` may hold arguments that the source does not show."""
     return any(isinstance(arg, ast.Starred) for arg in call.args) or any(k.arg is None for k in call.keywords)
@@ -43,6 +53,10 @@ def is_constant(node: ast.expr | None, *values: object) -> bool:
     return isinstance(node, ast.Constant) and any(
         type(node.value) is type(value) and node.value == value for value in values
     )
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def is_pairwise(left: ast.expr, right: ast.expr) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.source.placement import cuda_names, mentions_cuda
 from togi.lint.source.references import uses
-from togi.lint.source.syntax import last_name, position
+from togi.lint.source.syntax import arguments_of, called_method, is_constant, last_name, position
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:
@@ -57,37 +57,38 @@ def intervals(source: Source) -> Iterator[Interval]:
 def event_intervals(source: Source) -> Iterator[Interval]:
     """What runs between ``start.record()`` and ``end.record()`` of every ``start.elapsed_time(end)``."""
     for node in source.nodes(ast.Call):
-        func = node.func
-        if not (isinstance(func, ast.Attribute) and func.attr == "elapsed_time" and len(node.args) == 1):
+        if called_method(node) != "elapsed_time" or len(node.args) != 1:
             continue
         scope = source.scope(node)
-        start, end = (_recorded(source, one, scope, position(node)) for one in (func.value, node.args[0]))
+        events = (node.func.value, node.args[0])
+        start, end = (_recorded(source, event, scope, position(node)) for event in events)
         if start is not None and end is not None and isinstance(end.value, ast.Call):
             yield Interval(start, end.value, node, _between(source, start, end.value, scope))
 
 
 def _recorded(source: Source, event: ast.expr, scope: Scope, before: _Position) -> ast.Expr | None:
     """The last ``event.record()`` of a scope before a place."""
-    found = [
+    name = ast.unparse(event)
+    recordings = (
         node
         for node in source.nodes(ast.Expr)
-        if isinstance(node.value, ast.Call)
-        and ast.unparse(node.value.func) == f"{ast.unparse(event)}.record"
+        if called_method(node.value) == "record"
+        and ast.unparse(node.value.func.value) == name
         and position(node) < before
         and source.scope(node) is scope
-    ]
-    return max(found, key=position, default=None)
+    )
+    return max(recordings, key=position, default=None)
 
 
 def _readings(source: Source) -> dict[ast.Call, ast.Assign | None]:
     """Calls of a clock, with the assignment of which each is the value."""
-    found: dict[ast.Call, ast.Assign | None] = {}
+    readings: dict[ast.Call, ast.Assign | None] = {}
     for node, _ in uses(source, _CLOCKS):
         call = source.parent(node)
         if isinstance(call, ast.Call) and call.func is node:
             above = source.parent(call)
-            found[call] = above if isinstance(above, ast.Assign) else None
-    return found
+            readings[call] = above if isinstance(above, ast.Assign) else None
+    return readings
 
 
 def _end(source: Source, node: ast.BinOp, readings: dict[ast.Call, ast.Assign | None], scope: Scope) -> ast.Call | None:
@@ -103,63 +104,34 @@ def _latest(
     source: Source, readings: dict[ast.Call, ast.Assign | None], name: str, scope: Scope, *, before: _Position
 ) -> ast.Assign | None:
     """The last ``name = clock()`` in a scope before a place."""
-    found = [
+    earlier = (
         statement
         for statement in readings.values()
         if statement is not None
         and position(statement) < before
         and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
         and source.scope(statement) is scope
-    ]
-    return max(found, key=position, default=None)
+    )
+    return max(earlier, key=position, default=None)
 
 
 def _between(source: Source, start: ast.stmt, end: ast.Call, scope: Scope) -> tuple[ast.Call, ...]:
     first = (start.end_lineno or start.lineno, start.end_col_offset or 0)
-    found = [
+    calls = (
         call
         for call in source.nodes(ast.Call)
         if first <= position(call) < position(end)
         and end not in source.walk(call, ast.Call)
         and source.scope(call) is scope
-    ]
-    return tuple(sorted(found, key=position))
+    )
+    return tuple(sorted(calls, key=position))
 
 
-_HARMLESS_BUILTINS = {
-    "range",
-    "enumerate",
-    "len",
-    "zip",
-    "list",
-    "tuple",
-    "dict",
-    "iter",
-    "next",
-    "isinstance",
-    "min",
-    "max",
-}
-_HARMLESS_METHODS = {
-    "append",
-    "extend",
-    "step",
-    "zero_grad",
-    "backward",
-    "train",
-    "eval",
-    "parameters",
-    "items",
-    "keys",
-    "values",
-    "get",
-    "scale",
-    "unscale_",
-    "requires_grad_",
-    "range_push",
-    "range_pop",
-    "record",
-}
+_HARMLESS_BUILTINS = frozenset("range enumerate len zip list tuple dict iter next isinstance min max".split())
+_HARMLESS_METHODS = frozenset(
+    """append extend step zero_grad backward train eval parameters items keys values get scale unscale_ requires_grad_
+    range_push range_pop record""".split()
+)
 _WAITS = {"synchronize", "item", "cpu", "numpy", "tolist", "elapsed_time", "wait", "barrier", "mark_step", "query"}
 _LOSSES = {"criterion", "loss_fn", "loss_func", "loss_function"}
 
@@ -167,7 +139,8 @@ _LOSSES = {"criterion", "loss_fn", "loss_func", "loss_function"}
 def may_wait(source: Source, call: ast.Call) -> bool:
     """Whether a call waits for the device, or may do so because the file does not show what it does."""
     name = last_name(call.func)
-    if name in _WAITS or _to_host(call):
+    to_host = called_method(call) == "to" and any(is_constant(arg, "cpu") for arg in call.args)
+    if name in _WAITS or to_host:
         return True
     qualified = source.qualified(call.func) or ""
     if qualified in ("print", "float", "int", "bool", "str", "sum"):
@@ -188,19 +161,20 @@ def _harmless(source: Source, call: ast.Call, name: str, qualified: str) -> bool
 def device_work(source: Source, interval: Interval) -> ast.expr | None:
     """The first call of a module, of ``backward`` or of an operation of tensors between two readings."""
     for call in interval.calls:
-        if source.value(call.func).kind is Kind.MODULE or _is_backward(call):
-            return call
-        value = source.value(call)
-        if value.kind is Kind.TENSOR and value.device == "cuda":
+        is_pass = source.value(call.func).kind is Kind.MODULE or called_method(call) == "backward"
+        if is_pass or _gives_cuda_tensor(source, call):
             return call
     span = range(interval.start.lineno, interval.reading.lineno + 1)
     product: ast.BinOp
     for product in source.nodes(ast.BinOp):
-        if product.lineno in span and isinstance(product.op, ast.MatMult):
-            value = source.value(product)
-            if value.kind is Kind.TENSOR and value.device == "cuda":
-                return product
+        if product.lineno in span and isinstance(product.op, ast.MatMult) and _gives_cuda_tensor(source, product):
+            return product
     return None
+
+
+def _gives_cuda_tensor(source: Source, node: ast.expr) -> bool:
+    value = source.value(node)
+    return value.kind is Kind.TENSOR and value.device == "cuda"
 
 
 def on_cuda(source: Source, work: ast.expr, interval: Interval) -> bool:
@@ -216,31 +190,16 @@ def _scope_moves_to_cuda(source: Source, interval: Interval) -> bool:
     """Whether the function (or the module's top level) moves something to a CUDA device."""
     scope, names = source.scope(interval.start), cuda_names(source)
     for call in source.nodes(ast.Call):
-        if not isinstance(call.func, ast.Attribute) or source.scope(call) is not scope:
+        method = called_method(call)
+        if method not in ("to", "cuda") or source.scope(call) is not scope:
             continue
-        if call.func.attr == "cuda":
-            return True
-        if call.func.attr == "to" and any(
-            mentions_cuda(source, arg) or last_name(arg) in names for arg in _parts(source, call)
-        ):
+        arguments = _parts(source, call)
+        if method == "cuda" or any(mentions_cuda(source, arg) or last_name(arg) in names for arg in arguments):
             return True
     return False
 
 
 def _parts(source: Source, call: ast.Call) -> list[ast.expr]:
     """Arguments, and what stands in braces in those that are f-strings."""
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    braces = [part.value for arg in given for part in source.walk(arg, ast.FormattedValue)]
-    return [*given, *braces]
-
-
-def _to_host(call: ast.Call) -> bool:
-    return (
-        isinstance(call.func, ast.Attribute)
-        and call.func.attr == "to"
-        and any(isinstance(arg, ast.Constant) and arg.value == "cpu" for arg in call.args)
-    )
-
-
-def _is_backward(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+    arguments = arguments_of(call)
+    return [*arguments, *(part.value for arg in arguments for part in source.walk(arg, ast.FormattedValue))]

@@ -17,16 +17,14 @@ LIST_METHODS = frozenset("split chunk unbind tensor_split hsplit vsplit dsplit s
 PAIR_METHODS = frozenset("sort topk kthvalue mode cummax cummin median nanmedian max min aminmax frexp".split())
 """Methods (and functions of the same name) that return two tensors; ``max``, ``min``, ``median`` only with ``dim``."""
 ONLY_WITH_DIM = frozenset(["max", "min", "median", "nanmedian"])
-TUPLE_FUNCTIONS = frozenset(
+LIST_FUNCTIONS = frozenset(
     """torch.svd torch.qr torch.slogdet torch.lu torch.linalg.svd torch.linalg.qr torch.linalg.eig torch.linalg.eigh
     torch.linalg.slogdet torch.linalg.lstsq torch.var_mean torch.std_mean torch.geqrf torch.linalg.lu
-    torch.linalg.lu_factor torch.triangular_solve torch.lstsq torch.symeig torch.eig
-    torch.nn.functional.multi_head_attention_forward""".split()
+    torch.linalg.lu_factor torch.triangular_solve torch.lstsq torch.symeig torch.eig torch.autograd.grad
+    torch.nn.functional.multi_head_attention_forward torch.split torch.chunk torch.unbind torch.tensor_split
+    torch.meshgrid torch.broadcast_tensors torch.hsplit torch.vsplit torch.dsplit torch.align_tensors""".split()
 )
-LIST_FUNCTIONS = frozenset(
-    """torch.split torch.chunk torch.unbind torch.tensor_split torch.meshgrid torch.broadcast_tensors torch.hsplit
-    torch.vsplit torch.dsplit torch.align_tensors torch.where_tuple torch.atleast_list""".split()
-)
+"""Functions that return several tensors."""
 NUMBER_PROPERTIES = frozenset(
     """ndim is_cuda is_cpu is_mps is_xpu is_meta requires_grad is_leaf is_sparse is_quantized is_nested itemsize
     nbytes output_nr retains_grad is_sparse_csr""".split()
@@ -156,24 +154,11 @@ TENSOR_CLASSES = {
     "torch.autograd.Variable": None,
 }
 NUMPY_NUMBERS = frozenset("int32 int64 float32 float64 int float bool_ float16 uint8 int8 bool".split())
-LOADERS = frozenset(
-    [
-        "torch.utils.data.DataLoader",
-        "torch_geometric.loader.DataLoader",
-        "torch_geometric.data.DataLoader",
-        "timm.data.create_loader",
-        "torchdata.stateful_dataloader.StatefulDataLoader",
-    ]
+MODULE_FACTORIES = frozenset(
+    """torch.hub.load torch.jit.load torch.jit.script torch.jit.trace torch.compile torch.fx.symbolic_trace""".split()
 )
-MODULE_FACTORIES = (
-    "timm.create_model",
-    "torch.hub.load",
-    "torch.jit.load",
-    "torch.jit.script",
-    "torch.jit.trace",
-    "torch.compile",
-    "torch.fx.symbolic_trace",
-)
+MODEL_LIBRARIES = ("torchvision.models.", "timm.create_model", "torch.hub.load")
+"""Functions that make a model, by the beginning of their names. Nearly all of these models drop out or normalise."""
 GUARDS = frozenset(
     """torch.jit.is_scripting torch.jit.is_tracing torch.onnx.is_in_onnx_export torch.compiler.is_compiling
     torch.compiler.is_exporting torch._dynamo.is_compiling torch.compiler.is_dynamo_compiling is_tracing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -77,10 +77,10 @@ class Tree:
                 if child is None:
                     continue
                 if type(child) is list:
-                    for one in child:
-                        if one is not None:
-                            parents[one] = node
-                            push((one, inner if name == "body" else scope))
+                    for item in child:
+                        if item is not None:
+                            parents[item] = node
+                            push((item, inner if name == "body" else scope))
                 else:
                     parents[child] = node
                     push((child, inner if name in ("body", "args") else scope))
@@ -118,16 +118,16 @@ class Tree:
     @cached_property
     def attributes(self) -> dict[str, list[ast.Attribute]]:
         """Attributes by their name, for a rule that looks for a few of them."""
-        found: dict[str, list[ast.Attribute]] = defaultdict(list)
+        by_name: dict[str, list[ast.Attribute]] = defaultdict(list)
         for node in self.by_type.get(ast.Attribute, ()):
             assert isinstance(node, ast.Attribute)
-            found[node.attr].append(node)
-        return found
+            by_name[node.attr].append(node)
+        return by_name
 
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        found = [self.by_type.get(kind, ()) for kind in kinds]
-        self.budget.take(sum(map(len, found)) // 4)
-        return chain.from_iterable(found)
+        nodes = [self.by_type.get(kind, ()) for kind in kinds]
+        self.budget.take(sum(map(len, nodes)) // 4)
+        return chain.from_iterable(nodes)
 
     @cached_property
     def _positions(self) -> dict[ast.AST, int]:
@@ -143,15 +143,15 @@ class Tree:
         if not kinds:
             self.budget.take(last - first + 1)
             return self._order[first : last + 1]
-        found: list[Any] = []
+        nodes: list[Any] = []
         for kind in kinds:
             positions = self._positions_by_type.get(kind)
             if positions is None:
-                positions = [self._positions[one] for one in self.by_type.get(kind, ())]
+                positions = [self._positions[item] for item in self.by_type.get(kind, ())]
                 self._positions_by_type[kind] = positions
-            found += self.by_type.get(kind, [])[bisect_left(positions, first) : bisect_right(positions, last)]
-        self.budget.take(2 * len(found) + 1)
-        return found
+            nodes += self.by_type.get(kind, [])[bisect_left(positions, first) : bisect_right(positions, last)]
+        self.budget.take(2 * len(nodes) + 1)
+        return nodes
 
     def _first_below(self, node: ast.AST) -> ast.AST:
         """The first node of a subtree in the file's order: the leaf where always the first child is taken."""
@@ -170,39 +170,37 @@ class Tree:
         """The scope in which ``node`` is evaluated (decorators and defaults: the one outside the function)."""
         known, scopes, parents = self._scope_of, self.scopes, self.parents
         path: list[ast.AST] = []
-        found: Scope | None = None
-        while found is None:
-            found = known.get(node)
-            if found is None:
+        scope: Scope | None = None
+        while scope is None:
+            scope = known.get(node)
+            if scope is None:
                 path.append(node)
                 above = parents.get(node)
                 if above is None or (above in scopes and _inside(node, above)):
-                    found = scopes[above or self.module]
+                    scope = scopes[above or self.module]
                 else:
                     node = above
-        for one in path:  # what was passed on the way up lies in the same scope
-            known[one] = found
-        return found
+        known.update(dict.fromkeys(path, scope))  # what was passed on the way up lies in the same scope
+        return scope
 
     def function(self, node: ast.AST) -> Function | None:
         """The function whose body holds ``node``."""
         known, parents = self._function_of, self.parents
         path: list[ast.AST] = []
-        found: Function | None = None
+        function: Function | None = None
         while node not in known:
             path.append(node)
             above = parents.get(node)
             if isinstance(above, FUNCTIONS) and _inside(node, above):
-                found = above
+                function = above
                 break
             if above is None:
                 break
             node = above
         else:
-            found = known[node]
-        for one in path:  # what was passed on the way up lies in the same function
-            known[one] = found
-        return found
+            function = known[node]
+        known.update(dict.fromkeys(path, function))  # what was passed on the way up lies in the same function
+        return function
 
     def class_of(self, function: ast.AST) -> ast.ClassDef | None:
         """The class of which ``function`` is a method."""
@@ -213,15 +211,15 @@ class Tree:
 
     def loops(self, node: ast.AST) -> tuple[Loop, ...]:
         """Loops and comprehensions of the same function that repeat ``node``, innermost first."""
-        found: list[Loop] = []
+        loops: list[Loop] = []
         child = node
         for above in self.ancestors(node):
             if isinstance(above, FUNCTIONS) and _inside(child, above):
                 break
-            if isinstance(above, LOOPS) and _repeats(above, child):
-                found.append(above)
+            if isinstance(above, LOOPS) and repeats(above, child):
+                loops.append(above)
             child = above
-        return tuple(found)
+        return tuple(loops)
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
         if isinstance(node, ast.stmt):
@@ -237,7 +235,17 @@ def _inside(child: ast.AST, scope: ast.AST) -> bool:
     return isinstance(child, ast.stmt | ast.excepthandler)
 
 
-def _repeats(loop: Loop, child: ast.AST) -> bool:
+def block_of(above: ast.AST, child: ast.AST) -> Sequence[ast.stmt]:
+    """The statements of ``above`` among which ``child`` stands; empty where it is no statement of it."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(above, name, None)
+        if isinstance(block, list) and child in block:
+            return block
+    return ()
+
+
+def repeats(loop: Loop, child: ast.AST) -> bool:
+    """Whether ``loop`` runs ``child``, which lies directly in it, more than once."""
     if isinstance(loop, ast.While):
         return child not in loop.orelse
     if isinstance(loop, ast.For | ast.AsyncFor):
@@ -280,7 +288,7 @@ def _first_child(node: ast.AST) -> ast.AST | None:
     for name in _FIELDS[type(node)]:
         child = getattr(node, name, None)
         if type(child) is list:
-            child = next((one for one in child if one is not None), None)
+            child = next((item for item in child if item is not None), None)
         if child is not None:
             return child  # type: ignore[no-any-return]
     return None

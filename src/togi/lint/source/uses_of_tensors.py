@@ -34,7 +34,7 @@ def is_whole_output(source: Source, node: ast.expr, depth: int = _DEPTH) -> bool
         return "loss" not in name.lower()
     if not isinstance(node.func, ast.Attribute) or node.func.attr not in _SAME_SIZE:
         return False
-    of_torch = (source.names.qualified(node.func, source.scope(node)) or "").startswith("torch.")
+    of_torch = source.dotted(node.func).startswith("torch.")
     inner = (node.args[0] if node.args else None) if of_torch else node.func.value
     return inner is not None and is_whole_output(source, inner, depth - 1)
 
@@ -48,8 +48,8 @@ def meets_device(source: Source, node: ast.expr, depth: int = _DEPTH) -> bool:
     if depth == 0 or isinstance(above, ast.Return | ast.Yield | ast.Tuple | ast.List | ast.Dict | ast.keyword):
         return True
     if isinstance(above, ast.BinOp | ast.Compare):
-        others = [one for one in ast.iter_child_nodes(above) if isinstance(one, ast.expr) and one is not node]
-        return any(source.value(one).on_device for one in others) or meets_device(source, above, depth - 1)
+        operands = [part for part in ast.iter_child_nodes(above) if isinstance(part, ast.expr) and part is not node]
+        return any(source.value(part).on_device for part in operands) or meets_device(source, above, depth - 1)
     if isinstance(above, ast.Subscript):
         indexes = above.slice is node and source.value(above.value).on_device
         return indexes or (above.value is node and meets_device(source, above, depth - 1))
@@ -57,12 +57,11 @@ def meets_device(source: Source, node: ast.expr, depth: int = _DEPTH) -> bool:
         call = source.parent(above)
         return isinstance(call, ast.Call) and call.func is above and _goes_on(source, call, above.attr, node, depth)
     if isinstance(above, ast.Call):
-        name = source.names.qualified(above.func, source.scope(above)) or ""
+        name = source.dotted(above.func)
         return not name.startswith("torch.") or _goes_on(source, above, name.rpartition(".")[2], node, depth)
     if isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name):
         loads = source.scope(node).loads.get(above.targets[0].id, [])
-        later = [one for one in loads if position(one) > position(above)]
-        return any(meets_device(source, one, depth - 1) for one in later)
+        return any(meets_device(source, load, depth - 1) for load in loads if position(load) > position(above))
     return isinstance(above, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Starred)
 
 
@@ -70,6 +69,6 @@ def _goes_on(source: Source, call: ast.Call, name: str, node: ast.expr, depth: i
     """Through a method or a function of torch: what the tensor is computed with, and what becomes of the result."""
     if name in ("item", "tolist", "numpy", "size", "dim", "numel", "equal", "allclose"):
         return False
-    if any(source.value(one).on_device for one in call.args if one is not node):
+    if any(source.value(arg).on_device for arg in call.args if arg is not node):
         return True
     return meets_device(source, call, depth - 1)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
-from typing import Any
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from togi.core.backports import StrEnum
 
@@ -41,61 +40,85 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What tells of a value: where it is seen, what that shows, and the value that it comes from."""
+
+    origin: ast.AST | None = None
+    note: str = ""
+    """In words that follow ``origin``: "is a parameter of forward"."""
+    cause: Value | None = None
+
+    @property
+    def text(self) -> str:
+        if not self.note or self.origin is None:
+            return self.note
+        return f"{excerpt(self.origin)} {self.note}"
+
+
+_NO_EVIDENCE = Evidence()
+_STEPS_TOLD = 4
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
-    """An abstract value. ``None`` in a fact means that it is not known."""
+    """An abstract value. ``None`` in a fact means that it is not known. ``dataclasses.replace`` changes facts."""
 
     kind: Kind = Kind.UNKNOWN
-    device: str | None = None
-    """``"cuda"`` (or another accelerator), ``"cpu"``, or None."""
-    qualified: str | None = None
-    """Canonical dotted name of its class, or of the class or function itself for CLASS and FUNCTION."""
-    dtype: str | None = None
-    """``"bool"``, ``"int64"``, ``"float64"``, ... of a tensor or array."""
-    graph: bool | None = None
-    """Whether autograd's graph hangs on it: False after ``detach()`` and under ``no_grad``."""
     certain: bool = True
     """False where it may be something else on another path, or where only its name tells."""
     optional: bool = False
     """It may also be None."""
-    batch: bool = False
-    """It came out of a DataLoader and has not been moved since."""
+
+    # Of tensors and arrays; modules, devices and strings that name one have a device too.
+    device: str | None = None
+    """``"cuda"`` (or another accelerator), ``"cpu"``, or None."""
+    dtype: str | None = None
+    """``"bool"``, ``"int64"``, ``"float64"``, ..."""
+    graph: bool | None = None
+    """Whether autograd's graph hangs on it: False after ``detach()`` and under ``no_grad``."""
+    scalar: bool = False
+    """It is known to have no dimensions (a full reduction, a loss)."""
     large: bool = False
     """A broadcast over pairs: N x M elements out of N and M."""
-    scalar: bool = False
-    """A tensor known to have no dimensions (a full reduction, a loss)."""
-    wrapped: bool = False
-    """Of a DataLoader: code that the file does not show has taken it, and may move its batches."""
+    batch: bool = False
+    """It came out of a DataLoader and has not been moved since."""
     pinned: bool | None = None
     """Of a DataLoader, and of its batches: whether they lie in pinned memory."""
-    constant: Any = None
+    call: ast.Call | None = field(default=None, compare=False, repr=False)
+    """The call that made it, as long as nothing changed it since."""
+
+    # Of classes, functions and instances of classes.
+    qualified: str | None = None
+    """Canonical dotted name of its class, or of the class or function itself for CLASS and FUNCTION."""
+    definition: ast.AST | None = field(default=None, repr=False)
+    """The class or function in this file, where it is one or an instance of one."""
+
+    # Of literals and containers.
+    constant: str | complex | None = None
     """The literal, of numbers and strings."""
     items: tuple[Value, ...] | None = None
     element: Value | None = None
-    definition: ast.AST | None = field(default=None, repr=False)
-    """The class or function in this file, where it is one or an instance of one."""
-    call: ast.Call | None = field(default=None, compare=False, repr=False)
-    """The call that made it, as long as nothing changed it since."""
-    origin: ast.AST | None = field(default=None, compare=False, repr=False)
-    note: str = field(default="", compare=False, repr=False)
-    cause: Value | None = field(default=None, compare=False, repr=False)
+
+    evidence: Evidence = field(default=_NO_EVIDENCE, compare=False, repr=False)
 
     @property
     def why(self) -> str:
         """The chain of evidence in words: "x is a parameter of forward, used as a tensor in torch.relu(x)"."""
         steps: list[str] = []
-        value: Value | None = self
-        while value is not None and len(steps) < 4:
-            step = value._step()
+        for value in self.history():
+            step = value.evidence.text
             if step and step not in steps:
                 steps.append(step)
-            value = value.cause
+            if len(steps) == _STEPS_TOLD:
+                break
         return "; ".join(steps)
 
-    def _step(self) -> str:
-        if not self.note:
-            return ""
-        text = excerpt(self.origin) if self.origin is not None else ""
-        return f"{text} {self.note}".strip()
+    def history(self) -> Iterator[Value]:
+        """This value, the one that it comes from, and so on."""
+        value: Value | None = self
+        while value is not None:
+            yield value
+            value = value.evidence.cause
 
     @property
     def on_device(self) -> bool:
@@ -105,32 +128,23 @@ class Value:
     @property
     def loader(self) -> ast.Call | None:
         """The call of DataLoader in this file from which it came."""
-        value: Value | None = self
-        while value is not None and value.kind is not Kind.DATALOADER:
-            value = value.cause
-        made = value.origin if value is not None and value.certain else None
-        return made if isinstance(made, ast.Call) else None
+        loader = next((value for value in self.history() if value.kind is Kind.DATALOADER), UNKNOWN)
+        origin = loader.evidence.origin
+        return origin if loader.certain and isinstance(origin, ast.Call) else None
 
     @property
     def cause_is_batch(self) -> bool:
         """Computed of what a DataLoader gave, with nothing moved on the way in sight."""
-        value: Value | None = self
-        while value is not None and not value.batch:
-            value = value.cause
-        return value is not None
-
-    def but(self, **facts: Any) -> Value:
-        known = dict(zip(_FIELDS, _facts(self), strict=True))
-        return Value(**(known | facts))
+        return any(value.batch for value in self.history())
 
 
-_FIELDS = tuple(one.name for one in fields(Value))
-_facts = attrgetter(*_FIELDS)
 UNKNOWN = Value()
 NONE = Value(Kind.NONE)
 NUMBER = Value(Kind.NUMBER)
 STRING = Value(Kind.STRING)
 ARRAY = Value(Kind.NDARRAY)
+UNSEEN_BATCHES = Value(Kind.LIST, element=Value(batch=True))
+"""A DataLoader that code outside the file has taken, so that its batches may have been moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,69 +180,77 @@ Environment = dict[str, Value]
 """Values by name (``x``, ``self.x``) at one place."""
 
 
-def join(one: Value, other: Value) -> Value:
+def join(left: Value, right: Value) -> Value:
     """What holds of both. A tensor met by something unknown stays a tensor that is not certain."""
-    if one is other or one == other:
-        return one
-    if one.kind is other.kind is Kind.NONE:
-        return Value(Kind.NONE)
-    if one.kind is Kind.NONE:
-        return other if other.optional else other.but(optional=True)
-    if other.kind is Kind.NONE:
-        return one if one.optional else one.but(optional=True)
-    if one.kind is other.kind:
-        return _same(one, other)
-    if Kind.TENSOR in (one.kind, other.kind):
-        tensor, rest = (one, other) if one.kind is Kind.TENSOR else (other, one)
-        if rest.kind in (Kind.NUMBER, Kind.UNKNOWN):
-            zero = rest.kind is Kind.NUMBER and rest.constant is not None
-            return tensor.but(certain=tensor.certain and zero, call=None)
-        return Value(optional=one.optional or other.optional)
-    if {one.kind, other.kind} == {Kind.TUPLE, Kind.LIST}:
-        return Value(Kind.LIST, element=join(element_of(one), element_of(other)))
-    if {one.kind, other.kind} == {Kind.STRING, Kind.DEVICE}:
-        return Value(Kind.DEVICE, device=_device(one, other))
+    if left is right or left == right:
+        return left
+    if left.kind is right.kind is Kind.NONE:
+        return NONE
+    if left.kind is Kind.NONE:
+        return right if right.optional else replace(right, optional=True)
+    if right.kind is Kind.NONE:
+        return left if left.optional else replace(left, optional=True)
+    if left.kind is right.kind:
+        return _join_same_kind(left, right)
+    if Kind.TENSOR in (left.kind, right.kind):
+        tensor, other = (left, right) if left.kind is Kind.TENSOR else (right, left)
+        if other.kind in (Kind.NUMBER, Kind.UNKNOWN):
+            is_literal = other.kind is Kind.NUMBER and other.constant is not None
+            return replace(tensor, certain=tensor.certain and is_literal, call=None)
+        return Value(optional=left.optional or right.optional)
+    if {left.kind, right.kind} == {Kind.TUPLE, Kind.LIST}:
+        return list_of(join(element_of(left), element_of(right)))
+    if {left.kind, right.kind} == {Kind.STRING, Kind.DEVICE}:
+        return Value(Kind.DEVICE, device=_join_devices(left, right))
     return UNKNOWN
 
 
-def _same(one: Value, other: Value) -> Value:
-    kind = one.kind
-    if kind is Kind.TUPLE and one.items is not None and other.items is not None:
-        if len(one.items) == len(other.items):
-            return one.but(items=tuple(map(join, one.items, other.items)))
-        return Value(Kind.LIST, element=join(element_of(one), element_of(other)))
-    return one.but(
-        device=_device(one, other),
-        qualified=one.qualified if one.qualified == other.qualified else None,
-        dtype=one.dtype if one.dtype == other.dtype else None,
-        graph=one.graph if one.graph == other.graph else (True if True in (one.graph, other.graph) else None),
-        certain=one.certain and other.certain,
-        optional=one.optional or other.optional,
-        batch=one.batch and other.batch,
-        large=one.large or other.large,
-        scalar=one.scalar and other.scalar,
-        wrapped=one.wrapped or other.wrapped,
-        pinned=one.pinned if one.pinned == other.pinned else None,
-        constant=one.constant if one.constant == other.constant else None,
-        element=_elements(one, other),
-        definition=one.definition if one.definition is other.definition else None,
-        call=one.call if one.call is other.call else None,
+def _join_same_kind(left: Value, right: Value) -> Value:
+    if left.kind is Kind.TUPLE and left.items is not None and right.items is not None:
+        if len(left.items) == len(right.items):
+            return replace(left, items=tuple(map(join, left.items, right.items)))
+        return list_of(join(element_of(left), element_of(right)))
+    return replace(
+        left,
+        certain=left.certain and right.certain,
+        optional=left.optional or right.optional,
+        device=_join_devices(left, right),
+        dtype=left.dtype if left.dtype == right.dtype else None,
+        graph=left.graph if left.graph == right.graph else (True if True in (left.graph, right.graph) else None),
+        scalar=left.scalar and right.scalar,
+        large=left.large or right.large,
+        batch=left.batch and right.batch,
+        pinned=left.pinned if left.pinned == right.pinned else None,
+        call=left.call if left.call is right.call else None,
+        qualified=left.qualified if left.qualified == right.qualified else None,
+        definition=left.definition if left.definition is right.definition else None,
+        constant=left.constant if left.constant == right.constant else None,
+        element=_join_elements(left, right),
     )
 
 
-def _elements(one: Value, other: Value) -> Value | None:
-    if one.element is None or other.element is None:
-        return one.element or other.element  # an empty list takes the type of what is put in on the other path
-    return join(one.element, other.element)
+def _join_elements(left: Value, right: Value) -> Value | None:
+    if left.element is None or right.element is None:
+        return left.element or right.element  # an empty list takes the type of what is put in on the other path
+    return join(left.element, right.element)
 
 
-def _device(one: Value, other: Value) -> str | None:
+def _join_devices(left: Value, right: Value) -> str | None:
     """``cuda`` if available, else ``cpu``: what a device tensor of the first kind is. Tensors must agree."""
-    if one.device == other.device:
-        return one.device
-    if one.kind in (Kind.STRING, Kind.DEVICE, Kind.MODULE):
-        return "cuda" if "cuda" in (one.device, other.device) else None
+    if left.device == right.device:
+        return left.device
+    if left.kind in (Kind.STRING, Kind.DEVICE, Kind.MODULE):
+        return "cuda" if "cuda" in (left.device, right.device) else None
     return None
+
+
+def list_of(element: Value | None) -> Value:
+    """A list, set or iterator of ``element``; None for an empty one."""
+    return Value(Kind.LIST, element=element)
+
+
+def tuple_of(*items: Value) -> Value:
+    return Value(Kind.TUPLE, items=items)
 
 
 def element_of(value: Value) -> Value:
@@ -241,21 +263,18 @@ def element_of(value: Value) -> Value:
 def iterate(value: Value) -> Value:
     """What iterating over ``value`` gives, one at a time."""
     match value.kind:
-        case Kind.DATALOADER if value.wrapped:
-            return Value(batch=True, cause=value)
         case Kind.DATALOADER:
             return Value(
                 Kind.TENSOR,
-                device="cpu",
-                batch=True,
                 certain=False,
+                device="cpu",
                 graph=False,
+                batch=True,
                 pinned=value.pinned,
-                note="comes out of the DataLoader, in CPU memory",
-                cause=value,
+                evidence=Evidence(note="comes out of the DataLoader, in CPU memory", cause=value),
             )
         case Kind.TENSOR:
-            return value.but(call=None, scalar=False)
+            return replace(value, call=None, scalar=False)
         case Kind.LIST | Kind.TUPLE:
             return element_of(value)
         case Kind.NDARRAY:
@@ -269,11 +288,18 @@ def iterate(value: Value) -> Value:
     return UNKNOWN
 
 
+def gives_batches(value: Value) -> bool:
+    """Whether iterating over ``value`` gives batches of a DataLoader, alone or next to a counter."""
+    if value.kind is Kind.DATALOADER:
+        return True
+    element = value.element
+    if element is None or value.kind is not Kind.LIST:
+        return False
+    return element.batch or any(item.batch for item in element.items or ())
+
+
 def join_all(values: Sequence[Value]) -> Value:
-    found = values[0] if values else UNKNOWN
-    for value in values[1:]:
-        found = join(found, value)
-    return found
+    return functools.reduce(join, values) if values else UNKNOWN
 
 
 def join_environments(environments: list[Environment]) -> Environment:

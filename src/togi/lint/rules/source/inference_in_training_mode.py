@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.hotness import gives_batches, iterated_by
+from togi.lint.source.hotness import iterated_by
 from togi.lint.source.inference import (
     INFERENCE_NAMES,
     Use,
@@ -19,7 +19,7 @@ from togi.lint.source.inference import (
     trains,
     uses_of_models,
 )
-from togi.lint.source.value import excerpt
+from togi.lint.source.value import excerpt, gives_batches
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -96,7 +96,7 @@ def _name(use: Use) -> str:
 
 def _is_inference(source: Source, use: Use) -> bool:
     if not source.records_grad(use.call):
-        known = use.value.origin is not None and use.value.certain
+        known = use.value.evidence.origin is not None and use.value.certain
         return use.loop is not None or known or bool(INFERENCE_NAMES.search(_name(use)))
     if use.loop is None or INFERENCE_NAMES.search(_name(use)):
         return use.loop is not None
@@ -114,7 +114,7 @@ def _training(source: Source, use: Use) -> str:
     if last is not None:
         trained = sets_training(last) and trains(source, use.function or source.tree)
         return f"the last call before it is {excerpt(last)} in line {last.lineno}" if trained else ""
-    origin = use.value.origin
+    origin = use.value.evidence.origin
     own = isinstance(origin, ast.Call) and source.index.class_of(source.function(origin) or origin) is not None
     if _evaluated_elsewhere(source, use) or (not own and ast.unparse(use.model).startswith("self.")):
         return ""

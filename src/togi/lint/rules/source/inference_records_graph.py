@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.hotness import gives_batches, iterated_by
+from togi.lint.source.hotness import iterated_by
 from togi.lint.source.inference import INFERENCE_NAMES, Use, set_to_eval, trains, uses_of_models
-from togi.lint.source.value import excerpt
+from togi.lint.source.value import excerpt, gives_batches
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -92,6 +92,6 @@ def _is_inference(source: Source, use: Use) -> bool:
 
 def _made_and_only_used(source: Source, use: Use) -> bool:
     """A model that the same function or script makes, in a file that trains nothing."""
-    origin = use.value.origin
+    origin = use.value.evidence.origin
     made = use.value.certain and isinstance(origin, ast.Call) and source.function(origin) is use.function
     return made and not trains(source, source.tree)

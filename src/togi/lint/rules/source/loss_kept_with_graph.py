@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source.accumulation import accumulations
-from togi.lint.source.hotness import STEPS, gives_batches, iterated_by
+from togi.lint.source.hotness import STEPS, iterated_by
 from togi.lint.source.inference import INFERENCE_NAMES, backward_calls
 from togi.lint.source.syntax import first_name
 from togi.lint.source.tree import LOOPS
-from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt, receiver
+from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt, gives_batches, receiver
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.accumulation import accumulations
-from togi.lint.source.hotness import gives_batches, iterated_by
+from togi.lint.source.hotness import iterated_by
 from togi.lint.source.inference import trains
 from togi.lint.source.syntax import first_name, last_name
 from togi.lint.source.tree import LOOPS
 from togi.lint.source.uses_of_tensors import is_whole_output
-from togi.lint.source.value import Kind, evidence_of, excerpt
+from togi.lint.source.value import Kind, evidence_of, excerpt, gives_batches
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

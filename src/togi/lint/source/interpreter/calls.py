@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
+from dataclasses import replace
 
 from togi.lint.source import torch_api
+from togi.lint.source.hints import PASSING_ON, guessed
 from togi.lint.source.interpreter.expressions import attribute_of
 from togi.lint.source.interpreter.state import State, key
 from togi.lint.source.interpreter.torch_objects import (
@@ -19,14 +22,31 @@ from togi.lint.source.interpreter.torch_objects import (
     tensor_method,
     tensors_among,
 )
-from togi.lint.source.syntax import argument
-from togi.lint.source.value import ARRAY, NONE, NUMBER, STRING, UNKNOWN, Kind, Value, element_of, iterate, join_all
+from togi.lint.source.syntax import argument, arguments_of, is_constant
+from togi.lint.source.value import (
+    ARRAY,
+    NONE,
+    NUMBER,
+    STRING,
+    UNKNOWN,
+    Evidence,
+    Kind,
+    Value,
+    element_of,
+    iterate,
+    join_all,
+    list_of,
+    tuple_of,
+)
 
-_MODEL_MAKERS = ("torchvision.models.", "segmentation_models_pytorch.", "efficientnet_pytorch.")
-_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+_WRAPPERS_OF_MODULES = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 _REGISTERED = ("Parameter", "Buffer", "UninitializedParameter", "UninitializedBuffer")
 """What moves with its module, so that nothing is known of its device."""
 _NORMS = ("clip_grad_norm_", "clip_grad_norm", "get_total_norm")
+_LOADERS = ("DataLoader", "StatefulDataLoader")
+"""Names of classes, also of libraries that build on PyTorch's."""
+_PRETRAINED = re.compile(r"Model|For[A-Z]")
+"""In the name of a class with ``from_pretrained``: it makes a model, not a tokenizer or a configuration."""
 _NUMBERS = frozenset(
     """float int bool complex len isinstance issubclass hasattr callable any all id hash ord round divmod""".split()
 )
@@ -38,7 +58,7 @@ def call(state: State, node: ast.Call) -> Value:
     func = node.func
     name = state.qualified(func)
     base = state.evaluate(func.value) if name is None and isinstance(func, ast.Attribute) else None
-    values = [state.evaluate(one) for one in node.args]
+    values = [state.evaluate(arg) for arg in node.args]
     for keyword in node.keywords:
         state.evaluate(keyword.value)
     if name is not None:
@@ -49,12 +69,11 @@ def call(state: State, node: ast.Call) -> Value:
 
 
 def _call_of_attribute(state: State, base: Value, func: ast.Attribute, node: ast.Call, values: list[Value]) -> Value:
-    found = _method(state, base, func, node, values)
-    if found is not None:
-        return found
-    callee = attribute_of(state, base, func)
+    result = _method(state, base, func, node, values)
+    if result is not None:
+        return result
     dotted = state.env.get(f"{func.value.id}.{func.attr}") if isinstance(func.value, ast.Name) else None
-    state.values[func] = callee = dotted or callee
+    state.values[func] = callee = dotted or attribute_of(state, base, func)
     return _call_of_value(state, callee, node, values)
 
 
@@ -62,29 +81,21 @@ def _call_of_value(state: State, callee: Value, node: ast.Call, values: list[Val
     if callee.kind is Kind.MODULE:
         return module_call(state, callee, node, values)
     if isinstance(callee.definition, ast.ClassDef) and callee.kind is Kind.CLASS:
-        return state.flow.instance(callee.definition).but(origin=node)
+        return replace(state.flow.instance(callee.definition), evidence=Evidence(node))
     if callee.definition is not None and callee.kind is Kind.FUNCTION:
-        return _call_of_function(state, callee)
+        result = state.flow.result(callee.definition)
+        return replace(result, call=None) if result.call is not None else result
     if callee.qualified is not None and callee.kind in (Kind.FUNCTION, Kind.CLASS):
         return _call_of_name(state, callee.qualified, node, values)
-    func = node.func
-    if _is_submodule_call(state, func) and values and values[0].kind is Kind.TENSOR:
+    if _is_submodule_call(state, node.func) and values and values[0].kind is Kind.TENSOR:
         return Value(
             Kind.TENSOR,
+            certain=False,
             device=values[0].device,
             graph=state.recorded([Value(graph=True)]),
-            certain=False,
-            origin=node,
-            note=f"is what {ast.unparse(func)} returns",
-            cause=values[0],
+            evidence=Evidence(node, f"is what {ast.unparse(node.func)} returns", values[0]),
         )
     return UNKNOWN
-
-
-def _call_of_function(state: State, callee: Value) -> Value:
-    assert callee.definition is not None
-    result = state.flow.result(callee.definition)
-    return result.but(call=None) if result.call is not None else result
 
 
 def _is_submodule_call(state: State, func: ast.expr) -> bool:
@@ -98,8 +109,7 @@ def _is_submodule_call(state: State, func: ast.expr) -> bool:
 def _call_of_name(state: State, name: str, node: ast.Call, values: list[Value]) -> Value:
     """What calling the imported or builtin ``name`` returns."""
     if "." not in name:
-        found = _builtin_call(state, name, node, values)
-        return UNKNOWN if found is None else found
+        return _builtin_call(state, name, node, values)
     root = name.partition(".")[0]
     if root == "torch":
         return _torch_call(state, name, node, values)
@@ -125,82 +135,76 @@ def _torch_call(state: State, name: str, node: ast.Call, values: list[Value]) ->
     if name == "torch.autograd.Variable" and values and values[0].kind is Kind.TENSOR:
         return values[0]
     if name in torch_api.TENSOR_CLASSES:
-        if last in _REGISTERED:
-            dtype = values[0].dtype if values else None
-            return Value(Kind.TENSOR, dtype=dtype, graph=True if last == "Parameter" else None)
-        return Value(
-            Kind.TENSOR,
-            device=None if "cuda" in name or last == "Parameter" else "cpu",
-            call=node,
-            dtype=torch_api.TENSOR_CLASSES[name],
-            origin=node,
-            note="makes a tensor",
-        )
-    if name in torch_api.LOADERS:
+        return _tensor_class(name, node, values)
+    if name == "torch.utils.data.DataLoader":
         return _loader(name, node)
     if package.startswith("torch.nn") and last[:1].isupper():
-        wrapped = last in _WRAPPERS and values and values[0].kind is Kind.MODULE
-        return values[0] if wrapped else Value(Kind.MODULE, qualified=name, origin=node)
+        wrapped = last in _WRAPPERS_OF_MODULES and values and values[0].kind is Kind.MODULE
+        return values[0] if wrapped else Value(Kind.MODULE, qualified=name, evidence=Evidence(node))
     if package.startswith("torch.distributions") and last[:1].isupper():
-        given = [*values, *(state.values[keyword.value] for keyword in node.keywords)]
-        tensors = tensors_among(given)
-        return Value(qualified=name, device=common_device(tensors) if tensors else None, origin=node)
+        tensors = tensors_among([state.values[arg] for arg in arguments_of(node)])
+        return Value(qualified=name, device=common_device(tensors) if tensors else None, evidence=Evidence(node))
     if package.startswith("torch.nn.utils") and last in _NORMS:
-        return Value(Kind.TENSOR, graph=False, scalar=True, origin=node, note="is the norm of the gradients")
+        return _norm_of_gradients(node)
     if package.startswith("torch.optim") and last[:1].isupper():
-        return Value(Kind.OPTIMIZER if "lr_scheduler" not in package else Kind.UNKNOWN, qualified=name, origin=node)
+        kind = Kind.OPTIMIZER if "lr_scheduler" not in package else Kind.UNKNOWN
+        return Value(kind, qualified=name, evidence=Evidence(node))
     if name in torch_api.MODULE_FACTORIES:
-        return (
-            values[0]
-            if values and values[0].kind in (Kind.MODULE, Kind.FUNCTION)
-            else Value(Kind.MODULE, qualified=name, origin=node, certain=False)
-        )
-    if name in torch_api.TUPLE_FUNCTIONS:
-        made = tensor(state, node, values)
-        return Value(Kind.LIST, element=made)
+        if values and values[0].kind in (Kind.MODULE, Kind.FUNCTION):
+            return values[0]
+        return Value(Kind.MODULE, certain=False, qualified=name, evidence=Evidence(node))
     if name in torch_api.LIST_FUNCTIONS:
-        return Value(Kind.LIST, element=tensor(state, node, values))
+        return list_of(tensor(state, node, values))
     if package == "torch.nn.utils.rnn":
         return tensor(state, node, values) if last == "pad_sequence" else UNKNOWN
-    if name in ("torch.autograd.grad",):
-        return Value(Kind.LIST, element=tensor(state, node, values))
-    if name in ("torch.utils.checkpoint.checkpoint",) and values:
+    if name == "torch.utils.checkpoint.checkpoint" and values:
         return _call_of_value(state, values[0], node, values[1:])
     return tensor(state, node, values) if torch_api.returns_tensor(name) else UNKNOWN
 
 
 def _torch_function(state: State, last: str, node: ast.Call, values: list[Value]) -> Value | None:
     if last == "device":
-        return Value(Kind.DEVICE, device=values[0].device if values else None, origin=node)
-    if last in ("finfo", "iinfo"):
-        return Value(Kind.UNKNOWN)
+        return Value(Kind.DEVICE, device=values[0].device if values else None, evidence=Evidence(node))
+    if last in ("finfo", "iinfo") or (last == "compile" and not values):
+        return UNKNOWN
     if last == "Size":
         return Value(Kind.SHAPE)
-    if last == "compile" and not values:
-        return UNKNOWN
     if last in torch_api.FACTORIES or last in torch_api.FROM_DATA:
         return _factory_call(state, last, node, values)
     if last in torch_api.LIKE or last.startswith("new_"):
-        return _like(state, node, values)
-    if last == "where" and len(values) == 1:
-        return Value(Kind.LIST, element=tensor(state, node, values, dtype="int64"))
-    if last == "nonzero" and any(keyword.arg == "as_tuple" for keyword in node.keywords):
-        return Value(Kind.LIST, element=tensor(state, node, values, dtype="int64"))
+        device = given_device(state, node) or (values[0].device if values else None)
+        dtype = given_dtype(state, node)
+        return Value(Kind.TENSOR, device=device, dtype=dtype, graph=False, evidence=Evidence(node))
+    keywords = {keyword.arg for keyword in node.keywords}
+    if (last == "where" and len(values) == 1) or (last == "nonzero" and "as_tuple" in keywords):
+        return list_of(tensor(state, node, values, dtype="int64"))
     if last in torch_api.PAIR_METHODS:
         return pair(state, last, node, values, node.args[1:])
-    if last in ("unique", "unique_consecutive") and node.keywords:
-        flags = {"return_inverse", "return_counts"} & {keyword.arg for keyword in node.keywords}
-        return Value(Kind.LIST, element=tensor(state, node, values)) if flags else None
+    if last in ("unique", "unique_consecutive") and keywords & {"return_inverse", "return_counts"}:
+        return list_of(tensor(state, node, values))
     return None
+
+
+def _tensor_class(name: str, node: ast.Call, values: list[Value]) -> Value:
+    """``torch.FloatTensor(...)``, ``torch.nn.Parameter(...)``."""
+    last = name.rpartition(".")[2]
+    if last in _REGISTERED:
+        dtype = values[0].dtype if values else None
+        return Value(Kind.TENSOR, dtype=dtype, graph=True if last == "Parameter" else None)
+    return Value(
+        Kind.TENSOR,
+        device=None if "cuda" in name else "cpu",
+        dtype=torch_api.TENSOR_CLASSES[name],
+        call=node,
+        evidence=Evidence(node, "makes a tensor"),
+    )
 
 
 def _factory_call(state: State, last: str, node: ast.Call, values: list[Value]) -> Value:
     if last in ("as_tensor", "asarray") and values and values[0].kind is Kind.TENSOR:
-        return values[0].but(device=given_device(state, node) or values[0].device)
-    given = argument(node, "device")
-    device = state.values[given].device if given is not None else "cpu"
-    if given is not None and state.values[given].kind is Kind.NONE:
-        device = "cpu"
+        return replace(values[0], device=given_device(state, node) or values[0].device)
+    asked = argument(node, "device")
+    device = "cpu" if asked is None or state.values[asked].kind is Kind.NONE else state.values[asked].device
     dtype = given_dtype(state, node) or ("int64" if last in ("randint", "randperm") else None)
     if last == "tensor" and values and isinstance(values[0].constant, float):
         dtype = dtype or "float32"
@@ -209,16 +213,14 @@ def _factory_call(state: State, last: str, node: ast.Call, values: list[Value]) 
         device=device,
         dtype=dtype,
         graph=argument(node, "requires_grad") is not None,
-        call=node,
         scalar=bool(values) and values[0].kind is Kind.NUMBER and last in ("tensor", "as_tensor"),
-        origin=node,
-        note="makes a tensor" + (" on the CPU" if device == "cpu" else ""),
+        call=node,
+        evidence=Evidence(node, "makes a tensor" + (" on the CPU" if device == "cpu" else "")),
     )
 
 
-def _like(state: State, node: ast.Call, values: list[Value]) -> Value:
-    device = given_device(state, node) or (values[0].device if values else None)
-    return Value(Kind.TENSOR, device=device, dtype=given_dtype(state, node), graph=False, origin=node)
+def _norm_of_gradients(node: ast.Call) -> Value:
+    return Value(Kind.TENSOR, graph=False, scalar=True, evidence=Evidence(node, "is the norm of the gradients"))
 
 
 # Functions of other libraries and of Python
@@ -226,93 +228,84 @@ def _like(state: State, node: ast.Call, values: list[Value]) -> Value:
 
 def _library_call(state: State, name: str, node: ast.Call, values: list[Value]) -> Value:
     last = name.rpartition(".")[2]
-    if last in ("tqdm", "trange", "track", "islice", "cycle", "prange", "progress_bar") and values:
+    if last in PASSING_ON and values:
         return values[0]
-    if name in torch_api.LOADERS or last == "DataLoader":
+    if last in _LOADERS:
         return _loader(name, node)
-    if name in torch_api.MODULE_FACTORIES or name.startswith(_MODEL_MAKERS):
-        made = last[:1].islower() or name.startswith("segmentation")
-        return Value(Kind.MODULE, qualified=name, origin=node) if made else UNKNOWN
-    if last == "from_pretrained" and any(part in name for part in ("Model", "ForC", "ForS", "ForT", "ForI", "UNet")):
-        return Value(Kind.MODULE, qualified=name, origin=node)
+    if last[:1].islower() and name.startswith(torch_api.MODEL_LIBRARIES):
+        return Value(Kind.MODULE, qualified=name, evidence=Evidence(node))
+    if last == "from_pretrained" and _PRETRAINED.search(name):
+        return Value(Kind.MODULE, qualified=name, evidence=Evidence(node))
     if name.startswith("torchmetrics.") and last[:1].isupper():
-        return Value(Kind.MODULE, qualified=name, origin=node)
+        return Value(Kind.MODULE, qualified=name, evidence=Evidence(node))
     if name == "copy.deepcopy" and values:
         return values[0]
     if torch_api.returns_tensor(name):
         return tensor(state, node, values)
     if name.startswith("einops.") and values:
-        return values[0].but(call=None) if values[0].kind in (Kind.TENSOR, Kind.NDARRAY) else UNKNOWN
-    if last in ("Path", "PurePath"):
-        return STRING
-    return UNKNOWN
+        return replace(values[0], call=None) if values[0].kind in (Kind.TENSOR, Kind.NDARRAY) else UNKNOWN
+    return STRING if last in ("Path", "PurePath") else UNKNOWN
 
 
 def _loader(name: str, node: ast.Call) -> Value:
-    pinned: bool | None = False
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            pinned = None
-        elif keyword.arg == "pin_memory":
-            constant = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-            pinned = constant if isinstance(constant, bool) else True
-    return Value(Kind.DATALOADER, qualified=name, pinned=pinned, origin=node, note="is a DataLoader")
+    asked = argument(node, "pin_memory")
+    pinned: bool | None = asked is not None and not is_constant(asked, False)
+    if asked is None and any(keyword.arg is None for keyword in node.keywords):
+        pinned = None
+    return Value(Kind.DATALOADER, qualified=name, pinned=pinned, evidence=Evidence(node, "is a DataLoader"))
 
 
-def _builtin_call(state: State, name: str, node: ast.Call, values: list[Value]) -> Value | None:
-    """The value of ``name(...)``; None where it is not known."""
+def _builtin_call(state: State, name: str, node: ast.Call, values: list[Value]) -> Value:
     first = values[0] if values else UNKNOWN
     if name in ("abs", "round") and first.kind is Kind.TENSOR:
-        return first.but(call=None)
+        return replace(first, call=None)
     if name in _NUMBERS:
-        return Value(Kind.NUMBER)
+        return NUMBER
     if name in _STRINGS:
-        return Value(Kind.STRING)
-    if name == "print":
-        return Value(Kind.NONE)
+        return STRING
     if name in _ITERABLES:
-        return _list_of(first, node, name)
-    if name == "range":
-        return Value(Kind.LIST, element=Value(Kind.NUMBER))
-    if name == "enumerate":
-        return Value(Kind.LIST, element=Value(Kind.TUPLE, items=(Value(Kind.NUMBER), iterate(first))))
-    if name == "zip":
-        return Value(Kind.LIST, element=Value(Kind.TUPLE, items=tuple(iterate(value) for value in values)))
-    if name == "next":
-        return iterate(first)
-    if name == "sum":
-        return _sum(first)
-    if name in ("max", "min"):
-        return join_all(values) if len(values) > 1 else iterate(first)
-    if name == "abs":
-        return first
-    if name == "super":
-        return state.env.get("self", UNKNOWN).but(definition=None) if "self" in state.env else UNKNOWN
-    if name == "getattr" and len(node.args) >= 2:
-        return UNKNOWN
-    if name == "dict":
-        return Value(
-            Kind.DICT, element=join_all([state.values[k.value] for k in node.keywords]) if node.keywords else None
-        )
-    return None
+        return _list_call(first, node, name)
+    match name:
+        case "print":
+            return NONE
+        case "range":
+            return list_of(NUMBER)
+        case "enumerate":
+            return list_of(tuple_of(NUMBER, iterate(first)))
+        case "zip":
+            return list_of(tuple_of(*map(iterate, values)))
+        case "next":
+            return iterate(first)
+        case "sum":
+            return _sum(first)
+        case "max" | "min":
+            return join_all(values) if len(values) > 1 else iterate(first)
+        case "abs":
+            return first
+        case "super" if "self" in state.env:
+            return replace(state.env["self"], definition=None)
+        case "dict":
+            elements = [state.values[keyword.value] for keyword in node.keywords]
+            return Value(Kind.DICT, element=join_all(elements) if elements else None)
+    return UNKNOWN
 
 
-def _list_of(first: Value, node: ast.Call, name: str) -> Value:
+def _list_call(first: Value, node: ast.Call, name: str) -> Value:
     if not node.args:
-        return Value(Kind.LIST)
+        return list_of(None)
     if first.kind in (Kind.DATALOADER, Kind.LIST):
         return first
     if first.kind is Kind.TUPLE and name != "set":
-        return first if name in ("list", "tuple") else Value(Kind.LIST, element=element_of(first))
+        return first if name in ("list", "tuple") else list_of(element_of(first))
     element = iterate(first)
-    return Value(Kind.LIST, element=element if element.kind is not Kind.UNKNOWN else None)
+    return list_of(element if element.kind is not Kind.UNKNOWN else None)
 
 
 def _sum(first: Value) -> Value:
     element = iterate(first)
     if element.kind is Kind.TENSOR:
-        return element.but(call=None)
-    return Value(Kind.NUMBER) if element.kind is Kind.NUMBER else UNKNOWN
+        return replace(element, call=None)
+    return NUMBER if element.kind is Kind.NUMBER else UNKNOWN
 
 
 # Methods
@@ -321,14 +314,14 @@ def _sum(first: Value) -> Value:
 def _method(state: State, base: Value, func: ast.Attribute, node: ast.Call, values: list[Value]) -> Value | None:
     """What ``base.NAME(...)`` returns; None where NAME is an attribute that is called."""
     if func.attr == "clip_grad_norm_":
-        return Value(Kind.TENSOR, graph=False, scalar=True, origin=node, note="is the norm of the gradients")
+        return _norm_of_gradients(node)
     match base.kind:
         case Kind.TENSOR:
             return tensor_method(state, base, func.attr, node, values)
         case Kind.MODULE:
             return module_method(state, base, func.attr, node, values)
         case Kind.NDARRAY:
-            return NUMBER if func.attr == "item" else Value(Kind.LIST) if func.attr == "tolist" else ARRAY
+            return NUMBER if func.attr == "item" else list_of(None) if func.attr == "tolist" else ARRAY
         case Kind.LIST | Kind.TUPLE | Kind.DICT:
             return _container_method(base, func.attr)
         case Kind.STRING:
@@ -344,36 +337,40 @@ def _method(state: State, base: Value, func: ast.Attribute, node: ast.Call, valu
 
 def _container_method(base: Value, name: str) -> Value:
     element = element_of(base)
-    if name == "items":
-        return Value(Kind.LIST, element=Value(Kind.TUPLE, items=(UNKNOWN, element)))
-    if name in ("values", "copy"):
-        return Value(base.kind if name == "copy" else Kind.LIST, element=element)
-    if name in ("pop", "get", "setdefault", "popleft"):
-        return element
-    if name in ("index", "count"):
-        return NUMBER
-    return Value(Kind.LIST) if name == "keys" else NONE if name in ("append", "extend", "update") else UNKNOWN
+    match name:
+        case "items":
+            return list_of(tuple_of(UNKNOWN, element))
+        case "values":
+            return list_of(element)
+        case "copy":
+            return Value(base.kind, element=element)
+        case "pop" | "get" | "setdefault" | "popleft":
+            return element
+        case "index" | "count":
+            return NUMBER
+        case "keys":
+            return list_of(None)
+        case "append" | "extend" | "update":
+            return NONE
+    return UNKNOWN
 
 
 def _unknown_method(
     state: State, base: Value, func: ast.Attribute, node: ast.Call, values: list[Value]
 ) -> Value | None:
     name = func.attr
-    if name in OF_DISTRIBUTIONS and (name in ("log_prob", "rsample") or _is_distribution(base)):
-        graph = state.recorded([Value(graph=True)]) if name != "sample" else False
-        return Value(Kind.TENSOR, device=base.device, graph=graph, certain=_is_distribution(base), origin=node)
-    if name == "log_every" and values and values[0].kind is Kind.DATALOADER:
-        return values[0]
-    if name in ("train_dataloader", "val_dataloader", "test_dataloader", "get_train_dataloader"):
-        return Value(Kind.DATALOADER, certain=False)
+    if name in OF_DISTRIBUTIONS:
+        known = (base.qualified or "").startswith("torch.distributions.")
+        if known or name in ("log_prob", "rsample"):
+            graph = state.recorded([Value(graph=True)]) if name != "sample" else False
+            return Value(Kind.TENSOR, certain=known, device=base.device, graph=graph, evidence=Evidence(node))
+    named = guessed(name)
+    if named.kind is Kind.DATALOADER:  # trainer.get_train_dataloader()
+        return named
     if name == "item" or name not in torch_api.TORCH_ONLY or name in torch_api.NOT_TELLING:
         return None
-    tensor = Value(Kind.TENSOR, origin=func.value, note=f"is a tensor, as {name} tells")
-    known = key(func.value)
-    if known is not None and known in state.env:
-        state.env[known] = tensor
+    tensor = Value(Kind.TENSOR, evidence=Evidence(func.value, f"is a tensor, as {name} tells"))
+    variable = key(func.value)
+    if variable is not None and variable in state.env:
+        state.env[variable] = tensor
     return tensor_method(state, tensor, name, node, values)
-
-
-def _is_distribution(value: Value) -> bool:
-    return (value.qualified or "").startswith("torch.distributions.")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from togi.lint.source import torch_api
 from togi.lint.source.hints import guessed, named
-from togi.lint.source.interpreter.state import State, key, narrow
+from togi.lint.source.interpreter.state import Evaluators, State, key, narrow
 from togi.lint.source.interpreter.torch_objects import (
     module_attribute,
     tensor_attribute,
@@ -23,12 +23,15 @@ from togi.lint.source.value import (
     NUMBER,
     STRING,
     UNKNOWN,
+    Evidence,
     Kind,
     Value,
     element_of,
     iterate,
     join,
     join_all,
+    list_of,
+    tuple_of,
 )
 
 
@@ -65,9 +68,9 @@ def _literal(value: str | int | float | complex) -> Value:
 
 
 def _name(state: State, node: ast.Name) -> Value:
-    found = state.env.get(node.id) or state.flow.settled(node, state.scope)
-    if found is not None:
-        return found
+    value = state.env.get(node.id) or state.flow.settled(node, state.scope)
+    if value is not None:
+        return value
     holder = state.flow.names.holder(node.id, state.scope)
     if holder is None or (holder is state.scope and isinstance(holder.node, FUNCTIONS)):
         return UNKNOWN
@@ -90,9 +93,9 @@ def attribute_of(state: State, base: Value, node: ast.Attribute) -> Value:
     if base.kind is Kind.TENSOR:
         return tensor_attribute(base, attr, node)
     if isinstance(base.definition, ast.ClassDef) and base.kind in (Kind.MODULE, Kind.UNKNOWN):
-        found = state.flow.attribute(base.definition, attr)
-        if found.kind is not Kind.UNKNOWN or found.definition is not None:
-            return found
+        value = state.flow.attribute(base.definition, attr)
+        if value.kind is not Kind.UNKNOWN or value.definition is not None:
+            return value
     if base.kind is Kind.MODULE:
         return module_attribute(base, attr)
     if base.kind is Kind.NDARRAY:
@@ -116,7 +119,7 @@ def _subscript(state: State, node: ast.Subscript) -> Value:
         if index.kind is Kind.STRING and base.certain:
             return UNKNOWN
         large = base.large and not isinstance(node.slice, ast.Constant)
-        return base.but(call=None, scalar=False, large=large, origin=node, note="", cause=base)
+        return replace(base, scalar=False, large=large, call=None, evidence=Evidence(node, cause=base))
     if base.kind is Kind.TUPLE and base.items is not None:
         return _item_of_tuple(base.items, node.slice)
     if base.kind in (Kind.LIST, Kind.TUPLE):
@@ -126,7 +129,7 @@ def _subscript(state: State, node: ast.Subscript) -> Value:
     if base.kind is Kind.SHAPE:
         return base if isinstance(node.slice, ast.Slice) else NUMBER
     if base.kind in (Kind.NDARRAY, Kind.STRING):
-        return base.but(constant=None)
+        return replace(base, constant=None)
     if base.kind is Kind.MODULE and base.definition is None:
         return Value(Kind.MODULE, device=base.device)
     return UNKNOWN
@@ -140,7 +143,7 @@ def _item_of_tuple(items: tuple[Value, ...], node: ast.expr) -> Value:
     if isinstance(at, int) and -len(items) <= at < len(items):
         return items[at]
     joined = join_all(items)
-    return Value(Kind.LIST, element=joined) if isinstance(node, ast.Slice) else joined
+    return list_of(joined) if isinstance(node, ast.Slice) else joined
 
 
 def _slice(state: State, node: ast.Slice) -> Value:
@@ -154,33 +157,37 @@ def _slice(state: State, node: ast.Slice) -> Value:
 
 
 def _binary(state: State, node: ast.BinOp) -> Value:
-    return operation(state, node, node.op, state.evaluate(node.left), state.evaluate(node.right), node.left, node.right)
+    return operation(state, node, state.evaluate(node.left), state.evaluate(node.right), (node.left, node.right))
 
 
 def operation(
-    state: State, node: ast.AST, op: ast.operator, one: Value, other: Value, left: ast.expr, right: ast.expr
+    state: State, node: ast.BinOp | ast.AugAssign, left: Value, right: Value, operands: tuple[ast.expr, ast.expr]
 ) -> Value:
-    kinds = {one.kind, other.kind}
+    """What ``operands``, whose values are ``left`` and ``right``, come to."""
+    kinds = {left.kind, right.kind}
     if Kind.TENSOR in kinds:
-        return tensor_operation(state, node, op, one, other, left, right)
-    if one.kind is Kind.STRING:
-        return STRING if isinstance(op, ast.Mod | ast.Add | ast.Mult) else UNKNOWN
+        return tensor_operation(state, node, left, right, operands)
+    if left.kind is Kind.STRING:
+        return STRING if isinstance(node.op, ast.Mod | ast.Add | ast.Mult) else UNKNOWN
     if Kind.NDARRAY in kinds:
         return ARRAY
     if kinds == {Kind.NUMBER}:
         return NUMBER
-    if one.kind in (Kind.LIST, Kind.TUPLE):
-        if isinstance(op, ast.Add) and other.kind in (Kind.LIST, Kind.TUPLE):
-            return _concatenation(one, other)
-        return Value(Kind.LIST, element=element_of(one)) if isinstance(op, ast.Mult) else UNKNOWN
+    if left.kind in (Kind.LIST, Kind.TUPLE):
+        if isinstance(node.op, ast.Add) and right.kind in (Kind.LIST, Kind.TUPLE):
+            return _concatenation(left, right)
+        return list_of(element_of(left)) if isinstance(node.op, ast.Mult) else UNKNOWN
     return UNKNOWN
 
 
-def _concatenation(one: Value, other: Value) -> Value:
-    if one.items is not None and other.items is not None:
-        return Value(Kind.TUPLE, items=one.items + other.items)
-    elements = [element_of(value) for value in (one, other) if value.items or value.element]
-    return Value(Kind.LIST, element=join_all(elements) if elements else None)
+def _concatenation(left: Value, right: Value) -> Value:
+    if left.items is not None and right.items is not None:
+        return tuple_of(*left.items, *right.items)
+    return _list_of_values([element_of(value) for value in (left, right) if value.items or value.element])
+
+
+def _list_of_values(values: Sequence[Value]) -> Value:
+    return list_of(join_all(values) if values else None)
 
 
 def _unary(state: State, node: ast.UnaryOp) -> Value:
@@ -188,19 +195,20 @@ def _unary(state: State, node: ast.UnaryOp) -> Value:
     if isinstance(node.op, ast.Not):
         return NUMBER
     if value.kind is Kind.TENSOR:
-        return value.but(call=None, origin=node, note="", cause=value)
+        return replace(value, call=None, evidence=Evidence(node, cause=value))
     if value.kind is Kind.NUMBER:
-        negative = isinstance(node.op, ast.USub) and value.constant is not None
-        return Value(Kind.NUMBER, constant=-value.constant) if negative else NUMBER
+        if isinstance(node.op, ast.USub) and isinstance(value.constant, complex | float | int):
+            return Value(Kind.NUMBER, constant=-value.constant)
+        return NUMBER
     return value if value.kind is Kind.NDARRAY else UNKNOWN
 
 
 def _boolean(state: State, node: ast.BoolOp) -> Value:
     before, values = state.env, []
     state.env = dict(before)
-    for one in node.values:
-        values.append(state.evaluate(one))
-        narrow(state.env, one, isinstance(node.op, ast.And), state.qualified)
+    for operand in node.values:
+        values.append(state.evaluate(operand))
+        narrow(state.env, operand, isinstance(node.op, ast.And), state.qualified)
     state.env = before
     return join_all(values)
 
@@ -236,21 +244,20 @@ def _conditional(state: State, node: ast.IfExp) -> Value:
 
 def _tuple(state: State, node: ast.Tuple) -> Value:
     items = tuple(map(state.evaluate, node.elts))
-    if any(isinstance(one, ast.Starred) for one in node.elts):
-        return Value(Kind.LIST, element=join_all(items))
-    return Value(Kind.TUPLE, items=items)
+    if any(isinstance(item, ast.Starred) for item in node.elts):
+        return list_of(join_all(items))
+    return tuple_of(*items)
 
 
 def _list(state: State, node: ast.List | ast.Set) -> Value:
-    values = [state.evaluate(one) for one in node.elts]
-    return Value(Kind.LIST, element=join_all(values) if values else None)
+    return _list_of_values([state.evaluate(item) for item in node.elts])
 
 
 def _dict(state: State, node: ast.Dict) -> Value:
-    for one in node.keys:
-        if one is not None:
-            state.evaluate(one)
-    values = [state.evaluate(one) for one in node.values]
+    for key_node in node.keys:
+        if key_node is not None:
+            state.evaluate(key_node)
+    values = [state.evaluate(item) for item in node.values]
     return Value(Kind.DICT, element=join_all(values) if values else None)
 
 
@@ -259,7 +266,7 @@ def _starred(state: State, node: ast.Starred) -> Value:
 
 
 def _comprehension(state: State, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
-    return Value(Kind.LIST, element=_in_comprehension(state, node.generators, lambda: state.evaluate(node.elt)))
+    return list_of(_in_comprehension(state, node.generators, lambda: state.evaluate(node.elt)))
 
 
 def _dict_comprehension(state: State, node: ast.DictComp) -> Value:
@@ -290,11 +297,11 @@ def _named_expression(state: State, node: ast.NamedExpr) -> Value:
 
 
 def _formatted(state: State, node: ast.JoinedStr) -> Value:
-    for one in node.values:
-        if isinstance(one, ast.FormattedValue):
-            state.evaluate(one.value)
-            if isinstance(one.format_spec, ast.JoinedStr):
-                _formatted(state, one.format_spec)
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            state.evaluate(part.value)
+            if isinstance(part.format_spec, ast.JoinedStr):
+                _formatted(state, part.format_spec)
     return STRING
 
 
@@ -313,7 +320,7 @@ def _yield(state: State, node: ast.Yield | ast.YieldFrom) -> Value:
     return UNKNOWN
 
 
-EVALUATORS: Mapping[type[ast.expr], Callable[[State, Any], Value]] = {
+EVALUATORS: Evaluators = {
     ast.Name: _name,
     ast.Constant: _constant,
     ast.Attribute: _attribute,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from togi.lint.source import torch_api
 from togi.lint.source.definitions import passed_argument
 from togi.lint.source.hints import annotated, guessed
-from togi.lint.source.names import BUILTINS
+from togi.lint.source.names import is_of_python_or_torch
+from togi.lint.source.syntax import is_text
 from togi.lint.source.tree import Function, Scope
-from togi.lint.source.value import UNKNOWN, Environment, Kind, Value, join_all
+from togi.lint.source.value import NUMBER, UNKNOWN, Environment, Evidence, Kind, Value, join_all
 
 if TYPE_CHECKING:
     from togi.lint.source.flow import Flow
@@ -25,17 +25,21 @@ _USUAL = frozenset(
 """Names that a parameter of ``forward`` without a default bears when it is a tensor."""
 _OF_OTHERS = frozenset("device gather type half cuda".split())
 """Attributes that modules, settings and objects that drive a training have as well."""
+_TAKING_SEQUENCES = ("cat", "stack", "concat", "hstack", "vstack", "as_tensor", "tensor", "is_tensor")
 _PLURAL = frozenset("inputs targets features images labels preds predictions tokens embeddings outputs".split())
 """Names that lists bear as well."""
 
 
 @dataclass(slots=True)
 class _Use:
-    """How a parameter is used in its function: a node that shows it, each."""
+    """How a function uses a parameter."""
 
     strong: ast.AST | None = None
-    weak: ast.AST | None = None
-    against: ast.AST | None = None
+    """As only a tensor is used; this node shows it."""
+    weak: bool = False
+    """As a tensor is used, and other things too."""
+    against: bool = False
+    """As no tensor is used."""
     number: bool = False
     sequence: bool = False
 
@@ -44,7 +48,7 @@ def parameters(flow: Flow, scope: Scope) -> Environment:
     """The environment in which the body of ``scope`` starts."""
     function = scope.node
     assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    found: Environment = {}
+    environment: Environment = {}
     owner = flow.tree.class_of(function)
     arguments = function.args
     plain = [*arguments.posonlyargs, *arguments.args]
@@ -53,111 +57,94 @@ def parameters(flow: Flow, scope: Scope) -> Environment:
     method = owner is not None and not _is_static(function) and bool(plain)
     for position, (arg, default) in enumerate(pairs):
         if position == 0 and method and owner is not None:
-            found[arg.arg] = flow.instance(owner)
+            environment[arg.arg] = flow.instance(owner)
         else:
-            found[arg.arg] = _parameter(flow, scope, arg, default, position - method, owner)
-    for many in (arguments.vararg, arguments.kwarg):
-        if many is not None:
-            found[many.arg] = Value(Kind.LIST if many is arguments.vararg else Kind.DICT)
-    return found
+            environment[arg.arg] = _parameter(flow, scope, arg, default, position - method)
+    if arguments.vararg is not None:
+        environment[arguments.vararg.arg] = Value(Kind.LIST)
+    if arguments.kwarg is not None:
+        environment[arguments.kwarg.arg] = Value(Kind.DICT)
+    return environment
 
 
 def _is_static(function: Function) -> bool:
     decorators = getattr(function, "decorator_list", [])
-    return any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in decorators)
+    return any(isinstance(node, ast.Name) and node.id == "staticmethod" for node in decorators)
 
 
-def _parameter(
-    flow: Flow, scope: Scope, arg: ast.arg, default: ast.expr | None, position: int, owner: ast.ClassDef | None
-) -> Value:
-    function = scope.node
-    where = f"is a parameter of {getattr(function, 'name', 'a lambda')}"
+def _parameter(flow: Flow, scope: Scope, arg: ast.arg, default: ast.expr | None, position: int) -> Value:
+    where = f"is a parameter of {getattr(scope.node, 'name', 'a lambda')}"
     name = ast.Name(arg.arg)
     promised = annotated(arg.annotation, lambda node: flow.names.qualified(node, scope.outer or scope))
-    none = isinstance(default, ast.Constant) and default.value is None
+    may_be_none = isinstance(default, ast.Constant) and default.value is None
     if promised.kind is not Kind.UNKNOWN:
         note = f"{where}, annotated {ast.unparse(arg.annotation)}" if arg.annotation else where
-        return promised.but(
-            optional=promised.optional or none, origin=name, note=note, device=_seen_device(flow, scope, arg)
-        )
-    if promised.note:
+        passed = _passed(flow, scope, arg.arg)
+        device = passed.device if passed.kind is Kind.TENSOR else None
+        optional = promised.optional or may_be_none
+        return replace(promised, optional=optional, device=device, evidence=Evidence(name, note))
+    if promised.evidence.note:
         return promised
     if isinstance(default, ast.Constant) and default.value is not None:
         kind = Kind.STRING if isinstance(default.value, str) else Kind.NUMBER
-        return Value(kind, certain=False, origin=name, note=where)
-    passed = _passed(flow, scope, arg.arg, owner)
-    if passed.kind is not Kind.UNKNOWN and passed.kind is not Kind.NONE:
-        return passed.but(
-            optional=passed.optional or none,
-            origin=name,
-            note=f"{where}, which is called with it",
-            cause=passed,
+        return Value(kind, certain=False, evidence=Evidence(name, where))
+    passed = _passed(flow, scope, arg.arg)
+    if passed.kind not in (Kind.UNKNOWN, Kind.NONE):
+        return replace(
+            passed,
+            optional=passed.optional or may_be_none,
             constant=None,
             call=None,
-            batch=False if passed.kind is Kind.TENSOR and not passed.batch else passed.batch,
+            evidence=Evidence(name, f"{where}, which is called with it", passed),
         )
     by_name = guessed(arg.arg)
     if by_name.kind is not Kind.UNKNOWN:
-        return by_name.but(origin=name)
-    return _by_use(flow, scope, arg.arg, position, default, where)
+        return replace(by_name, evidence=replace(by_name.evidence, origin=name))
+    return _by_use(flow, scope, arg.arg, position, optional=default is not None, where=where)
 
 
-def _seen_device(flow: Flow, scope: Scope, arg: ast.arg) -> str | None:
-    passed = _passed(flow, scope, arg.arg, flow.tree.class_of(scope.node))
-    return passed.device if passed.kind is Kind.TENSOR else None
-
-
-def _passed(flow: Flow, scope: Scope, name: str, owner: ast.ClassDef | None) -> Value:
+def _passed(flow: Flow, scope: Scope, name: str) -> Value:
     """Join over the calls in this file, as far as they have been worked out; a tensor among unknowns counts."""
     function = scope.node
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.name == "forward":
         return UNKNOWN
-    if any(_may_change_arguments(flow, scope, one) for one in function.decorator_list):
+    if any(_may_change_arguments(flow, scope, decorator) for decorator in function.decorator_list):
         return UNKNOWN
-    method = owner is not None and not _is_static(function)
-    sent = [passed_argument(call, function, name, method=method) for call in flow.callers.sites(function)]
-    values = [flow.values[one] for one in sent if one is not None and one in flow.values]
+    method = flow.tree.class_of(function) is not None and not _is_static(function)
+    passed = [passed_argument(call, function, name, method=method) for call in flow.callers.sites(function)]
+    values = [flow.values[node] for node in passed if node is not None and node in flow.values]
     known = [value for value in values if value.kind is not Kind.UNKNOWN]
     if not known:
         return UNKNOWN
     joined = join_all(known)
-    return joined if len(known) == len(values) else joined.but(certain=False)
+    return joined if len(known) == len(values) else replace(joined, certain=False)
 
 
 def _may_change_arguments(flow: Flow, scope: Scope, decorator: ast.expr) -> bool:
     """Of a library other than PyTorch: it may compile the function, to which arguments are something else then."""
     func = decorator.func if isinstance(decorator, ast.Call) else decorator
     name = flow.names.qualified(func, scope.outer or scope)
-    return (
-        name is not None and name not in BUILTINS and name.partition(".")[0] not in (*sys.stdlib_module_names, "torch")
-    )
+    return name is not None and not is_of_python_or_torch(name)
 
 
-def _by_use(flow: Flow, scope: Scope, name: str, position: int, default: ast.expr | None, where: str) -> Value:
+def _by_use(flow: Flow, scope: Scope, name: str, position: int, *, optional: bool, where: str) -> Value:
     function = scope.node
     assert not isinstance(function, ast.Module | ast.ClassDef)
-    use = _uses(flow, scope, name)
-    if use.number and not use.strong:
-        return Value(Kind.NUMBER, certain=False)
-    tensors = flow.takes_tensors(function)
-    none = default is not None
-    origin = ast.Name(name)
-    if use.strong is not None and not use.against:
-        note = f"{where}, used as a tensor in line {getattr(use.strong, 'lineno', '?')}"
-        return Value(Kind.TENSOR, optional=none, origin=origin, note=note)
-    if use.against or use.sequence or not tensors:
-        return UNKNOWN
-    certain = position == 0 and name in _USUAL and name not in _PLURAL
-    if use.weak is not None or (not none and (position == 0 or name in _USUAL)):
-        return Value(Kind.TENSOR, optional=none, certain=certain, origin=origin, note=where)
-    return UNKNOWN
-
-
-def _uses(flow: Flow, scope: Scope, name: str) -> _Use:
     use = _Use()
     for load in scope.loads.get(name, ()):
         _note(flow, scope, use, load)
-    return use
+    if use.number and not use.strong:
+        return replace(NUMBER, certain=False)
+    origin = ast.Name(name)
+    if use.strong is not None and not use.against:
+        note = f"{where}, used as a tensor in line {getattr(use.strong, 'lineno', '?')}"
+        return Value(Kind.TENSOR, optional=optional, evidence=Evidence(origin, note))
+    if use.against or use.sequence or not flow.takes_tensors(function):
+        return UNKNOWN
+    certain = position == 0 and name in _USUAL and name not in _PLURAL
+    if use.weak or (not optional and (position == 0 or name in _USUAL)):
+        return Value(Kind.TENSOR, certain=certain, optional=optional, evidence=Evidence(origin, where))
+    return UNKNOWN
 
 
 def _note(flow: Flow, scope: Scope, use: _Use, load: ast.Name) -> None:
@@ -167,26 +154,24 @@ def _note(flow: Flow, scope: Scope, use: _Use, load: ast.Name) -> None:
             if parent.attr in torch_api.TORCH_ONLY - _OF_OTHERS:
                 use.strong = parent
             elif parent.attr in torch_api.ARRAY_LIKE | _OF_OTHERS:
-                use.weak = parent
+                use.weak = True
             elif not parent.attr.endswith("_"):
-                use.against = parent
+                use.against = True
         case ast.Call():
             _note_call(flow, scope, use, load, parent)
         case ast.Subscript() if parent.value is load:
-            if isinstance(parent.slice, ast.Constant) and isinstance(parent.slice.value, str):
-                use.against = parent
+            if is_text(parent.slice):
+                use.against = True
             elif isinstance(parent.slice, ast.Tuple):
-                use.weak = parent
+                use.weak = True
         case ast.For() | ast.comprehension() if parent.iter is load:
             use.sequence = True
         case ast.Starred() | ast.keyword(arg=None):
-            use.against = parent
+            use.against = True
         case ast.Compare():
             if _is_plain_comparison(parent):
-                use.against = parent
-        case ast.If() | ast.IfExp() | ast.While() | ast.BoolOp():
-            use.sequence = True
-        case ast.UnaryOp(op=ast.Not()):
+                use.against = True
+        case ast.If() | ast.IfExp() | ast.While() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
             use.sequence = True
         case ast.BinOp(op=ast.MatMult()):
             use.strong = parent
@@ -194,8 +179,8 @@ def _note(flow: Flow, scope: Scope, use: _Use, load: ast.Name) -> None:
 
 def _is_plain_comparison(node: ast.Compare) -> bool:
     """With a string or a truth value, or a test of membership: not what is done with tensors."""
-    others = [node.left, *node.comparators]
-    if any(isinstance(one, ast.Constant) and isinstance(one.value, str | bool) for one in others):
+    operands = [node.left, *node.comparators]
+    if any(isinstance(operand, ast.Constant) and isinstance(operand.value, str | bool) for operand in operands):
         return True
     return any(isinstance(op, ast.In | ast.NotIn) for op in node.ops)
 
@@ -208,12 +193,10 @@ def _note_call(flow: Flow, scope: Scope, use: _Use, load: ast.Name, call: ast.Ca
         use.sequence = True
     elif name.startswith("torch."):
         last = name.rpartition(".")[2]
-        if name in torch_api.ON_CPU:
+        if name in torch_api.ON_CPU or last in _TAKING_SEQUENCES:
             use.sequence = True
         elif last in torch_api.FACTORIES:
             use.number = True
-        elif last in ("cat", "stack", "concat", "hstack", "vstack", "as_tensor", "tensor", "is_tensor"):
-            use.sequence = True
         elif call.args[:1] == [load] and torch_api.returns_tensor(name):
             use.strong = call
     elif isinstance(call.func, ast.Attribute) and call.args[:1] == [load]:

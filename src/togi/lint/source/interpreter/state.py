@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from togi.lint.source import torch_api
 from togi.lint.source.budget import INTERPRETED
 from togi.lint.source.flow import Flow
 from togi.lint.source.tree import Scope
-from togi.lint.source.value import UNKNOWN, Environment, Kind, Value, iterate, join
+from togi.lint.source.value import NONE, UNKNOWN, Environment, Evidence, Kind, Value, iterate, join, list_of
 
 Qualified = Callable[[ast.AST], str | None]
+Evaluators = Mapping[type[ast.expr], Callable[["State", Any], Value]]
 _CLASSES = {
     "int": Kind.NUMBER,
     "float": Kind.NUMBER,
@@ -32,9 +34,7 @@ _CLASSES = {
 class State:
     """What is known at one place of a scope while it is interpreted."""
 
-    def __init__(
-        self, flow: Flow, scope: Scope, evaluators: Mapping[type[ast.expr], Callable[[State, Any], Value]]
-    ) -> None:
+    def __init__(self, flow: Flow, scope: Scope, evaluators: Evaluators) -> None:
         self.flow = flow
         self.scope = scope
         self.values = flow.values
@@ -84,7 +84,7 @@ class State:
             case ast.Tuple() | ast.List():
                 self._unpack(target.elts, value)
             case ast.Starred():
-                self.assign(target.value, Value(Kind.LIST, element=value))
+                self.assign(target.value, list_of(value))
             case ast.Subscript():
                 self._assign_item(target, value)
 
@@ -94,8 +94,9 @@ class State:
             if holder is not None:
                 self.flow.bind(holder, name, value)
         self.env[name] = value
-        for known in [one for one in self.env if one.startswith(name + ".")] if name in self._dotted else ():
-            del self.env[known]
+        if name in self._dotted:
+            for attribute in [variable for variable in self.env if variable.startswith(name + ".")]:
+                del self.env[attribute]
         self.flow.bind(self.scope, name, value)
 
     def _assign_attribute(self, target: ast.Attribute, value: Value) -> None:
@@ -108,7 +109,7 @@ class State:
             self.flow.keep(owner, target.attr, value)
 
     def _unpack(self, targets: list[ast.expr], value: Value) -> None:
-        plain = not any(isinstance(one, ast.Starred) for one in targets)
+        plain = not any(isinstance(target, ast.Starred) for target in targets)
         if value.items is not None and plain and len(value.items) == len(targets):
             for target, item in zip(targets, value.items, strict=True):
                 self.assign(target, item)
@@ -123,7 +124,7 @@ class State:
         name = key(target.value)
         if name is not None and container.kind in (Kind.LIST, Kind.DICT):
             known = container.element
-            self.env[name] = container.but(element=value if known is None else join(known, value))
+            self.env[name] = replace(container, element=value if known is None else join(known, value))
 
 
 def narrow(environment: Environment, test: ast.expr, truth: bool, qualified: Qualified) -> None:
@@ -132,16 +133,16 @@ def narrow(environment: Environment, test: ast.expr, truth: bool, qualified: Qua
         case ast.UnaryOp(op=ast.Not()):
             narrow(environment, test.operand, not truth, qualified)
         case ast.BoolOp(op=op) if isinstance(op, ast.And) is truth:
-            for one in test.values:
-                narrow(environment, one, truth, qualified)
+            for part in test.values:
+                narrow(environment, part, truth, qualified)
         case ast.Call():
             _by_call(environment, test, truth, qualified)
         case ast.Compare(ops=[op], comparators=[other]):
             _by_comparison(environment, test.left, op, other, truth)
         case ast.Attribute(attr="is_cuda"):
-            _set(environment, key(test.value), device="cuda" if truth else "cpu")
+            _place(environment, test.value, "cuda" if truth else "cpu")
         case ast.Name() | ast.Attribute() if truth:
-            _set(environment, key(test), optional=False)
+            _rule_out_none(environment, test)
 
 
 def key(node: ast.AST) -> str | None:
@@ -153,10 +154,16 @@ def key(node: ast.AST) -> str | None:
     return None
 
 
-def _set(environment: Environment, name: str | None, **facts: object) -> None:
-    value = environment.get(name) if name else None
-    if name is not None and value is not None and value.kind not in (Kind.UNKNOWN, Kind.NONE):
-        environment[name] = value.but(**facts)
+def _place(environment: Environment, node: ast.expr, device: str) -> None:
+    name = key(node)
+    if name is not None and (value := environment.get(name, UNKNOWN)).kind not in (Kind.UNKNOWN, Kind.NONE):
+        environment[name] = replace(value, device=device)
+
+
+def _rule_out_none(environment: Environment, node: ast.expr) -> None:
+    name = key(node)
+    if name is not None and (value := environment.get(name, UNKNOWN)).optional and value.kind is not Kind.UNKNOWN:
+        environment[name] = replace(value, optional=False)
 
 
 def _by_comparison(environment: Environment, left: ast.expr, op: ast.cmpop, other: ast.expr, truth: bool) -> None:
@@ -164,42 +171,41 @@ def _by_comparison(environment: Environment, left: ast.expr, op: ast.cmpop, othe
         truth = not truth
     if not isinstance(op, ast.Eq | ast.NotEq | ast.Is | ast.IsNot) or not isinstance(other, ast.Constant):
         return
-    name = key(left)
-    if other.value is None and name is not None:
+    if other.value is None and (name := key(left)) is not None:
         if truth:
-            environment[name] = Value(Kind.NONE)
+            environment[name] = NONE
         else:
-            _set(environment, name, optional=False)
-    elif isinstance(other.value, str) and isinstance(left, ast.Attribute) and left.attr == "type":
-        device = left.value
-        if isinstance(device, ast.Attribute) and device.attr == "device":
-            _set_device(environment, device.value, other.value, truth)
-
-
-def _set_device(environment: Environment, tensor: ast.expr, device: str, truth: bool) -> None:
-    if truth:
-        _set(environment, key(tensor), device="cpu" if device == "cpu" else "cuda")
-    elif device == "cpu":
-        _set(environment, key(tensor), device="cuda")
+            _rule_out_none(environment, left)
+    match left:
+        case ast.Attribute(value=ast.Attribute(value=tensor, attr="device"), attr="type"):
+            if other.value == "cpu":
+                _place(environment, tensor, "cpu" if truth else "cuda")
+            elif truth and isinstance(other.value, str):
+                _place(environment, tensor, "cuda")
 
 
 def _by_call(environment: Environment, test: ast.Call, truth: bool, qualified: Qualified) -> None:
     name = qualified(test.func)
-    if not test.args or (target := key(test.args[0])) is None:
+    if not test.args or (variable := key(test.args[0])) is None:
         return
     if name in ("torch.is_tensor", "torch.jit.isinstance"):
-        _be(environment, target, Value(Kind.TENSOR, note="is tested to be a tensor", origin=test.args[0]), truth)
+        _be(environment, variable, _tested_tensor(test.args[0]), truth)
     elif name == "isinstance" and len(test.args) == 2:
-        second = test.args[1]
-        classes = second.elts if isinstance(second, ast.Tuple) else [second]
-        _be(environment, target, _of_classes([qualified(one) or "" for one in classes], test.args[0]), truth)
+        tested = test.args[1]
+        classes = tested.elts if isinstance(tested, ast.Tuple) else [tested]
+        names = [qualified(node) or "" for node in classes]
+        _be(environment, variable, _of_classes(names, test.args[0]), truth)
 
 
 def _of_classes(names: list[str], tested: ast.expr) -> Value:
     if all(name in torch_api.TENSOR_CLASSES for name in names):
-        return Value(Kind.TENSOR, note="is tested to be a tensor", origin=tested)
+        return _tested_tensor(tested)
     kinds = {_CLASSES.get(name, Kind.UNKNOWN) for name in names}
     return Value(kinds.pop()) if len(kinds) == 1 else UNKNOWN
+
+
+def _tested_tensor(tested: ast.expr) -> Value:
+    return Value(Kind.TENSOR, evidence=Evidence(tested, "is tested to be a tensor"))
 
 
 def _be(environment: Environment, name: str, tested: Value, truth: bool) -> None:
@@ -208,6 +214,6 @@ def _be(environment: Environment, name: str, tested: Value, truth: bool) -> None
         if value.kind is not tested.kind or tested.kind is Kind.UNKNOWN:
             environment[name] = tested
         else:
-            environment[name] = value.but(certain=True, optional=False)
+            environment[name] = replace(value, certain=True, optional=False)
     elif value.kind is tested.kind:
         environment[name] = UNKNOWN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from togi.lint.source.autograd import sets_grad
@@ -14,18 +15,22 @@ from togi.lint.source.interpreter.calls import call
 from togi.lint.source.interpreter.expressions import EVALUATORS, operation, read
 from togi.lint.source.interpreter.parameters import parameters
 from togi.lint.source.interpreter.state import State, key, narrow
-from togi.lint.source.syntax import last_name
+from togi.lint.source.syntax import arguments_of, last_name
 from togi.lint.source.tree import FUNCTIONS, Scope
 from togi.lint.source.value import (
+    NONE,
     UNKNOWN,
+    UNSEEN_BATCHES,
     Environment,
     Kind,
     Value,
     element_of,
+    gives_batches,
     iterate,
     join,
     join_all,
     join_environments,
+    list_of,
 )
 
 _PASSES = 3
@@ -33,18 +38,7 @@ _PASSES = 3
 _TRIES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))  # the second: Python 3.11
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, *_TRIES, ast.Match)
 """Statements that copy all that is known."""
-_FOREIGN = (
-    "sklearn.",
-    "tensorflow.",
-    "keras.",
-    "jax.",
-    "flax.",
-    "xgboost.",
-    "lightgbm.",
-    "onnx",
-    "openvino.",
-    "gensim.",
-)
+_FOREIGN = tuple("sklearn. tensorflow. keras. jax. flax. xgboost. lightgbm. onnx openvino. gensim.".split())
 """Libraries that have models too."""
 
 
@@ -62,13 +56,7 @@ def interpret(flow: Flow, scope: Scope) -> None:
             state.set_recording(sets_grad(decorator, state.qualified))
     _block(state, node.body)
     if isinstance(node, FUNCTIONS):
-        flow.returns[scope] = _returned(state)
-
-
-def _returned(state: State) -> Value:
-    if state.yielded:
-        return Value(Kind.LIST, element=join_all(state.yielded))
-    return join_all(state.returned) if state.returned else Value(Kind.NONE)
+        flow.returns[scope] = list_of(join_all(state.yielded)) if state.yielded else join_all(state.returned or [NONE])
 
 
 def _block(state: State, statements: Sequence[ast.stmt]) -> None:
@@ -110,6 +98,8 @@ def _if(state: State, node: ast.If) -> None:
 
 def _for(state: State, node: ast.For | ast.AsyncFor) -> None:
     iterated = state.evaluate(node.iter)
+    if iterated == UNKNOWN and isinstance(node.iter, ast.Call) and _takes_batches(state, node.iter.args[:1]):
+        state.values[node.iter] = iterated = UNSEEN_BATCHES  # for batch in logger.log_every(loader, 50)
     element = iterate(iterated)
 
     def turn() -> None:
@@ -139,7 +129,7 @@ def _loop(state: State, turn: Callable[[], None], orelse: Sequence[ast.stmt], *,
         state.env, state.alive = dict(entry), True
         turn()
         ends = [*state.continues, *([state.env] if state.alive else [])]
-        exits = [*state.breaks]
+        exits = state.breaks
         joined = join_environments([entry, *(end for end in ends if end is not None)])
         if all(joined[name] is value or joined[name] == value for name, value in entry.items()):
             entry = joined
@@ -195,8 +185,8 @@ def _match(state: State, node: ast.Match) -> None:
     ends: list[Environment | None] = [dict(state.env)]
     for case in node.cases:
         environment = dict(ends[0] or {})
-        for one in ast.walk(case.pattern):
-            name = getattr(one, "name", None) or getattr(one, "rest", None)
+        for pattern in ast.walk(case.pattern):
+            name = getattr(pattern, "name", None) or getattr(pattern, "rest", None)
             if name:
                 environment[name] = UNKNOWN
         state.env, state.alive = environment, True
@@ -207,14 +197,14 @@ def _match(state: State, node: ast.Match) -> None:
 
 
 def _return(state: State, node: ast.Return) -> None:
-    state.returned.append(state.evaluate(node.value) if node.value is not None else Value(Kind.NONE))
+    state.returned.append(state.evaluate(node.value) if node.value is not None else NONE)
     state.alive = False
 
 
 def _raise(state: State, node: ast.Raise) -> None:
-    for one in (node.exc, node.cause):
-        if one is not None:
-            state.evaluate(one)
+    for raised in (node.exc, node.cause):
+        if raised is not None:
+            state.evaluate(raised)
     state.alive = False
 
 
@@ -230,9 +220,8 @@ def _assert(state: State, node: ast.Assert) -> None:
 
 def _assign(state: State, node: ast.Assign) -> None:
     value = state.evaluate(node.value)
-    unknown = isinstance(node.value, ast.Call) and value == UNKNOWN and not _is_foreign(state, node.value.func)
     for target in node.targets:
-        if unknown and isinstance(node.value, ast.Call):
+        if value == UNKNOWN and isinstance(node.value, ast.Call) and not _is_foreign(state, node.value.func):
             _assign_by_name(state, target, node.value)
         else:
             state.assign(target, value)
@@ -243,31 +232,27 @@ def _is_foreign(state: State, func: ast.expr) -> bool:
 
 
 def _assign_by_name(state: State, target: ast.expr, made: ast.Call) -> None:
-    """``model, loader = build(options)``: only the names tell."""
-    wraps = _takes_loader(state, made)
-    for one in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-        guess = guessed_result(last_name(one))
-        if wraps and guess.kind in (Kind.DATALOADER, Kind.UNKNOWN):
-            state.assign(one, guess.but(wrapped=True))
+    """``model, loader = build(options)``: only the names tell. A DataLoader that was given may come back changed."""
+    may_wrap = _takes_batches(state, arguments_of(made))
+    for name in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+        guess = guessed_result(last_name(name))
+        if guess.kind is Kind.DATALOADER and may_wrap:
+            state.assign(name, UNSEEN_BATCHES)
         else:
-            state.assign(one, guess if isinstance(one, ast.Name) else UNKNOWN)
+            state.assign(name, guess if isinstance(name, ast.Name) else UNKNOWN)
 
 
-def _takes_loader(state: State, made: ast.Call) -> bool:
-    """``loader = accelerator.prepare(loader)``: whether a call is given a DataLoader, with which it may do anything."""
-    given = [*made.args, *(keyword.value for keyword in made.keywords)]
-    parts = [part.value if isinstance(part, ast.Starred) else part for part in given]
-    values = [state.values.get(part, UNKNOWN) for part in parts]
-    return any(
-        value.wrapped or value.kind is Kind.DATALOADER or element_of(value).kind is Kind.DATALOADER for value in values
-    )
+def _takes_batches(state: State, arguments: Sequence[ast.expr]) -> bool:
+    """``accelerator.prepare(model, loader)``: whether there is a DataLoader among them, which may be wrapped."""
+    given = [state.values.get(arg.value if isinstance(arg, ast.Starred) else arg, UNKNOWN) for arg in arguments]
+    return any(gives_batches(value) or element_of(value).kind is Kind.DATALOADER for value in given)
 
 
 def _annotated_assign(state: State, node: ast.AnnAssign) -> None:
     promised = annotated(node.annotation, state.qualified)
     value = state.evaluate(node.value) if node.value is not None else UNKNOWN
     if value.kind in (Kind.UNKNOWN, Kind.NONE) and promised.kind is not Kind.UNKNOWN:
-        value = promised.but(optional=value.kind is Kind.NONE or promised.optional)
+        value = replace(promised, optional=value.kind is Kind.NONE or promised.optional)
     if node.value is not None or isinstance(state.scope.node, ast.ClassDef):
         state.assign(node.target, value)
 
@@ -275,9 +260,8 @@ def _annotated_assign(state: State, node: ast.AnnAssign) -> None:
 def _augmented_assign(state: State, node: ast.AugAssign) -> None:
     before = read(state, node.target)
     state.values[node.target] = before
-    state.assign(
-        node.target, operation(state, node, node.op, before, state.evaluate(node.value), node.target, node.value)
-    )
+    after = operation(state, node, before, state.evaluate(node.value), (node.target, node.value))
+    state.assign(node.target, after)
 
 
 def _delete(state: State, node: ast.Delete) -> None:
@@ -320,9 +304,9 @@ def _note_change_in_place(state: State, func: ast.Attribute, call: ast.Call, val
         state.flow.bind(state.scope, name, value)
     elif base.kind is Kind.LIST and func.attr in ("append", "add", "appendleft") and call.args:
         item = state.values.get(call.args[0], UNKNOWN)
-        state.env[name] = base.but(element=item if base.element is None else join(base.element, item))
+        state.env[name] = replace(base, element=item if base.element is None else join(base.element, item))
     elif base.kind is Kind.TENSOR and func.attr.endswith("_") and value.kind is Kind.TENSOR:
-        state.env[name] = base.but(graph=value.graph if func.attr != "requires_grad_" else True)
+        state.env[name] = replace(base, graph=value.graph if func.attr != "requires_grad_" else True)
 
 
 _EVALUATORS = {**EVALUATORS, ast.Call: call}

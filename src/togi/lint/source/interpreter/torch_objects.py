@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 
 from togi.lint.source import torch_api
 from togi.lint.source.hints import guessed
 from togi.lint.source.interpreter.state import State
-from togi.lint.source.syntax import argument, is_pairwise, last_name
-from togi.lint.source.value import ARRAY, NONE, NUMBER, STRING, UNKNOWN, Kind, Value, element_of
+from togi.lint.source.syntax import argument, arguments_of, is_pairwise, last_name
+from togi.lint.source.value import (
+    ARRAY,
+    NONE,
+    NUMBER,
+    STRING,
+    UNKNOWN,
+    Evidence,
+    Kind,
+    Value,
+    element_of,
+    list_of,
+    tuple_of,
+)
 
 _BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor)
 _ANY_MODULE = ("torch.nn.Module", "torch.nn.Sequential")
@@ -20,32 +33,34 @@ _SAME_DTYPE = frozenset(
 _PLAIN = frozenset([Kind.NUMBER, Kind.STRING, Kind.SHAPE, Kind.DTYPE, Kind.NONE])
 _ELSEWHERE = ("torch.cuda.", "torch.xpu.", "torch.mps.", "torch.distributed.", "torch.ops.")
 OF_DISTRIBUTIONS = frozenset(["sample", "rsample", "log_prob", "entropy"])
+_OF_CONTAINERS = frozenset(["items", "keys", "values", "get", "pop", "update"])
+"""Methods of a batch or of a model's output that may be a dictionary of tensors."""
 
 
 # Tensors
 
 
 def tensor_operation(
-    state: State, node: ast.AST, op: ast.operator, one: Value, other: Value, left: ast.expr, right: ast.expr
+    state: State, node: ast.BinOp | ast.AugAssign, left: Value, right: Value, operands: tuple[ast.expr, ast.expr]
 ) -> Value:
-    if Kind.STRING in (one.kind, other.kind) or Kind.NONE in (one.kind, other.kind):
+    """The tensor that ``operands``, of which at least one is a tensor, come to."""
+    if {left.kind, right.kind} & {Kind.STRING, Kind.NONE}:
         return UNKNOWN
-    tensors = [value for value in (one, other) if value.kind is Kind.TENSOR]
-    main = tensors[0]
+    tensors = [value for value in (left, right) if value.kind is Kind.TENSOR]
+    first = tensors[0]
     both = len(tensors) == 2
-    boolean = isinstance(op, _BITWISE) and any(value.dtype == "bool" for value in tensors)
-    same = main.dtype if both and one.dtype == other.dtype and main.dtype != "bool" else None
+    boolean = isinstance(node.op, _BITWISE) and any(value.dtype == "bool" for value in tensors)
+    same = first.dtype if both and left.dtype == right.dtype and first.dtype != "bool" else None
     return Value(
         Kind.TENSOR,
+        certain=any(value.certain for value in tensors),
         device=common_device(tensors),
         dtype="bool" if boolean else same,
         graph=state.recorded(tensors),
-        certain=main.certain or tensors[-1].certain,
-        large=(any(value.large for value in tensors) and not isinstance(op, ast.MatMult))
-        or (both and is_pairwise(left, right)),
         scalar=all(value.scalar for value in tensors),
-        origin=node,
-        cause=main,
+        large=(any(value.large for value in tensors) and not isinstance(node.op, ast.MatMult))
+        or (both and is_pairwise(*operands)),
+        evidence=Evidence(node, cause=first),
     )
 
 
@@ -54,22 +69,20 @@ def tensor_comparison(node: ast.Compare, operands: Sequence[Value]) -> Value:
     tensors = [value for value in operands if value.kind is Kind.TENSOR]
     return Value(
         Kind.TENSOR,
+        certain=any(value.certain for value in tensors),
         device=common_device(tensors),
         dtype="bool",
         graph=False,
-        origin=node,
-        certain=any(value.certain for value in tensors),
         scalar=all(value.scalar for value in tensors),
         large=any(value.large for value in tensors)
         or (len(tensors) == 2 == len(operands) and is_pairwise(node.left, node.comparators[0])),
-        cause=tensors[0],
+        evidence=Evidence(node, cause=tensors[0]),
     )
 
 
 def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | None = None) -> Value:
     """The tensor that a function of torch makes from ``values``."""
-    func = node.func
-    last = last_name(func)
+    last = last_name(node.func)
     tensors = tensors_among(values)
     if dtype is None:
         dtype = given_dtype(state, node) or _result_dtype(last)
@@ -79,25 +92,23 @@ def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | No
     loss = last in torch_api.LOSSES and argument(node, "reduction") is None
     return Value(
         Kind.TENSOR,
-        device=given_device(state, node) or _made_on(state, node, values, tensors),
+        device=given_device(state, node) or _made_on(state, node, tensors),
         dtype=dtype,
-        graph=False if counted or not state.grad else state.recorded(tensors),
+        graph=False if counted else state.recorded(tensors),
         scalar=reduced or loss,
         large=pairs or last == "cdist" or (any(v.large for v in tensors) and last not in torch_api.CONTRACTING),
-        origin=node,
-        note="is a tensor",
-        cause=tensors[0] if tensors else None,
+        evidence=Evidence(node, "is a tensor", tensors[0] if tensors else None),
     )
 
 
-def _made_on(state: State, node: ast.Call, values: list[Value], tensors: list[Value]) -> str | None:
+def _made_on(state: State, node: ast.Call, tensors: list[Value]) -> str | None:
     """Where the tensors are; the CPU, where PyTorch makes what it is given none for: of a file, of numbers alone."""
     name = state.qualified(node.func) or ""
     if name in torch_api.ON_CPU:
         return "cpu"
     if tensors:
         return common_device(tensors)
-    given = [*values, *(state.values.get(keyword.value, UNKNOWN) for keyword in node.keywords)]
+    given = [state.values.get(arg, UNKNOWN) for arg in arguments_of(node)]
     plain = bool(given) and all(value.kind in _PLAIN for value in given) and argument(node, "device") is None
     return "cpu" if plain and name.startswith("torch.") and not name.startswith(_ELSEWHERE) else None
 
@@ -114,8 +125,8 @@ def pair(state: State, last: str, node: ast.Call, values: list[Value], rest: lis
         )
         if not dims and argument(node, "dim") is None:
             return made
-    indices = made.but(dtype="int64", graph=False, scalar=False)
-    return Value(Kind.TUPLE, items=(made.but(scalar=False), indices))
+    indices = replace(made, dtype="int64", graph=False, scalar=False)
+    return tuple_of(replace(made, scalar=False), indices)
 
 
 def tensor_attribute(base: Value, attr: str, node: ast.Attribute) -> Value:
@@ -129,97 +140,90 @@ def tensor_attribute(base: Value, attr: str, node: ast.Attribute) -> Value:
         return Value(Kind.DTYPE, dtype=base.dtype)
     if attr in torch_api.TENSOR_PROPERTIES:
         graph = False if attr in ("data", "grad") else base.graph
-        return base.but(graph=graph, call=None, origin=node, note="", cause=base)
+        return replace(base, graph=graph, call=None, evidence=Evidence(node, cause=base))
     if base.certain or attr in torch_api.OTHER_PROPERTIES:
         return UNKNOWN
-    held = attr in ("loss", "logits", "last_hidden_state", "pooler_output")
-    return (
-        base.but(call=None, origin=node, certain=attr in ("loss", "logits"), scalar=attr == "loss", cause=base)
-        if (held or base.batch)
-        else UNKNOWN
-    )
+    if not base.batch and attr not in ("loss", "logits", "last_hidden_state", "pooler_output"):
+        return UNKNOWN
+    evidence = Evidence(node, base.evidence.note, base)
+    return replace(base, certain=attr in ("loss", "logits"), scalar=attr == "loss", call=None, evidence=evidence)
 
 
 def tensor_method(state: State, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value:
     """What the method ``name`` of a tensor returns."""
     if name in torch_api.NUMBER_METHODS:
-        return Value(Kind.NUMBER, origin=node, cause=base)
+        return Value(Kind.NUMBER, evidence=Evidence(node, cause=base))
     if name in OF_DISTRIBUTIONS and not base.certain:  # a policy that returns a distribution
-        return base.but(graph=False if name == "sample" else base.graph, call=None, origin=node, cause=base)
-    if name.rstrip("_") not in torch_api.TENSOR_METHODS and not _keeps_kind(base, name):
+        evidence = Evidence(node, base.evidence.note, base)
+        return replace(base, graph=False if name == "sample" else base.graph, call=None, evidence=evidence)
+    in_container = name in _OF_CONTAINERS and not base.certain
+    if name.rstrip("_") not in torch_api.TENSOR_METHODS and not in_container:
         return UNKNOWN
     if name in torch_api.NONE_METHODS:
         return NONE
     if name in ("size", "stride"):
         return NUMBER if node.args or node.keywords else Value(Kind.SHAPE)
     if name == "tolist":
-        return NUMBER if base.scalar else Value(Kind.LIST)
+        return NUMBER if base.scalar else list_of(None)
     if name == "numpy":
         return ARRAY
     if name in ("to", "type", "type_as", "cpu", "cuda", "xpu", "pin_memory"):
-        return _moved(state, base, name, node, values)
-    if name in ("items", "keys", "values", "get", "pop", "update") and not base.certain:
-        return _of_batch(base, name)
-    return _computed(state, base, name, node, values)
-
-
-def _keeps_kind(base: Value, name: str) -> bool:
-    """Methods of containers that a batch or a model's output may be."""
-    return not base.certain and name in ("items", "keys", "values", "get", "pop", "update")
+        return _moved(state, base, name, node)
+    return _in_container(base, name) if in_container else _computed(state, base, name, node, values)
 
 
 def _computed(state: State, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value:
     if name in torch_api.LIST_METHODS:
-        return Value(Kind.LIST, element=base.but(call=None, origin=node, cause=base))
+        return list_of(replace(base, call=None, evidence=Evidence(node, base.evidence.note, base)))
     if name == "nonzero" and argument(node, "as_tuple") is not None:
-        return Value(Kind.LIST, element=base.but(dtype="int64", graph=False, call=None))
+        return list_of(replace(base, dtype="int64", graph=False, call=None))
     if name in torch_api.PAIR_METHODS:
         return pair(state, name, node, [base, *values], node.args)
     if name in ("detach", "detach_"):
-        return base.but(graph=False, origin=node, note="", cause=base)
+        return replace(base, graph=False, evidence=Evidence(node, cause=base))
     if name in ("clone", "contiguous", "requires_grad_"):
-        return base.but(graph=True if name == "requires_grad_" and not node.args else base.graph)
+        return replace(base, graph=True if name == "requires_grad_" and not node.args else base.graph)
     made = tensor(state, node, [base, *values])
-    scalar = name in torch_api.REDUCTIONS and not node.args and argument(node, "dim") is None
-    keeps = base.dtype if name in _SAME_DTYPE else None
-    reduced = name in torch_api.REDUCTIONS
-    return made.but(
-        call=base.call if name in _SAME_DTYPE else None,
-        scalar=scalar or (base.scalar and not reduced),
-        dtype=made.dtype or keeps,
-        note="",
-        cause=base,
-        device=base.device if base.device is not None else made.device,
+    is_view = name in _SAME_DTYPE
+    reduces = name in torch_api.REDUCTIONS
+    reduces_all = reduces and not node.args and argument(node, "dim") is None
+    return replace(
+        made,
         certain=base.certain or name in torch_api.TORCH_ONLY or name in torch_api.ARRAY_LIKE,
+        device=base.device if base.device is not None else made.device,
+        dtype=made.dtype or (base.dtype if is_view else None),
+        scalar=reduces_all or (base.scalar and not reduces),
+        call=base.call if is_view else None,
+        evidence=Evidence(node, cause=base),
     )
 
 
-def _moved(state: State, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value:
+def _moved(state: State, base: Value, name: str, node: ast.Call) -> Value:
     if name == "cpu":
-        return base.but(device="cpu", batch=False, origin=node, note="is on the CPU", cause=base)
+        return replace(base, device="cpu", batch=False, evidence=Evidence(node, "is on the CPU", base))
     if name in ("cuda", "xpu"):
-        return base.but(device="cuda", batch=False, call=None, origin=node, note="is on the GPU", cause=base)
+        evidence = Evidence(node, "is on the GPU", base)
+        return replace(base, device="cuda", batch=False, call=None, evidence=evidence)
     if name == "pin_memory":
-        return base.but(pinned=True)
+        return replace(base, pinned=True)
     device, moved, dtype = base.device, False, base.dtype
-    for value, one in [
-        *zip(values, node.args, strict=True),
-        *((state.values[k.value], k.value) for k in node.keywords if k.arg in ("device", "dtype", "other", None)),
-    ]:
-        keyword = next((k.arg for k in node.keywords if k.value is one), None)
+    named = [(k.arg, k.value) for k in node.keywords if k.arg in ("device", "dtype", "other", None)]
+    for keyword, arg in [*((None, arg) for arg in node.args), *named]:
+        value = state.values[arg]
         if value.kind is Kind.DTYPE or keyword == "dtype":
             dtype = value.dtype
         elif value.kind in (Kind.DEVICE, Kind.STRING, Kind.TENSOR) or keyword == "device":
             device, moved = value.device, True
-        elif value.kind is Kind.UNKNOWN and not _names_dtype(one):
+        elif value.kind is Kind.UNKNOWN and not _names_dtype(arg):
             device, moved, dtype = None, True, None
-        elif value.kind is Kind.NUMBER and name == "to" and one in node.args[:1]:
+        elif value.kind is Kind.NUMBER and name == "to" and arg in node.args[:1]:
             device, moved = "cuda", True  # the number of a GPU
         else:
             dtype = value.dtype
+    evidence = Evidence(node, cause=base)
     if not moved:
-        return base.but(dtype=dtype, origin=node, note="", cause=base)
-    return base.but(device=device, dtype=dtype, batch=False, call=None, origin=node, note="", cause=base)
+        return replace(base, dtype=dtype, evidence=evidence)
+    return replace(base, device=device, dtype=dtype, batch=False, call=None, evidence=evidence)
 
 
 def _names_dtype(node: ast.expr) -> bool:
@@ -227,25 +231,27 @@ def _names_dtype(node: ast.expr) -> bool:
     return "dtype" in text or "precision" in text
 
 
-def _of_batch(base: Value, name: str) -> Value:
-    one = base.but(call=None, batch=base.batch)
-    if name == "items":
-        return Value(Kind.LIST, element=Value(Kind.TUPLE, items=(STRING, one)))
-    return (
-        Value(Kind.LIST, element=STRING)
-        if name == "keys"
-        else (Value(Kind.LIST, element=one) if name == "values" else one)
-    )
+def _in_container(base: Value, name: str) -> Value:
+    """What a method returns of the dictionary of tensors that ``base`` may be."""
+    item = replace(base, call=None)
+    match name:
+        case "items":
+            return list_of(tuple_of(STRING, item))
+        case "keys":
+            return list_of(STRING)
+        case "values":
+            return list_of(item)
+    return item
 
 
 def given_device(state: State, node: ast.Call) -> str | None:
-    given = argument(node, "device")
-    return state.values[given].device if given is not None else None
+    device = argument(node, "device")
+    return state.values[device].device if device is not None else None
 
 
 def given_dtype(state: State, node: ast.Call) -> str | None:
-    given = argument(node, "dtype")
-    return state.values[given].dtype if given is not None else None
+    dtype = argument(node, "dtype")
+    return state.values[dtype].dtype if dtype is not None else None
 
 
 def _result_dtype(last: str) -> str | None:
@@ -257,12 +263,9 @@ def _result_dtype(last: str) -> str | None:
 
 
 def tensors_among(values: list[Value]) -> list[Value]:
-    found = [value for value in values if value.kind is Kind.TENSOR]
-    for value in values:
-        if value.kind in (Kind.LIST, Kind.TUPLE):
-            element = element_of(value)
-            found += [element] if element.kind is Kind.TENSOR else []
-    return found
+    tensors = [value for value in values if value.kind is Kind.TENSOR]
+    elements = [element_of(value) for value in values if value.kind in (Kind.LIST, Kind.TUPLE)]
+    return tensors + [element for element in elements if element.kind is Kind.TENSOR]
 
 
 def common_device(tensors: Sequence[Value]) -> str | None:
@@ -279,81 +282,75 @@ def common_device(tensors: Sequence[Value]) -> str | None:
 def module_call(state: State, module: Value, node: ast.Call, values: list[Value]) -> Value:
     """What calling ``module`` returns."""
     tensors = [value for value in values if value.kind is Kind.TENSOR]
-    device = common_device(tensors) if tensors and common_device(tensors) == "cuda" else module.device
-    last = (module.qualified or "").rpartition(".")[2]
-    graph = state.grad
-    made = Value(
+    returned = Value(
         Kind.TENSOR,
-        device=device,
-        graph=graph,
-        origin=node,
-        note=f"is what {ast.unparse(node.func)} returns",
-        cause=module if module.note else None,
+        device="cuda" if common_device(tensors) == "cuda" else module.device,
+        graph=state.grad,
+        evidence=Evidence(node, f"is what {ast.unparse(node.func)} returns", module if module.evidence.note else None),
     )
     if isinstance(module.definition, ast.ClassDef):
-        return _own_module_call(state, module.definition, made)
-    own = (module.qualified or "").startswith("torch.nn.") and module.qualified not in _ANY_MODULE
-    if module.qualified is None or not own:
-        return made.but(certain=False)
+        return _own_module_call(state, module.definition, returned)
+    name = module.qualified or ""
+    last = name.rpartition(".")[2]
+    if not name.startswith("torch.nn.") or name in _ANY_MODULE:
+        return replace(returned, certain=False)
     if last in torch_api.TUPLE_MODULES:
-        return Value(Kind.TUPLE, items=(made, made.but(certain=False)))
-    if module.qualified in torch_api.CONTAINERS:
+        return tuple_of(returned, replace(returned, certain=False))
+    if name in torch_api.CONTAINERS:
         return UNKNOWN
-    loss = last == "loss" or last.endswith("Loss")
-    return made.but(scalar=loss, dtype=None)
+    return replace(returned, scalar=last == "loss" or last.endswith("Loss"))
 
 
-def _own_module_call(state: State, definition: ast.ClassDef, made: Value) -> Value:
+def _own_module_call(state: State, definition: ast.ClassDef, returned: Value) -> Value:
     forward = state.flow.classes.method(definition, "forward")
-    if forward is None:
-        return made.but(certain=False)
-    result = state.flow.result(forward)
+    result = state.flow.result(forward) if forward is not None else UNKNOWN
     if result.kind is Kind.TENSOR:
-        return result.but(
-            call=None, device=made.device, graph=made.graph, note=made.note, origin=made.origin, cause=None
-        )
+        evidence = replace(returned.evidence, cause=None)
+        return replace(result, device=returned.device, graph=returned.graph, call=None, evidence=evidence)
     if result.kind is Kind.UNKNOWN:
-        return made.but(certain=False)
-    return result.but(call=None)
+        return replace(returned, certain=False)
+    return replace(result, call=None)
 
 
 def module_method(state: State, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value | None:
     if isinstance(base.definition, ast.ClassDef) and state.flow.classes.method(base.definition, name) is not None:
         return None
-    if name in ("to", "cuda", "cpu", "xpu"):
-        if name in ("cpu", "cuda"):
-            return base.but(device="cuda" if name == "cuda" else "cpu")
-        devices = [state.values[one] for one in (*node.args, *(k.value for k in node.keywords))]
-        given = [value.device for value in devices if value.kind in (Kind.DEVICE, Kind.STRING)]
-        return base.but(device=given[0] if given else None)
-    if name in torch_api.SAME_MODULE:
-        return base
-    if name in ("register_buffer", "register_parameter") and len(values) >= 2:
-        _register(state, base, values)
-        return NONE
-    if name in ("forward", "__call__"):
-        return module_call(state, base, node, values)
-    if name in ("parameters", "buffers"):
-        return Value(Kind.LIST, element=Value(Kind.TENSOR, device=base.device, graph=True, certain=False))
-    if name in ("named_parameters", "named_buffers"):
-        tensor = Value(Kind.TENSOR, device=base.device, graph=True, certain=False)
-        return Value(Kind.LIST, element=Value(Kind.TUPLE, items=(STRING, tensor)))
-    if name in ("modules", "children", "values"):
-        return Value(Kind.LIST, element=Value(Kind.MODULE))
-    if name in ("named_modules", "named_children", "items"):
-        return Value(Kind.LIST, element=Value(Kind.TUPLE, items=(STRING, Value(Kind.MODULE))))
-    if name in ("state_dict", "apply", "load_state_dict", "keys", "append"):
-        return UNKNOWN
-    if base.definition is None and name in ("encode", "decode", "generate", "forward_features", "predict"):
-        return Value(Kind.TENSOR, device=base.device, certain=False, graph=None)
-    return None
+    match name:
+        case "cpu" | "cuda":
+            return replace(base, device=name)
+        case "to" | "xpu":
+            arguments = [state.values[arg] for arg in arguments_of(node)]
+            devices = [value.device for value in arguments if value.kind in (Kind.DEVICE, Kind.STRING)]
+            return replace(base, device=devices[0] if devices else None)
+        case "register_buffer" | "register_parameter" if len(values) >= 2:
+            _register(state, base, values)
+            return NONE
+        case "forward" | "__call__":
+            return module_call(state, base, node, values)
+        case "parameters" | "buffers":
+            return list_of(_parameter_of(base))
+        case "named_parameters" | "named_buffers":
+            return list_of(tuple_of(STRING, _parameter_of(base)))
+        case "modules" | "children" | "values":
+            return list_of(Value(Kind.MODULE))
+        case "named_modules" | "named_children" | "items":
+            return list_of(tuple_of(STRING, Value(Kind.MODULE)))
+        case "state_dict" | "load_state_dict" | "keys" | "append":
+            return UNKNOWN
+        case "encode" | "decode" | "generate" | "forward_features" | "predict" if base.definition is None:
+            return Value(Kind.TENSOR, certain=False, device=base.device)
+    return base if name in torch_api.SAME_MODULE else None
+
+
+def _parameter_of(module: Value) -> Value:
+    return Value(Kind.TENSOR, certain=False, device=module.device, graph=True)
 
 
 def _register(state: State, base: Value, values: list[Value]) -> None:
     name, value = values[0].constant, values[1]
     if isinstance(name, str) and isinstance(base.definition, ast.ClassDef):
-        kept = Value(Kind.TENSOR, dtype=value.dtype) if value.kind is Kind.TENSOR else value
-        state.flow.keep(base.definition, name, kept)
+        registered = Value(Kind.TENSOR, dtype=value.dtype) if value.kind is Kind.TENSOR else value
+        state.flow.keep(base.definition, name, registered)
 
 
 def module_attribute(base: Value, attr: str) -> Value:
