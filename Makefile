@@ -31,7 +31,7 @@ test-hangs: $(VENV)/.installed-test
 
 # What checks source runs on Windows and macOS, too, which lack some of what Linux has.
 CHECKS_SOURCE := -p togi.core -p togi.lint.source -p togi.lint.rules.source -p togi.lint.data -p togi.render.findings \
-  $(foreach name,cache check_file check_paths files finding fix globs notebooks pages patterns pool rule selection \
+  $(foreach name,add_ignores cache check_file check_paths files finding fix globs notebooks pages patterns pool rule selection \
   settings source_text targets,-m togi.lint.$(name)) -m togi.cli.check -m togi.cli.output
 
 lint: $(VENV)/.installed-test

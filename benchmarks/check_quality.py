@@ -107,14 +107,14 @@ def score(corpus: Sequence[Snippet], only: Sequence[str] = ()) -> Score:
 def _add(result: Score, snippet: Snippet, only: Sequence[str]) -> None:
     report = check_text(snippet.text, str(snippet.path))
     result.problems += [f"{snippet.name}: {problem.message}" for problem in report.problems]
-    found = {(f.rule, f.place.line): f.message for f in report.findings if f.place is not None}
-    wanted = [e for e in snippet.expected if not only or set(only) & set(e.rules)]
-    for expected in (e for e in wanted if e.required):
-        hit = any(expected.covers(*key) for key in found)
+    findings = {(f.rule, f.place.line): f.message for f in report.findings if f.place is not None}
+    expectations = [e for e in snippet.expected if not only or set(only) & set(e.rules)]
+    for expected in (e for e in expectations if e.required):
+        hit = any(expected.covers(*key) for key in findings)
         (result.found if hit else result.missed)[expected.rules[0]] += 1
         if not hit:
             result.misses.append(_miss("missed", snippet, expected.rules[0], expected.first))
-    for (rule, line), message in found.items():
+    for (rule, line), message in findings.items():
         if (not only or rule in only) and not any(e.covers(rule, line) for e in snippet.expected):
             result.wrong[rule] += 1
             result.misses.append({**_miss("wrong", snippet, rule, line), "message": message})
@@ -124,14 +124,14 @@ def _miss(kind: str, snippet: Snippet, rule: str, line: int) -> dict[str, Any]:
     return {"kind": kind, "rule": rule, "snippet": snippet.name, "line": line, "why": snippet.text.splitlines()[0][2:]}
 
 
-def ratio(part: int, rest: int) -> float | None:
+def ratio(part: int, missing: int) -> float | None:
     """``part / (part + rest)``; None for 0/0."""
-    return part / (part + rest) if part + rest else None
+    return part / (part + missing) if part + missing else None
 
 
-def wilson_low(part: int, rest: int) -> float | None:
+def wilson_low(part: int, missing: int) -> float | None:
     """Lower end of Wilson's 95 % interval (JASA 22, 1927): what the size of the sample allows to say."""
-    n = part + rest
+    n = part + missing
     if not n:
         return None
     z, p = 1.96, part / n

@@ -53,13 +53,13 @@ def main() -> None:
         row = compared(name, getattr(models, name)(), figures, options.passes)
         rows.append(row)
         print(json.dumps(row), flush=True)
-    kept = {
+    record = {
         "machine": here.model_dump(mode="json", include={"cpu_model", "cpu_cores", "threads", "versions"}),
         "figures": figures.model_dump(mode="json"),
         "models": rows,
     }
     OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    OUT.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def compared(name: str, subject: Any, figures: Figures, passes: int) -> dict[str, Any]:
@@ -69,24 +69,24 @@ def compared(name: str, subject: Any, figures: Figures, passes: int) -> dict[str
     whole_ms = pass_ms(module, inputs, passes)
     timed, seconds = time_calls(module, inputs, passes)
     costs = Costs.of(timed.calls, figures)
-    seen = by_layer(timed, seconds)
+    measured = by_layer(timed, seconds)
     predictions = {
         "roofline": [prediction.seconds for prediction in costs.predictions],
         "flops": [float(work.flops) if work.product else 0.0 for work in costs.works],
         "bytes": [float(work.bytes) for work in costs.works],
     }
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "model": name,
         "operations": sum(not call.view for call in timed.calls),
-        "layers": len(seen),
+        "layers": len(measured),
         "predicted_ms": round(costs.seconds * 1e3, 2),
         "sum_of_operations_ms": round(sum(seconds) * 1e3, 2),
         "pass_ms": round(whole_ms, 2),
     }
     for kind, values in predictions.items():
-        found[kind] = agreement(by_layer(timed, values), seen)
-    found["by_operation"] = by_operation(timed, seconds, predictions["roofline"])
-    return found
+        row[kind] = agreement(by_layer(timed, values), measured)
+    row["by_operation"] = by_operation(timed, seconds, predictions["roofline"])
+    return row
 
 
 class Clock(DispatchObserver):
@@ -109,10 +109,10 @@ def time_calls(module: torch.nn.Module, inputs: Inputs, passes: int) -> tuple[Fo
     watched = observe(module, inputs)
     best = [math.inf] * len(watched.calls)
     for _ in range(passes):
-        given, clock = inputs.clone(), Clock()
+        sample, clock = inputs.clone(), Clock()
         seed_all(0)
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), clock:
-            module(*given.args, **given.kwargs)
+            module(*sample.args, **sample.kwargs)
         best = [min(pair) for pair in zip(best, clock.seconds, strict=True)]
     return watched, best
 
@@ -137,9 +137,9 @@ def by_layer(timed: ForwardPass, values: Sequence[float]) -> dict[str, float]:
     return dict(sums)
 
 
-def agreement(predicted: dict[str, float], seen: dict[str, float]) -> dict[str, float]:
+def agreement(predicted: dict[str, float], measured: dict[str, float]) -> dict[str, float]:
     """Correlation of the shares and of their ranks, share of time misplaced, how many of the ten slowest it names."""
-    guess, truth = shares(predicted), shares(seen)
+    guess, truth = shares(predicted), shares(measured)
     top = [set(sorted(values, key=lambda layer: -values[layer])[:10]) for values in (guess, truth)]
     names = list(truth)
     pairs = [guess[layer] for layer in names], [truth[layer] for layer in names]
@@ -164,18 +164,18 @@ def shares(values: dict[str, float]) -> dict[str, float]:
 
 def by_operation(timed: ForwardPass, took_s: Sequence[float], predicted_s: Sequence[float]) -> list[dict[str, Any]]:
     """The kinds of operations that take longest: how often, measured and predicted milliseconds."""
-    found: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    kinds: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for call, seconds, guess in zip(timed.calls, took_s, predicted_s, strict=True):
         if not call.view:
-            sums = found[call.name]
+            sums = kinds[call.name]
             sums[0], sums[1], sums[2] = sums[0] + 1, sums[1] + seconds * 1e3, sums[2] + guess * 1e3
-    slowest = sorted(found, key=lambda name: -found[name][1])[:6]
+    slowest = sorted(kinds, key=lambda name: -kinds[name][1])[:6]
     return [
         {
             "op": name,
-            "calls": int(found[name][0]),
-            "ms": round(found[name][1], 2),
-            "predicted_ms": round(found[name][2], 2),
+            "calls": int(kinds[name][0]),
+            "ms": round(kinds[name][1], 2),
+            "predicted_ms": round(kinds[name][2], 2),
         }
         for name in slowest
     ]

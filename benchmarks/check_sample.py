@@ -47,9 +47,9 @@ def main() -> None:
             if _key(entry) not in judged:
                 print(shown(entry, options.context))
         return
-    kept = [judged[_key(entry)] for entry in sample if _key(entry) in judged]
+    verdicts = [judged[_key(entry)] for entry in sample if _key(entry) in judged]
     counts = Counter(finding.rule for finding in findings)
-    print(table(kept, counts, len(sample)))
+    print(table(verdicts, counts, len(sample)))
 
 
 def real_findings() -> list[Finding]:
@@ -123,9 +123,9 @@ def read_verdicts() -> list[dict[str, Any]]:
     return list(json.loads(VERDICTS.read_text(encoding="utf-8"))["verdicts"]) if VERDICTS.exists() else []
 
 
-def table(kept: Sequence[Mapping[str, Any]], counts: Mapping[str, int], size: int) -> str:
+def table(verdicts: Sequence[Mapping[str, Any]], counts: Mapping[str, int], size: int) -> str:
     rules: dict[str, list[bool]] = defaultdict(list)
-    for entry in kept:
+    for entry in verdicts:
         rules[entry["rule"]].append(entry["accepted"])
     lines = ["| rule | findings | judged | accepted |", "|---|---|---|---|"]
     lines += [f"| {r} | {counts[r]} | {len(v)} | {sum(v)} |" for r, v in sorted(rules.items())]
@@ -133,8 +133,8 @@ def table(kept: Sequence[Mapping[str, Any]], counts: Mapping[str, int], size: in
     weight = sum(counts[rule] for rule in rules)
     weighted = sum(counts[rule] * sum(v) / len(v) for rule, v in rules.items()) / weight if weight else float("nan")
     lines.append(
-        f"\n{accepted} of {len(kept)} judged findings accepted ({accepted / max(len(kept), 1):.2f}); weighted by how "
-        f"often each rule fires {weighted:.2f}; {size - len(kept)} of the sample wait for a verdict"
+        f"\n{accepted} of {len(verdicts)} judged findings accepted ({accepted / max(len(verdicts), 1):.2f}); weighted by how "
+        f"often each rule fires {weighted:.2f}; {size - len(verdicts)} of the sample wait for a verdict"
     )
     return "\n".join(lines)
 

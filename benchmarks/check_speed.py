@@ -60,12 +60,12 @@ def _keep_to(cores: int) -> None:
 
 
 def measure(runs: int, cores: int) -> dict[str, Any]:
-    this = machine()
+    here = machine()
     record: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
-        "cpu": this.cpu_model,
+        "cpu": here.cpu_model,
         "cores": cores,
-        "python": this.python,
+        "python": here.python,
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -91,20 +91,20 @@ def copy_lines(lines: int, target: Path) -> dict[str, Any]:
 
     Raises ValueError when no sum of files is exact.
     """
-    left, files, concerned = lines, 0, 0
+    remaining, files, concerned = lines, 0, 0
     sources = [(root, path) for root in map(package_folder, PACKAGES) for path in sorted(root.rglob("*.py"))]
     random.Random(0).shuffle(sources)
     for root, path in sources:
         data = path.read_bytes()
         count = data.count(b"\n")
-        if 0 < count <= left:
+        if 0 < count <= remaining:
             copy = target / root.name / path.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(data)
-            left, files = left - count, files + 1
+            remaining, files = remaining - count, files + 1
             concerned += count if concerns_torch(data) else 0
-    if left:
-        raise ValueError(f"{left} lines short of {lines}: the packages are too small, or another seed is needed")
+    if remaining:
+        raise ValueError(f"{remaining} lines short of {lines}: the packages are too small, or another seed is needed")
     return {"lines": lines, "files": files, "lines_that_mention_a_framework": concerned}
 
 

@@ -105,10 +105,10 @@ def _sized_by_values(func: Any, args: Any) -> bool:
 
 
 def _blocking_copy(func: Any, args: Any, options: Any) -> bool:
-    asked = options.get("device")
-    if func is not torch.ops.aten._to_copy.default or asked is None or options.get("non_blocking"):
+    device = options.get("device")
+    if func is not torch.ops.aten._to_copy.default or device is None or options.get("non_blocking"):
         return False
-    return torch.device(asked).type != args[0].device.type
+    return torch.device(device).type != args[0].device.type
 
 
 def by_fake_tensors(program: Program) -> tuple[set[int], str]:
@@ -164,11 +164,11 @@ def in_a_child(find: Way, program: Program) -> tuple[set[int], str]:
         answer(find, program, writing)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
-        said = pipe.read()
+        words = pipe.read()
     _, status = os.waitpid(pid, 0)
-    if not said:
+    if not words:
         return set(), f"the process ended with status {os.waitstatus_to_exitcode(status)}"
-    lines, ended = json.loads(said)
+    lines, ended = json.loads(words)
     return set(lines), ended
 
 
@@ -188,15 +188,15 @@ def answer(find: Way, program: Program, writing: int) -> None:
 def score(find: Way, chosen: Iterable[Program], *, misses: bool, seen_only: bool) -> Score:
     total = Score()
     for program in chosen:
-        wanted = program.waits - program.unseen if seen_only else program.waits
-        found, ended = in_a_child(find, program)
+        marked = program.waits - program.unseen if seen_only else program.waits
+        lines, ended = in_a_child(find, program)
         if ended:
             total.failed.append(program.name)
-        total.found += len(found & wanted)
-        total.missed += len(wanted - found)
-        total.wrong += len(found - wanted)
-        if misses and (found != wanted or ended):
-            print(f"  {program.name}: missed {sorted(wanted - found)}, wrong {sorted(found - wanted)} {ended[:200]}")
+        total.found += len(lines & marked)
+        total.missed += len(marked - lines)
+        total.wrong += len(lines - marked)
+        if misses and (lines != marked or ended):
+            print(f"  {program.name}: missed {sorted(marked - lines)}, wrong {sorted(lines - marked)} {ended[:200]}")
     return total
 
 

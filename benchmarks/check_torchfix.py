@@ -104,8 +104,8 @@ def torchfix_codes(text: str) -> list[str]:
     """Codes that TorchFix reports, every rule of it switched on, through the interface of its flake8 plugin."""
     from torchfix.torchfix import TorchChecker
 
-    found = TorchChecker(None, text.splitlines(keepends=True)).run()
-    return sorted({message.split()[0] for _, _, message, _ in found})
+    violations = TorchChecker(None, text.splitlines(keepends=True)).run()
+    return sorted({message.split()[0] for _, _, message, _ in violations})
 
 
 def togi_rules(text: str) -> list[str]:

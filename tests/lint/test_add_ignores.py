@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from togi.lint.add_ignores import add_ignores
 from togi.lint.check_paths import check_paths
-from togi.lint.fix import FixResult, add_ignores
+from togi.lint.fix import FixResult
 
 CALL = "torch.nn.init.xavier_uniform(w)"
 NAMED = "# togi: ignore[deprecated-function]"

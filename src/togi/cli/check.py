@@ -202,7 +202,7 @@ def _change(
             "--fix and --add-ignores cannot run at once: run --fix first, then --add-ignores for what is left. "
             "Nothing was changed"
         )
-    from togi.lint.fix import add_ignores as add
+    from togi.lint.add_ignores import add_ignores as add
 
     return add(paths, given, dry=dry, cache=cache)
 

@@ -60,7 +60,7 @@ class Cache:
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, FileReport]:
         """Those of ``keys`` that are known."""
-        found: dict[bytes, str] = {}
+        texts: dict[bytes, str] = {}
         if self._path is None or not os.path.lexists(self._path):
             return {}
         try:
@@ -70,10 +70,10 @@ class Cache:
                 for start in range(0, len(keys), _BATCH):
                     part = keys[start : start + _BATCH]
                     marks = ",".join("?" * len(part))
-                    found.update(database.execute(f"SELECT key, report FROM reports WHERE key IN ({marks})", part))
+                    texts.update(database.execute(f"SELECT key, report FROM reports WHERE key IN ({marks})", part))
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
-        return {key: report for key, text in found.items() if (report := _report(text)) is not None}
+        return {key: report for key, text in texts.items() if (report := _report(text)) is not None}
 
     def write(self, reports: Mapping[bytes, FileReport]) -> None:
         if self._path is None or not reports:

@@ -100,9 +100,9 @@ def _cell_problem(cell: Cell, path: str) -> Problem:
 
 
 def _syntax_problem(error: SyntaxError, path: str) -> Problem:
-    shown = (error.text or "").strip()[:80]
-    old = " (Python 2?)" if shown.startswith(("print ", "exec ")) or "Missing parentheses" in (error.msg or "") else ""
-    message = f"is not Python that this version can parse{old}: {error.msg}" + (f": {shown}" if shown else "")
+    line = (error.text or "").strip()[:80]
+    old = " (Python 2?)" if line.startswith(("print ", "exec ")) or "Missing parentheses" in (error.msg or "") else ""
+    message = f"is not Python that this version can parse{old}: {error.msg}" + (f": {line}" if line else "")
     return Problem(path=path, message=message, line=error.lineno)
 
 

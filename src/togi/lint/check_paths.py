@@ -13,9 +13,10 @@ from togi.core.plain_files import read_plain
 from togi.lint.cache import Cache, cache_key
 from togi.lint.check_file import at_path, check_bytes
 from togi.lint.files import CheckedFile, discover
-from togi.lint.finding import CheckResult, FileReport, Note, Problem, in_order
-from togi.lint.pool import Task, check_all
-from togi.lint.selection import Selected, select
+from togi.lint.finding import CheckResult, FileReport, Note, Problem
+from togi.lint.notebooks import SUFFIX
+from togi.lint.pool import FileRequest, Task, check_all
+from togi.lint.selection import select, together
 from togi.lint.settings import Overrides, SettingsFinder
 from togi.lint.source.model import concerns_torch
 
@@ -30,13 +31,13 @@ def check_paths(paths: Sequence[str | Path], settings: Overrides | None = None, 
 
     Raises SettingsError or UnknownNameError for settings that cannot be used; nothing was checked then.
     """
-    found = discover([Path(path) for path in paths], settings or Overrides())
+    discovery = discover([Path(path) for path in paths], settings or Overrides())
     store = Cache(cache_folder() / CACHE_FILE if cache else None)
-    reports, cached = _reports(found.files, store)
-    result = _result(reports, len(found.files), cached)
-    notes = [*found.notes, *([Note(path=str(cache_folder()), message=store.problem)] if store.problem else [])]
+    reports, cached = _reports(discovery.files, store)
+    result = _result(reports, len(discovery.files), cached)
+    notes = [*discovery.notes, *([Note(path=str(cache_folder()), message=store.problem)] if store.problem else [])]
     return result.model_copy(
-        update={"problems": (*found.problems, *result.problems), "notes": (*result.notes, *notes)},
+        update={"problems": (*discovery.problems, *result.problems), "notes": (*result.notes, *notes)},
     )
 
 
@@ -53,22 +54,14 @@ def check_stdin(data: bytes, name: str, settings: Overrides | None = None) -> Ch
 
 
 def _result(reports: Sequence[tuple[CheckedFile, FileReport]], files: int, cached: int) -> CheckResult:
-    chosen: list[Selected] = [
+    chosen = together(
         select(report, file.path, file.shown, file.settings)
         for file, report in reports
         if report.findings or report.ignores
-    ]
-    return CheckResult(
-        findings=in_order([finding for one in chosen for finding in one.findings]),
-        suppressed=in_order([finding for one in chosen for finding in one.suppressed]),
-        problems=tuple(problem for _, report in reports for problem in report.problems),
-        notes=(
-            *(note for _, report in reports for note in report.notes),
-            *(note for one in chosen for note in one.notes),
-        ),
-        files=files,
-        cached=cached,
     )
+    problems = tuple(problem for _, report in reports for problem in report.problems)
+    notes = (*(note for _, report in reports for note in report.notes), *chosen.notes)
+    return chosen.model_copy(update={"problems": problems, "notes": notes, "files": files, "cached": cached})
 
 
 @final
@@ -91,15 +84,17 @@ def _reports(files: Sequence[CheckedFile], store: Cache) -> tuple[list[tuple[Che
             reads.append(read)
         else:
             done.append((file, read))
-    known = store.read([read.key for read in reads])
-    new = [read for read in reads if read.key not in known]
-    answers = check_all(
-        [Task(str(r.file.path), r.file.shown, r.data, r.file.settings.hot, largest(r.file)) for r in new]
-    )
+    cached = store.read([read.key for read in reads])
+    new = [read for read in reads if read.key not in cached]
+    answers = check_all([Task(_request(read.file), read.data) for read in new])
     store.write({answer.key: answer.report for answer in answers if answer.key is not None})
-    done += [(read.file, at_path(known[read.key], read.file.shown)) for read in reads if read.key in known]
+    done += [(read.file, at_path(cached[read.key], read.file.shown)) for read in reads if read.key in cached]
     done += [(read.file, answer.report) for read, answer in zip(new, answers, strict=True)]
     return done, len(reads) - len(new)
+
+
+def _request(file: CheckedFile) -> FileRequest:
+    return FileRequest(str(file.path), file.shown, file.settings.hot, largest(file))
 
 
 def _read(file: CheckedFile) -> _Read | FileReport:
@@ -126,7 +121,7 @@ def _refused(file: CheckedFile, data: bytes) -> FileReport | None:
 
 def largest(file: CheckedFile) -> int:
     """The bytes that are read of a file. Notebooks hold pictures besides their code."""
-    return file.settings.max_file_bytes * (10 if file.path.suffix == ".ipynb" else 1)
+    return file.settings.max_file_bytes * (10 if file.path.suffix == SUFFIX else 1)
 
 
 def _problem(file: CheckedFile, message: str) -> FileReport:

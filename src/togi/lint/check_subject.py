@@ -7,8 +7,8 @@ problem in the result, and what else can be checked is.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -17,10 +17,10 @@ from togi.core.errors import TogiError, UnknownNameError
 from togi.core.plain_files import read_plain
 from togi.lint.calls import EXAMINE, WATCH, ModuleRequest, SubjectReport, TraceRequest
 from togi.lint.check_paths import check_paths
-from togi.lint.finding import CheckResult, FileReport, Finding, Ignore, Note, Problem, in_order
+from togi.lint.finding import CheckResult, FileReport, Finding, Ignore, Note, Problem
 from togi.lint.roofline.devices import check_dtype, gpu
 from togi.lint.rule import Kind
-from togi.lint.selection import Selected, deduplicate, ignore_comments, select, selected_rules
+from togi.lint.selection import Selected, deduplicate, ignore_comments, select, selected_rules, together
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 from togi.lint.source_text import UndecodableError, decode
 from togi.subject.spec import Spec, check_spec, parse
@@ -43,19 +43,15 @@ class SubjectOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self._runs_there:
+        if not is_device(self.device):
             _check_gpu(self.device)
         if self.dtype is not None:
             check_dtype(self.dtype)
 
     @property
-    def _runs_there(self) -> bool:
-        return is_device(self.device)
-
-    @property
     def runs_on(self) -> str:
         """A GPU that is only named is not there: the run itself happens on the CPU."""
-        return self.device if self._runs_there else "cpu"
+        return self.device if is_device(self.device) else "cpu"
 
 
 def _check_gpu(name: str) -> None:
@@ -118,13 +114,9 @@ def _run(
         report = _report(ref, kind, tuple(rules), options)
     except TogiError as error:
         return CheckResult(problems=(Problem(path=name, message=str(error)),))
-    chosen = _selected([finding for finding in report.findings if finding.rule in rules], settings)
-    return CheckResult(
-        findings=in_order([finding for one in chosen for finding in one.findings]),
-        suppressed=in_order([finding for one in chosen for finding in one.suppressed]),
-        tables=report.tables,
-        notes=tuple(Note(path=name, message=text) for text in report.notes),
-    )
+    chosen = together(_selected([finding for finding in report.findings if finding.rule in rules], settings))
+    notes = tuple(Note(path=name, message=text) for text in report.notes)
+    return chosen.model_copy(update={"tables": report.tables, "notes": notes})
 
 
 def _report(ref: SubjectRef, kind: Kind, rules: tuple[str, ...], options: SubjectOptions) -> SubjectReport:
@@ -137,16 +129,14 @@ def _report(ref: SubjectRef, kind: Kind, rules: tuple[str, ...], options: Subjec
     return EXAMINE(ref, examined, device=options.runs_on, seed=options.seed)
 
 
-def _selected(findings: Sequence[Finding], settings: CheckSettings) -> list[Selected]:
+def _selected(findings: Sequence[Finding], settings: CheckSettings) -> Iterator[Selected]:
     """Comments in the user's source silence what was seen in a run, too."""
     by_file: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         by_file[finding.place.path if finding.place is not None else ""].append(finding)
-    chosen: list[Selected] = []
-    for path, found in by_file.items():
-        report = FileReport(findings=tuple(found), ignores=_ignores(path))
-        chosen.append(replace(select(report, Path(path).absolute(), path, settings), notes=[]))
-    return chosen
+    for path, in_file in by_file.items():
+        report = FileReport(findings=tuple(in_file), ignores=_ignores(path))
+        yield select(report, Path(path).absolute(), path, settings)
 
 
 def _ignores(path: str) -> tuple[Ignore, ...]:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import final
 
 from togi.lint.finding import Note, Problem
+from togi.lint.notebooks import SUFFIX
 from togi.lint.patterns import GitIgnore, Patterns, git_ignore_above, patterns, slashes
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 
-SUFFIXES = (".py", ".ipynb")
+SUFFIXES = (".py", SUFFIX)
 MODEL = re.compile(r".*\.(?:togi|pt2|ts|pt|pth)(?:\?.*)?", re.DOTALL)
 """A file that holds a model. Loading one may run it, so togi loads it only where the user names it as a subject."""
 LEFT_OUT = frozenset(
@@ -100,10 +101,10 @@ class _Walk:
             inside: list[tuple[str, GitIgnore]] = []
             for entry in self._entries(folder):
                 is_folder = _is_folder(entry)
-                wanted = entry.name not in LEFT_OUT if is_folder else entry.name.endswith(SUFFIXES)
-                if not wanted or ignored.ignores(entry.path, is_folder):
+                is_code = entry.name not in LEFT_OUT if is_folder else entry.name.endswith(SUFFIXES)
+                if not is_code or ignored.ignores(entry.path, is_folder):
                     continue
-                if any(one.ignores(entry.path, is_folder) for one in excluded):
+                if any(exclusion.ignores(entry.path, is_folder) for exclusion in excluded):
                     continue
                 if entry.is_symlink() and not _lies_in(entry.path, inside_of):
                     self._note(entry.path, "leads out of the folder that was named, so it was left out: name it")
@@ -116,8 +117,8 @@ class _Walk:
 
     def _excluded(self, settings: CheckSettings, top: str) -> list[Patterns]:
         """``exclude`` of the project and of the call, without what speaks of the folder that was named."""
-        both = ((settings.folder, settings.exclude), (self._here, self._exclude))
-        return [patterns(folder, lines).without_those_for(top) for folder, lines in both if lines]
+        excludes = ((settings.folder, settings.exclude), (self._here, self._exclude))
+        return [patterns(folder, lines).without_those_for(top) for folder, lines in excludes if lines]
 
     def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
         try:

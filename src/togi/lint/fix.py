@@ -1,10 +1,8 @@
-"""Rewriting files: ``--fix``, ``--add-ignores``, and ``--diff``, which writes nothing.
+"""Rewrites files: for ``--fix``, ``--add-ignores``, and ``--diff``, which writes nothing.
 
 Fixes are applied round after round until nothing is left to do. A file is replaced as a whole or not at all. It stays
 untouched, with a problem that says why, when the result could not be parsed, could not be written in the file's own
 encoding, or did not settle.
-
-``--add-ignores`` writes an ignore comment for every finding there is, so that only new ones are reported from now on.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +23,8 @@ from togi.lint.check_file import check_bytes
 from togi.lint.check_paths import check_paths, largest
 from togi.lint.files import CheckedFile, discover, leads_out
 from togi.lint.finding import CheckResult, Edit, Finding, Fix, Problem
-from togi.lint.notebooks import SUFFIX, read_notebook, without_magics, write_cells
-from togi.lint.selection import Mark, Statement, select, statements
+from togi.lint.notebooks import SUFFIX, read_notebook, write_cells
+from togi.lint.selection import select
 from togi.lint.settings import Overrides
 from togi.lint.source_text import decode_exactly, syntax_error, unify_line_ends
 
@@ -51,6 +49,8 @@ class FileChange:
 @final
 @dataclass(frozen=True)
 class FixResult:
+    """What was found, and what was changed for it."""
+
     result: CheckResult
     """What is left; with ``dry``, what there is."""
     changes: tuple[FileChange, ...]
@@ -87,10 +87,10 @@ def rewrite_paths(
     cache: bool = True,
 ) -> FixResult:
     """Rewrite files by what ``propose`` says of their findings; ``counter`` is the field of the result that counts."""
-    given = settings or Overrides()
-    before = check_paths(paths, given, cache=cache)
-    found = {finding.place.path for finding in before.findings if finding.place is not None}
-    files = [file for file in discover([Path(path) for path in paths], given).files if file.shown in found]
+    overrides = settings or Overrides()
+    before = check_paths(paths, overrides, cache=cache)
+    reported = {finding.place.path for finding in before.findings if finding.place is not None}
+    files = [file for file in discover([Path(path) for path in paths], overrides).files if file.shown in reported]
     answers = [rewrite(file, propose) for file in files]
     changes = [answer for answer in answers if isinstance(answer, FileChange)]
     problems = [answer for answer in answers if isinstance(answer, Problem)]
@@ -99,7 +99,7 @@ def rewrite_paths(
     outcomes = [(change, write(change)) for change in changes]
     problems += [problem for _, problem in outcomes if problem is not None]
     done = [change for change, problem in outcomes if problem is None]
-    after = check_paths(paths, given, cache=cache) if done else before
+    after = check_paths(paths, overrides, cache=cache) if done else before
     return FixResult(_with(after, problems, **{counter: sum(change.count for change in done)}), tuple(done))
 
 
@@ -228,13 +228,13 @@ class _Lines:
 
     def spans(self, fix: Fix) -> list[tuple[Span, str]] | None:
         """The spans of a fix with their new text; None where it does not fit this text."""
-        found: list[tuple[Span, str]] = []
+        spans: list[tuple[Span, str]] = []
         for edit in fix.edits:
             span = self._span(edit)
-            if span is None or any(_overlap(span, other) for other, _ in found):
+            if span is None or any(_overlap(span, taken) for taken, _ in spans):
                 return None
-            found.append((span, edit.text.replace("\r\n", "\n").replace("\n", self._line_end)))
-        return sorted(found) or None
+            spans.append((span, edit.text.replace("\r\n", "\n").replace("\n", self._line_end)))
+        return sorted(spans) or None
 
     def _span(self, edit: Edit) -> Span | None:
         start, end = self._offset(edit.line, edit.column), self._offset(edit.end_line, edit.end_column)
@@ -257,45 +257,3 @@ def _clash(one: Span, other: Span) -> bool:
     if one[0] == one[1] or other[0] == other[1]:
         return one[0] <= other[1] and other[0] <= one[1]
     return one[0] < other[1] and other[0] < one[1]
-
-
-_TITLE = "Add an ignore comment"
-
-
-def add_ignores(
-    paths: Sequence[str | Path], settings: Overrides | None = None, *, dry: bool = False, cache: bool = True
-) -> FixResult:
-    """Add one comment per statement, or its rules to the comment that is there (``dry``: write nothing)."""
-    return rewrite_paths(paths, settings, _comments, "ignores_added", dry=dry, cache=cache)
-
-
-def _comments(text: str, findings: Sequence[Finding]) -> Iterable[Fix]:
-    """One fix per statement of ``text``, a file or the code of a notebook's cell, in which something was found."""
-    lines = unify_line_ends(text)
-    python = lines if syntax_error(lines) is None else without_magics(lines)
-    places = [(finding.place.line, finding.rule) for finding in findings if finding.place is not None]
-    for statement in statements(python):
-        rules = sorted({rule for line, rule in places if statement.first <= line <= statement.last})
-        if rules:
-            yield Fix(title=_TITLE, edits=tuple(_edits(statement, rules, lines.split("\n"))))
-
-
-def _edits(statement: Statement, rules: Sequence[str], lines: Sequence[str]) -> Iterator[Edit]:
-    marks = [mark for mark in statement.marks if mark.rules and not mark.whole_file]
-    if marks:
-        yield _extended(marks[-1], rules)
-        return
-    line = lines[statement.last - 1]
-    yield Edit(
-        line=statement.last,
-        column=len(line.rstrip()) + 1,
-        end_line=statement.last,
-        end_column=len(line) + 1,
-        text=f"  # togi: ignore[{', '.join(rules)}]",
-    )
-
-
-def _extended(mark: Mark, rules: Sequence[str]) -> Edit:
-    """The names that are there stay as they are written."""
-    names = ", ".join(dict.fromkeys([*mark.rules, *rules]))
-    return Edit(line=mark.line, column=mark.column, end_line=mark.line, end_column=mark.end_column, text=names)

@@ -49,15 +49,15 @@ class Glob:
         if place > end or not _fits(first, names, 0) or not _fits(last, names, end):
             return False
         for run in middle:
-            found = next((at for at in range(place, end - len(run) + 1) if _fits(run, names, at)), None)
-            if found is None:
+            start = next((at for at in range(place, end - len(run) + 1) if _fits(run, names, at)), None)
+            if start is None:
                 return False
-            place = found + len(run)
+            place = start + len(run)
         return True
 
 
 def _fits(run: Sequence[_Name], names: Sequence[str], at: int) -> bool:
-    return all(one.matches(name) for one, name in zip(run, names[at : at + len(run)], strict=True))
+    return all(pattern.matches(name) for pattern, name in zip(run, names[at : at + len(run)], strict=True))
 
 
 @final
@@ -72,11 +72,11 @@ class _Name:
     def matches(self, name: str) -> bool:
         if len(self.literals) == 1:
             return self.literals[0].fullmatch(name) is not None
-        found = self.literals[0].match(name)
+        match = self.literals[0].match(name)
         for literal in self.literals[1:-1]:
-            found = found and literal.search(name, found.end())
+            match = match and literal.search(name, match.end())
         end = len(name) - self.last
-        return found is not None and found.end() <= end and self.literals[-1].fullmatch(name, end) is not None
+        return match is not None and match.end() <= end and self.literals[-1].fullmatch(name, end) is not None
 
 
 def glob(line: str) -> Glob | None:
@@ -86,7 +86,7 @@ def glob(line: str) -> Glob | None:
         return None
     includes, text = not text.startswith("!"), text.removeprefix("!")
     folders_only, text = text.endswith("/"), text.removesuffix("/")
-    text = re.sub(r"\\(.)", lambda found: "/" if found[1] == "/" else found[0], text)  # an escaped slash is one
+    text = re.sub(r"\\(.)", lambda escape: "/" if escape[1] == "/" else escape[0], text)  # an escaped slash is one
     if not text.removeprefix("/"):
         raise ValueError("it matches nothing")
     if "/" not in text:  # a name at any depth, be it one of stars alone
@@ -111,8 +111,8 @@ def _octets(text: str) -> str:
 def _without_end(line: str) -> str:
     """Without spaces at the end, of which a backslash keeps one."""
     text = line.rstrip(" ")
-    kept = len(text) < len(line) and (len(text) - len(text.rstrip("\\"))) % 2
-    return f"{text} " if kept else text
+    keeps_space = len(text) < len(line) and (len(text) - len(text.rstrip("\\"))) % 2
+    return f"{text} " if keeps_space else text
 
 
 def _name(text: str) -> _Name:
@@ -123,9 +123,9 @@ def _name(text: str) -> _Name:
             literals.append([])
             place += 1
         else:
-            one, place = _character(text, place)
-            literals[-1].append(one)
-    return _Name(tuple(re.compile("".join(one), re.DOTALL | re.ASCII) for one in literals), len(literals[-1]))
+            expression, place = _character(text, place)
+            literals[-1].append(expression)
+    return _Name(tuple(re.compile("".join(literal), re.DOTALL | re.ASCII) for literal in literals), len(literals[-1]))
 
 
 def _character(text: str, place: int) -> tuple[str, int]:
@@ -137,18 +137,18 @@ def _character(text: str, place: int) -> tuple[str, int]:
             return _set(text, place + 1)
         case "\\":
             return re.escape(_at(text, place + 1)), place + 2
-        case other:
-            return re.escape(other), place + 1
+        case character:
+            return re.escape(character), place + 1
 
 
 def _set(text: str, place: int) -> tuple[str, int]:
     """``[abc]``, ``[!a-z]``, ``[[:digit:]]``; ``place`` is behind the bracket."""
     negated = _at(text, place) in "!^"
     place += negated
-    first, found = place, []
+    first, members = place, []
     while _at(text, place) != "]" or place == first:
         if text.startswith("[:", place) and (end := text.find(":]", place)) > 0:
-            found.append(f"[{_CLASSES[name]}]" if (name := text[place + 2 : end]) in _CLASSES else "(?!)")
+            members.append(f"[{_CLASSES[name]}]" if (name := text[place + 2 : end]) in _CLASSES else "(?!)")
             place = end + 2
             continue
         low, place = _member(text, place)
@@ -157,9 +157,9 @@ def _set(text: str, place: int) -> tuple[str, int]:
             high, place = _member(text, place + 1)
         if low > high:
             raise ValueError(f"bad character range {low}-{high}")
-        found.append(f"[{re.escape(low)}-{re.escape(high)}]")
-    either = "|".join(found)
-    return (f"(?:(?!{either}).)" if negated else f"(?:{either})"), place + 1
+        members.append(f"[{re.escape(low)}-{re.escape(high)}]")
+    any_member = "|".join(members)
+    return (f"(?:(?!{any_member}).)" if negated else f"(?:{any_member})"), place + 1
 
 
 def _member(text: str, place: int) -> tuple[str, int]:

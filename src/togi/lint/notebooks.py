@@ -100,14 +100,14 @@ def read_notebook(text: str) -> Notebook:
         )
     if _language(document) not in ("python", "ipython", ""):
         return Notebook(())
-    found: list[Cell] = []
+    cells: list[Cell] = []
     first = 1
     for number, cell in enumerate(document["cells"], start=1):
         code = _code(cell)
         if code is not None:
-            found.append(_read_cell(number, code, first))
-            first += found[-1].lines
-    return Notebook(tuple(found))
+            cells.append(_read_cell(number, code, first))
+            first += cells[-1].lines
+    return Notebook(tuple(cells))
 
 
 def write_cells(text: str, changed: dict[int, str]) -> str:
@@ -252,6 +252,6 @@ def _separators(array: str) -> tuple[str, str, str]:
         position = _after_comma(array, end)
     if len(ends) == 1:
         return "", " ", ""
-    gaps = [array[left[1] : right[0]].lstrip(",") for left, right in pairwise(ends)]
+    gaps = [array[before[1] : after[0]].lstrip(",") for before, after in pairwise(ends)]
     opening = gaps[0]
     return opening, gaps[1] if len(gaps) > 1 else (opening or " "), array[ends[-1][1] : -1]

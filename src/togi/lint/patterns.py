@@ -46,8 +46,8 @@ class Patterns:
             return self  # the folder of the lines itself, or one above it: what it is called says nothing
         parts = self._relative(path).split("/")
         folders = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
-        kept = (line for line in self.lines if not any(line.matches(folder, True) for folder in folders))
-        return Patterns(self.folder, tuple(kept))
+        elsewhere = (line for line in self.lines if not any(line.matches(folder, True) for folder in folders))
+        return Patterns(self.folder, tuple(elsewhere))
 
     def _relative(self, path: str) -> str:
         return slashes(path).removeprefix(self.folder).lstrip("/")
@@ -95,10 +95,10 @@ def git_ignore_above(folder: Path) -> GitIgnore:
             break
     else:
         return GitIgnore()
-    found = GitIgnore()
+    ignored = GitIgnore()
     for parent in reversed(above):
-        found = found.below(str(parent))
-    return GitIgnore(tuple(file.without_those_for(str(folder)) for file in found.files))
+        ignored = ignored.below(str(parent))
+    return GitIgnore(tuple(file.without_those_for(str(folder)) for file in ignored.files))
 
 
 @functools.lru_cache(maxsize=1000)
@@ -110,9 +110,9 @@ def patterns(folder: Path, lines: tuple[str, ...]) -> Patterns:
 def matches(path: Path, folder: Path, pattern: str) -> bool:
     """Whether the file ``path``, or a folder above it up to ``folder``, matches ``pattern`` written in ``folder``."""
     names = slashes(str(path)).removeprefix(_as_folder(str(folder))).lstrip("/").split("/")
-    above = ("/".join(names[:count]) for count in range(1, len(names)))
+    folders = ["/".join(names[:count]) for count in range(1, len(names))]
     return any(
-        line.includes and (line.matches("/".join(names), False) or any(line.matches(one, True) for one in above))
+        line.includes and (line.matches("/".join(names), False) or any(line.matches(name, True) for name in folders))
         for line in _parsed((pattern,))
     )
 
@@ -139,20 +139,20 @@ def _read(path: str) -> tuple[Glob, ...]:
     # As the names of files are read, so that bytes are compared with bytes, as in git.
     text = data.removeprefix(codecs.BOM_UTF8).decode(sys.getfilesystemencoding(), "surrogateescape")
     lines = (line.removesuffix("\r") for line in text.split("\n"))
-    found = tuple(itertools.islice(_parsed(lines, strict=False), MOST_PATTERNS + 1))
-    if len(found) > MOST_PATTERNS:
+    globs = tuple(itertools.islice(_parsed(lines, strict=False), MOST_PATTERNS + 1))
+    if len(globs) > MOST_PATTERNS:
         raise OSError(f"it holds more than {MOST_PATTERNS:,} patterns")
-    return found
+    return globs
 
 
 def _parsed(lines: Iterable[str], *, strict: bool = True) -> Iterator[Glob]:
     """Blank lines and comments left out; git skips what is not a pattern, so a .gitignore is not read strictly."""
     for line in lines:
         try:
-            found = glob(line)
+            pattern = glob(line)
         except ValueError:
             if strict:
                 raise
             continue
-        if found is not None:
-            yield found
+        if pattern is not None:
+            yield pattern

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any, NoReturn, final
+from typing import IO, NamedTuple, NoReturn, final
 
 from togi.core.interpreter import python
 from togi.core.plain_files import read_plain
@@ -37,45 +37,60 @@ LONGEST_S = 120
 _COLLECT_EVERY = 50
 
 
+class FileRequest(NamedTuple):
+    """What a process is asked: to check the file at ``path``."""
+
+    path: str
+    shown: str
+    hot: Sequence[str]
+    limit: int = 2**30
+    """Bytes that are read of it."""
+
+
+class FileAnswer(NamedTuple):
+    """What it says: a report in the cache's form with its key, or why the file cannot be read."""
+
+    report: str = ""
+    key: str = ""
+    error: str = ""
+
+
 @final
 @dataclass(frozen=True)
 class Task:
-    path: str
-    shown: str
+    """A file, and the bytes that were in it when it was looked at."""
+
+    request: FileRequest
     data: bytes
-    hot: tuple[str, ...]
-    limit: int = 2**30
-    """Bytes that are read of it."""
 
 
 @final
 @dataclass(frozen=True)
 class Done:
-    key: bytes | None
-    """Of what was really read; None where nothing was."""
+    """What came of a task."""
+
     report: FileReport
+    key: bytes | None = None
+    """Of what was really read; None where nothing was."""
 
 
 def check_all(tasks: Sequence[Task]) -> list[Done]:
     """One answer per task, in order."""
     count = processes(sum(len(task.data) for task in tasks), len(tasks))
     if count < 2 and not (tasks and may_fork()):  # a fork costs nothing, and what goes wrong with a file stays in it
-        return [_here(task) for task in tasks]
+        return [_checked(task.request, task.data) for task in tasks]
     return _Pool(tasks).run(max(count, 1))
 
 
 def processes(total_bytes: int, files: int) -> int:
     """How many processes are worth starting for so much source."""
-    return min(_cores(), MAX_PROCESSES, total_bytes // BYTES_PER_PROCESS, files)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MAX_PROCESSES, total_bytes // BYTES_PER_PROCESS, files)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _here(task: Task) -> Done:
-    report = check_bytes(task.data, task.shown, task.hot)
-    return Done(cache_key(task.path, task.data, task.hot), report)
+def _checked(request: FileRequest, data: bytes) -> Done:
+    report = check_bytes(data, request.shown, request.hot)
+    return Done(report, cache_key(request.path, data, request.hot))
 
 
 @final
@@ -97,7 +112,7 @@ class _Pool:
         for thread in threads:
             thread.join()
         # What is left when no process could be started at all is done here.
-        return [done or _here(task) for done, task in zip(self._done, self._tasks, strict=True)]
+        return [done or _checked(task.request, task.data) for done, task in zip(self._done, self._tasks, strict=True)]
 
     def _serve(self, process: _Process | None) -> None:
         """One thread per process: hand over a file, wait for its answer, take the next."""
@@ -143,28 +158,29 @@ def _fork(others: Sequence[_Process]) -> _Process:
     """Raises OSError where no process can be started."""
     if sys.platform == "win32":
         raise OSError("Windows has no fork")
-    (asked, ask), (told, tell) = os.pipe(), os.pipe()
+    (asked, asking), (answered, answering) = os.pipe(), os.pipe()
     try:
         pid = os.fork()
     except OSError:
-        for end in (asked, ask, told, tell):
+        for end in (asked, asking, answered, answering):
             os.close(end)
         raise
     if pid == 0:
-        _be_child(asked, tell, [ask, told, *(end.fileno() for one in others for end in (one.requests, one.answers))])
+        pipes = [pipe for process in others for pipe in (process.requests, process.answers)]
+        _be_child(asked, answering, [asking, answered, *(pipe.fileno() for pipe in pipes)])
     os.close(asked)
-    os.close(tell)
-    requests, answers = open(ask, "wb"), open(told, "rb")  # noqa: SIM115 (``_stop`` closes them)
+    os.close(answering)
+    requests, answers = open(asking, "wb"), open(answered, "rb")  # noqa: SIM115 (``_stop`` closes them)
     return _Process(requests, answers, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
-def _be_child(asked: int, tell: int, of_caller: Sequence[int]) -> NoReturn:
+def _be_child(asked: int, answering: int, of_caller: Sequence[int]) -> NoReturn:
     """Never returns into the caller's code, whose buffers and exit handlers are not the child's."""
     code = 1
     try:
         for end in of_caller:
             os.close(end)  # else another process would never see the end of its input
-        with open(asked, "rb") as requests, open(tell, "wb") as answers:
+        with open(asked, "rb") as requests, open(answering, "wb") as answers:
             answer_requests(requests, answers)
         code = 0
     except BaseException:
@@ -190,27 +206,33 @@ def _stop(process: _Process) -> int:
 
 def _ask(process: _Process, task: Task) -> Done | None:
     """None when the process is gone."""
-    request = {"path": task.path, "shown": task.shown, "hot": task.hot, "limit": task.limit}
     try:
-        process.requests.write(json.dumps(request).encode() + b"\n")
-        process.requests.flush()
-        answer = process.answers.readline()
+        _write(process.requests, task.request)
+        line = process.answers.readline()
     except OSError:
         return None
-    return _read(json.loads(answer), task) if answer.endswith(b"\n") else None
+    if not line.endswith(b"\n"):
+        return None
+    answer = FileAnswer(*json.loads(line))
+    if answer.error:
+        return _problem(task, answer.error)
+    return Done(FileReport.from_kept(answer.report), bytes.fromhex(answer.key))
 
 
-def _read(answer: dict[str, Any], task: Task) -> Done:
-    if "error" in answer:
-        return Done(None, FileReport(problems=(Problem(path=task.shown, message=answer["error"]),)))
-    return Done(bytes.fromhex(answer["key"]), FileReport.from_kept(answer["report"]))
+def _write(pipe: IO[bytes], message: FileRequest | FileAnswer) -> None:
+    """As a line of Python's own JSON, which knows the lone surrogates of a file's name that is not text."""
+    pipe.write(json.dumps(message).encode() + b"\n")
+    pipe.flush()
+
+
+def _problem(task: Task, message: str) -> Done:
+    return Done(FileReport(problems=(Problem(path=task.request.shown, message=message),)))
 
 
 def _died(process: _Process, task: Task, took_s: float) -> Done:
     code = _stop(process)
     how = f"took longer than {LONGEST_S} s" if took_s >= LONGEST_S else f"died (exit code {code})"
-    message = f"the process that checked it {how}: exclude it if it was generated"
-    return Done(None, FileReport(problems=(Problem(path=task.shown, message=message),)))
+    return _problem(task, f"the process that checked it {how}: exclude it if it was generated")
 
 
 def answer_on_standard_streams() -> None:
@@ -228,7 +250,7 @@ def answer_requests(requests: IO[bytes], answers: IO[bytes]) -> None:
     gc.freeze()  # what is loaded stays, and need not be looked at again
     for number, line in enumerate(requests, start=1):
         with _ended_after(LONGEST_S):
-            _answer(json.loads(line), answers)
+            _write(answers, _answer(FileRequest(*json.loads(line))))
         if number % _COLLECT_EVERY == 0:
             gc.collect()
 
@@ -248,14 +270,11 @@ def _ended_after(limit_s: int) -> Iterator[None]:
     signal.alarm(0)
 
 
-def _answer(request: dict[str, Any], answers: IO[bytes]) -> None:
+def _answer(request: FileRequest) -> FileAnswer:
     try:
-        data = read_plain(request["path"], request["limit"])
+        data = read_plain(request.path, request.limit)
     except OSError as error:
-        reply = {"error": f"cannot be read: {error.strerror or error}"}
-    else:
-        report = check_bytes(data, request["shown"], request["hot"])
-        key = cache_key(request["path"], data, request["hot"])
-        reply = {"key": key.hex(), "report": report.kept()}
-    answers.write(json.dumps(reply).encode() + b"\n")
-    answers.flush()
+        return FileAnswer(error=f"cannot be read: {error.strerror or error}")
+    done = _checked(request, data)
+    assert done.key is not None
+    return FileAnswer(done.report.kept(), done.key.hex())

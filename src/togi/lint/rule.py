@@ -110,11 +110,11 @@ def canonical(name: str) -> str:
 def check_names(where: str, given: Iterable[str]) -> tuple[str, ...]:
     """``given`` in canonical form. Raises UnknownNameError with the nearest name, saying ``where`` it was written."""
     names = tuple(dict.fromkeys(canonical(name) for name in given))
-    known = (*rule_kinds(), *KINDS, ALL)
+    accepted = (*rule_kinds(), *KINDS, ALL)
     for name in names:
-        if name not in known:
+        if name not in accepted:
             raise UnknownNameError(
-                f"{where}: there is no rule '{name}'{nearest(name, known) or '.'} Nothing was checked. "
+                f"{where}: there is no rule '{name}'{nearest(name, accepted) or '.'} Nothing was checked. "
                 f"'togi explain' lists the rules; {', '.join(KINDS)} and {ALL} are names too"
             )
     return names
@@ -122,5 +122,5 @@ def check_names(where: str, given: Iterable[str]) -> tuple[str, ...]:
 
 def rules_named(names: Iterable[str]) -> frozenset[str]:
     """The ids that canonical ``names`` stand for: rules, kinds of rules, or ``all``."""
-    wanted = set(names)
-    return frozenset(id for id, kind in rule_kinds().items() if wanted & {id, kind, ALL})
+    asked_names = set(names)
+    return frozenset(id for id, kind in rule_kinds().items() if asked_names & {id, kind, ALL})

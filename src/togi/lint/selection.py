@@ -16,6 +16,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import final
 
@@ -33,24 +34,36 @@ _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tok
 @final
 @dataclass
 class Selected:
+    """The findings of a file that count, those that are silenced, and notes on its ignore comments."""
+
     findings: list[Finding] = field(default_factory=list)
     suppressed: list[Finding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+
+
+def together(files: Iterable[Selected]) -> CheckResult:
+    """All of them as one result."""
+    chosen = list(files)
+    return CheckResult(
+        findings=in_order(list(chain.from_iterable(file.findings for file in chosen))),
+        suppressed=in_order(list(chain.from_iterable(file.suppressed for file in chosen))),
+        notes=tuple(chain.from_iterable(file.notes for file in chosen)),
+    )
 
 
 @functools.lru_cache(maxsize=1000)
 def selected_rules(select: tuple[str, ...] | None, ignore: tuple[str, ...], kind: Kind) -> frozenset[str]:
     """The ids of the rules of ``kind`` that run; ``select`` None means those that are on by default."""
     if select is None:
-        wanted = frozenset(id for id, rule in rules_of(kind).items() if rule.default)
+        chosen = frozenset(id for id, rule in rules_of(kind).items() if rule.default)
     else:
-        wanted = frozenset(id for id in rules_named(select) if rule_kinds()[id] == kind)
-    return wanted - rules_named(ignore)
+        chosen = frozenset(id for id in rules_named(select) if rule_kinds()[id] == kind)
+    return chosen - rules_named(ignore)
 
 
 def select(report: FileReport, path: Path, shown: str, settings: CheckSettings) -> Selected:
     """Sort the findings of one file into those that count and those that are silenced; note ignores without effect."""
-    found = Selected()
+    selected = Selected()
     elsewhere = _ignored_here(path, settings)
     used: dict[int, set[str]] = {}
     for finding in report.findings:
@@ -61,27 +74,22 @@ def select(report: FileReport, path: Path, shown: str, settings: CheckSettings) 
             used.setdefault(number, set()).update(_named(report.ignores[number], finding.rule) or {finding.rule})
         why = "ignore comment" if number is not None else "per-file-ignores" if finding.rule in elsewhere else ""
         if why:
-            found.suppressed.append(finding.model_copy(update={"suppressed": why}))
+            selected.suppressed.append(finding.model_copy(update={"suppressed": why}))
         else:
-            found.findings.append(finding)
+            selected.findings.append(finding)
     if report.ignores:
-        wanted = (ALL,) if settings.select is None else settings.select
-        everything = rules_named(wanted) - rules_named(settings.ignore) == set(rule_kinds())
+        names = (ALL,) if settings.select is None else settings.select
+        everything = rules_named(names) - rules_named(settings.ignore) == set(rule_kinds())
         source = selected_rules(settings.select, settings.ignore, "source")
         for number, ignore in enumerate(report.ignores):
             silenced = used.get(number, set())
-            found.notes += _notes(ignore, silenced, source - elsewhere, everything and not elsewhere, shown)
-    return found
+            selected.notes += _notes(ignore, silenced, source - elsewhere, everything and not elsewhere, shown)
+    return selected
 
 
 def _ignored_here(path: Path, settings: CheckSettings) -> frozenset[str]:
-    names = [
-        name
-        for pattern, names in settings.per_file_ignores.items()
-        if matches(path, settings.folder, pattern)
-        for name in names
-    ]
-    return rules_named(names)
+    patterns = settings.per_file_ignores.items()
+    return rules_named(name for pattern, names in patterns if matches(path, settings.folder, pattern) for name in names)
 
 
 def _silencing(finding: Finding, ignores: Sequence[Ignore]) -> int | None:
@@ -199,20 +207,17 @@ SAME = {"synchronization": _WAITS, "data-dependent-op": ("data-dependent-shape",
 def deduplicate(result: CheckResult) -> CheckResult:
     """Trace findings go into source findings at the same place, also into silenced ones; equal texts appear once."""
     runs = [finding for finding in result.findings if finding.rule in SAME]
-    merged = {id(run) for run in runs if any(_same(one, run) for one in _of_source(result))}
-    kept = [_with_runs(one, runs) for one in result.findings if id(one) not in merged]
+    of_source = (*result.findings, *result.suppressed)
+    merged = {id(run) for run in runs if any(_same(finding, run) for finding in of_source)}
+    separate = [_with_runs(finding, runs) for finding in result.findings if id(finding) not in merged]
     return result.model_copy(
         update={
-            "findings": in_order(kept),
-            "suppressed": in_order([_with_runs(one, runs) for one in result.suppressed]),
+            "findings": in_order(separate),
+            "suppressed": in_order([_with_runs(finding, runs) for finding in result.suppressed]),
             "problems": tuple(dict.fromkeys(result.problems)),
             "notes": tuple(dict.fromkeys(result.notes)),
         }
     )
-
-
-def _of_source(result: CheckResult) -> Iterable[Finding]:
-    return (*result.findings, *result.suppressed)
 
 
 def _same(source: Finding, run: Finding) -> bool:
@@ -225,18 +230,13 @@ def _same(source: Finding, run: Finding) -> bool:
     )
 
 
-def _overlap(one: Place, other: Place) -> bool:
-    return _begin(one) < _end(other) and _begin(other) < _end(one)
-
-
-def _begin(place: Place) -> tuple[int, int]:
-    return place.line, place.column
+def _overlap(first: Place, second: Place) -> bool:
+    return (first.line, first.column) < _end(second) and (second.line, second.column) < _end(first)
 
 
 def _end(place: Place) -> tuple[float, float]:
     """Without an end: the end of the line."""
-    line = place.end_line or place.line
-    return line, place.end_column or float("inf")
+    return place.end_line or place.line, place.end_column or float("inf")
 
 
 def _with_runs(source: Finding, runs: Sequence[Finding]) -> Finding:
@@ -253,7 +253,7 @@ def _with_runs(source: Finding, runs: Sequence[Finding]) -> Finding:
     return source
 
 
-def _both(one: Cost | None, other: Cost | None) -> Cost | None:
-    if one is None or other is None:
-        return one or other
-    return one.model_copy(update={"text": f"{one.text}; {other.text}", "bytes": one.bytes or other.bytes})
+def _both(first: Cost | None, second: Cost | None) -> Cost | None:
+    if first is None or second is None:
+        return first or second
+    return first.model_copy(update={"text": f"{first.text}; {second.text}", "bytes": first.bytes or second.bytes})

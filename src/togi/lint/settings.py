@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, final
 
@@ -88,8 +88,8 @@ def overrides(
 class SettingsFinder:
     """The settings of each folder, read once. Folders are absolute."""
 
-    def __init__(self, given: Overrides) -> None:
-        self._given = given
+    def __init__(self, overrides: Overrides) -> None:
+        self._overrides = overrides
         self._by_folder: dict[Path, CheckSettings] = {}
 
     def of(self, folder: Path) -> CheckSettings:
@@ -105,15 +105,8 @@ class SettingsFinder:
         return self._by_folder[folder]
 
     def _merged(self, read: CheckSettings) -> CheckSettings:
-        return CheckSettings(
-            select=self._given.select if self._given.select is not None else read.select,
-            ignore=(*read.ignore, *self._given.ignore),
-            per_file_ignores=read.per_file_ignores,
-            exclude=read.exclude,
-            hot=read.hot,
-            max_file_bytes=read.max_file_bytes,
-            folder=read.folder,
-        )
+        select = self._overrides.select if self._overrides.select is not None else read.select
+        return replace(read, select=select, ignore=(*read.ignore, *self._overrides.ignore))
 
 
 def read_table(path: Path) -> CheckSettings | None:
@@ -174,14 +167,14 @@ def _settings(path: Path, table: Any) -> CheckSettings:
 
 
 def _explain(path: Path, error: ValidationError) -> str:
-    known = [info.alias or name for name, info in CheckTable.model_fields.items()]
+    keys = [info.alias or name for name, info in CheckTable.model_fields.items()]
     lines = []
-    for one in error.errors():
-        key = ".".join(map(str, one["loc"])) or "the table"
-        if one["type"] == "extra_forbidden":
-            lines.append(f"there is no key '{key}'{nearest(key, known)} It takes {', '.join(known)}")
+    for fault in error.errors():
+        key = ".".join(map(str, fault["loc"])) or "the table"
+        if fault["type"] == "extra_forbidden":
+            lines.append(f"there is no key '{key}'{nearest(key, keys)} It takes {', '.join(keys)}")
         else:
-            lines.append(f"{key}: {one['msg']}, got {reprlib.repr(one['input'])}")
+            lines.append(f"{key}: {fault['msg']}, got {reprlib.repr(fault['input'])}")
     return f"{path}: [tool.togi.check]: " + "; ".join(lines)
 
 

@@ -14,9 +14,9 @@ from togi.core.errors import SubjectError, UnknownNameError
 from togi.core.records import Interval
 from togi.lint.calls import EXAMINE, ModuleRequest
 from togi.lint.finding import Cost, Finding
-from togi.lint.module import check
-from togi.lint.module import check as module_check
-from togi.lint.module.check import MeasuredFix, check_module
+from togi.lint.module import measured_fix
+from togi.lint.module.check import check_module
+from togi.lint.module.measured_fix import MeasuredFix, with_measured_costs
 from togi.subject.inputs import Subject
 from togi.worker.protocol import SubjectRef
 
@@ -179,8 +179,13 @@ def test_a_speedup_is_claimed_only_beyond_noise() -> None:
     assert "1.30x as fast" in tried(1.3, 1.2, 1.4).sentence
     for attempt in (tried(1.3, 0.9, 1.6), tried(1.02, 1.01, 1.03), tried(1.3, 0.0, float("inf"))):
         assert "no difference beyond noise" in attempt.sentence
-        assert check._cost(_finding(), attempt).speedup_x is None
-    assert check._cost(_finding(), tried(1.3, 1.2, 1.4)).speedup_x == 1.3
+        assert _claimed(attempt) is None
+    assert _claimed(tried(1.3, 1.2, 1.4)) == 1.3
+
+
+def _claimed(attempt: MeasuredFix) -> float | None:
+    (finding,) = with_measured_costs([_finding()], {attempt.technique: attempt})
+    return finding.cost.speedup_x
 
 
 def _finding(rule: str = "conv-batchnorm-unfolded") -> Finding:
@@ -191,7 +196,7 @@ def test_padding_that_surely_does_not_help_is_not_reported() -> None:
     finding = _finding("channels-off-multiple")
 
     def left(attempt: MeasuredFix) -> int:
-        return len(list(check._with_measured_costs([finding], {"pad_channels": attempt})))
+        return len(list(with_measured_costs([finding], {"pad_channels": attempt})))
 
     assert left(tried(0.8, 0.7, 0.9, "pad_channels")) == 0
     assert left(tried(1.0, 0.7, 1.5, "pad_channels")) == 1
@@ -234,7 +239,7 @@ def test_nothing_is_measured_for_a_device_that_is_not_here() -> None:
 @pytest.mark.usefixtures("hasty_figures")
 def test_a_fix_that_is_not_faithful_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Off by half a per mille: too little to see, too much for rounding."""
-    original = module_check.technique("merge_branches")
+    original = measured_fix.technique("merge_branches")
 
     class Wrong(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
@@ -249,7 +254,7 @@ def test_a_fix_that_is_not_faithful_is_not_measured(monkeypatch: pytest.MonkeyPa
             merged = original.apply(candidate, options)
             return merged.with_(module=Wrong(merged.module))
 
-    monkeypatch.setattr(module_check, "technique", lambda _: Technique())
+    monkeypatch.setattr(measured_fix, "technique", lambda _: Technique())
     request = ModuleRequest(measure=True, measure_s=0.5, rules=("mergeable-branches",))
     answer = check_module(Subject(Branches().eval(), IMAGE), request)
     _, attempts = answer.tables

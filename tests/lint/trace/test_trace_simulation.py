@@ -14,7 +14,7 @@ import togi
 from togi.core.errors import SubjectError
 from togi.lint.trace import check as trace_check
 from togi.lint.trace.check import MESSAGE, agreement, confirmed, debug_mode_events, trace_subject
-from togi.lint.trace.cuda_stand_ins import Patches
+from togi.lint.trace.patches import Patches
 from togi.lint.trace.placement import CUDA, device_of, is_pinned, on_cuda, pin, place
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import watching

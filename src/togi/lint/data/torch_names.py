@@ -96,14 +96,14 @@ def _walk(name: str) -> Iterator[tuple[str, frozenset[str]]]:
 
 def _public(module: ModuleType) -> Iterator[str]:
     """Attributes of a module; of ``torch.backends.cudnn`` and its like, also those of its class and inner module."""
-    found = set(dir(module))
+    names = set(dir(module))
     if type(module) is not ModuleType:
-        found |= set(dir(type(module))) | set(dir(getattr(module, "m", None)))
-    return (name for name in found if not name.startswith("_") and name.isidentifier())
+        names |= set(dir(type(module))) | set(dir(getattr(module, "m", None)))
+    return (name for name in names if not name.startswith("_") and name.isidentifier())
 
 
 def _as_json(names: Names) -> str:
-    modules = {module: " ".join(sorted(found)) for module, found in sorted(names.modules.items())}
+    modules = {module: " ".join(sorted(public)) for module, public in sorted(names.modules.items())}
     return json.dumps({"version": names.version, "modules": modules}, indent=0)
 
 

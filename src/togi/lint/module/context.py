@@ -109,7 +109,7 @@ def place_of(line: Line | None) -> Place | None:
 def layers(names: Iterable[str]) -> str:
     """``features.0, features.3 and 11 others``; each name once, in the order given."""
     unique = list(dict.fromkeys(name or "(the module itself)" for name in names))
-    rest = len(unique) - _NAMED
-    if rest > 0:
-        return f"{', '.join(unique[:_NAMED])} and {rest} other{'s' * (rest > 1)}"
+    unnamed = len(unique) - _NAMED
+    if unnamed > 0:
+        return f"{', '.join(unique[:_NAMED])} and {unnamed} other{'s' * (unnamed > 1)}"
     return " and ".join([", ".join(unique[:-1]), unique[-1]]) if len(unique) > 1 else "".join(unique)

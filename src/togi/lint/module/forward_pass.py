@@ -76,8 +76,8 @@ class Call:
         return tuple(_values(self.given.values()))
 
     def value(self, argument: str) -> Value | None:
-        found = self.given.get(argument)
-        return found if isinstance(found, Value) else None
+        value = self.given.get(argument)
+        return value if isinstance(value, Value) else None
 
 
 def _values(items: Any) -> Iterator[Value]:
@@ -139,13 +139,13 @@ class Flow:
 
     def returned(self, value: Value) -> bool:
         """Whether the value or a view of it is among what the module returned."""
-        numbers = {value.number, *(made.number for call in self._reached(value) if call.view for made in call.outputs)}
+        numbers = {value.number, *(view.number for call in self._reached(value) if call.view for view in call.outputs)}
         return bool(numbers & self.forward.outputs)
 
     def only_user(self, value: Value) -> Call | None:
         """The one call that uses it, or None where there are several, none, or it is returned."""
-        found = self.users(value)
-        return found[0] if len(found) == 1 and not self.returned(value) else None
+        users = self.users(value)
+        return users[0] if len(users) == 1 and not self.returned(value) else None
 
     def maker(self, value: Value | None) -> Call | None:
         """The call that computed the value, views of it passed over; None for inputs and parameters."""
@@ -160,13 +160,13 @@ class Flow:
         self, value: Value | None, wanted: Callable[[Call], bool], through: Callable[[Call], bool]
     ) -> Call | None:
         """The nearest ``wanted`` call that the value comes from, over calls that may be passed ``through``."""
-        seen: set[int] = set()
+        visited: set[int] = set()
         waiting = [value] if value is not None else []
         while waiting:
             call = self.maker(waiting.pop(0))
-            if call is None or call.index in seen:
+            if call is None or call.index in visited:
                 continue
-            seen.add(call.index)
+            visited.add(call.index)
             if wanted(call):
                 return call
             if through(call):
@@ -174,15 +174,15 @@ class Flow:
         return None
 
     def _reached(self, value: Value) -> Iterator[Call]:
-        waiting, seen = [value.number], set[int]()
+        waiting, visited = [value.number], set[int]()
         while waiting:
             for call in self._users.get(waiting.pop(0), ()):
-                if call.index in seen:
+                if call.index in visited:
                     continue
-                seen.add(call.index)
+                visited.add(call.index)
                 yield call
                 if call.view:
-                    waiting += [made.number for made in call.outputs]
+                    waiting += [view.number for view in call.outputs]
 
 
 def is_linear(call: Call) -> bool:

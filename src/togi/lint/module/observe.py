@@ -56,10 +56,10 @@ def observe(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
 
 
 def _run(module: nn.Module, sample: Inputs, mode: Any, tracker: ModuleTracker, seed: int) -> Any:
-    given = sample.clone()
+    inputs = sample.clone()
     seed_all(seed)
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), tracker.following(), mode:
-        return module(*given.args, **given.kwargs)
+        return module(*inputs.args, **inputs.kwargs)
 
 
 def _constants(module: nn.Module) -> list[Tensor]:
@@ -102,17 +102,17 @@ class _Operations(DispatchObserver):
                 self._renumber(tensor)
         view = not written and any(r.alias_info is not None for r in schema_of(func).returns)
         view = view or func.overloadpacket.__name__ in _NO_WORK
-        made = list(operands([result]))
+        results = list(operands([result]))
         tensors = list(operands(bound.values()))
         if tensors and not written and view and all(self.number(t) in self._constant for t in tensors):
-            self._constant.update(self.number(t) for t in made)
+            self._constant.update(self.number(t) for t in results)
         self.calls.append(
             Call(
                 index=len(self.calls),
                 op=str(func).removeprefix("aten."),
                 layer=self.tracker.innermost,
                 given=given,
-                outputs=tuple(self._value(tensor) for tensor in made),
+                outputs=tuple(self._value(tensor) for tensor in results),
                 view=view,
                 written=written,
                 flops=_flops(func, args, kwargs, result),
@@ -190,5 +190,5 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int | None:
 
 
 def _line(frame: FrameType | None) -> Line | None:
-    found = next(user_frames(frame), None)
-    return Line(path=found.f_code.co_filename, line=found.f_lineno, function=found.f_code.co_name) if found else None
+    users = next(user_frames(frame), None)
+    return Line(path=users.f_code.co_filename, line=users.f_lineno, function=users.f_code.co_name) if users else None

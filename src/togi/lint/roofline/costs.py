@@ -129,19 +129,19 @@ def predicted(work: Work, figures: Figures, model_weights: int = 0) -> Predictio
 def _reads(call: Call, dtype: str | None) -> Iterator[tuple[int, bool]]:
     """``(bytes, constant)`` of everything that the call reads."""
     written = sum(bytes_of(value, dtype) for value in call.outputs)
-    for number, (name, given) in enumerate(call.given.items()):
+    for number, (name, argument) in enumerate(call.given.items()):
         if name in call.written and call.name in _WRITE_ONLY:
             continue
-        for value in _values(given):
+        for value in _values(argument):
             table = number == 0 and call.name in _LOOKUPS
             count = bytes_of(value, dtype)
             yield (min(count, written) if table else count), value.constant
 
 
-def _values(given: object) -> Iterable[Value]:
-    if isinstance(given, Value):
-        return (given,)
-    return [item for item in given if isinstance(item, Value)] if isinstance(given, tuple) else ()
+def _values(argument: object) -> Iterable[Value]:
+    if isinstance(argument, Value):
+        return (argument,)
+    return [item for item in argument if isinstance(item, Value)] if isinstance(argument, tuple) else ()
 
 
 def _dtype(call: Call, dtype: str | None) -> str:
@@ -178,11 +178,11 @@ class Costs:
     @classmethod
     def of(cls, calls: Sequence[Call], figures: Figures, dtype: str | None = None) -> Costs:
         works = [work(call, dtype) for call in calls]
-        weights = sum(one.weights for one in works)
+        weights = sum(amount.weights for amount in works)
         return cls(
             calls=calls,
             works=works,
-            predictions=[predicted(one, figures, weights) for one in works],
+            predictions=[predicted(amount, figures, weights) for amount in works],
             figures=figures,
             dtype=dtype,
         )
@@ -194,7 +194,7 @@ class Costs:
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for one in self.works)
+        return sum(amount.bytes for amount in self.works)
 
     def seconds_of(self, calls: Sequence[Call]) -> float:
         return sum(self.predictions[call.index].seconds for call in calls)
@@ -221,17 +221,17 @@ def cost_table(costs: Costs, kinds: Mapping[str, str], *, most_rows: int = 20) -
             layers.setdefault(call.layer, []).append(call)
     ordered = sorted(layers, key=lambda name: -costs.seconds_of(layers[name]))
     rows = [_row(name or "(module)", kinds.get(name, ""), layers[name], costs) for name in ordered[:most_rows]]
-    rest = [call for name in ordered[most_rows:] for call in layers[name]]
-    if rest:
-        rows.append(_row(f"{len(ordered) - most_rows} others", "", rest, costs))
+    unlisted = [call for name in ordered[most_rows:] for call in layers[name]]
+    if unlisted:
+        rows.append(_row(f"{len(ordered) - most_rows} others", "", unlisted, costs))
     rows.append(_row("all", "", [call for calls in layers.values() for call in calls], costs))
     return Table(title=_title(costs), columns=COLUMNS, rows=tuple(rows))
 
 
 def _row(name: str, kind: str, calls: Sequence[Call], costs: Costs) -> tuple[Scalar, ...]:
     works = [costs.works[call.index] for call in calls]
-    flops, moved = sum(one.flops for one in works), sum(one.bytes for one in works)
-    read = sum(one.activations + one.weights for one in works)
+    flops, moved = sum(amount.flops for amount in works), sum(amount.bytes for amount in works)
+    read = sum(amount.activations + amount.weights for amount in works)
     seconds = costs.seconds_of(calls)
     return (
         name,
@@ -263,11 +263,11 @@ def _number(value: float) -> float:
 
 def _title(costs: Costs) -> str:
     figures = costs.figures
-    product = next((one.dtype for one in costs.works if one.product), "float32")
+    product = next((amount.dtype for amount in costs.works if amount.product), "float32")
     peak = f"{significant(figures.peak(product) / 1e9)} GFLOP/s in {product}"
     bandwidth = f"{size(figures.bandwidths[-1].bytes_per_s)}/s"
     cast = f", floating-point tensors taken as {costs.dtype}" if costs.dtype else ""
     noise = "" if figures.steady else " while other processes were busy, so it can probably do more"
     launches = "" if figures.call_s else "; without the time to launch an operation"
-    known = f"{peak}, {bandwidth}; {figures.source}{noise}{launches}"
-    return f"Memory access cost, predicted for {figures.name} ({known}){cast}"
+    figures_text = f"{peak}, {bandwidth}; {figures.source}{noise}{launches}"
+    return f"Memory access cost, predicted for {figures.name} ({figures_text}){cast}"

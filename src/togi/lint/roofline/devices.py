@@ -129,18 +129,18 @@ def gpu(name: str) -> Figures:
     Raises UnknownNameError with the known names.
     """
     words = _words(name)
-    found = [known for known in _TABLE if _plain(known) == _plain(name)]
+    matches = [known for known in _TABLE if _plain(known) == _plain(name)]
     if "laptop" not in words:  # the same name, another chip
         fitting = [known for known in _TABLE if _words(known) <= words]
-        found += sorted(fitting, key=lambda known: -len(_words(known)))
-    if not found:
+        matches += sorted(fitting, key=lambda known: -len(_words(known)))
+    if not matches:
         raise UnknownNameError(
             f"there are no figures of a device '{name}'{nearest(name, _TABLE) or '.'} "
             f"Known are cpu (measured here), {', '.join(_TABLE)}."
         )
-    bandwidth, rates, source = _TABLE[found[0]]
+    bandwidth, rates, source = _TABLE[matches[0]]
     return Figures(
-        name=found[0],
+        name=matches[0],
         source=source,
         flops_per_s={dtype: rate * 1e12 for dtype, rate in _by_dtype(rates)},
         bandwidths=(Bandwidth(working_set_bytes=1, bytes_per_s=bandwidth * 1e9),),
@@ -156,7 +156,7 @@ def _plain(name: str) -> str:
 
 
 def _by_dtype(rates: dict[str, float]) -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
+    expanded: list[tuple[str, float]] = []
     for kind, rate in rates.items():
-        found += [(dtype, rate) for dtype in (("float16", "bfloat16") if kind == "half" else (kind,))]
-    return found
+        expanded += [(dtype, rate) for dtype in (("float16", "bfloat16") if kind == "half" else (kind,))]
+    return expanded

@@ -51,14 +51,14 @@ def figures_here(device: str, machine: Machine, dtypes: Sequence[str] = ("float3
     Kept in the user's cache folder, by processor, threads, torch and dtypes; where that cannot be written, or
     neighbours disturbed the measurement, it is measured again the next time.
     """
-    wanted = sorted({"float32", *dtypes} & {"float32", "float64", "float16", "bfloat16"})
-    file = _file(device, machine, wanted)
-    kept = _kept(file)
-    if kept is None:
-        kept = measure(device, machine, wanted)
-        if kept.steady:
-            _keep(file, kept)
-    return kept
+    measured_dtypes = sorted({"float32", *dtypes} & {"float32", "float64", "float16", "bfloat16"})
+    file = _file(device, machine, measured_dtypes)
+    figures = _kept(file)
+    if figures is None:
+        figures = measure(device, machine, measured_dtypes)
+        if figures.steady:
+            _keep(file, figures)
+    return figures
 
 
 def measure(device: str, machine: Machine, dtypes: Sequence[str]) -> Figures:
@@ -184,7 +184,7 @@ def _kinds(device: str) -> dict[str, _Probe]:
     """One probe for each kind of ``costs.CEILINGS``, at sizes that layers have: 64 channels of 56 x 56."""
     channels, size = 64, 56
     shape, elements = (1, channels, size, size), channels * size * size
-    each, taps = torch.ones(channels, device=device), torch.ones(channels, 1, 5, 5, device=device)
+    ones, taps = torch.ones(channels, device=device), torch.ones(channels, 1, 5, 5, device=device)
     tokens = (elements // 256, 256)
     return {
         "depthwise": _Kind(
@@ -197,15 +197,15 @@ def _kinds(device: str) -> dict[str, _Probe]:
         "special": _Kind(device, elements, elements, functional.gelu),
         "norm": _Kind(device, elements, elements, lambda x: functional.layer_norm(x, (256,)), shape=tokens),
         "batch norm": _Kind(
-            device, elements, elements, lambda x: functional.batch_norm(x, each, each, each, each), shape=shape
+            device, elements, elements, lambda x: functional.batch_norm(x, ones, ones, ones, ones), shape=shape
         ),
         "pool": _Kind(device, elements, elements, lambda x: functional.max_pool2d(x, 3, 2, 1), shape=shape),
     }
 
 
 def _file(device: str, machine: Machine, dtypes: Sequence[str]) -> Path:
-    what = [_FORMAT, device, machine.cpu_model, machine.gpu, _threads(), torch.__version__, *dtypes]
-    name = hashlib.sha256(json.dumps([str(item) for item in what]).encode()).hexdigest()[:16]
+    identity = [_FORMAT, device, machine.cpu_model, machine.gpu, _threads(), torch.__version__, *dtypes]
+    name = hashlib.sha256(json.dumps([str(item) for item in identity]).encode()).hexdigest()[:16]
     return cache_folder() / f"figures-{name}.json"
 
 

@@ -54,8 +54,8 @@ def check_run(subject: Subject, request: TraceRequest) -> SubjectReport:
         if need & {rule.id for rule in rules}:
             events, notes = events_of(subject, device=device)
             trace = trace.model_copy(update={"events": (*trace.events, *events), "notes": (*trace.notes, *notes)})
-    found = [finding for rule in rules for finding in rule.check(trace)]
-    return SubjectReport(findings=tuple(found), tables=tuple(_tables(trace)), notes=tuple(_text(trace, request)))
+    findings = [finding for rule in rules for finding in rule.check(trace)]
+    return SubjectReport(findings=tuple(findings), tables=tuple(_tables(trace)), notes=tuple(_text(trace, request)))
 
 
 def _tables(trace: Trace) -> list[Table]:
@@ -77,9 +77,9 @@ def _tables(trace: Trace) -> list[Table]:
 
 
 def _text(trace: Trace, request: TraceRequest) -> Iterable[str]:
-    what = "A training step" if trace.step else "A forward pass"
+    run_name = "A training step" if trace.step else "A forward pass"
     waits = total(event for event in trace.events if event.waits)
-    yield f"{what} was watched, {_MODES[trace.mode]}: the host waits for the GPU {waits} times."
+    yield f"{run_name} was watched, {_MODES[trace.mode]}: the host waits for the GPU {waits} times."
     if request.train and not trace.step:
         yield "The subject has no training step (togi.Subject(step=...)), so its forward pass was watched."
     yield from trace.notes
@@ -156,14 +156,14 @@ MESSAGE = "called a synchronizing CUDA operation"
 def debug_mode_events(names: dict[int, str] | None = None) -> Iterator[list[Event]]:
     """A list that holds, after the block, one event per line that made the host wait."""
     recorder = Recorder(names)
-    found: list[Event] = []
-    shown = warnings.showwarning
+    events: list[Event] = []
+    show_before = warnings.showwarning
 
     def show(message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None) -> None:
         if MESSAGE in str(message):
             recorder.record("wait", "a synchronizing CUDA operation", "PyTorch reports a synchronisation", waits=True)
         else:
-            shown(message, category, filename, lineno, file, line)
+            show_before(message, category, filename, lineno, file, line)
 
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
@@ -172,21 +172,21 @@ def debug_mode_events(names: dict[int, str] | None = None) -> Iterator[list[Even
         try:
             torch.cuda.set_sync_debug_mode("warn")
             recorder.armed = True
-            yield found
+            yield events
         finally:
             torch.cuda.set_sync_debug_mode(before)
-            found.extend(recorder.events)
+            events.extend(recorder.events)
 
 
 def confirmed(watched: Iterable[Event], reported: Iterable[Event]) -> tuple[Event, ...]:
     """Events of the watch, told apart by what the debug mode reported at their lines; then those only it reported."""
-    seen = {line for event in reported if (line := line_of(event)) is not None}
+    reported_lines = {line for event in reported if (line := line_of(event)) is not None}
     events = [
-        event.model_copy(update={"seen_by_debug_mode": line_of(event) in seen}) if event.waits else event
+        event.model_copy(update={"seen_by_debug_mode": line_of(event) in reported_lines}) if event.waits else event
         for event in watched
     ]
-    known = {line_of(event) for event in events if event.waits}
-    return (*events, *(event for event in reported if line_of(event) not in known))
+    waiting_lines = {line_of(event) for event in events if event.waits}
+    return (*events, *(event for event in reported if line_of(event) not in waiting_lines))
 
 
 def agreement(watched: Iterable[Event], reported: Iterable[Event]) -> str:

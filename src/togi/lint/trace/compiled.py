@@ -37,8 +37,8 @@ def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Even
             notes.append(
                 f"Compiled, it failed ({user_place(failure)}): graph breaks and recompilations are known up to there."
             )
-        seen = compilations()
-        events = (*_breaks(seen.breaks), *_recompilations(seen.metrics))
+        summary = compilations()
+        events = (*_breaks(summary.breaks), *_recompilations(summary.metrics))
     return events, tuple(notes)
 
 
@@ -76,16 +76,16 @@ def fresh_dynamo() -> Iterator[None]:
 
 def _breaks(reasons: Iterable[Any]) -> Iterator[Event]:
     """One event per line and reason: a break in a function that was inlined is reported for its callers too."""
-    found: dict[tuple[str, int, str], Event] = {}
+    events: dict[tuple[str, int, str], Event] = {}
     for reason in reasons:
         stack = tuple(frame_of(summary) for summary in reversed(reason.user_stack) if is_users(summary.filename))
         if not getattr(reason, "graph_break", True) or not stack:
             continue
-        what, hints = _read_reason(reason.reason)
-        key = (stack[0].path, stack[0].line, what)
-        if key not in found or len(stack) > len(found[key].stack):
-            found[key] = Event(kind="graph-break", op="torch.compile", why=what, stack=stack, detail=hints)
-    yield from found.values()
+        why, hints = _read_reason(reason.reason)
+        key = (stack[0].path, stack[0].line, why)
+        if key not in events or len(stack) > len(events[key].stack):
+            events[key] = Event(kind="graph-break", op="torch.compile", why=why, stack=stack, detail=hints)
+    yield from events.values()
 
 
 def _read_reason(text: str) -> tuple[str, str]:
@@ -93,12 +93,12 @@ def _read_reason(text: str) -> tuple[str, str]:
     if text.startswith("generic_jump"):
         return "the branch depends on values of a tensor", ""
     lines = [line.strip() for line in text.splitlines()]
-    told = [line for line in lines[1:] if line.startswith(("Explanation:", "Hint:")) and "report an issue" not in line]
-    return lines[0], "\n".join(told)
+    hints = [line for line in lines[1:] if line.startswith(("Explanation:", "Hint:")) and "report an issue" not in line]
+    return lines[0], "\n".join(hints)
 
 
 def _recompilations(metrics: Iterable[Any]) -> Iterator[Event]:
-    found: dict[tuple[str, int, str], Event] = {}
+    events: dict[tuple[str, int, str], Event] = {}
     for metric in metrics:
         if not metric.recompile_reason:
             continue
@@ -108,9 +108,9 @@ def _recompilations(metrics: Iterable[Any]) -> Iterator[Event]:
             continue
         key = (frame.path, frame.line, re.sub(r"\d+", "N", guard))
         event = Event(kind="recompilation", op="torch.compile", why=guard, stack=(frame,))
-        known = found.get(key)
-        found[key] = event if known is None else known.model_copy(update={"count": known.count + 1})
-    yield from found.values()
+        earlier = events.get(key)
+        events[key] = event if earlier is None else earlier.model_copy(update={"count": earlier.count + 1})
+    yield from events.values()
 
 
 def _guard(reason: str) -> str:
@@ -121,11 +121,11 @@ def _guard(reason: str) -> str:
 
 def _guarded_line(metric: Any) -> Frame:
     """The line that the guard protects, else the function's first."""
-    told = printed_frames(metric.recompile_reason, Origin.LIBRARY)[:1]
+    guarded = printed_frames(metric.recompile_reason, Origin.LIBRARY)[:1]
     resumed = _RESUMED.match(metric.co_name or "")
     function = resumed["function"] if resumed else metric.co_name or ""
-    if told:
-        return frame_of(told[0]).model_copy(update={"function": function})
+    if guarded:
+        return frame_of(guarded[0]).model_copy(update={"function": function})
     return Frame(path=metric.co_filename or "", line=metric.co_firstlineno or 1, function=function)
 
 

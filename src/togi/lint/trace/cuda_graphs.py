@@ -44,27 +44,27 @@ def graph_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event,
     if torch.__version__ < "2.11" and not on_gpu:  # fake CUDA tensors ask for the driver there
         return (), (_NEEDS_TORCH,)
     prepared = prepared_run(subject, device)
-    found, outside = Examined(), Recorder()
+    examined, outside = Examined(), Recorder()
     notes: list[str] = []
-    compiled = torch.compile(prepared.module, backend=examining_backend(found))
+    compiled = torch.compile(prepared.module, backend=examining_backend(examined))
     with fresh_dynamo():
         try:
-            samples, mode = (prepared.samples, nullcontext()) if on_gpu else _on_fake_gpu(prepared, found, outside)
+            samples, mode = (prepared.samples, nullcontext()) if on_gpu else _on_fake_gpu(prepared, examined, outside)
             with mode:
                 run(subject, compiled, (*samples, *samples))
         except Exception as failure:  # the subject's code under a compiler
             place = user_place(failure)
             notes.append(f"Compiled for CUDA graphs, it failed ({place}): what is skipped is known up to there.")
-    graphs = found.graphs
+    graphs = examined.graphs
     return (*_obstacles(graphs), *_inputs(graphs), *outside.events, *_sizes(graphs)), tuple(notes)
 
 
 class _FakeGpu(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors, with a record of what code that is not compiled reads although a replay has overwritten it."""
 
-    def __init__(self, found: Examined, outside: Recorder) -> None:
+    def __init__(self, examined: Examined, outside: Recorder) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self.found, self.outside = found, outside
+        self.found, self.outside = examined, outside
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.found.reads_overwritten(func, (args, kwargs)):
@@ -73,39 +73,39 @@ class _FakeGpu(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _on_fake_gpu(
-    prepared: Prepared, found: Examined, outside: Recorder
+    prepared: Prepared, examined: Examined, outside: Recorder
 ) -> tuple[tuple[Inputs, ...], AbstractContextManager[Any]]:
     """Replace the module's parameters and buffers by fake CUDA tensors; other tensors stay where they are, as with
     ``.to("cuda")``. Returns the samples as fake CUDA tensors, and the mode to run under."""
-    mode = _FakeGpu(found, outside)
+    mode = _FakeGpu(examined, outside)
     outside.armed = True
-    known: dict[int, Tensor] = {}
+    fakes: dict[int, Tensor] = {}
 
     def fake(tensor: Tensor) -> Tensor:
-        if id(tensor) not in known:
+        if id(tensor) not in fakes:
             with mode:
-                known[id(tensor)] = mode.from_tensor(tensor.detach()).to("cuda")
-        return known[id(tensor)]
+                fakes[id(tensor)] = mode.from_tensor(tensor.detach()).to("cuda")
+        return fakes[id(tensor)]
 
     replace_tensors(prepared.module, lambda parameter: nn.Parameter(fake(parameter), requires_grad=False), fake)
     return tuple(sample.map(fake) for sample in prepared.samples), mode
 
 
-def _obstacles(found: Iterable[ExaminedGraph]) -> Iterator[Event]:
+def _obstacles(graphs: Iterable[ExaminedGraph]) -> Iterator[Event]:
     """One a line, cause and operation. Code that was compiled for several sizes has each obstacle in each graph."""
     counts: Counter[Event] = Counter()
-    for graph in found:
-        counts |= Counter(_event(one.cause, _told(one), one.stack) for one in graph.obstacles)
+    for graph in graphs:
+        counts |= Counter(_event(obstacle.cause, _told(obstacle), obstacle.stack) for obstacle in graph.obstacles)
     for event, count in counts.items():
         yield event.model_copy(update={"count": count})
 
 
-def _inputs(found: Iterable[ExaminedGraph]) -> Iterator[Event]:
+def _inputs(graphs: Iterable[ExaminedGraph]) -> Iterator[Event]:
     """What the calls showed of inputs: results of earlier calls, counted; and weights that were somewhere else before,
     with the number of places."""
     counts: Counter[Event] = Counter()
-    for graph in found:
-        counts.update({_event(one.cause, one.op, one.stack): count for one, count in graph.stale.items()})
+    for graph in graphs:
+        counts.update({_event(source.cause, source.op, source.stack): count for source, count in graph.stale.items()})
         for (_, one), addresses in graph.addresses.items():
             if len(addresses) > 1:
                 counts |= Counter({_event(one.cause, one.op, one.stack): len(addresses)})
@@ -113,13 +113,13 @@ def _inputs(found: Iterable[ExaminedGraph]) -> Iterator[Event]:
         yield event.model_copy(update={"count": count})
 
 
-def _sizes(found: Iterable[ExaminedGraph]) -> Iterator[Event]:
+def _sizes(graphs: Iterable[ExaminedGraph]) -> Iterator[Event]:
     """One recording for each size, of each graph whose sizes vary."""
-    for graph in found:
+    for graph in graphs:
         if graph.varies_at and graph.sizes:
-            told = "; ".join(", ".join(map(str, sizes)) for sizes in sorted(graph.sizes))
+            varied = "; ".join(", ".join(map(str, sizes)) for sizes in sorted(graph.sizes))
             event = _event("sizes", "torch.compile", graph.varies_at)
-            yield event.model_copy(update={"count": len(graph.sizes), "detail": f"Sizes that varied: {told}."})
+            yield event.model_copy(update={"count": len(graph.sizes), "detail": f"Sizes that varied: {varied}."})
 
 
 def _event(why: str, op: str, stack: str) -> Event:

@@ -194,32 +194,35 @@ def record_transfer(
     into: Tensor | None = None,
 ) -> None:
     """Record a copy of ``source`` to the other device. ``into``: existing memory that it is copied into."""
-    moved_bytes = source.numel() * source.element_size()
-    if moved_bytes == 0:
+    if source.numel() == 0:
         return
     if target.type == "cuda":
         pinned = is_pinned(source)
         if non_blocking:
-            _record(recorder, op, source, ASYNCHRONOUS if pinned else STAGED, waits=False)
+            record_copy(recorder, op, source, ASYNCHRONOUS if pinned else STAGED, waits=False)
         else:
-            _record(recorder, op, source, TO_DEVICE_PINNED if pinned else TO_DEVICE, waits=True)
+            record_copy(recorder, op, source, TO_DEVICE_PINNED if pinned else TO_DEVICE, waits=True)
     elif not non_blocking:
-        _record(recorder, op, source, TO_HOST, waits=True)
+        record_copy(recorder, op, source, TO_HOST, waits=True)
     elif into is None or is_pinned(into):
-        _record(recorder, op, source, TO_HOST_ASYNCHRONOUS, waits=False)
+        record_copy(recorder, op, source, TO_HOST_ASYNCHRONOUS, waits=False)
     else:
-        _record(recorder, op, source, TO_HOST_PAGEABLE, waits=True, seen=False)
+        record_copy(recorder, op, source, TO_HOST_PAGEABLE, waits=True, seen_by_debug_mode=False)
 
 
-def _record(recorder: Recorder, op: str, source: Tensor, why: str, *, waits: bool, seen: bool = True) -> None:
+def record_copy(
+    recorder: Recorder, op: str, source: Tensor, why: str, *, waits: bool, seen_by_debug_mode: bool = True
+) -> None:
+    """Record that the values of ``source`` go to the other device."""
+    moved_bytes = source.numel() * source.element_size()
     recorder.record(
         "copy",
         op,
         why,
         tensors=[source],
-        moved_bytes=source.numel() * source.element_size(),
+        moved_bytes=moved_bytes,
         waits=waits,
-        seen_by_debug_mode=seen,
+        seen_by_debug_mode=seen_by_debug_mode,
     )
 
 
@@ -255,16 +258,16 @@ def record_layout(
     recorder: Recorder, packet: str, operands: Sequence[Tensor], options: Mapping[str, Any], result: Any
 ) -> None:
     """A copy made to change the order of elements in memory: by ``contiguous``, ``reshape``, ``flatten``, ``to``."""
-    wanted = options.get("memory_format")
-    if not recorder.armed or wanted not in _FORMATS or packet not in ("aten.clone", "aten._to_copy"):
+    layout = options.get("memory_format")
+    if not recorder.armed or layout not in _FORMATS or packet not in ("aten.clone", "aten._to_copy"):
         return
     source = operands[0]
-    if not isinstance(result, Tensor) or source.dtype != result.dtype or source.is_contiguous(memory_format=wanted):
+    if not isinstance(result, Tensor) or source.dtype != result.dtype or source.is_contiguous(memory_format=layout):
         return
     recorder.record(
         "layout",
         call_name(packet),
-        f"{_layout(source)} memory is copied to become {_FORMATS[wanted]}",
+        f"{_layout(source)} memory is copied to become {_FORMATS[layout]}",
         tensors=[source],
         moved_bytes=2 * result.numel() * result.element_size(),
         detail=f"strides {tuple(source.stride())} -> {tuple(result.stride())}",

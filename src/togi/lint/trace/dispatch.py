@@ -22,7 +22,7 @@ from togi.lint.trace.cuda_semantics import (
     seen_by_debug_mode,
     wait_of,
 )
-from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, pin, place, real_device
+from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, named_device, on_cuda, pin, place, real_device
 from togi.lint.trace.recorder import Recorder, call_name, current_call, open_calls
 from togi.torch_internals.autograd import in_backward
 from togi.torch_internals.modes import DispatchObserver, without_torch_function
@@ -72,21 +72,21 @@ class OperatorWatch(DispatchObserver):
 
     def _device(self, func: Any, packet: str, operands: Sequence[Tensor], options: Mapping[str, Any]) -> torch.device:
         """Where the results lie. Call before the operator runs."""
-        asked = options.get("device")
-        if asked is not None and torch.device(asked).type == "cuda":
-            return torch.device("cuda", torch.device(asked).index or 0)
+        named = options.get("device")
+        if named is not None and named_device(named).type == "cuda":
+            return named_device(named)
         placed = next((device_of(t) for t in operands if on_cuda(t)), None)
         if not operands:
             return CUDA if _is_interior() else CPU
         if placed is None:
             return CPU
-        return CPU if asked is not None and _cpu_was_asked() else placed
+        return CPU if named is not None and _cpu_was_asked() else placed
 
     def _settle(self, packet: str, result: Any, operands: Sequence[Tensor], device: torch.device, pinned: bool) -> None:
         """Mark the results. What shares memory with an operand keeps its mark."""
-        known = {memory_of(t) for t in operands}
+        operand_memory = {memory_of(t) for t in operands}
         for position, leaf in enumerate(tree_leaves(result)):
-            if not isinstance(leaf, Tensor) or (memory_of(leaf) in known and memory_of(leaf) is not None):
+            if not isinstance(leaf, Tensor) or (memory_of(leaf) in operand_memory and memory_of(leaf) is not None):
                 continue
             place(leaf, CPU if (packet, position) in _ON_HOST else device)
             if pinned:
@@ -136,12 +136,12 @@ class OperatorWatch(DispatchObserver):
             return
         if _ELEMENTWISE not in func.tags and packet.removeprefix("aten.").rstrip("_") not in _ONE_DEVICE:
             return
-        left = [t for t in operands if t.dim() > 0 and not on_cuda(t)]
-        if not left or not any(on_cuda(t) for t in operands):
+        on_host = [t for t in operands if t.dim() > 0 and not on_cuda(t)]
+        if not on_host or not any(on_cuda(t) for t in operands):
             return
         call = current_call()
-        given = {id(tensor) for tensor in tensors_of((call.args, call.kwargs))} if call else set()
-        if any(id(t) in given for t in left):
+        of_call = {id(tensor) for tensor in tensors_of((call.args, call.kwargs))} if call else set()
+        if any(id(t) in of_call for t in on_host):
             why = "a tensor on the CPU meets one on the GPU, which fails there"
             self.recorder.record("mixed-devices", call_name(str(func)), why, tensors=operands[:2])
 
@@ -171,8 +171,8 @@ def _substituted(options: dict[str, Any]) -> bool:
 def _cpu_was_asked() -> bool:
     """Whether the open call names the CPU: autograd's formulas and C++ pass the real device along, users name it."""
     call = current_call()
-    asked = call.kwargs.get("device") if call else None
-    return asked is not None and torch.device(asked).type == "cpu"
+    named = call.kwargs.get("device") if call else None
+    return named is not None and torch.device(named).type == "cpu"
 
 
 def _is_interior() -> bool:
@@ -194,14 +194,14 @@ def _copy_into(watch: OperatorWatch, func: Any, args: Sequence[Any], options: di
 
 
 def _converted(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
-    """``_to_copy``: another dtype, layout or device. (``Tensor.to`` to another device is in ``cuda_stand_ins``.)"""
+    """``_to_copy``: another dtype, layout or device. (``Tensor.to`` to another device is in ``tensor_stand_ins``.)"""
     source = args[0]
-    asked = options.pop("device", None)
+    named = options.pop("device", None)
     target = device_of(source)
-    if asked is not None and not watch.simulated:
-        target = options["device"] = torch.device(asked)
-    elif asked is not None and (torch.device(asked).type == "cuda" or (on_cuda(source) and _cpu_was_asked())):
-        target = CUDA if torch.device(asked).type == "cuda" else CPU
+    if named is not None and not watch.simulated:
+        target = options["device"] = torch.device(named)
+    elif named is not None and (torch.device(named).type == "cuda" or (on_cuda(source) and _cpu_was_asked())):
+        target = CUDA if torch.device(named).type == "cuda" else CPU
     if target.type != device_of(source).type:
         non_blocking = bool(options.get("non_blocking", False))
         record_transfer(watch.recorder, call_name(str(func)), source, target, non_blocking=non_blocking)

@@ -21,6 +21,12 @@ _DEVICE = "_togi_simulated_device"
 _PINNED = "_togi_simulated_pinned"
 
 
+def named_device(device: Any) -> torch.device:
+    """A device as it was named, by a number for a GPU; of a GPU always with its index."""
+    named = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    return torch.device("cuda", named.index or 0) if named.type == "cuda" else named
+
+
 real_device = torch.Tensor.device.__get__
 """Where a tensor really is: ``Tensor.device`` itself is replaced while CUDA is simulated."""
 

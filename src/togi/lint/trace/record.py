@@ -110,8 +110,8 @@ def place_of(event: Event) -> Place | None:
 
 def evidence(events: Sequence[Event], trace: Trace) -> str:
     """What was called how often, on what, and the chain of calls that led there."""
-    seen = "; ".join(dict.fromkeys(_seen(event) for event in events))
-    lines = [f"{seen}, in {_per(trace)}."]
+    operations = "; ".join(dict.fromkeys(_seen(event) for event in events))
+    lines = [f"{operations}, in {_per(trace)}."]
     event = events[0]
     if event.detail:
         lines.append(event.detail)

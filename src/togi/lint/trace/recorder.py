@@ -93,10 +93,10 @@ class Recorder:
         place = event.stack[0] if event.stack else None
         key = (event.kind, event.op, event.why, place.path if place else "", place.line if place else 0, event.waits)
         with self._lock:
-            known = self._events.get(key)
-            if known is not None:
-                event = known.model_copy(
-                    update={"count": known.count + event.count, "bytes": known.bytes + event.bytes}
+            earlier = self._events.get(key)
+            if earlier is not None:
+                event = earlier.model_copy(
+                    update={"count": earlier.count + event.count, "bytes": earlier.bytes + event.bytes}
                 )
             self._events[key] = event
 

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from togi.lint.trace.cuda_semantics import READ, SIZE, record_transfer
-from togi.lint.trace.cuda_stand_ins import Patches, patch_appearance, patch_cuda, patch_moves, patch_reads
+from togi.lint.trace.cuda_stand_ins import patch_cuda
 from togi.lint.trace.dispatch import OperatorWatch
-from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, place
+from togi.lint.trace.patches import Patches
+from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, named_device, on_cuda, place
 from togi.lint.trace.recorder import Call, Recorder, open_calls, spelled
+from togi.lint.trace.tensor_stand_ins import patch_appearance, patch_moves, patch_reads
 from togi.subject.inputs import Inputs
 from togi.torch_internals.compiler import import_dynamo
 from togi.torch_internals.cuda import cuda_can_be_named
@@ -66,12 +68,12 @@ class FunctionWatch(FunctionObserver):
             return func(*args, **options)
         if name in _FROM_DATA:
             return self._from_data(func, name, args, options)
-        asked = _cuda_asked(options)
-        if asked is None or not _is_builtin(func):
+        device = _named_gpu(options)
+        if device is None or not _is_builtin(func):
             return func(*args, **options)
         options["device"] = CPU
         result = func(*args, **options)
-        return place(result, asked) if isinstance(result, Tensor) else result
+        return place(result, device) if isinstance(result, Tensor) else result
 
     def _judge_one_hot(self, args: Sequence[Any], options: Mapping[str, Any]) -> None:
         classes = args[1] if len(args) > 1 else options.get("num_classes", -1)
@@ -85,13 +87,13 @@ class FunctionWatch(FunctionObserver):
         position = 1 if name == "new_tensor" else 0
         data = args[position] if len(args) > position else options.get("data", options.get("obj"))
         self._note_reads(spelled(func), data)
-        asked = _cuda_asked(options)
-        target = asked or (CPU if options.get("device") is not None else None)
+        device = _named_gpu(options)
+        target = device or (CPU if options.get("device") is not None else None)
         if isinstance(data, Tensor):
             target = target or (device_of(like) if like is not None else device_of(data))
         elif target is None:
             target = device_of(like) if like is not None else CPU
-        if asked is not None:
+        if device is not None:
             options["device"] = CPU
         result = func(*args, **options)
         if not isinstance(result, Tensor):
@@ -114,12 +116,12 @@ class FunctionWatch(FunctionObserver):
                 self.recorder.record("wait", op, READ, tensors=[item], waits=True)
 
 
-def _cuda_asked(options: Mapping[str, Any]) -> torch.device | None:
-    asked = options.get("device")
-    if isinstance(asked, bool) or asked is None:
+def _named_gpu(options: Mapping[str, Any]) -> torch.device | None:
+    named = options.get("device")
+    if isinstance(named, bool) or named is None:
         return None
-    device = CUDA if isinstance(asked, int) else torch.device(asked)
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else None
+    device = named_device(named)
+    return device if device.type == "cuda" else None
 
 
 def _is_builtin(func: Callable[..., Any]) -> bool:
