@@ -133,8 +133,8 @@ def table(verdicts: Sequence[Mapping[str, Any]], counts: Mapping[str, int], size
     weight = sum(counts[rule] for rule in rules)
     weighted = sum(counts[rule] * sum(v) / len(v) for rule, v in rules.items()) / weight if weight else float("nan")
     lines.append(
-        f"\n{accepted} of {len(verdicts)} judged findings accepted ({accepted / max(len(verdicts), 1):.2f}); weighted by how "
-        f"often each rule fires {weighted:.2f}; {size - len(verdicts)} of the sample wait for a verdict"
+        f"\n{accepted} of {len(verdicts)} judged findings accepted ({accepted / max(len(verdicts), 1):.2f}); weighted "
+        f"by how often each rule fires {weighted:.2f}; {size - len(verdicts)} of the sample wait for a verdict"
     )
     return "\n".join(lines)
 

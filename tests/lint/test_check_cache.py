@@ -12,7 +12,7 @@ import pytest
 
 from togi.lint import cache
 from togi.lint.check_paths import check_paths
-from togi.lint.finding import CheckResult, FileReport
+from togi.lint.finding import CheckResult, FileReport, Note
 
 GOOD = "import torch\ntorch.nn.init.xavier_uniform(w)\n"
 
@@ -100,18 +100,22 @@ def test_a_cache_that_cannot_be_written_is_said(folder: Path, monkeypatch: pytes
     assert result.exit_code == 1
 
 
+def _report(message: str) -> FileReport:
+    return FileReport(notes=(Note(path="a.py", message=message),))
+
+
 def test_old_entries_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = cache.Cache(tmp_path / "c.sqlite")
-    store.write({b"old": FileReport(lines=1)})
+    store.write({b"old": _report("1")})
     now = cache.time.time()
     monkeypatch.setattr(cache.time, "time", lambda: now + 86400 * (cache.KEPT_DAYS + 1))
-    store.write({b"new": FileReport(lines=2)})
-    assert store.read([b"old", b"new"]) == {b"new": FileReport(lines=2)}
+    store.write({b"new": _report("2")})
+    assert store.read([b"old", b"new"]) == {b"new": _report("2")}
 
 
 def test_thousands_of_keys(tmp_path: Path) -> None:
     store = cache.Cache(tmp_path / "c.sqlite")
-    reports = {str(number).encode(): FileReport(lines=number) for number in range(2500)}
+    reports = {str(number).encode(): _report(str(number)) for number in range(2500)}
     store.write(reports)
     assert store.read(list(reports)) == reports
 

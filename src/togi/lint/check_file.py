@@ -32,7 +32,6 @@ def check_bytes(data: bytes, path: str, hot: Sequence[str] = ()) -> FileReport:
 
 def check_text(text: str, path: str, hot: Sequence[str] = ()) -> FileReport:
     """The findings in Python source with ``\\n`` line ends."""
-    lines = text.count("\n") + 1
     try:
         with parser_warnings_hidden():
             source = Source.parse(text, path, hot=hot)
@@ -43,7 +42,7 @@ def check_text(text: str, path: str, hot: Sequence[str] = ()) -> FileReport:
         return FileReport(problems=(Problem(path=path, message=message),))
     findings, problems = _run(source, source_rules())
     notes = () if source.is_whole else (Note(path=path, message=_NOT_WHOLE),)
-    return FileReport(findings=findings, ignores=ignore_comments(text), problems=problems, notes=notes, lines=lines)
+    return FileReport(findings=findings, ignores=ignore_comments(text), problems=problems, notes=notes)
 
 
 @functools.cache
@@ -81,7 +80,6 @@ def _check_notebook(notebook: Notebook, path: str, hot: Sequence[str]) -> FileRe
         ignores=tuple(_placed_ignore(ignore, notebook) for ignore in report.ignores),
         problems=(*broken, *report.problems),
         notes=report.notes,
-        lines=report.lines,
     )
 
 

@@ -62,40 +62,41 @@ def _check_gpu(name: str) -> None:
 
 
 def check_subjects(
-    result: CheckResult, subjects: Sequence[str], given: Overrides, options: SubjectOptions, *, cache: bool = True
+    result: CheckResult, subjects: Sequence[str], overrides: Overrides, options: SubjectOptions, *, cache: bool = True
 ) -> CheckResult:
     """``result`` joined with what is found in ``subjects``. Raises TogiError for what does not exist, and for settings
     that cannot be used."""
     for subject in subjects:
-        result = result.joined(check_subject(subject, given, options, cache=cache))
+        result = result.joined(check_subject(subject, overrides, options, cache=cache))
     return result
 
 
-def check_subject(spec: str, given: Overrides, options: SubjectOptions, *, cache: bool = True) -> CheckResult:
+def check_subject(spec: str, overrides: Overrides, options: SubjectOptions, *, cache: bool = True) -> CheckResult:
     """Check what a locator names. Raises TogiError when it names nothing, or for settings that cannot be used."""
     check_spec(spec)
     parsed = parse(spec)
     kinds: Sequence[Kind] = ("module", "trace") if parsed.form == "file" else ("module",)
-    return check_reference(SubjectRef.here("locator", spec), spec, kinds, given, options, source=parsed, cache=cache)
+    ref = SubjectRef.here("locator", spec)
+    return check_reference(ref, spec, kinds, overrides, options, source=parsed, cache=cache)
 
 
 def check_reference(
     ref: SubjectRef,
     name: str,
     kinds: Sequence[Kind],
-    given: Overrides,
+    overrides: Overrides,
     options: SubjectOptions,
     *,
     source: Spec | None = None,
     cache: bool = True,
 ) -> CheckResult:
     """Module and trace rules on a subject; source rules too where ``source`` names a factory in a file."""
-    finder = SettingsFinder(given)
+    finder = SettingsFinder(overrides)
     file = source.path.absolute() if source is not None and source.form == "file" else None
     settings = finder.of(file.parent if file is not None else Path.cwd())
     result = CheckResult()
     if file is not None and _rules("source", settings):
-        result = check_paths([file], given, cache=cache)
+        result = check_paths([file], overrides, cache=cache)
     for kind in kinds:
         if rules := _rules(kind, settings):
             result = result.joined(_run(ref, name, kind, rules, options, settings))

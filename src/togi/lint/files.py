@@ -53,17 +53,17 @@ class Discovery:
     notes: list[Note] = field(default_factory=list)
 
 
-def discover(paths: Sequence[Path], given: Overrides) -> Discovery:
+def discover(paths: Sequence[Path], overrides: Overrides) -> Discovery:
     """The files to check. Raises SettingsError for a pyproject.toml that cannot be used."""
-    return _Walk(given).run(paths)
+    return _Walk(overrides).run(paths)
 
 
 @final
 class _Walk:
-    def __init__(self, given: Overrides) -> None:
+    def __init__(self, overrides: Overrides) -> None:
         self._found = Discovery()
-        self._settings = SettingsFinder(given)
-        self._exclude = given.exclude
+        self._settings = SettingsFinder(overrides)
+        self._exclude = overrides.exclude
         self._here = Path.cwd()
         self._folders: set[tuple[int, int]] = set()
         self._files: set[str] = set()

@@ -142,8 +142,6 @@ class FileReport(Record):
     ignores: tuple[Ignore, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[Note, ...] = ()
-    lines: int = 0
-    """Lines of code that the rules looked at."""
 
     def kept(self) -> str:
         """As JSON. A file's name that is not text comes as lone surrogates, which only Python's own JSON knows."""

@@ -247,13 +247,13 @@ class _Lines:
         return offset if offset <= self._stops[line - 1] else None
 
 
-def _overlap(one: Span, other: Span) -> bool:
+def _overlap(first: Span, second: Span) -> bool:
     """Within one fix: what lies side by side is fine, two insertions at one place are not."""
-    return one == other or (one[0] < other[1] and other[0] < one[1])
+    return first == second or (first[0] < second[1] and second[0] < first[1])
 
 
-def _clash(one: Span, other: Span) -> bool:
+def _clash(first: Span, second: Span) -> bool:
     """Between fixes: also what touches where one of them inserts, because the order of the two would matter."""
-    if one[0] == one[1] or other[0] == other[1]:
-        return one[0] <= other[1] and other[0] <= one[1]
-    return one[0] < other[1] and other[0] < one[1]
+    if first[0] == first[1] or second[0] == second[1]:
+        return first[0] <= second[1] and second[0] <= first[1]
+    return first[0] < second[1] and second[0] < first[1]

@@ -107,9 +107,9 @@ def canonical(name: str) -> str:
     return name.strip().lower().replace("_", "-")
 
 
-def check_names(where: str, given: Iterable[str]) -> tuple[str, ...]:
+def check_names(where: str, written: Iterable[str]) -> tuple[str, ...]:
     """``given`` in canonical form. Raises UnknownNameError with the nearest name, saying ``where`` it was written."""
-    names = tuple(dict.fromkeys(canonical(name) for name in given))
+    names = tuple(dict.fromkeys(canonical(name) for name in written))
     accepted = (*rule_kinds(), *KINDS, ALL)
     for name in names:
         if name not in accepted:

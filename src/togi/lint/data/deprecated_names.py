@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Deprecated:
     """A name that should not be used any more."""
 
@@ -33,18 +33,11 @@ class Deprecated:
 
 
 def _renamed(name: str, successor: str, *, documented: bool = False, keywords: bool = True) -> Deprecated:
-    return Deprecated(
-        name=name,
-        successor=successor,
-        instead=f"{successor}(...)",
-        drop_in=True,
-        documented=documented,
-        keywords=keywords,
-    )
+    return Deprecated(name, successor, f"{successor}(...)", drop_in=True, documented=documented, keywords=keywords)
 
 
 def _removed(name: str, successor: str, instead: str) -> Deprecated:
-    return Deprecated(name=name, successor=successor, instead=instead, removed=True)
+    return Deprecated(name, successor, instead, removed=True)
 
 
 _INITIALISERS = (
@@ -70,72 +63,63 @@ _LINEAR_ALGEBRA = (
     _removed("torch.lstsq", "torch.linalg.lstsq", "torch.linalg.lstsq(A, B).solution (the arguments change places)"),
     _removed("torch.qr", "torch.linalg.qr", 'torch.linalg.qr(A), with mode="complete" for some=False'),
     _removed("torch.cholesky", "torch.linalg.cholesky", "torch.linalg.cholesky(A), and .mH of it for upper=True"),
+    Deprecated("torch.chain_matmul", "torch.linalg.multi_dot", "torch.linalg.multi_dot([A, B, ...])"),
+    Deprecated("torch.lu", "torch.linalg.lu_factor", "LU, pivots = torch.linalg.lu_factor(A)"),
     Deprecated(
-        name="torch.chain_matmul", successor="torch.linalg.multi_dot", instead="torch.linalg.multi_dot([A, B, ...])"
-    ),
-    Deprecated(name="torch.lu", successor="torch.linalg.lu_factor", instead="LU, pivots = torch.linalg.lu_factor(A)"),
-    Deprecated(
-        name="torch.lu_solve",
-        successor="torch.linalg.lu_solve",
-        instead="torch.linalg.lu_solve(LU, pivots, B) (the order of the arguments changes)",
+        "torch.lu_solve",
+        "torch.linalg.lu_solve",
+        "torch.linalg.lu_solve(LU, pivots, B) (the order of the arguments changes)",
     ),
     Deprecated(
-        name="torch.triangular_solve",
-        successor="torch.linalg.solve_triangular",
-        instead="torch.linalg.solve_triangular(A, B, upper=...) (the arguments change places, upper must be given)",
+        "torch.triangular_solve",
+        "torch.linalg.solve_triangular",
+        "torch.linalg.solve_triangular(A, B, upper=...) (the arguments change places, upper must be given)",
     ),
     Deprecated(
-        name="torch.norm",
-        successor="torch.linalg.vector_norm",
-        instead="torch.linalg.vector_norm(x, ord, dim) for vectors, torch.linalg.matrix_norm for matrices",
+        "torch.norm",
+        "torch.linalg.vector_norm",
+        "torch.linalg.vector_norm(x, ord, dim) for vectors, torch.linalg.matrix_norm for matrices",
         documented=True,
     ),
     Deprecated(
-        name="torch.svd",
-        successor="torch.linalg.svd",
-        instead="U, S, Vh = torch.linalg.svd(A, full_matrices=False), which returns V transposed",
+        "torch.svd",
+        "torch.linalg.svd",
+        "U, S, Vh = torch.linalg.svd(A, full_matrices=False), which returns V transposed",
         documented=True,
     ),
     _renamed("torch.ger", "torch.outer", documented=True),
-    Deprecated(
-        name="torch.range",
-        successor="torch.arange",
-        instead="torch.arange(start, end + step, step), whose end is exclusive",
-    ),
+    Deprecated("torch.range", "torch.arange", "torch.arange(start, end + step, step), whose end is exclusive"),
 )
 
 _LAYERS = (
     Deprecated(
-        name="torch.nn.UpsamplingNearest2d",
-        successor="torch.nn.Upsample",
-        instead='torch.nn.Upsample(..., mode="nearest")',
-        documented=True,
+        "torch.nn.UpsamplingNearest2d", "torch.nn.Upsample", 'torch.nn.Upsample(..., mode="nearest")', documented=True
     ),
     Deprecated(
-        name="torch.nn.UpsamplingBilinear2d",
-        successor="torch.nn.Upsample",
-        instead='torch.nn.Upsample(..., mode="bilinear", align_corners=True)',
+        "torch.nn.UpsamplingBilinear2d",
+        "torch.nn.Upsample",
+        'torch.nn.Upsample(..., mode="bilinear", align_corners=True)',
         documented=True,
     ),
     _renamed("torch.nn.functional.upsample", "torch.nn.functional.interpolate"),
     _renamed("torch.nn.functional.upsample_nearest", "torch.nn.functional.interpolate"),
     Deprecated(
-        name="torch.nn.functional.upsample_bilinear",
-        successor="torch.nn.functional.interpolate",
-        instead='torch.nn.functional.interpolate(..., mode="bilinear", align_corners=True)',
+        "torch.nn.functional.upsample_bilinear",
+        "torch.nn.functional.interpolate",
+        'torch.nn.functional.interpolate(..., mode="bilinear", align_corners=True)',
     ),
     _renamed("torch.nn.NLLLoss2d", "torch.nn.NLLLoss"),
     _renamed("torch.nn.utils.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
     Deprecated(
-        name="torch.nn.utils.weight_norm",
-        successor="torch.nn.utils.parametrizations.weight_norm",
-        instead="torch.nn.utils.parametrizations.weight_norm(module) (names in state_dict change)",
+        "torch.nn.utils.weight_norm",
+        "torch.nn.utils.parametrizations.weight_norm",
+        "torch.nn.utils.parametrizations.weight_norm(module) (names in state_dict change)",
     ),
     _renamed("torch.nn.utils.stateless.functional_call", "torch.func.functional_call", keywords=False),
     Deprecated(
-        name="torch.nn.Module.register_backward_hook",
-        successor="torch.nn.Module.register_full_backward_hook",
-        instead="register_full_backward_hook(...), whose gradients are those of the whole module",
+        "torch.nn.Module.register_backward_hook",
+        "torch.nn.Module.register_full_backward_hook",
+        "register_full_backward_hook(...), whose gradients are those of the whole module",
         documented=True,
     ),
     *(_renamed(f"torch.nn.init.{name}", f"torch.nn.init.{name}_") for name in _INITIALISERS),
@@ -150,70 +134,70 @@ _SYSTEM = (
     _renamed("torch.accelerator.set_device_idx", "torch.accelerator.set_device_index"),
     _renamed("torch.library.impl_abstract", "torch.library.register_fake", keywords=False),
     Deprecated(
-        name="torch.backends.cuda.sdp_kernel",
-        successor="torch.nn.attention.sdpa_kernel",
-        instead="torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)",
+        "torch.backends.cuda.sdp_kernel",
+        "torch.nn.attention.sdpa_kernel",
+        "torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)",
     ),
     Deprecated(
-        name="torch.set_default_tensor_type",
-        successor="torch.set_default_dtype",
-        instead="torch.set_default_dtype(...) and torch.set_default_device(...)",
+        "torch.set_default_tensor_type",
+        "torch.set_default_dtype",
+        "torch.set_default_dtype(...) and torch.set_default_device(...)",
     ),
     Deprecated(
-        name="torch.testing.assert_allclose",
-        successor="torch.testing.assert_close",
-        instead="torch.testing.assert_close(actual, expected), which compares dtypes too",
+        "torch.testing.assert_allclose",
+        "torch.testing.assert_close",
+        "torch.testing.assert_close(actual, expected), which compares dtypes too",
     ),
     Deprecated(
-        name="torch.autograd.Variable",
-        successor="torch.tensor",
-        instead="the tensor itself: tensors record gradients since torch 0.4",
+        "torch.autograd.Variable",
+        "torch.tensor",
+        "the tensor itself: tensors record gradients since torch 0.4",
         documented=True,
     ),
     Deprecated(
-        name="torch.distributed.checkpoint.save_state_dict",
-        successor="torch.distributed.checkpoint.save",
-        instead="torch.distributed.checkpoint.save(state_dict, storage_writer=...)",
+        "torch.distributed.checkpoint.save_state_dict",
+        "torch.distributed.checkpoint.save",
+        "torch.distributed.checkpoint.save(state_dict, storage_writer=...)",
     ),
     Deprecated(
-        name="torch.distributed.checkpoint.load_state_dict",
-        successor="torch.distributed.checkpoint.load",
-        instead="torch.distributed.checkpoint.load(state_dict, storage_reader=...)",
+        "torch.distributed.checkpoint.load_state_dict",
+        "torch.distributed.checkpoint.load",
+        "torch.distributed.checkpoint.load(state_dict, storage_reader=...)",
     ),
 )
 
 _OTHER = (
     *(_renamed(f"functorch.{name}", f"torch.func.{name}") for name in _TRANSFORMS),
     Deprecated(
-        name="functorch.make_functional",
-        successor="torch.func.functional_call",
-        instead="torch.func.functional_call(module, parameters, arguments)",
+        "functorch.make_functional",
+        "torch.func.functional_call",
+        "torch.func.functional_call(module, parameters, arguments)",
     ),
     Deprecated(
-        name="torch._vmap_internals.vmap",
-        successor="torch.vmap",
-        instead="torch.vmap(...), which refuses random operations unless randomness= allows them",
+        "torch._vmap_internals.vmap",
+        "torch.vmap",
+        "torch.vmap(...), which refuses random operations unless randomness= allows them",
     ),
     *(
         Deprecated(
-            name=f"torch.utils.data._utils.collate.{name}",
-            successor=f"torch.utils.data.{name}",
-            instead=f"torch.utils.data.{name}(...)",
+            f"torch.utils.data._utils.collate.{name}",
+            f"torch.utils.data.{name}",
+            f"torch.utils.data.{name}(...)",
             drop_in=True,
             private=True,
         )
         for name in ("default_collate", "default_convert")
     ),
     Deprecated(
-        name="torch.utils._pytree._register_pytree_node",
-        successor="torch.utils._pytree.register_pytree_node",
-        instead="torch.utils._pytree.register_pytree_node(...)",
+        "torch.utils._pytree._register_pytree_node",
+        "torch.utils._pytree.register_pytree_node",
+        "torch.utils._pytree.register_pytree_node(...)",
         private=True,
     ),
     Deprecated(
-        name="torchvision.transforms.v2.ToTensor",
-        successor="torchvision.transforms.v2.ToImage",
-        instead="v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])",
+        "torchvision.transforms.v2.ToTensor",
+        "torchvision.transforms.v2.ToImage",
+        "v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])",
     ),
 )
 

@@ -157,7 +157,7 @@ class Flow:
         return None
 
     def made_by(
-        self, value: Value | None, wanted: Callable[[Call], bool], through: Callable[[Call], bool]
+        self, value: Value | None, is_sought: Callable[[Call], bool], through: Callable[[Call], bool]
     ) -> Call | None:
         """The nearest ``wanted`` call that the value comes from, over calls that may be passed ``through``."""
         visited: set[int] = set()
@@ -167,7 +167,7 @@ class Flow:
             if call is None or call.index in visited:
                 continue
             visited.add(call.index)
-            if wanted(call):
+            if is_sought(call):
                 return call
             if through(call):
                 waiting += [item for item in call.inputs if not item.constant]

@@ -88,13 +88,13 @@ class _Operations(DispatchObserver):
         if not isinstance(operator, OpOverload):
             return operator(*args, **kwargs)
         bound = bound_arguments(operator, args, kwargs)
-        given = {name: self._described(value) for name, value in bound.items()}
+        described = {name: self._described(value) for name, value in bound.items()}
         result = operator(*args, **kwargs)
-        self._record(operator, bound, given, result, args, kwargs)
+        self._record(operator, bound, described, result, args, kwargs)
         return result
 
     def _record(
-        self, func: Any, bound: Mapping[str, Any], given: Mapping[str, Any], result: Any, args: Any, kwargs: Any
+        self, func: Any, bound: Mapping[str, Any], described: Mapping[str, Any], result: Any, args: Any, kwargs: Any
     ) -> None:
         written = written_arguments(func)
         for name in written:
@@ -111,7 +111,7 @@ class _Operations(DispatchObserver):
                 index=len(self.calls),
                 op=str(func).removeprefix("aten."),
                 layer=self.tracker.innermost,
-                given=given,
+                given=described,
                 outputs=tuple(self._value(tensor) for tensor in results),
                 view=view,
                 written=written,

@@ -28,9 +28,9 @@ def as_its_step_calls(subject: Subject, seed: int) -> Subject:
     if subject.step is None:
         return subject
     seed_all(seed)
-    given = [_first_call(subject.step, subject.module, sample) for sample in subject.inputs]
-    known = [one for one in given if one is not None]
-    return replace(subject, samples=known) if len(known) == len(given) else subject
+    first_calls = [_first_call(subject.step, subject.module, sample) for sample in subject.inputs]
+    inputs = [call for call in first_calls if call is not None]
+    return replace(subject, samples=inputs) if len(inputs) == len(first_calls) else subject
 
 
 def _first_call(step: Callable[..., Any], module: nn.Module, sample: Inputs) -> Inputs | None:

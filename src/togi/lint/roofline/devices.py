@@ -129,10 +129,10 @@ def gpu(name: str) -> Figures:
     Raises UnknownNameError with the known names.
     """
     words = _words(name)
-    matches = [known for known in _TABLE if _plain(known) == _plain(name)]
+    matches = [device for device in _TABLE if _plain(device) == _plain(name)]
     if "laptop" not in words:  # the same name, another chip
-        fitting = [known for known in _TABLE if _words(known) <= words]
-        matches += sorted(fitting, key=lambda known: -len(_words(known)))
+        fitting = [device for device in _TABLE if _words(device) <= words]
+        matches += sorted(fitting, key=lambda device: -len(_words(device)))
     if not matches:
         raise UnknownNameError(
             f"there are no figures of a device '{name}'{nearest(name, _TABLE) or '.'} "

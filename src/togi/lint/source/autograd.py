@@ -97,8 +97,8 @@ class Autograd:
     def _assigned(self, name: ast.Name, scope: Scope) -> list[ast.expr]:
         """What ``name`` was given, each side of a choice: ``context = autocast() if cuda else other()``."""
         statements = [self._tree.parents.get(binding) for binding in self._names.bindings(name.id, scope)]
-        values = [one.value for one in statements if isinstance(one, ast.Assign) and one.value is not name]
-        if len(values) < len(statements):
+        values = [statement.value for statement in statements if isinstance(statement, ast.Assign)]
+        if len(values) < len(statements) or name in values:
             return []
         sides = ([value.body, value.orelse] if isinstance(value, ast.IfExp) else [value] for value in values)
         return list(chain.from_iterable(sides))

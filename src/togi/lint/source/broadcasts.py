@@ -79,10 +79,10 @@ def _step(source: Source, statement: ast.stmt, sizes: dict[str, float]) -> Step:
     stored = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
     value = getattr(statement, "value", None)
     if isinstance(statement, ast.Assign | ast.Return | ast.AugAssign | ast.AnnAssign) and isinstance(value, ast.expr):
-        temporary, held = _expression(source, value, sizes)
+        temporary, result = _expression(source, value, sizes)
         binds = dict.fromkeys(stored, 0.0)
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            binds[statement.targets[0].id] = held
+            binds[statement.targets[0].id] = result
             sizes[statement.targets[0].id] = size(source, value, sizes)
         return Step(statement, temporary, binds if not isinstance(statement, ast.AugAssign) else {}, reads)
     inner = source.walk(statement, ast.BinOp, ast.Call)

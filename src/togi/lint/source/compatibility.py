@@ -92,7 +92,7 @@ def names_new(source: Source, old: Iterable[str], last: Iterable[str]) -> NewWay
 
 def gives(keyword: str) -> NewWay:
     """A call that is given ``keyword``."""
-    return lambda node: isinstance(node, ast.Call) and any(given.arg == keyword for given in node.keywords)
+    return lambda node: isinstance(node, ast.Call) and any(argument.arg == keyword for argument in node.keywords)
 
 
 def _chooses(source: Source, above: ast.AST, child: ast.AST, new_way: NewWay | None, asks: Asks) -> bool:

@@ -122,14 +122,14 @@ class Flow:
 
     def bind(self, scope: Scope, name: str, value: Value) -> None:
         key = (scope, name)
-        known = self.bound.get(key)
-        self.bound[key] = value if known is None else join(known, value)
+        before = self.bound.get(key)
+        self.bound[key] = value if before is None else join(before, value)
 
     def keep(self, owner: ast.ClassDef, name: str, value: Value) -> None:
         """Note that ``self.NAME`` of ``owner`` was given ``value``."""
         key = (owner, name)
-        known = self.attributes.get(key)
-        self.attributes[key] = value if known is None else join(known, value)
+        before = self.attributes.get(key)
+        self.attributes[key] = value if before is None else join(before, value)
 
     def attribute(self, owner: ast.ClassDef, name: str) -> Value:
         """``self.NAME`` in methods of ``owner``: a method, or the join of what is assigned to it anywhere."""

@@ -116,7 +116,7 @@ def set_to_eval(source: Source, use: Use) -> bool:
             continue
         if ast.unparse(_moved_from(call.func.value)) == name:
             return True
-    return any(not sets_training(call) for made in assigned(source, use.model) for call in mode_calls(source, made))
+    return any(not sets_training(call) for maker in assigned(source, use.model) for call in mode_calls(source, maker))
 
 
 def _moved_from(node: ast.expr) -> ast.expr:
@@ -188,23 +188,24 @@ def depends_on_mode(source: Source, value: Value) -> bool:
     """Whether the model, made in this file, has a layer with a training mode, as far as the file shows."""
     if (value.qualified or "").startswith(MODEL_LIBRARIES):
         return True
-    made = value.definition if isinstance(value.definition, ast.ClassDef) else value.evidence.origin
-    return isinstance(made, ast.ClassDef | ast.Call) and _holds_layer(source, made, set())
+    maker = value.definition if isinstance(value.definition, ast.ClassDef) else value.evidence.origin
+    return isinstance(maker, ast.ClassDef | ast.Call) and _holds_layer(source, maker, set())
 
 
-def _holds_layer(source: Source, node: ast.AST, seen: set[ast.AST]) -> bool:
-    if node in seen:
+def _holds_layer(source: Source, node: ast.AST, visited: set[ast.AST]) -> bool:
+    if node in visited:
         return False
-    seen.add(node)
-    if isinstance(node, ast.ClassDef) and any(_holds_layer(source, base, seen) for base in source.classes.bases(node)):
+    visited.add(node)
+    bases = source.classes.bases(node) if isinstance(node, ast.ClassDef) else []
+    if any(_holds_layer(source, base, visited) for base in bases):
         return True
     for call in source.walk(node, ast.Call):
         if not _without_effect(call):
             name = source.dotted(call.func)
             if _LAYERS.match(name) or name.startswith(MODEL_LIBRARIES):
                 return True
-            made = source.value(call.func).definition
-            if isinstance(made, ast.ClassDef) and _holds_layer(source, made, seen):
+            definition = source.value(call.func).definition
+            if isinstance(definition, ast.ClassDef) and _holds_layer(source, definition, visited):
                 return True
     return False
 

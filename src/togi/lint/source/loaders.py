@@ -127,8 +127,8 @@ def _over_loader(source: Source, loop: ast.For | ast.AsyncFor) -> bool:
     value = source.value(loader)
     if gives_batches(value):
         return iterate(value).kind is Kind.TENSOR
-    made = any(isinstance(call, ast.Call) and source.qualified(call.func) == LOADER for call in made_by(source, loader))
-    return made or "loader" in last_name(loader).lower()
+    makers = (call.func for call in made_by(source, loader) if isinstance(call, ast.Call))
+    return any(source.qualified(maker) == LOADER for maker in makers) or "loader" in last_name(loader).lower()
 
 
 def _holds_samples(source: Source, node: ast.expr) -> bool:

@@ -58,8 +58,8 @@ def _element_type(source: Source, node: ast.expr, depth: int) -> str | None:
 
     match node:
         case ast.Name():
-            made = reaching(source, node)
-            return inner(made) if made is not None else None
+            value = reaching(source, node)
+            return inner(value) if value is not None else None
         case ast.BinOp():
             return _of_operation(source, node, inner)
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
@@ -145,10 +145,10 @@ def _of_method(source: Source, node: ast.Call, func: ast.Attribute, inner: _Elem
 
 def _is_picture(source: Source, node: ast.expr) -> bool:
     """``Image.open(path).convert("RGB")``."""
-    made = reaching(source, node) if isinstance(node, ast.Name) else node
-    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in _OF_PICTURES:
-        made = made.func.value
-    return isinstance(made, ast.Call) and source.dotted(made.func) == "PIL.Image.open"
+    maker = reaching(source, node) if isinstance(node, ast.Name) else node
+    while isinstance(maker, ast.Call) and isinstance(maker.func, ast.Attribute) and maker.func.attr in _OF_PICTURES:
+        maker = maker.func.value
+    return isinstance(maker, ast.Call) and source.dotted(maker.func) == "PIL.Image.open"
 
 
 def _is_table(source: Source, node: ast.expr) -> bool:
@@ -164,8 +164,8 @@ def _is_table(source: Source, node: ast.expr) -> bool:
             node = node.value
         else:
             return False
-    made = reaching(source, node)
-    return several and isinstance(made, ast.Call) and source.dotted(made.func).startswith("pandas.read_")
+    maker = reaching(source, node)
+    return several and isinstance(maker, ast.Call) and source.dotted(maker.func).startswith("pandas.read_")
 
 
 def _draws_many(node: ast.Call, name: str) -> bool:

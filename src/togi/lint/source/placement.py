@@ -65,10 +65,10 @@ def _may_move(source: Source, region: ast.AST) -> bool:
 def _is_made_here(source: Source, region: ast.AST, func: ast.expr) -> bool:
     """Whether the model that ``func`` names is made in ``region`` and stays in it."""
     model = source.value(func)
-    made = model.evidence.origin
-    if not model.certain or not isinstance(made, ast.Call) or not isinstance(func, ast.Name):
+    maker = model.evidence.origin
+    if not model.certain or not isinstance(maker, ast.Call) or not isinstance(func, ast.Name):
         return False
-    if (source.function(made) or source.tree) is not region:
+    if (source.function(maker) or source.tree) is not region:
         return False
     if isinstance(model.definition, ast.ClassDef) and _may_move(source, model.definition):
         return False

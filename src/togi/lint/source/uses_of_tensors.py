@@ -25,8 +25,8 @@ def is_whole_output(source: Source, node: ast.expr, depth: int = _DEPTH) -> bool
     if depth == 0:
         return False
     if isinstance(node, ast.Name):
-        made = reaching(source, node)
-        return made is not None and is_whole_output(source, made, depth - 1)
+        value = reaching(source, node)
+        return value is not None and is_whole_output(source, value, depth - 1)
     if not isinstance(node, ast.Call):
         return False
     if source.value(node.func).kind is Kind.MODULE:

@@ -193,9 +193,9 @@ def join(left: Value, right: Value) -> Value:
     if left.kind is right.kind:
         return _join_same_kind(left, right)
     if Kind.TENSOR in (left.kind, right.kind):
-        tensor, other = (left, right) if left.kind is Kind.TENSOR else (right, left)
-        if other.kind in (Kind.NUMBER, Kind.UNKNOWN):
-            is_literal = other.kind is Kind.NUMBER and other.constant is not None
+        tensor, met = (left, right) if left.kind is Kind.TENSOR else (right, left)
+        if met.kind in (Kind.NUMBER, Kind.UNKNOWN):
+            is_literal = met.kind is Kind.NUMBER and met.constant is not None
             return replace(tensor, certain=tensor.certain and is_literal, call=None)
         return Value(optional=left.optional or right.optional)
     if {left.kind, right.kind} == {Kind.TUPLE, Kind.LIST}:
@@ -304,13 +304,13 @@ def join_all(values: Sequence[Value]) -> Value:
 
 def join_environments(environments: list[Environment]) -> Environment:
     """Names bound on some paths only keep the value of those paths."""
-    first, *rest = environments
+    first, *further = environments
     joined = dict(first)
-    for environment in rest:
+    for environment in further:
         for name, value in environment.items():
-            known = joined.get(name)
-            if known is None:
+            before = joined.get(name)
+            if before is None:
                 joined[name] = value
-            elif known is not value:
-                joined[name] = join(known, value)
+            elif before is not value:
+                joined[name] = join(before, value)
     return joined

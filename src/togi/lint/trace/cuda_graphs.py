@@ -106,9 +106,9 @@ def _inputs(graphs: Iterable[ExaminedGraph]) -> Iterator[Event]:
     counts: Counter[Event] = Counter()
     for graph in graphs:
         counts.update({_event(source.cause, source.op, source.stack): count for source, count in graph.stale.items()})
-        for (_, one), addresses in graph.addresses.items():
+        for (_, weight), addresses in graph.addresses.items():
             if len(addresses) > 1:
-                counts |= Counter({_event(one.cause, one.op, one.stack): len(addresses)})
+                counts |= Counter({_event(weight.cause, weight.op, weight.stack): len(addresses)})
     for event, count in counts.items():
         yield event.model_copy(update={"count": count})
 

@@ -77,11 +77,11 @@ def _cuda_argument(position: int, name: str) -> Test:
 def _compared(args: Args, kwargs: Mapping[str, Any]) -> bool:
     """The values decide, unless sizes differ, nothing is in them, or both are the same numbers of the same memory
     (aten/src/ATen/native/cuda/Equal.cpp)."""
-    one, other = _argument(args, kwargs, 0, "self"), _argument(args, kwargs, 1, "other")
-    if not _any_on_cuda((one, other)) or one.shape != other.shape or one.numel() == 0:
+    left, right = _argument(args, kwargs, 0, "self"), _argument(args, kwargs, 1, "other")
+    if not _any_on_cuda((left, right)) or left.shape != right.shape or left.numel() == 0:
         return False
-    views = [(memory_of(t), t.storage_offset(), t.dtype, t.stride(), t.is_neg(), t.is_conj()) for t in (one, other)]
-    return memory_of(one) is None or views[0] != views[1]
+    views = [(memory_of(t), t.storage_offset(), t.dtype, t.stride(), t.is_neg(), t.is_conj()) for t in (left, right)]
+    return memory_of(left) is None or views[0] != views[1]
 
 
 def _by_mask(args: Args, kwargs: Mapping[str, Any]) -> bool:

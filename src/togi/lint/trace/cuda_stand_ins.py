@@ -39,9 +39,9 @@ PROPERTIES = SimpleNamespace(
 def patch_cuda(patches: Patches, recorder: Recorder) -> None:
     """Replace the functions and classes of ``torch.cuda`` that need a driver."""
 
-    def waiting(op: str, why: str = EXPLICIT, *, seen: bool = False) -> Callable[..., None]:
+    def waiting(op: str, why: str = EXPLICIT, *, seen_by_debug_mode: bool = False) -> Callable[..., None]:
         def wait(*args: Any, **kwargs: Any) -> None:
-            recorder.record("wait", op, why, waits=True, seen_by_debug_mode=seen)
+            recorder.record("wait", op, why, waits=True, seen_by_debug_mode=seen_by_debug_mode)
 
         return wait
 
@@ -169,7 +169,7 @@ def _stream_classes(waiting: Callable[..., Callable[..., None]]) -> tuple[type[A
         def __init__(self, *args: Any, **options: Any) -> None:
             pass
 
-        synchronize = waiting("torch.cuda.Stream.synchronize", seen=True)
+        synchronize = waiting("torch.cuda.Stream.synchronize", seen_by_debug_mode=True)
 
         def query(self) -> bool:
             return True

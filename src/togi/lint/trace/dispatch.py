@@ -112,8 +112,8 @@ class OperatorWatch(DispatchObserver):
         why = wait_of(op, args, options)
         if why is None or any(call.short in HOST_CHECKS for call in open_calls()):
             return
-        seen = seen_by_debug_mode(op)
-        self.recorder.record("wait", call_name(op), why, tensors=operands[:2], waits=True, seen_by_debug_mode=seen)
+        reported = seen_by_debug_mode(op)
+        self.recorder.record("wait", call_name(op), why, tensors=operands[:2], waits=True, seen_by_debug_mode=reported)
 
     def _note_size(
         self,

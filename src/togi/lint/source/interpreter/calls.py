@@ -203,8 +203,8 @@ def _tensor_class(name: str, node: ast.Call, values: list[Value]) -> Value:
 def _factory_call(state: State, last: str, node: ast.Call, values: list[Value]) -> Value:
     if last in ("as_tensor", "asarray") and values and values[0].kind is Kind.TENSOR:
         return replace(values[0], device=given_device(state, node) or values[0].device)
-    asked = argument(node, "device")
-    device = "cpu" if asked is None or state.values[asked].kind is Kind.NONE else state.values[asked].device
+    place = argument(node, "device")
+    device = "cpu" if place is None or state.values[place].kind is Kind.NONE else state.values[place].device
     dtype = given_dtype(state, node) or ("int64" if last in ("randint", "randperm") else None)
     if last == "tensor" and values and isinstance(values[0].constant, float):
         dtype = dtype or "float32"
@@ -248,9 +248,9 @@ def _library_call(state: State, name: str, node: ast.Call, values: list[Value]) 
 
 
 def _loader(name: str, node: ast.Call) -> Value:
-    asked = argument(node, "pin_memory")
-    pinned: bool | None = asked is not None and not is_constant(asked, False)
-    if asked is None and any(keyword.arg is None for keyword in node.keywords):
+    pinning = argument(node, "pin_memory")
+    pinned: bool | None = pinning is not None and not is_constant(pinning, False)
+    if pinning is None and any(keyword.arg is None for keyword in node.keywords):
         pinned = None
     return Value(Kind.DATALOADER, qualified=name, pinned=pinned, evidence=Evidence(node, "is a DataLoader"))
 
@@ -360,10 +360,10 @@ def _unknown_method(
 ) -> Value | None:
     name = func.attr
     if name in OF_DISTRIBUTIONS:
-        known = (base.qualified or "").startswith("torch.distributions.")
-        if known or name in ("log_prob", "rsample"):
+        is_distribution = (base.qualified or "").startswith("torch.distributions.")
+        if is_distribution or name in ("log_prob", "rsample"):
             graph = state.recorded([Value(graph=True)]) if name != "sample" else False
-            return Value(Kind.TENSOR, certain=known, device=base.device, graph=graph, evidence=Evidence(node))
+            return Value(Kind.TENSOR, certain=is_distribution, device=base.device, graph=graph, evidence=Evidence(node))
     named = guessed(name)
     if named.kind is Kind.DATALOADER:  # trainer.get_train_dataloader()
         return named

@@ -113,11 +113,11 @@ def _passed(flow: Flow, scope: Scope, name: str) -> Value:
     method = flow.tree.class_of(function) is not None and not _is_static(function)
     passed = [passed_argument(call, function, name, method=method) for call in flow.callers.sites(function)]
     values = [flow.values[node] for node in passed if node is not None and node in flow.values]
-    known = [value for value in values if value.kind is not Kind.UNKNOWN]
-    if not known:
+    informative = [value for value in values if value.kind is not Kind.UNKNOWN]
+    if not informative:
         return UNKNOWN
-    joined = join_all(known)
-    return joined if len(known) == len(values) else replace(joined, certain=False)
+    joined = join_all(informative)
+    return joined if len(informative) == len(values) else replace(joined, certain=False)
 
 
 def _may_change_arguments(flow: Flow, scope: Scope, decorator: ast.expr) -> bool:

@@ -123,8 +123,8 @@ class State:
         self.evaluate(target.slice)
         name = key(target.value)
         if name is not None and container.kind in (Kind.LIST, Kind.DICT):
-            known = container.element
-            self.env[name] = replace(container, element=value if known is None else join(known, value))
+            element = container.element
+            self.env[name] = replace(container, element=value if element is None else join(element, value))
 
 
 def narrow(environment: Environment, test: ast.expr, truth: bool, qualified: Qualified) -> None:

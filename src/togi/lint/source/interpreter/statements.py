@@ -231,9 +231,9 @@ def _is_foreign(state: State, func: ast.expr) -> bool:
     return (state.qualified(func) or "").startswith(_FOREIGN)
 
 
-def _assign_by_name(state: State, target: ast.expr, made: ast.Call) -> None:
+def _assign_by_name(state: State, target: ast.expr, unknown: ast.Call) -> None:
     """``model, loader = build(options)``: only the names tell. A DataLoader that was given may come back changed."""
-    may_wrap = _takes_batches(state, arguments_of(made))
+    may_wrap = _takes_batches(state, arguments_of(unknown))
     for name in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
         guess = guessed_result(last_name(name))
         if guess.kind is Kind.DATALOADER and may_wrap:
@@ -244,8 +244,8 @@ def _assign_by_name(state: State, target: ast.expr, made: ast.Call) -> None:
 
 def _takes_batches(state: State, arguments: Sequence[ast.expr]) -> bool:
     """``accelerator.prepare(model, loader)``: whether there is a DataLoader among them, which may be wrapped."""
-    given = [state.values.get(arg.value if isinstance(arg, ast.Starred) else arg, UNKNOWN) for arg in arguments]
-    return any(gives_batches(value) or element_of(value).kind is Kind.DATALOADER for value in given)
+    values = [state.values.get(arg.value if isinstance(arg, ast.Starred) else arg, UNKNOWN) for arg in arguments]
+    return any(gives_batches(value) or element_of(value).kind is Kind.DATALOADER for value in values)
 
 
 def _annotated_assign(state: State, node: ast.AnnAssign) -> None:

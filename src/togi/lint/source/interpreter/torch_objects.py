@@ -48,9 +48,9 @@ def tensor_operation(
         return UNKNOWN
     tensors = [value for value in (left, right) if value.kind is Kind.TENSOR]
     first = tensors[0]
-    both = len(tensors) == 2
+    two_tensors = len(tensors) == 2
     boolean = isinstance(node.op, _BITWISE) and any(value.dtype == "bool" for value in tensors)
-    same = first.dtype if both and left.dtype == right.dtype and first.dtype != "bool" else None
+    same = first.dtype if two_tensors and left.dtype == right.dtype and first.dtype != "bool" else None
     return Value(
         Kind.TENSOR,
         certain=any(value.certain for value in tensors),
@@ -59,7 +59,7 @@ def tensor_operation(
         graph=state.recorded(tensors),
         scalar=all(value.scalar for value in tensors),
         large=(any(value.large for value in tensors) and not isinstance(node.op, ast.MatMult))
-        or (both and is_pairwise(*operands)),
+        or (two_tensors and is_pairwise(*operands)),
         evidence=Evidence(node, cause=first),
     )
 
@@ -108,25 +108,25 @@ def _made_on(state: State, node: ast.Call, tensors: list[Value]) -> str | None:
         return "cpu"
     if tensors:
         return common_device(tensors)
-    given = [state.values.get(arg, UNKNOWN) for arg in arguments_of(node)]
-    plain = bool(given) and all(value.kind in _PLAIN for value in given) and argument(node, "device") is None
+    arguments = [state.values.get(arg, UNKNOWN) for arg in arguments_of(node)]
+    plain = bool(arguments) and all(value.kind in _PLAIN for value in arguments) and argument(node, "device") is None
     return "cpu" if plain and name.startswith("torch.") and not name.startswith(_ELSEWHERE) else None
 
 
-def pair(state: State, last: str, node: ast.Call, values: list[Value], rest: list[ast.expr]) -> Value:
+def pair(state: State, last: str, node: ast.Call, values: list[Value], further: list[ast.expr]) -> Value:
     """``max(x)``, ``max(x, dim)``, ``max(x, y)``, ``topk``, ``sort``."""
-    made = tensor(state, node, values)
+    result = tensor(state, node, values)
     if last in torch_api.ONLY_WITH_DIM:
-        second = state.values.get(rest[0], UNKNOWN) if rest else UNKNOWN
+        second = state.values.get(further[0], UNKNOWN) if further else UNKNOWN
         dims = (
-            bool(rest)
+            bool(further)
             and second.kind is not Kind.TENSOR
-            and (second.kind is Kind.NUMBER or isinstance(rest[0], ast.Constant | ast.UnaryOp))
+            and (second.kind is Kind.NUMBER or isinstance(further[0], ast.Constant | ast.UnaryOp))
         )
         if not dims and argument(node, "dim") is None:
-            return made
-    indices = replace(made, dtype="int64", graph=False, scalar=False)
-    return tuple_of(replace(made, scalar=False), indices)
+            return result
+    indices = replace(result, dtype="int64", graph=False, scalar=False)
+    return tuple_of(replace(result, scalar=False), indices)
 
 
 def tensor_attribute(base: Value, attr: str, node: ast.Attribute) -> Value:
@@ -183,15 +183,15 @@ def _computed(state: State, base: Value, name: str, node: ast.Call, values: list
         return replace(base, graph=False, evidence=Evidence(node, cause=base))
     if name in ("clone", "contiguous", "requires_grad_"):
         return replace(base, graph=True if name == "requires_grad_" and not node.args else base.graph)
-    made = tensor(state, node, [base, *values])
+    result = tensor(state, node, [base, *values])
     is_view = name in _SAME_DTYPE
     reduces = name in torch_api.REDUCTIONS
     reduces_all = reduces and not node.args and argument(node, "dim") is None
     return replace(
-        made,
+        result,
         certain=base.certain or name in torch_api.TORCH_ONLY or name in torch_api.ARRAY_LIKE,
-        device=base.device if base.device is not None else made.device,
-        dtype=made.dtype or (base.dtype if is_view else None),
+        device=base.device if base.device is not None else result.device,
+        dtype=result.dtype or (base.dtype if is_view else None),
         scalar=reduces_all or (base.scalar and not reduces),
         call=base.call if is_view else None,
         evidence=Evidence(node, cause=base),
