@@ -1,4 +1,4 @@
-"""How often `togi check` is right: precision and recall of the source rules on the labelled corpus.
+"""Precision and recall of the source rules of `togi check` on the labelled corpus.
 
     python benchmarks/check_quality.py [--rule RULE ...] [--json benchmarks/data/check_quality.json]
 

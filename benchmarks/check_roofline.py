@@ -1,4 +1,4 @@
-"""How well ``togi check``'s table of memory access cost predicts where the time goes on this processor.
+"""Test of ``togi check``'s table of memory access cost: the times that it predicts, against those of this processor.
 
     python benchmarks/check_roofline.py [MODEL ...] [--passes 20]
 

@@ -1,4 +1,4 @@
-"""What `togi check` says about code that people wrote: findings in timm, transformers and torchvision, judged by hand.
+"""Findings of `togi check` in code that people wrote, judged by hand: a sample from timm, transformers and torchvision.
 
     python benchmarks/check_sample.py draw [--size 100]   # show the findings that wait for a verdict
     python benchmarks/check_sample.py share               # the share that was accepted, by rule
@@ -75,7 +75,7 @@ def drawn(findings: Iterable[Finding], size: int, seed: str) -> list[dict[str, A
 
 
 def _shares(by_rule: Mapping[str, Sequence[Any]], size: int) -> Counter[str]:
-    """How many of each rule: one each in turn, as long as a rule has more."""
+    """Findings to draw from each rule: one each in turn, as long as a rule has more."""
     shares: Counter[str] = Counter()
     while shares.total() < size and any(len(e) > shares[rule] for rule, e in by_rule.items()):
         for rule in sorted(by_rule, key=lambda rule: len(by_rule[rule])):

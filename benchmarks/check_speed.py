@@ -1,4 +1,4 @@
-"""How fast `togi check` reads source: 100,000 lines of transformers and timm through the command line.
+"""Speed of `togi check`: 100,000 lines of transformers and timm through the command line.
 
     python benchmarks/check_speed.py [--cores 2] [--json benchmarks/data/check_speed.json] [--everything]
 

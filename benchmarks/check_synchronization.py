@@ -1,4 +1,4 @@
-"""How many synchronisations of a GPU are found without one, and what does watching cost?
+"""Synchronisations of a GPU that are found without one, and the cost of watching.
 
     python benchmarks/check_synchronization.py              the tables of benchmarks/README.md
     python benchmarks/check_synchronization.py --only "training"    programs whose name contains it

@@ -1,4 +1,4 @@
-"""What TorchFix finds and what `togi check` finds, on snippets for each rule of both.
+"""TorchFix and `togi check` compared, on snippets for each rule of both.
 
     python benchmarks/check_torchfix.py [--json benchmarks/data/check_torchfix.json]
 
@@ -120,7 +120,7 @@ def compared(cases: tuple[Case, ...]) -> list[dict[str, Any]]:
 
 
 def beyond() -> list[dict[str, Any]]:
-    """Of each of togi's rules: on how many of its invalid snippets TorchFix reports anything."""
+    """For each of togi's rules, the number of its invalid snippets on which TorchFix reports anything."""
     rules = [rule for rule in all_rules().values() if isinstance(rule, SourceRule)]
     return [
         {

@@ -1,4 +1,4 @@
-"""The calls of ``togi check SUBJECT``, which run in the subject's own process: what is asked, what is answered."""
+"""The calls of ``togi check SUBJECT``, which run in the subject's own process: their requests and answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TraceRequest(Record):
 
 @final
 class SubjectReport(Record):
-    """What the rules say of a subject."""
+    """Findings, tables and notes of the rules that looked at a subject."""
 
     findings: tuple[Finding, ...]
     tables: tuple[Table, ...] = ()

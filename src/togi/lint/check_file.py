@@ -1,4 +1,4 @@
-"""One file through all source rules, before any selection. Nothing of it is executed or imported."""
+"""Runs all source rules over one file, before any selection. Nothing of the file is executed or imported."""
 
 from __future__ import annotations
 

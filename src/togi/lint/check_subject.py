@@ -30,7 +30,7 @@ from togi.worker.protocol import SubjectRef
 @final
 @dataclass(frozen=True, kw_only=True)
 class SubjectOptions:
-    """How a subject is looked at. Raises UnknownNameError, before any child starts, for an unknown device or dtype."""
+    """Device, dtype and mode of a check. Raises UnknownNameError for an unknown one, before any child starts."""
 
     device: str = "cpu"
     """``cpu``, ``cuda[:N]``, or the name of a GPU that need not be here: costs are predicted for it."""

@@ -1,4 +1,4 @@
-"""From what the user names to the files that are checked.
+"""Finds the files to check from the paths that the user names.
 
 A named path is always checked. A named folder is walked: Python files and notebooks, without what git ignores, without
 ``exclude``, and without folders that hold no code of the project. Stubs (.pyi) have no code that runs and are left out.

@@ -60,7 +60,7 @@ class Fix(Record):
 
 @final
 class Cost(Record):
-    """What a finding costs, and how that is known."""
+    """The cost of a finding, and how that is known."""
 
     text: str
     """For people: "41 MiB moved per pass", "1.31 x slower (1.27 to 1.35)"."""
@@ -95,10 +95,7 @@ class Finding(Record):
     """Why it does not count: ``ignore comment``, ``per-file-ignores``; empty when it does."""
 
 
-@final
-class Problem(Record):
-    """Something could not be checked. The rest was; the exit code says 2."""
-
+class _Remark(Record):
     path: str
     message: str
     """What happened, and what to do."""
@@ -107,13 +104,13 @@ class Problem(Record):
 
 
 @final
-class Note(Record):
-    """Worth knowing, without influence on the exit code: an ignore comment that ignores nothing, say."""
+class Problem(_Remark):
+    """Something could not be checked. The rest was; the exit code says 2."""
 
-    path: str
-    message: str
-    line: int | None = None
-    cell: int | None = None
+
+@final
+class Note(_Remark):
+    """Worth knowing, without influence on the exit code: an ignore comment that ignores nothing, say."""
 
 
 @final
@@ -144,7 +141,7 @@ class FileReport(Record):
     notes: tuple[Note, ...] = ()
 
     def kept(self) -> str:
-        """As JSON. A file's name that is not text comes as lone surrogates, which only Python's own JSON knows."""
+        """The report as JSON. A name that is not text comes as lone surrogates, which only Python's own JSON knows."""
         try:
             return self.model_dump_json(exclude_defaults=True)
         except PydanticSerializationError:
@@ -169,7 +166,7 @@ class Table(Record):
 
 @final
 class CheckResult(Record):
-    """What ``togi check`` found. Findings go by path, cell, line and column; those without a place come last."""
+    """The result of ``togi check``. Findings go by path, cell, line and column; those without a place come last."""
 
     findings: tuple[Finding, ...] = ()
     suppressed: tuple[Finding, ...] = ()
@@ -214,7 +211,7 @@ class CheckResult(Record):
 
 
 def in_order(findings: tuple[Finding, ...] | list[Finding]) -> tuple[Finding, ...]:
-    """By path, cell, line, column, rule; those without a place last, by layer."""
+    """Sorts by path, cell, line, column, rule; those without a place last, by layer."""
     return tuple(sorted(findings, key=_key))
 
 

@@ -49,7 +49,7 @@ class FileChange:
 @final
 @dataclass(frozen=True)
 class FixResult:
-    """What was found, and what was changed for it."""
+    """The findings, and the files that were changed for them."""
 
     result: CheckResult
     """What is left; with ``dry``, what there is."""
@@ -108,7 +108,7 @@ def _with(result: CheckResult, problems: Sequence[Problem], **counted: int) -> C
 
 
 def rewrite(file: CheckedFile, propose: Proposal) -> FileChange | Problem | None:
-    """What ``propose`` makes of ``file``, without writing it. None when there is nothing to change."""
+    """Applies the fixes that ``propose`` gives to ``file``, without writing it; None when nothing changes."""
     try:
         before = read_plain(file.path, largest(file))
         after, count = _rounds(file, before, propose)
@@ -218,7 +218,7 @@ def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
 
 @final
 class _Lines:
-    """Where lines start in a text with any line ends."""
+    """The starts of lines in a text with any line ends."""
 
     def __init__(self, text: str) -> None:
         ends = [match.span() for match in _LINE_END.finditer(text)]
@@ -248,12 +248,12 @@ class _Lines:
 
 
 def _overlap(first: Span, second: Span) -> bool:
-    """Within one fix: what lies side by side is fine, two insertions at one place are not."""
+    """Compares edits of one fix: side by side is fine, two insertions at one place are not."""
     return first == second or (first[0] < second[1] and second[0] < first[1])
 
 
 def _clash(first: Span, second: Span) -> bool:
-    """Between fixes: also what touches where one of them inserts, because the order of the two would matter."""
+    """Compares edits of two fixes: they may not even touch where one inserts, because their order would matter."""
     if first[0] == first[1] or second[0] == second[1]:
         return first[0] <= second[1] and second[0] <= first[1]
     return first[0] < second[1] and second[0] < first[1]

@@ -109,7 +109,7 @@ def _octets(text: str) -> str:
 
 
 def _without_end(line: str) -> str:
-    """Without spaces at the end, of which a backslash keeps one."""
+    """Removes spaces at the end, of which a backslash keeps one."""
     text = line.rstrip(" ")
     keeps_space = len(text) < len(line) and (len(text) - len(text.rstrip("\\"))) % 2
     return f"{text} " if keeps_space else text

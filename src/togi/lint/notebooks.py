@@ -71,7 +71,7 @@ class Notebook:
         return [cell.first for cell in self.cells]
 
     def placed(self, finding: Finding) -> Finding:
-        """With the place of a finding in ``text`` as a place in its cell; a fix that leaves the cell is dropped."""
+        """Moves a finding from its place in ``text`` to that in its cell; drops a fix that leaves the cell."""
         place = finding.place
         cell = self.cell_at(place.line) if place is not None else None
         if place is None or cell is None:

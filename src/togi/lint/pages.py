@@ -25,7 +25,7 @@ KIND_MEANING: Mapping[Kind, str] = {
 
 @final
 class RulePage(Record):
-    """What is published of one rule."""
+    """The published page of one rule."""
 
     id: str
     kind: Kind

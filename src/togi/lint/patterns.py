@@ -41,7 +41,7 @@ class Patterns:
         return None
 
     def without_those_for(self, path: str) -> Patterns:
-        """Without the lines that match the folder ``path`` or one above it: the user named it, so it is checked."""
+        """Drops the lines that match the folder ``path`` or one above it: the user named it, so it is checked."""
         if not slashes(path).startswith(self.folder):
             return self  # the folder of the lines itself, or one above it: what it is called says nothing
         parts = self._relative(path).split("/")
@@ -62,7 +62,7 @@ class GitIgnore:
     """The outermost first."""
 
     def below(self, folder: str, tell: Callable[[str, str], None] = lambda _path, _why: None) -> GitIgnore:
-        """With the .gitignore of ``folder`` itself, which lies directly below. ``tell`` hears of one that cannot be
+        """Adds the .gitignore of ``folder``, which lies directly below. ``tell`` hears of one that cannot be
         used."""
         file = os.path.join(folder, ".gitignore")
         try:
@@ -83,7 +83,7 @@ class GitIgnore:
 
 
 def git_ignore_above(folder: Path) -> GitIgnore:
-    """What the folders above the named ``folder`` say, from the root of its repository down; outside of one, nothing.
+    """Reads the folders above the named ``folder``, from the root of its repository down; outside of one, nothing.
 
     What they say of ``folder`` itself does not count: it was named.
     """
@@ -123,7 +123,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def slashes(path: str) -> str:
-    """With forward slashes, as patterns and people write them."""
+    """Writes a path with forward slashes, as patterns and people do."""
     return path.replace("\\", "/") if os.sep == "\\" else path
 
 

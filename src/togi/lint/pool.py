@@ -1,4 +1,4 @@
-"""Many files over a few processes. A process that dies takes one file with it, which is reported; the rest goes on.
+"""Checks many files in a few processes. One that dies takes one file with it, which is reported; the rest goes on.
 
 A process gets one path at a time as a line of JSON, and answers with one line. The first ones are forked where that is
 safe, and so start with the rules loaded. Others start anew; it is not ``multiprocessing``, which would run the caller's
@@ -38,7 +38,7 @@ _COLLECT_EVERY = 50
 
 
 class FileRequest(NamedTuple):
-    """What a process is asked: to check the file at ``path``."""
+    """A file for a process to check."""
 
     path: str
     shown: str
@@ -48,7 +48,7 @@ class FileRequest(NamedTuple):
 
 
 class FileAnswer(NamedTuple):
-    """What it says: a report in the cache's form with its key, or why the file cannot be read."""
+    """Its report in the cache's form with the key, or why the file cannot be read."""
 
     report: str = ""
     key: str = ""
@@ -67,7 +67,7 @@ class Task:
 @final
 @dataclass(frozen=True)
 class Done:
-    """What came of a task."""
+    """The outcome of a task."""
 
     report: FileReport
     key: bytes | None = None
@@ -83,7 +83,7 @@ def check_all(tasks: Sequence[Task]) -> list[Done]:
 
 
 def processes(total_bytes: int, files: int) -> int:
-    """How many processes are worth starting for so much source."""
+    """The number of processes that are worth starting for so much source."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MAX_PROCESSES, total_bytes // BYTES_PER_PROCESS, files)
 
@@ -220,7 +220,7 @@ def _ask(process: _Process, task: Task) -> Done | None:
 
 
 def _write(pipe: IO[bytes], message: FileRequest | FileAnswer) -> None:
-    """As a line of Python's own JSON, which knows the lone surrogates of a file's name that is not text."""
+    """Sends a line of Python's own JSON, which knows the lone surrogates of a file's name that is not text."""
     pipe.write(json.dumps(message).encode() + b"\n")
     pipe.flush()
 

@@ -1,4 +1,4 @@
-"""Selection: which of a file's findings count, by selected rules, ignore comments and ``per-file-ignores``.
+"""Selects the findings of a file that count, by selected rules, ignore comments and ``per-file-ignores``.
 
 ``# togi: ignore[rule, rule]`` covers the statement (or the head of a compound statement) it stands in, over all its
 lines; alone on a line it covers the statement below. ``# togi: ignore-file[rule]`` covers the file, and without names
@@ -235,7 +235,7 @@ def _overlap(first: Place, second: Place) -> bool:
 
 
 def _end(place: Place) -> tuple[float, float]:
-    """Without an end: the end of the line."""
+    """The end of a place; the end of the line where it has none."""
     return place.end_line or place.line, place.end_column or float("inf")
 
 

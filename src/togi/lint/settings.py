@@ -48,7 +48,7 @@ class CheckTable(BaseModel):
 @final
 @dataclass(frozen=True, kw_only=True)
 class CheckSettings:
-    """How one file is checked. Names of rules are canonical."""
+    """The settings of one file. Names of rules are canonical."""
 
     select: tuple[str, ...] | None = None
     """None: every rule that is on by default."""
@@ -65,7 +65,7 @@ class CheckSettings:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What the call adds to every file's settings; ``exclude`` is relative to the working folder."""
+    """Additions of the call to every file's settings; ``exclude`` is relative to the working folder."""
 
     select: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()

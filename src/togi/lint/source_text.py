@@ -35,7 +35,7 @@ def decode(data: bytes) -> Decoded:
 
 
 def decode_exactly(data: bytes) -> Decoded:
-    """With the line ends of the file. Raises UndecodableError."""
+    """Decodes and keeps the line ends of the file. Raises UndecodableError."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UndecodableError("is UTF-16, which Python cannot read either: save it as UTF-8")
     if b"\0" in data:

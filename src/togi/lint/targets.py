@@ -1,4 +1,4 @@
-"""Tells what ``togi check`` is to read, paths, from what it is to run, subjects."""
+"""Separates the targets of ``togi check`` that it reads, paths, from those that it runs, subjects."""
 
 from __future__ import annotations
 

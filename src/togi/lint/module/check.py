@@ -124,7 +124,7 @@ def inspect_module(subject: Subject, *, target: str, dtype: str | None, seed: in
         costs=Costs.of(forward.calls, figures, dtype),
         device=device,
         training=training,
-        captured=captured,
+        capture=captured,
         notes=ready.notes,
     )
 
@@ -164,7 +164,7 @@ def _captured(
 
 
 def _obstacles(subject: Subject, context: ModuleContext, seed: int) -> tuple[Obstacle, ...]:
-    """What cannot be captured: the module itself, unless it is Python round its modules, and what matters inside."""
+    """The modules that cannot be captured: itself, unless it is Python around its modules, and what matters inside."""
     with tempfile.TemporaryDirectory(prefix="togi-") as folder:
         inside = find_cuts(subject, CutRequest(folder=folder, device=context.device, seed=seed)).obstacles
     if isinstance(context.module, ProgramModule):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,38 +26,27 @@ _NAMED = 3
 """Layers that a finding names; the rest is counted."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ModuleContext:
     """Gathered by ``inspect_module``; read by rules."""
 
-    def __init__(
-        self,
-        *,
-        module: nn.Module,
-        given: nn.Module,
-        samples: Sequence[Inputs],
-        forward: ForwardPass,
-        costs: Costs,
-        device: str,
-        training: Mapping[str, str],
-        captured: Candidate | str,
-        notes: Sequence[str] = (),
-    ) -> None:
-        self.module = module
-        """A copy in eval mode, on the device."""
-        self.given = given
-        """The user's own, to look at: a copy no longer shows which tensors share memory."""
-        self.samples = samples
-        self.forward = forward
-        self.costs = costs
-        """Of the forward pass, on the device that times are predicted for."""
-        self.device = device
-        """``cpu`` or ``cuda``: where it ran. Times may be predicted for another."""
-        self.training = training
-        """Class of each part that was handed over in training mode, by name; the module itself has the name ''."""
-        self.notes = tuple(notes)
-        self.obstacles: tuple[Obstacle, ...] = ()
-        """Modules that cannot be captured, where that was asked for."""
-        self._captured = captured
+    module: nn.Module
+    """A copy in eval mode, on the device."""
+    given: nn.Module
+    """The user's own, to look at: a copy no longer shows which tensors share memory."""
+    samples: Sequence[Inputs]
+    forward: ForwardPass
+    costs: Costs
+    """Of the forward pass, on the device that times are predicted for."""
+    device: str
+    """``cpu`` or ``cuda``: where it ran. Times may be predicted for another."""
+    training: Mapping[str, str]
+    """Class of each part that was handed over in training mode, by name; the module itself has the name ''."""
+    capture: Candidate | str
+    """The subject as an ATen graph, or why there is none."""
+    notes: Sequence[str] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+    """Modules that cannot be captured, where that was asked for."""
 
     @functools.cached_property
     def flow(self) -> Flow:
@@ -78,12 +68,12 @@ class ModuleContext:
     @property
     def captured(self) -> Candidate | None:
         """The subject as an ATen graph, to apply techniques to; None where it cannot be captured."""
-        return None if isinstance(self._captured, str) else self._captured
+        return None if isinstance(self.capture, str) else self.capture
 
     @property
     def capture_error(self) -> str:
         """Why there is no graph; empty where there is one."""
-        return self._captured if isinstance(self._captured, str) else ""
+        return self.capture if isinstance(self.capture, str) else ""
 
     def graph(self) -> EditableGraph | None:
         """A graph to try edits on, a new one at each call; None where the module cannot be captured."""

@@ -41,7 +41,7 @@ class MeasuredFix(Record):
 
     @property
     def speed(self) -> Speed:
-        """What the measurement allows to say; ``UNCLEAR`` where there is none."""
+        """The verdict that the measurement allows; ``UNCLEAR`` where there is none."""
         return Speed.UNCLEAR if self.speedup_x is None else WITHIN_PROCESS.speed(self.speedup_x)
 
     @property
@@ -167,7 +167,7 @@ def _race(
 
 
 def _error_in_units(original: nn.Module, fixed: nn.Module, sample: Inputs, seed: int) -> float:
-    """Of the worst output, in units of the original's own error; infinite where the structure differs."""
+    """The error of the worst output, in units of the original's own; infinite where the structure differs."""
     outputs, structure = seeded_outputs(original, sample.clone(), seed)
     fixed_outputs, fixed_structure = seeded_outputs(fixed, sample.clone(), seed)
     forms = [[(tensor.shape, tensor.dtype) for tensor in tensors] for tensors in (outputs, fixed_outputs)]

@@ -1,4 +1,4 @@
-"""Watch one forward pass: every ATen operation below autograd, by the layer that ran it.
+"""Watches one forward pass: every ATen operation below autograd, by the layer that ran it.
 
 ``DispatchObserver`` sees operations after composite functions have come apart, so an attention that torch fuses is one
 operation and one written by hand is several. Functions are watched in a second pass: ``FunctionObserver`` switches the

@@ -1,4 +1,4 @@
-"""What a training step gives to its module: a step takes ``(inputs, targets)`` apart, which the module cannot."""
+"""The inputs that a training step gives to its module, which cannot take ``(inputs, targets)`` apart itself."""
 
 from __future__ import annotations
 

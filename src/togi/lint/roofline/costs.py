@@ -248,7 +248,7 @@ def _row(name: str, kind: str, calls: Sequence[Call], costs: Costs) -> tuple[Sca
 
 
 def _bound(calls: Sequence[Call], costs: Costs) -> str:
-    """What bounds the calls that take the most time of these."""
+    """The bound of the calls that take the most time of these."""
     by_bound: dict[str, float] = {}
     for call in calls:
         prediction = costs.predictions[call.index]

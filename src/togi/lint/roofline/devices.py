@@ -38,7 +38,7 @@ class Bandwidth(Record):
 
 
 class Figures(Record):
-    """What a device can do at best."""
+    """The best that a device can do."""
 
     name: str
     source: str

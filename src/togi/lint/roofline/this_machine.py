@@ -9,7 +9,6 @@ al., section 4). The fastest of several tries counts, since a disturbance only a
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import hashlib
 import json
@@ -18,7 +17,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -67,140 +65,103 @@ def measure(device: str, machine: Machine, dtypes: Sequence[str]) -> Figures:
     The probes take turns, so that a neighbour's burst does not spoil all tries of one of them.
     """
     with torch.inference_mode():
-        probes = [_Product(device, getattr(torch, dtype)) for dtype in dtypes]
-        sums = [_Sum(device, size) for size in _SETS_BYTES]
-        calls = [_Kind(device, 1, 16, torch.relu), _Kind(device, 1, 16, _tiny_convolution(device), shape=(1, 4, 2, 2))]
+        products = [_product(device, getattr(torch, dtype)) for dtype in dtypes]
+        sums = [_sum(device, size) for size in _SETS_BYTES]
+        weight = torch.ones(4, 4, 1, 1, device=device)
+        call = _of_ones(device, 1, (16,), torch.relu)
+        product_call = _of_ones(device, 1, (1, 4, 2, 2), lambda x: functional.conv2d(x, weight))
         kinds = _kinds(device)
-        everything: list[_Probe] = [*probes, *sums, *calls, *kinds.values()]
+        everything = [*products, *sums, call, product_call, *kinds.values()]
         for _ in range(_ROUNDS):
             for probe in everything:
                 probe.try_for(_EACH_S)
     return Figures(
         name=machine.gpu or device if device.startswith("cuda") else f"{machine.cpu_model}, {_threads()} threads",
         source="measured here",
-        flops_per_s={dtype: probe.rate for dtype, probe in zip(dtypes, probes, strict=True)},
+        flops_per_s={dtype: probe.rate for dtype, probe in zip(dtypes, products, strict=True)},
         bandwidths=tuple(
             # A smaller working set is never slower: where it looks so, threads stood in each other's way.
             Bandwidth(working_set_bytes=size, bytes_per_s=max(probe.rate for probe in sums[place:]))
             for place, size in enumerate(_SETS_BYTES)
         ),
         ceilings={name: probe.rate for name, probe in kinds.items()},
-        call_s=1.0 / calls[0].rate,
-        product_call_s=1.0 / calls[1].rate,
+        call_s=1.0 / call.rate,
+        product_call_s=1.0 / product_call.rate,
         measured=True,
         steady=all(probe.steady for probe in everything),
     )
-
-
-def _nothing() -> None:
-    """What the processor has to be waited for."""
 
 
 def _threads() -> int:
     return torch.get_num_threads()
 
 
-class _Probe(abc.ABC):
+class _Probe:
     """Something to time: ``amount`` of it (bytes, operations, calls) in one run."""
 
-    def __init__(self, device: str, amount: float) -> None:
-        self.synchronize: Callable[[], object] = torch.cuda.synchronize if device.startswith("cuda") else _nothing
-        self.amount = amount
-        self.rounds_s: list[float] = []
+    def __init__(self, device: str, amount: float, run: Callable[[], object]) -> None:
+        self._on_gpu = device.startswith("cuda")
+        self._run = run
+        self._amount = amount
+        self._rounds_s: list[float] = []
         """The fastest run of each round."""
 
-    @abc.abstractmethod
-    def run(self) -> None: ...
-
     def try_for(self, seconds: float) -> None:
-        self.run()
+        self._run()
         spread_threads()
-        self.run()
-        self.synchronize()
+        self._timed_s()
         times: list[float] = []
         while len(times) < _LEAST_TRIES or sum(times) < seconds:
-            began = time.perf_counter()
-            self.run()
-            self.synchronize()
-            times.append(time.perf_counter() - began)
-        self.rounds_s.append(min(times))
+            times.append(self._timed_s())
+        self._rounds_s.append(min(times))
+
+    def _timed_s(self) -> float:
+        began = time.perf_counter()
+        self._run()
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
 
     @property
     def rate(self) -> float:
         """Amount per second, of the fastest run."""
-        return self.amount / min(self.rounds_s)
+        return self._amount / min(self._rounds_s)
 
     @property
     def steady(self) -> bool:
-        return statistics.median(self.rounds_s) < _STEADY_X * min(self.rounds_s)
+        return statistics.median(self._rounds_s) < _STEADY_X * min(self._rounds_s)
 
 
-class _Sum(_Probe):
-    def __init__(self, device: str, working_set_bytes: int) -> None:
-        elements = working_set_bytes // (3 * 4)
-        super().__init__(device, 3 * 4 * elements)
-        self.a, self.b, self.c = (torch.ones(elements, device=device) for _ in range(3))
-
-    def run(self) -> None:
-        torch.add(self.a, self.b, out=self.c)
+def _sum(device: str, working_set_bytes: int) -> _Probe:
+    elements = working_set_bytes // (3 * 4)
+    a, b, total = (torch.ones(elements, device=device) for _ in range(3))
+    return _Probe(device, 3 * 4 * elements, lambda: torch.add(a, b, out=total))
 
 
-class _Product(_Probe):
-    def __init__(self, device: str, dtype: torch.dtype) -> None:
-        size = _PRODUCT if device == "cpu" else 8 * _PRODUCT
-        super().__init__(device, 2.0 * size**3)
-        self.a, self.b, self.c = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(3))
-
-    def run(self) -> None:
-        torch.mm(self.a, self.b, out=self.c)
+def _product(device: str, dtype: torch.dtype) -> _Probe:
+    size = _PRODUCT if device == "cpu" else 8 * _PRODUCT
+    a, b, product = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(3))
+    return _Probe(device, 2.0 * size**3, lambda: torch.mm(a, b, out=product))
 
 
-class _Kind(_Probe):
-    """A function of one tensor of ones."""
-
-    def __init__(
-        self,
-        device: str,
-        amount: float,
-        elements: int,
-        function: Callable[[torch.Tensor], object],
-        *,
-        shape: Any = None,
-    ) -> None:
-        super().__init__(device, amount)
-        self.function = function
-        self.a = torch.ones(elements, device=device).reshape(shape or (elements,))
-
-    def run(self) -> None:
-        self.function(self.a)
-
-
-def _tiny_convolution(device: str) -> Callable[[torch.Tensor], object]:
-    weight = torch.ones(4, 4, 1, 1, device=device)
-    return lambda x: functional.conv2d(x, weight)
+def _of_ones(device: str, amount: float, shape: Sequence[int], function: Callable[[torch.Tensor], object]) -> _Probe:
+    ones = torch.ones(*shape, device=device)
+    return _Probe(device, amount, lambda: function(ones))
 
 
 def _kinds(device: str) -> dict[str, _Probe]:
     """One probe for each kind of ``costs.CEILINGS``, at sizes that layers have: 64 channels of 56 x 56."""
     channels, size = 64, 56
-    shape, elements = (1, channels, size, size), channels * size * size
+    picture, elements = (1, channels, size, size), channels * size * size
     ones, taps = torch.ones(channels, device=device), torch.ones(channels, 1, 5, 5, device=device)
-    tokens = (elements // 256, 256)
-    return {
-        "depthwise": _Kind(
-            device,
-            elements,
-            elements,
-            lambda x: functional.conv2d(x, taps, padding=2, groups=channels),
-            shape=shape,
-        ),
-        "special": _Kind(device, elements, elements, functional.gelu),
-        "norm": _Kind(device, elements, elements, lambda x: functional.layer_norm(x, (256,)), shape=tokens),
-        "batch norm": _Kind(
-            device, elements, elements, lambda x: functional.batch_norm(x, ones, ones, ones, ones), shape=shape
-        ),
-        "pool": _Kind(device, elements, elements, lambda x: functional.max_pool2d(x, 3, 2, 1), shape=shape),
+    probes: dict[str, tuple[Sequence[int], Callable[[torch.Tensor], object]]] = {
+        "depthwise": (picture, lambda x: functional.conv2d(x, taps, padding=2, groups=channels)),
+        "special": ((elements,), functional.gelu),
+        "norm": ((elements // 256, 256), lambda x: functional.layer_norm(x, (256,))),
+        "batch norm": (picture, lambda x: functional.batch_norm(x, ones, ones, ones, ones)),
+        "pool": (picture, lambda x: functional.max_pool2d(x, 3, 2, 1)),
     }
+    return {name: _of_ones(device, elements, shape, function) for name, (shape, function) in probes.items()}
 
 
 def _file(device: str, machine: Machine, dtypes: Sequence[str]) -> Path:

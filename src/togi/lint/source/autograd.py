@@ -1,4 +1,4 @@
-"""Decides where autograd records: blocks, decorators, switches and callers."""
+"""Decides where autograd records, by blocks, decorators, switches and callers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sets_grad(node: ast.AST, qualified: Callable[[ast.AST], str | None]) -> bool
 
 
 class Autograd:
-    """Where autograd records in one file, by structure: blocks, decorators, switches and callers."""
+    """The places of one file in which autograd records."""
 
     def __init__(self, tree: Tree, names: Names, callers: Callers) -> None:
         self._tree = tree

@@ -1,4 +1,4 @@
-"""Tells branches that run rarely: every so many steps, for debugging, at the first step, on the way to an exception."""
+"""Recognises branches that run rarely: every so many steps, for debugging, at the first step, before an exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells code that is written for several versions of a library: its old branch is right as it stands.
+"""Recognises code that is written for several versions of a library: its old branch is right as it stands.
 
 Such code chooses by a test (of a version, of a name, of a flag that was set by either), by catching an exception, or
 shows the choice itself: the other branch does the same thing in the new way.

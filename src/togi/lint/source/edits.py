@@ -156,7 +156,7 @@ def rename_module(source: Source, statement: ast.ImportFrom, module: str) -> Edi
 
 
 def _is_exported(source: Source, names: set[str]) -> bool:
-    """In a package's ``__init__.py``, or listed in ``__all__``."""
+    """Whether names stand in a package's ``__init__.py``, or in ``__all__``."""
     if PurePath(source.path).name == "__init__.py":
         return True
     listed = source.index.scopes[source.tree].bindings.get("__all__", [])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from typing import TypeVar
 
 from togi.lint.source.budget import TooManyStepsError
 from togi.lint.source.definitions import Callers, Classes
@@ -17,6 +18,7 @@ from togi.lint.source.names import BUILTINS, Names
 from togi.lint.source.tree import FUNCTIONS, Function, Scope, Tree
 from togi.lint.source.value import UNKNOWN, Kind, Value, join
 
+K = TypeVar("K")
 _DEPTH = 12
 """How many scopes may wait for each other. Chains of calls beyond this are left unknown."""
 _GIVEN_TENSORS = frozenset(
@@ -121,15 +123,11 @@ class Flow:
         return value if value.kind is not Kind.UNKNOWN else guessed(name)
 
     def bind(self, scope: Scope, name: str, value: Value) -> None:
-        key = (scope, name)
-        before = self.bound.get(key)
-        self.bound[key] = value if before is None else join(before, value)
+        _note(self.bound, (scope, name), value)
 
     def keep(self, owner: ast.ClassDef, name: str, value: Value) -> None:
         """Note that ``self.NAME`` of ``owner`` was given ``value``."""
-        key = (owner, name)
-        before = self.attributes.get(key)
-        self.attributes[key] = value if before is None else join(before, value)
+        _note(self.attributes, (owner, name), value)
 
     def attribute(self, owner: ast.ClassDef, name: str) -> Value:
         """``self.NAME`` in methods of ``owner``: a method, or the join of what is assigned to it anywhere."""
@@ -178,3 +176,8 @@ class Flow:
         if self.classes.is_autograd_function(owner):
             return True
         return self.classes.is_module(owner) and function.name in _GIVEN_TENSORS
+
+
+def _note(values: dict[K, Value], key: K, value: Value) -> None:
+    before = values.get(key)
+    values[key] = value if before is None else join(before, value)

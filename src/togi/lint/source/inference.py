@@ -127,7 +127,7 @@ def _moved_from(node: ast.expr) -> ast.expr:
 
 
 def _belongs_to_module(source: Source, function: Function | None) -> bool:
-    """In a method of a module or of a class with foreign bases, in a step that a trainer calls, or nested in one."""
+    """Whether it is a method of a module or of a class with foreign bases, a step of a trainer, or nested in one."""
     while function is not None:
         owner = source.index.class_of(function)
         name = getattr(function, "name", "")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from togi.lint.source.placement import cuda_names, mentions_cuda
 from togi.lint.source.references import uses
@@ -24,11 +24,12 @@ _CLOCKS = {
     "datetime.datetime.utcnow",
 }
 _Position = tuple[int, int]
+S = TypeVar("S", bound=ast.stmt)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """What runs between two readings in one scope, in the order of the source."""
+    """The code between two readings of a clock in one scope."""
 
     start: ast.Assign | ast.Expr
     """``start = time.time()``, or ``start.record()`` of a CUDA event."""
@@ -69,15 +70,8 @@ def event_intervals(source: Source) -> Iterator[Interval]:
 def _recorded(source: Source, event: ast.expr, scope: Scope, before: _Position) -> ast.Expr | None:
     """The last ``event.record()`` of a scope before a place."""
     name = ast.unparse(event)
-    recordings = (
-        node
-        for node in source.nodes(ast.Expr)
-        if called_method(node.value) == "record"
-        and ast.unparse(node.value.func.value) == name
-        and position(node) < before
-        and source.scope(node) is scope
-    )
-    return max(recordings, key=position, default=None)
+    calls = (node for node in source.nodes(ast.Expr) if called_method(node.value) == "record")
+    return _last(source, (node for node in calls if ast.unparse(node.value.func.value) == name), scope, before)
 
 
 def _readings(source: Source) -> dict[ast.Call, ast.Assign | None]:
@@ -104,14 +98,13 @@ def _latest(
     source: Source, readings: dict[ast.Call, ast.Assign | None], name: str, scope: Scope, *, before: _Position
 ) -> ast.Assign | None:
     """The last ``name = clock()`` in a scope before a place."""
-    earlier = (
-        statement
-        for statement in readings.values()
-        if statement is not None
-        and position(statement) < before
-        and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
-        and source.scope(statement) is scope
-    )
+    statements = filter(None, readings.values())
+    named = (s for s in statements if any(isinstance(target, ast.Name) and target.id == name for target in s.targets))
+    return _last(source, named, scope, before)
+
+
+def _last(source: Source, statements: Iterable[S], scope: Scope, before: _Position) -> S | None:
+    earlier = (s for s in statements if position(s) < before and source.scope(s) is scope)
     return max(earlier, key=position, default=None)
 
 

@@ -264,24 +264,11 @@ _LEAVES = {
     ast.Continue,
     ast.MatchSingleton,
 }
-_NOT_NODES = {
-    "ctx",
-    "op",
-    "ops",
-    "attr",
-    "arg",
-    "name",
-    "level",
-    "module",
-    "kind",
-    "type_comment",
-    "type_ignores",
-    "is_async",
-    "simple",
-    "conversion",
-    "rest",
-    "kwd_attrs",
-}  # fields that hold strings, numbers, or nodes without content (contexts, operators)
+_NOT_NODES = frozenset(
+    """ctx op ops attr arg name level module kind type_comment type_ignores is_async simple conversion rest
+    kwd_attrs""".split()
+)
+"""Fields that hold strings, numbers, or nodes without content (contexts, operators)."""
 
 
 def _first_child(node: ast.AST) -> ast.AST | None:

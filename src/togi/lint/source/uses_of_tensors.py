@@ -66,7 +66,7 @@ def meets_device(source: Source, node: ast.expr, depth: int = _DEPTH) -> bool:
 
 
 def _goes_on(source: Source, call: ast.Call, name: str, node: ast.expr, depth: int) -> bool:
-    """Through a method or a function of torch: what the tensor is computed with, and what becomes of the result."""
+    """Follows the tensor through a method or a function of torch: its operands there, and then the result."""
     if name in ("item", "tolist", "numpy", "size", "dim", "numel", "equal", "allclose"):
         return False
     if any(source.value(arg).on_device for arg in call.args if arg is not node):

@@ -11,7 +11,7 @@ from togi.core.backports import StrEnum
 
 
 class Kind(StrEnum):
-    """What an expression evaluates to, as far as rules care."""
+    """The kind of thing to which an expression evaluates, as far as rules care."""
 
     TENSOR = "tensor"
     MODULE = "module"
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What tells of a value: where it is seen, what that shows, and the value that it comes from."""
+    """The reason to believe in a value: where it is seen, what that shows, and the value that it comes from."""
 
     origin: ast.AST | None = None
     note: str = ""
@@ -149,7 +149,7 @@ UNSEEN_BATCHES = Value(Kind.LIST, element=Value(batch=True))
 
 @dataclass(frozen=True, slots=True)
 class Hot:
-    """Why a place runs often."""
+    """The reason why a place runs often."""
 
     reason: str
     """ "it runs in every step of the loop over loader (line 12)"."""

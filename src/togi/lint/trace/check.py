@@ -190,7 +190,7 @@ def confirmed(watched: Iterable[Event], reported: Iterable[Event]) -> tuple[Even
 
 
 def agreement(watched: Iterable[Event], reported: Iterable[Event]) -> str:
-    """How far both saw the same, in a sentence."""
+    """A sentence on how far both saw the same."""
     ours = {line_of(event) for event in watched if event.waits} - {None}
     theirs = {line_of(event) for event in reported} - {None}
     return (

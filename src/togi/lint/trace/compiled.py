@@ -62,7 +62,7 @@ def run(subject: Subject, module: Callable[..., Any], samples: Sequence[Inputs])
 
 @contextlib.contextmanager
 def fresh_dynamo() -> Iterator[None]:
-    """Without what was compiled or set before, and without its warnings: they are what is reported."""
+    """Forgets what was compiled or set before, and hides dynamo's warnings, since the findings say the same."""
     before = logging.root.manager.disable
     reset_dynamo()
     logging.disable(logging.WARNING)
@@ -130,5 +130,5 @@ def _guarded_line(metric: Any) -> Frame:
 
 
 def frame_of(summary: Any) -> Frame:
-    """Of a frame summary of the standard library's ``traceback``."""
+    """A frame from a summary of the standard library's ``traceback``."""
     return Frame(path=summary.filename, line=summary.lineno or 1, function=summary.name, code=summary.line or "")

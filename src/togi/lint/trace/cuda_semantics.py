@@ -94,7 +94,7 @@ def _by_mask(args: Args, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _put_by_mask(args: Args, kwargs: Mapping[str, Any]) -> bool:
-    """As above, unless one host value is written without accumulating, which is a masked fill."""
+    """Whether it waits as an indexing by a mask does: not where one host value is filled in without accumulating."""
     value = _argument(args, kwargs, 2, "values")
     fills = isinstance(value, Tensor) and value.numel() == 1 and not on_cuda(value)
     return _by_mask(args, kwargs) and (not fills or bool(_argument(args, kwargs, 3, "accumulate")))
@@ -109,11 +109,6 @@ def _open_range(args: Args, kwargs: Mapping[str, Any]) -> bool:
     """A histogram without a range looks for it: least and greatest value are read."""
     low, high = _argument(args, kwargs, 2, "min") or 0, _argument(args, kwargs, 3, "max") or 0
     return bool(low == high) and _cuda_argument(0, "self")(args, kwargs)
-
-
-def _matrix_exponential(args: Args, kwargs: Mapping[str, Any]) -> bool:
-    """The degree of the approximation is chosen by norms, read from one matrix up."""
-    return _cuda_argument(0, "self")(args, kwargs)
 
 
 _ALWAYS: Mapping[str, str] = {
@@ -145,7 +140,7 @@ _SOMETIMES: Mapping[str, tuple[str, Test]] = {
     "aten._unsafe_index_put": (SIZE, _put_by_mask),
     "aten.repeat_interleave.Tensor": (SIZE, _counted_repeats),
     "aten.histc": (READ, _open_range),
-    "aten.linalg_matrix_exp": (READ, _matrix_exponential),
+    "aten.linalg_matrix_exp": (READ, _cuda_argument(0, "self")),  # norms choose the degree of the approximation
     "aten.masked_fill.Tensor": (READ, _cuda_argument(2, "value")),
     "aten.masked_fill_.Tensor": (READ, _cuda_argument(2, "value")),
     "aten.index_fill.int_Tensor": (READ, _cuda_argument(3, "value")),

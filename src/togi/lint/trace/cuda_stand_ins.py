@@ -72,23 +72,10 @@ def patch_cuda(patches: Patches, recorder: Recorder) -> None:
 
 def _answers() -> dict[str, Any]:
     """Questions and settings."""
-    zero = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization")
-    ignored = (
-        "init",
-        "_lazy_init",
-        "set_device",
-        "set_stream",
-        "manual_seed",
-        "manual_seed_all",
-        "seed",
-        "seed_all",
-        "ipc_collect",
-        "reset_peak_memory_stats",
-        "reset_max_memory_allocated",
-        "set_sync_debug_mode",
-        "set_per_process_memory_fraction",
-        "_check_capability",
-    )
+    zero = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved utilization".split()
+    ignored = """init _lazy_init set_device set_stream manual_seed manual_seed_all seed seed_all ipc_collect
+    reset_peak_memory_stats reset_max_memory_allocated set_sync_debug_mode set_per_process_memory_fraction
+    _check_capability""".split()
     return {
         **dict.fromkeys(zero, lambda device=None: 0),
         **dict.fromkeys(ignored, _nothing),

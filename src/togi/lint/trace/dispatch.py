@@ -1,4 +1,4 @@
-"""The mode that sees every operator: in forward, in backward, in hooks, below TorchScript.
+"""The mode that watches every operator: in forward, in backward, in hooks, below TorchScript.
 
 It says where results lie (where their operands lie, or where they were asked for), and records what makes the host
 wait, what copies between devices, converts dtypes or memory layouts.
@@ -93,7 +93,7 @@ class OperatorWatch(DispatchObserver):
                 pin(leaf)
 
     def _computed(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
-        """What the CPU has no kernel for in this dtype, as CUDA may have, is computed in a wider one."""
+        """Computes in a wider dtype what the CPU has no kernel for in this one, as CUDA may have."""
         try:
             return func(*args, **options)
         except NotImplementedError as missing:

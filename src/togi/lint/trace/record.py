@@ -128,7 +128,7 @@ def _seen(event: Event) -> str:
 
 
 def _telling(stack: Sequence[Frame]) -> Sequence[Frame]:
-    """Not the calls through nn.Module's children in the same library: the first frames, and the user's own last."""
+    """The first frames, and the user's own last; not the calls through children in the same library."""
     own = [frame for frame in stack if origin(frame.path) is Origin.USER]
     return [*stack[:3], *[frame for frame in own[:2] if frame not in stack[:3]]]
 

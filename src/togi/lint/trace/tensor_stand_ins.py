@@ -111,7 +111,7 @@ def patch_moves(patches: Patches, recorder: Recorder) -> None:
     original_storage_to = torch.UntypedStorage.to
 
     def storage_to(self: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> Any:
-        """How ``torch.load`` follows ``map_location="cuda"``."""
+        """``torch.load`` calls it for ``map_location="cuda"``."""
         if torch.device(device).type != "cuda":
             return original_storage_to(self, device=device, non_blocking=non_blocking)
         with recorder.quiet():
@@ -154,7 +154,7 @@ def _elsewhere(tensor: Tensor, target: torch.device) -> bool:
 
 
 def patch_appearance(patches: Patches) -> None:
-    """What a tensor says of its device."""
+    """Replace the attributes and methods that tell a tensor's device."""
 
     def get_device(self: Tensor) -> int:
         index = device_of(self).index

@@ -56,7 +56,7 @@ class FunctionWatch(FunctionObserver):
         create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
-        """With the mode on, so that hooks and custom functions are seen; ``Tensor.backward`` itself does only this."""
+        """Does what ``Tensor.backward`` does, with the mode on, so that hooks and custom functions are seen."""
         with self:
             torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 

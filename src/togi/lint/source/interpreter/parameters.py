@@ -32,7 +32,7 @@ _PLURAL = frozenset("inputs targets features images labels preds predictions tok
 
 @dataclass(slots=True)
 class _Use:
-    """How a function uses a parameter."""
+    """The ways in which a function uses a parameter."""
 
     strong: ast.AST | None = None
     """As only a tensor is used; this node shows it."""
@@ -121,7 +121,7 @@ def _passed(flow: Flow, scope: Scope, name: str) -> Value:
 
 
 def _may_change_arguments(flow: Flow, scope: Scope, decorator: ast.expr) -> bool:
-    """Of a library other than PyTorch: it may compile the function, to which arguments are something else then."""
+    """Whether it is of another library than PyTorch: it may compile the function, which changes what arguments are."""
     func = decorator.func if isinstance(decorator, ast.Call) else decorator
     name = flow.names.qualified(func, scope.outer or scope)
     return name is not None and not is_of_python_or_torch(name)
@@ -178,7 +178,7 @@ def _note(flow: Flow, scope: Scope, use: _Use, load: ast.Name) -> None:
 
 
 def _is_plain_comparison(node: ast.Compare) -> bool:
-    """With a string or a truth value, or a test of membership: not what is done with tensors."""
+    """Whether it compares with a string or a truth value, or tests membership, which is not done with tensors."""
     operands = [node.left, *node.comparators]
     if any(isinstance(operand, ast.Constant) and isinstance(operand.value, str | bool) for operand in operands):
         return True

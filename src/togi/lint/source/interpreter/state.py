@@ -32,7 +32,7 @@ _CLASSES = {
 
 
 class State:
-    """What is known at one place of a scope while it is interpreted."""
+    """The knowledge at one place of a scope while it is interpreted."""
 
     def __init__(self, flow: Flow, scope: Scope, evaluators: Evaluators) -> None:
         self.flow = flow
@@ -146,7 +146,7 @@ def narrow(environment: Environment, test: ast.expr, truth: bool, qualified: Qua
 
 
 def key(node: ast.AST) -> str | None:
-    """Under which name the environment keeps ``node``: ``x``, ``self.x``."""
+    """The name under which the environment keeps ``node``: ``x``, ``self.x``."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):

@@ -102,7 +102,7 @@ def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | No
 
 
 def _made_on(state: State, node: ast.Call, tensors: list[Value]) -> str | None:
-    """Where the tensors are; the CPU, where PyTorch makes what it is given none for: of a file, of numbers alone."""
+    """The device of the tensors; the CPU for results that PyTorch makes there: from a file, from numbers alone."""
     name = state.qualified(node.func) or ""
     if name in torch_api.ON_CPU:
         return "cpu"
