@@ -17,8 +17,8 @@ FOLDER = Path(__file__).parent / "snippets"
 
 def snippets(rule: str, sort: str) -> list[str]:
     """The files of one sort (``valid``, ``invalid``) for the rule with this id."""
-    found = runpy.run_path(str(FOLDER / f"{rule.replace('-', '_')}.py"))
-    return [_file(snippet) for snippet in found[sort]]
+    snippets_of = runpy.run_path(str(FOLDER / f"{rule.replace('-', '_')}.py"))
+    return [_file(snippet) for snippet in snippets_of[sort]]
 
 
 def _file(snippet: str) -> str:

@@ -21,9 +21,9 @@ def tree(folder: Path, *names: str) -> Path:
 
 
 def names(folder: Path, *paths: Path, exclude: tuple[str, ...] = ()) -> list[str]:
-    found = discover(paths or (folder,), Overrides(exclude=exclude))
-    assert not found.problems
-    return [file.path.relative_to(folder).as_posix() for file in found.files]
+    discovery = discover(paths or (folder,), Overrides(exclude=exclude))
+    assert not discovery.problems
+    return [file.path.relative_to(folder).as_posix() for file in discovery.files]
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def test_symlink_loops_end_and_links_are_not_checked_twice(folder: Path) -> None
 def test_special_files_are_not_opened(folder: Path) -> None:
     os.mkfifo(folder / "pipe.py")
     assert names(folder) == []
-    found = discover([folder / "pipe.py", folder / "none.py"], Overrides())
-    assert [problem.path for problem in found.problems] == ["pipe.py", "none.py"]
+    discovery = discover([folder / "pipe.py", folder / "none.py"], Overrides())
+    assert [problem.path for problem in discovery.problems] == ["pipe.py", "none.py"]
 
 
 def test_hard_links_are_files_of_their_own(folder: Path) -> None:
@@ -113,10 +113,10 @@ def test_deep_trees(folder: Path) -> None:
 def test_unreadable_folders(folder: Path) -> None:
     tree(folder, "a/x.py", "b.py")
     (folder / "a").chmod(0)
-    found = discover([folder], Overrides())
+    discovery = discover([folder], Overrides())
     (folder / "a").chmod(0o755)
-    assert [file.shown for file in found.files] == ["b.py"]
-    assert "cannot be listed" in found.problems[0].message
+    assert [file.shown for file in discovery.files] == ["b.py"]
+    assert "cannot be listed" in discovery.problems[0].message
 
 
 def test_names_that_are_no_text(folder: Path) -> None:
@@ -138,6 +138,6 @@ def test_a_file_that_names_no_framework_is_checked_where_it_trains(sign: str, tm
 def test_rules_find_faults_in_a_file_that_names_no_framework(tmp_path: Path) -> None:
     loop = "for x, y in loader:\n    loss = model(x)\n    loss.backward()\n    optimizer.step()\n    total += loss\n"
     (tmp_path / "train.py").write_text(loop, encoding="utf-8")
-    found = check_paths([tmp_path], cache=False)
-    assert {finding.rule for finding in found} == {"missing-zero-grad", "loss-kept-with-graph"}
+    result = check_paths([tmp_path], cache=False)
+    assert {finding.rule for finding in result} == {"missing-zero-grad", "loss-kept-with-graph"}
     assert check_stdin(loop.encode(), "").findings

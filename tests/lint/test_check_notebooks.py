@@ -15,8 +15,8 @@ from togi.lint.notebooks import NotebookError, read_notebook, without_magics, wr
 
 
 def notebook(*cells: Any, **more: Any) -> str:
-    made = [cell if isinstance(cell, dict) else {"cell_type": "code", "source": cell} for cell in cells]
-    return json.dumps({"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5, **more}, indent=1)
+    documents = [cell if isinstance(cell, dict) else {"cell_type": "code", "source": cell} for cell in cells]
+    return json.dumps({"cells": documents, "metadata": {}, "nbformat": 4, "nbformat_minor": 5, **more}, indent=1)
 
 
 PROSE = {"cell_type": "markdown", "source": ["# Title\n", "import nothing("]}

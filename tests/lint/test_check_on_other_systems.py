@@ -66,7 +66,7 @@ import io, json, time
 from togi.lint import pool
 pool.check_bytes = lambda *_: time.sleep(50)
 pool.LONGEST_S = 1
-request = {"path": sys.argv[1], "shown": "f.py", "hot": [], "limit": 100}
+request = [sys.argv[1], "f.py", [], 100]
 pool.answer_requests([json.dumps(request)], io.BytesIO())
 """
     (tmp_path / "f.py").write_text("import torch\n", encoding="utf-8")

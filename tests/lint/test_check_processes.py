@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from togi.lint import pool
-from togi.lint.pool import Task, check_all, processes
+from togi.lint.pool import FileRequest, Task, check_all, processes
 
 GOOD = "import torch\ntorch.nn.init.xavier_uniform(w)\n"
 
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> list[Task]:
-    made = []
+    files = []
     for number in range(12):
         path = tmp_path / f"f{number}.py"
         path.write_text(GOOD if number % 2 else "import torch\nx = (\n", encoding="utf-8")
-        made.append(Task(str(path), path.name, path.read_bytes(), ("step",)))
-    return made
+        files.append(Task(FileRequest(str(path), path.name, ("step",)), path.read_bytes()))
+    return files
 
 
 @pytest.fixture(params=[True, False], ids=["forked", "started"])
@@ -57,8 +57,8 @@ def test_a_process_that_dies_costs_one_file(tasks: list[Task], monkeypatch: pyte
     # The worker takes a request without a path for a defect of its own, and dies of it.
     real = pool.json.dumps
 
-    def dumps(request: dict[str, object]) -> str:
-        return "{}" if request.get("shown") == "f3.py" else real(request)
+    def dumps(message: tuple[object, ...]) -> str:
+        return "[]" if "f3.py" in message else real(message)
 
     monkeypatch.setattr(pool.json, "dumps", dumps)
     answers = check_all(tasks)
@@ -69,7 +69,7 @@ def test_a_process_that_dies_costs_one_file(tasks: list[Task], monkeypatch: pyte
 
 @pytest.mark.usefixtures("two_processes")
 def test_a_file_that_went_away(tasks: list[Task]) -> None:
-    Path(tasks[1].path).unlink()
+    Path(tasks[1].request.path).unlink()
     assert "cannot be read" in check_all(tasks)[1].report.problems[0].message
 
 

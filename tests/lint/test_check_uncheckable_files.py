@@ -106,10 +106,10 @@ def test_a_file_that_goes_away_meanwhile(folder: Path, monkeypatch: pytest.Monke
     from togi.lint import check_paths as module
     from togi.lint.files import Discovery
 
-    def discover(*given: object) -> Discovery:
-        found = real(*given)  # type: ignore[arg-type]
+    def discover(*arguments: object) -> Discovery:
+        discovery = real(*arguments)  # type: ignore[arg-type]
         (folder / "good.py").unlink()
-        return found
+        return discovery
 
     real = module.discover
     monkeypatch.setattr(module, "discover", discover)

@@ -21,17 +21,17 @@ RUN = at("synchronization", column=7, count=16, evidence="Tensor.item, 16 times"
 
 
 def test_the_source_finding_stays_with_the_count_and_evidence_of_the_run() -> None:
-    (one,) = deduplicate(CheckResult(findings=(at("scalar-from-tensor", evidence="loss is a tensor"), RUN)))
-    assert (one.rule, one.remedy, one.count) == ("scalar-from-tensor", "scalar-from-tensor", 16)
-    assert one.evidence == "loss is a tensor\nsynchronization: Tensor.item, 16 times"
-    assert one.cost == RUN.cost
+    (finding,) = deduplicate(CheckResult(findings=(at("scalar-from-tensor", evidence="loss is a tensor"), RUN)))
+    assert (finding.rule, finding.remedy, finding.count) == ("scalar-from-tensor", "scalar-from-tensor", 16)
+    assert finding.evidence == "loss is a tensor\nsynchronization: Tensor.item, 16 times"
+    assert finding.cost == RUN.cost
 
 
 def test_two_trace_rules_go_into_one_finding() -> None:
     size = at("data-dependent-op", cost=Cost(text="no graph", measured=False))
-    (one,) = deduplicate(CheckResult(findings=(at("data-dependent-shape"), RUN, size)))
-    assert one.cost is not None
-    assert one.cost.text == "16; no graph"
+    (finding,) = deduplicate(CheckResult(findings=(at("data-dependent-shape"), RUN, size)))
+    assert finding.cost is not None
+    assert finding.cost.text == "16; no graph"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_comment_for_the_source_rule_also_silences_the_run() -> None:
     silenced = at("scalar-from-tensor", suppressed="ignore comment")
     result = deduplicate(CheckResult(findings=(RUN,), suppressed=(silenced,)))
     assert not result
-    assert [one.count for one in result.suppressed] == [16]
+    assert [finding.count for finding in result.suppressed] == [16]
 
 
 def test_one_file_by_two_paths_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_one_file_by_two_paths_is_one_file(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "a.py").touch()
     absolute = Place(path=os.fspath(tmp_path / "a.py"), line=4)
     result = deduplicate(CheckResult(findings=(at("copy-to-host"), RUN.model_copy(update={"place": absolute}))))
-    assert [one.rule for one in result] == ["copy-to-host"]
+    assert [finding.rule for finding in result] == ["copy-to-host"]
 
 
 def test_equal_notes_and_problems_are_told_once() -> None:

@@ -46,20 +46,21 @@ def test_nothing_found() -> None:
 
 def test_all_kinds_of_findings(folder: Path) -> None:
     run = valid(made_up_result(folder))
-    found = run["results"]
-    physical = found[0]["locations"][0]["physicalLocation"]
+    results = run["results"]
+    physical = results[0]["locations"][0]["physicalLocation"]
     assert physical["artifactLocation"] == {"uri": "src%2C%20a/tr%C3%A4in%3A1.py", "uriBaseId": "%SRCROOT%"}
     assert physical["region"] == {"startLine": 3, "startColumn": 11, "endLine": 3, "endColumn": 22}
-    assert found[0]["fixes"][0]["artifactChanges"][0]["replacements"][0]["insertedContent"] == {"text": "loss.detach()"}
-    assert found[2]["locations"][0]["logicalLocations"][0]["name"] == "cell 4, line 2"
-    assert "fixes" not in found[2]
-    assert found[3]["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "file:///else%20where/b.py"}
-    assert found[4]["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "layer1.0.conv"
-    assert found[5]["suppressions"][0]["kind"] == "inSource"
+    (change,) = results[0]["fixes"][0]["artifactChanges"]
+    assert change["replacements"][0]["insertedContent"] == {"text": "loss.detach()"}
+    assert results[2]["locations"][0]["logicalLocations"][0]["name"] == "cell 4, line 2"
+    assert "fixes" not in results[2]
+    assert results[3]["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "file:///else%20where/b.py"}
+    assert results[4]["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "layer1.0.conv"
+    assert results[5]["suppressions"][0]["kind"] == "inSource"
     assert not run["invocations"][0]["executionSuccessful"]
     assert len(run["invocations"][0]["toolExecutionNotifications"]) == 3
     rules = run["tool"]["driver"]["rules"]
-    assert [rules[result["ruleIndex"]]["id"] for result in found] == [result["ruleId"] for result in found]
+    assert [rules[result["ruleIndex"]]["id"] for result in results] == [result["ruleId"] for result in results]
 
 
 def test_every_rule_can_be_described(folder: Path) -> None:
@@ -85,8 +86,8 @@ def test_rules_say_how_to_read_more(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_names_that_are_no_text(folder: Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\ntorch.qr(x)\n", encoding="utf-8")
-    (found,) = valid(check_paths(["."], cache=False))["results"]
-    assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "caf%E9.py"
+    (result,) = valid(check_paths(["."], cache=False))["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "caf%E9.py"
 
 
 def test_names_that_are_no_text_are_kept_and_sent(folder: Path) -> None:

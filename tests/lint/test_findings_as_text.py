@@ -123,7 +123,7 @@ def test_statistics(result: CheckResult) -> None:
 def test_json_comes_back(result: CheckResult) -> None:
     document = json.loads(json.dumps(findings_json(result)))
     assert (document["kind"], document["exit_code"]) == ("findings", 2)
-    assert tuple(Finding.model_validate(one) for one in document["findings"]) == result.findings
+    assert tuple(Finding.model_validate(entry) for entry in document["findings"]) == result.findings
 
 
 def test_tables(result: CheckResult) -> None:
@@ -141,6 +141,6 @@ def test_tables(result: CheckResult) -> None:
 
 def test_summary_says_how_unsafe_fixes_are_applied() -> None:
     fix = Fix(title="t", edits=(), safe=False)
-    found = Finding(rule="unsafe-load", message="m", remedy="r", fix=fix)
-    text = plain(summary(CheckResult(findings=(found,), files=1, fixed=2)))
+    finding = Finding(rule="unsafe-load", message="m", remedy="r", fix=fix)
+    text = plain(summary(CheckResult(findings=(finding,), files=1, fixed=2)))
     assert text == "1 finding in 1 file; 2 fixed; 1 can be fixed with --fix --unsafe-fixes."

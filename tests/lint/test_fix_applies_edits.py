@@ -27,14 +27,14 @@ def test_inserted_lines_get_the_line_ends_of_the_file() -> None:
 
 
 def test_overlapping_fixes_take_turns() -> None:
-    one, other = fix(edit(1, 1, 4, "x")), fix(edit(1, 3, 6, "y"))
-    assert apply_fixes("abcdef", [other, one]) == ("xdef", 1)
+    first, second = fix(edit(1, 1, 4, "x")), fix(edit(1, 3, 6, "y"))
+    assert apply_fixes("abcdef", [second, first]) == ("xdef", 1)
     assert apply_fixes("abcdef", [fix(edit(1, 2, 2, "x")), fix(edit(1, 2, 2, "y"))])[1] == 1
 
 
 def test_a_fix_is_applied_whole_or_not_at_all() -> None:
-    both = fix(edit(1, 1, 2, "X"), edit(1, 5, 6, "Y"))
-    assert apply_fixes("abcdef", [fix(edit(1, 1, 3, "-")), both])[0] in ("XbcdYf", "-cdef")
+    pair = fix(edit(1, 1, 2, "X"), edit(1, 5, 6, "Y"))
+    assert apply_fixes("abcdef", [fix(edit(1, 1, 3, "-")), pair])[0] in ("XbcdYf", "-cdef")
     assert apply_fixes("abcdef", [fix(edit(1, 1, 2, "X"), edit(9, 1, 2, "Y"))]) == ("abcdef", 0)
     assert apply_fixes("abcdef", [fix(edit(1, 1, 4, "X"), edit(1, 2, 3, "Y"))]) == ("abcdef", 0)
     assert apply_fixes("abcdef", [fix()]) == ("abcdef", 0)

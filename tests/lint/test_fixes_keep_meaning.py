@@ -24,7 +24,7 @@ def findings(rule: str, text: str, path: str = "x.py") -> list[Finding]:
 
 
 def safe_fixes(rule: str, text: str, path: str = "x.py") -> list[Fix]:
-    return [one.fix for one in findings(rule, text, path) if one.fix is not None and one.fix.safe]
+    return [finding.fix for finding in findings(rule, text, path) if finding.fix is not None and finding.fix.safe]
 
 
 def fixed(rule: str, text: str) -> str:
@@ -139,11 +139,11 @@ VALUES = {
 @st.composite
 def calls_of_autocast(draw: st.DrawFn) -> str:
     """A call with some arguments by position and others by name, on one line or several, with and without a comma."""
-    given = [name for name in AUTOCAST if draw(st.booleans())]
-    positional = [name for at, name in enumerate(AUTOCAST) if given[: at + 1] == list(AUTOCAST[: at + 1])]
+    arguments = [name for name in AUTOCAST if draw(st.booleans())]
+    positional = [name for at, name in enumerate(AUTOCAST) if arguments[: at + 1] == list(AUTOCAST[: at + 1])]
     positional = positional[: draw(st.integers(0, len(positional)))]
     written = [draw(st.sampled_from(VALUES[name])) for name in positional]
-    written += [f"{name}={draw(st.sampled_from(VALUES[name]))}" for name in given if name not in positional]
+    written += [f"{name}={draw(st.sampled_from(VALUES[name]))}" for name in arguments if name not in positional]
     separator, end = draw(st.sampled_from([(", ", ""), (",\n    ", ",\n"), (",  # why\n    ", "\n")]))
     spelling = draw(st.sampled_from(["torch.cuda.amp.autocast", "amp.autocast", "cast"]))
     return f"{spelling}({separator.join(written)}{end if written else ''})"
@@ -159,7 +159,7 @@ def test_autocast_means_the_same_however_it_is_called(call: str) -> None:
     rewritten = apply_fixes(text, safe_fixes("deprecated-amp", text))[0]
     assert "torch.cuda.amp.autocast(" not in rewritten
     assert rewritten != text
-    before, after = (_made(one) for one in (text, rewritten))
+    before, after = (_made(source) for source in (text, rewritten))
     assert before == after
 
 
@@ -168,8 +168,8 @@ def _made(text: str) -> dict[str, object]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(compile(ast.parse(text), "x.py", "exec"), space)
-    made = space["made"]
-    return {name: getattr(made, name) for name in ("device", "fast_dtype", "_enabled", "_cache_enabled")}
+    context = space["made"]
+    return {name: getattr(context, name) for name in ("device", "fast_dtype", "_enabled", "_cache_enabled")}
 
 
 def _spelled(name: str) -> Iterator[str]:

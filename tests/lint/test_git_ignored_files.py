@@ -119,9 +119,9 @@ def test_patterns_drawn_by_chance(seed: int, repository: Path) -> None:
 
 def test_a_named_folder_is_checked_although_git_ignores_it(repository: Path) -> None:
     write(repository, {"": "a/\nx.py\n/b/**\n"})
-    found = {file.path.relative_to(repository).as_posix() for file in discover([repository / "a"], Overrides()).files}
-    assert {"a/y.py", "a/b/y.py"} <= found
-    assert not {name for name in found if name.endswith("/x.py")}, "other lines still apply"
+    paths = {file.path.relative_to(repository).as_posix() for file in discover([repository / "a"], Overrides()).files}
+    assert {"a/y.py", "a/b/y.py"} <= paths
+    assert not {name for name in paths if name.endswith("/x.py")}, "other lines still apply"
     assert [file.path.name for file in discover([repository / "b" / "x.py"], Overrides()).files] == ["x.py"]
 
 

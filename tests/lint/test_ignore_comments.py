@@ -18,8 +18,8 @@ CALL = "torch.nn.init.xavier_uniform(w)"
 def chosen(code: str, path: str = "a.py", **settings: object) -> Selected:
     report = check_text(f"import torch\n{code}\n", path)
     assert not report.problems
-    made = CheckSettings(select=(RULE,), folder=Path("/p"), **settings)  # type: ignore[arg-type]
-    return select(report, Path("/p") / path, path, made)
+    check_settings = CheckSettings(select=(RULE,), folder=Path("/p"), **settings)  # type: ignore[arg-type]
+    return select(report, Path("/p") / path, path, check_settings)
 
 
 @pytest.mark.parametrize("named", ["scalar-from-tensor", "synchronization"])
@@ -59,10 +59,10 @@ def test_a_comment_for_another_wait_silences_nothing() -> None:
     ],
 )
 def test_what_a_comment_silences(code: str) -> None:
-    found = chosen(code)
-    assert found.findings == []
-    assert [finding.suppressed for finding in found.suppressed] == ["ignore comment"]
-    assert not [note for note in found.notes if RULE in note.message]
+    selected = chosen(code)
+    assert selected.findings == []
+    assert [finding.suppressed for finding in selected.suppressed] == ["ignore comment"]
+    assert not [note for note in selected.notes if RULE in note.message]
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_rules_that_did_not_run_are_not_said_to_find_nothing() -> None:
 
 
 def test_per_file_ignores() -> None:
-    given = {"per_file_ignores": {"tests/*": (RULE,)}}
-    assert chosen(CALL, "tests/a.py", **given).suppressed[0].suppressed == "per-file-ignores"
-    assert chosen(CALL, "tests/deep/a.py", **given).findings == []
-    assert len(chosen(CALL, "src/a.py", **given).findings) == 1
+    options = {"per_file_ignores": {"tests/*": (RULE,)}}
+    assert chosen(CALL, "tests/a.py", **options).suppressed[0].suppressed == "per-file-ignores"
+    assert chosen(CALL, "tests/deep/a.py", **options).findings == []
+    assert len(chosen(CALL, "src/a.py", **options).findings) == 1
 
 
 def test_files_without_the_mark_are_not_tokenized() -> None:

@@ -35,7 +35,7 @@ def norms() -> nn.Module:
 
 def rules(module: nn.Module, sample: Any, **order: Any) -> set[str]:
     report = check_module(Subject(module, sample), ModuleRequest(**{"device": "A100", **order}))
-    return {found.rule for found in report.findings}
+    return {finding.rule for finding in report.findings}
 
 
 def notes(module: nn.Module, sample: Any, **order: Any) -> str:
@@ -46,7 +46,8 @@ def test_in_a_child(tmp_path: Path) -> None:
     (tmp_path / "folded_subject.py").write_text(SUBJECT, encoding="utf-8")
     ref = SubjectRef.here("locator", f"{tmp_path / 'folded_subject.py'}:subject")
     answer = EXAMINE(ref, ModuleRequest(device="A100"))
-    assert {one.rule for one in answer.findings} == {"bias-before-norm", "conv-batchnorm-unfolded", "training-mode"}
+    found = {finding.rule for finding in answer.findings}
+    assert found == {"bias-before-norm", "conv-batchnorm-unfolded", "training-mode"}
     (table,) = answer.tables
     assert all(len(row) == len(table.columns) for row in table.rows)
 
@@ -128,10 +129,10 @@ class Recursive(nn.Module):
 
 
 def test_shared_blocks_count_once() -> None:
-    (found,) = check_module(
+    (finding,) = check_module(
         Subject(Recursive().eval(), IMAGE), ModuleRequest(device="A100", rules=("conv-batchnorm-unfolded",))
     ).findings
-    assert found.count == 1
+    assert finding.count == 1
 
 
 @pytest.mark.parametrize(
@@ -195,12 +196,12 @@ def _finding(rule: str = "conv-batchnorm-unfolded") -> Finding:
 def test_padding_that_surely_does_not_help_is_not_reported() -> None:
     finding = _finding("channels-off-multiple")
 
-    def left(attempt: MeasuredFix) -> int:
+    def remaining(attempt: MeasuredFix) -> int:
         return len(list(with_measured_costs([finding], {"pad_channels": attempt})))
 
-    assert left(tried(0.8, 0.7, 0.9, "pad_channels")) == 0
-    assert left(tried(1.0, 0.7, 1.5, "pad_channels")) == 1
-    assert left(MeasuredFix(technique="pad_channels", why_not="there is no graph")) == 1
+    assert remaining(tried(0.8, 0.7, 0.9, "pad_channels")) == 0
+    assert remaining(tried(1.0, 0.7, 1.5, "pad_channels")) == 1
+    assert remaining(MeasuredFix(technique="pad_channels", why_not="there is no graph")) == 1
 
 
 class Branches(nn.Module):
@@ -223,10 +224,10 @@ def hasty_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_measuring_tries_the_technique() -> None:
     order = ModuleRequest(measure=True, measure_s=0.5, rules=("mergeable-branches",))
     answer = check_module(Subject(Branches().eval(), IMAGE), order)
-    (found,) = answer.findings
-    assert found.cost is not None
-    assert found.cost.measured
-    assert "merge_branches" in found.cost.text
+    (finding,) = answer.findings
+    assert finding.cost is not None
+    assert finding.cost.measured
+    assert "merge_branches" in finding.cost.text
     costs, attempts = answer.tables
     assert {row[0] for row in costs.rows} == {"large", "small", "(module)", "all"}
     assert attempts.rows[0][0] == "merge_branches"
@@ -259,9 +260,9 @@ def test_a_fix_that_is_not_faithful_is_not_measured(monkeypatch: pytest.MonkeyPa
     answer = check_module(Subject(Branches().eval(), IMAGE), request)
     _, attempts = answer.tables
     assert "times as far from the truth" in str(attempts.rows[0])
-    (found,) = answer.findings
-    assert found.cost is not None
-    assert not found.cost.measured
+    (finding,) = answer.findings
+    assert finding.cost is not None
+    assert not finding.cost.measured
 
 
 @pytest.mark.parametrize(
@@ -276,7 +277,7 @@ def test_a_module_gets_what_its_training_step_gives_it(step: Any) -> None:
     module = norms().eval()
     subject = Subject(module, (IMAGE, torch.tensor([1])), step=step)
     report = check_module(subject, ModuleRequest(device="A100", rules=("bias-before-norm",)))
-    assert [one.rule for one in report.findings] == ["bias-before-norm"]
+    assert [finding.rule for finding in report.findings] == ["bias-before-norm"]
     assert not module._forward_pre_hooks
 
 
@@ -285,7 +286,7 @@ def test_a_step_that_never_calls_its_module_leaves_the_samples_as_they_are() -> 
         return next(module.parameters()).sum()
 
     report = check_module(Subject(norms(), IMAGE, step=step), ModuleRequest(device="A100", rules=("bias-before-norm",)))
-    assert [one.rule for one in report.findings] == ["bias-before-norm"]
+    assert [finding.rule for finding in report.findings] == ["bias-before-norm"]
 
 
 def test_what_a_module_cannot_be_called_with_is_told_where_the_step_fails() -> None:

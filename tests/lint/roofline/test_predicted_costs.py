@@ -35,7 +35,7 @@ class Does(nn.Module):
 def works(function: Any, *parameters: torch.Tensor, x: torch.Tensor | None = None) -> list[Work]:
     module = Does(function, *parameters)
     calls = observe(module, Inputs((torch.ones(4, 8) if x is None else x,))).calls
-    return [one for one in map(work, calls) if one.bytes]
+    return [amount for amount in map(work, calls) if amount.bytes]
 
 
 ONES = torch.ones(8, 16)
@@ -56,10 +56,10 @@ ONES = torch.ones(8, 16)
 def test_work_of_an_operation(
     function: Any, parameters: Any, flops: int, activations: int, weights: int, written: int
 ) -> None:
-    one = works(function, *parameters)[-1]
-    assert one.weights == weights
-    assert one.written == written
-    assert flops is None or (one.flops, one.activations) == (flops, activations)
+    amount = works(function, *parameters)[-1]
+    assert amount.weights == weights
+    assert amount.written == written
+    assert flops is None or (amount.flops, amount.activations) == (flops, activations)
 
 
 def test_views_are_free() -> None:
@@ -67,15 +67,15 @@ def test_views_are_free() -> None:
 
 
 def test_in_place_fills_only_write() -> None:
-    one = works(lambda x: x.zero_())[-1]
-    assert (one.activations, one.written) == (0, 128)
+    amount = works(lambda x: x.zero_())[-1]
+    assert (amount.activations, amount.written) == (0, 128)
 
 
 def test_convolution_counts_multiplications_and_additions() -> None:
-    one = works(lambda x, w: F.conv2d(x, w, padding=1), torch.ones(8, 3, 3, 3), x=torch.ones(1, 3, 10, 10))[-1]
-    assert one.flops == 2 * 8 * 3 * 9 * 100
-    assert one.convolution
-    assert one.product
+    amount = works(lambda x, w: F.conv2d(x, w, padding=1), torch.ones(8, 3, 3, 3), x=torch.ones(1, 3, 10, 10))[-1]
+    assert amount.flops == 2 * 8 * 3 * 9 * 100
+    assert amount.convolution
+    assert amount.product
 
 
 def test_other_dtypes() -> None:
@@ -91,7 +91,7 @@ sizes = st.integers(min_value=0, max_value=10**13)
 @given(flops=sizes, activations=sizes, weights=sizes, more=sizes, name=st.sampled_from(list(_TABLE)))
 def test_more_work_never_takes_less_time(flops: int, activations: int, weights: int, more: int, name: str) -> None:
     def seconds(flops: int, activations: int) -> float:
-        one = Work(
+        amount = Work(
             flops=flops,
             activations=activations,
             weights=weights,
@@ -100,7 +100,7 @@ def test_more_work_never_takes_less_time(flops: int, activations: int, weights: 
             product=True,
             convolution=False,
         )
-        return predicted(one, gpu(name), model_weights=weights).seconds
+        return predicted(amount, gpu(name), model_weights=weights).seconds
 
     base = seconds(flops, activations)
     assert base >= 0
@@ -197,10 +197,10 @@ def test_measuring_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(this_machine, "_EACH_S", 0.001)
     monkeypatch.setattr(this_machine, "_ROUNDS", 1)
     monkeypatch.setattr(this_machine, "_SETS_BYTES", (2**16, 2**18))
-    found = this_machine.measure("cpu", machine(), ["float32"])
-    assert found.peak("float32") > 0
-    assert found.call_s > 0
-    assert found.bandwidth(2**16) >= found.bandwidth(2**18) * (1 - 1e-9) > 0  # interpolated: rounded
+    figures = this_machine.measure("cpu", machine(), ["float32"])
+    assert figures.peak("float32") > 0
+    assert figures.call_s > 0
+    assert figures.bandwidth(2**16) >= figures.bandwidth(2**18) * (1 - 1e-9) > 0  # interpolated: rounded
 
 
 def test_the_table_adds_up() -> None:
@@ -220,4 +220,4 @@ def test_the_benchmark_times_every_call(monkeypatch: pytest.MonkeyPatch) -> None
     benchmark = importlib.import_module("benchmarks.check_roofline")
     timed, seconds = benchmark.time_calls(nn.Linear(8, 8), Inputs((torch.ones(4, 8),)), 3)
     assert len(seconds) == len(timed.calls) > 0
-    assert all(each > 0 for each in seconds)
+    assert all(time_s > 0 for time_s in seconds)

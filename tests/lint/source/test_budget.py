@@ -14,11 +14,11 @@ CALL = "torch.nn.init.xavier_uniform(w)\n"
 
 def loops(levels: int) -> str:
     """What the innermost loop learns takes many turns to arrive, so that each loop is interpreted three times."""
-    known = "".join(f" a{n} = {n}\n" for n in range(40))
+    assignments = "".join(f" a{n} = {n}\n" for n in range(40))
     heads = "".join(f" {' ' * level}for x{level} in y:\n" for level in range(levels))
     moved = "".join(f" {' ' * levels}a{n} = a{n + 1}\n" for n in range(39))
     last = f" {' ' * levels}a39 = torch.ones(1)\n a0.item()\n"
-    return f"import torch\n{CALL}def f(x, y):\n{known}{heads}{moved}{last}"
+    return f"import torch\n{CALL}def f(x, y):\n{assignments}{heads}{moved}{last}"
 
 
 def test_it_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ ARGUMENTS = st.lists(
 
 @given(ARGUMENTS, st.sampled_from([", ", ",\n    ", ",  # c\n    "]), st.sampled_from(["", ",", "\n", ",\n"]))
 def test_the_call_stays_the_same_but_for_the_argument(arguments: list[str], separator: str, tail: str) -> None:
-    ordered = sorted((one for one in arguments if one[0] != "#"), key=lambda one: (one[:2] == "**", "=" in one))
+    ordered = sorted((arg for arg in arguments if arg[0] != "#"), key=lambda arg: (arg[:2] == "**", "=" in arg))
     text = f"f({separator.join(ordered)}{tail if ordered else ''})\n"
     try:
         before = ast.parse(text)

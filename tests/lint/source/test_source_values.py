@@ -253,10 +253,10 @@ VALUES = st.builds(
 
 
 @given(VALUES, VALUES)
-def test_joins_do_not_depend_on_the_order(one: Value, other: Value) -> None:
-    assert join(one, other) == join(other, one)
+def test_joins_do_not_depend_on_the_order(left: Value, right: Value) -> None:
+    assert join(left, right) == join(right, left)
 
 
 @given(VALUES)
-def test_joining_with_itself_changes_nothing(one: Value) -> None:
-    assert join(one, one) == one
+def test_joining_with_itself_changes_nothing(value: Value) -> None:
+    assert join(value, value) == value

@@ -20,13 +20,13 @@ def test_every_subtree_is_complete_and_in_order(path: Path) -> None:
     for node in ast.walk(module):
         if isinstance(node, LEFT_OUT):
             continue
-        expected = {one for one in ast.walk(node) if not isinstance(one, LEFT_OUT)}
-        found = tree.walk(node)
-        assert set(found) == expected
-        assert len(found) == len(expected)
-        assert found[-1] is node
+        expected = {child for child in ast.walk(node) if not isinstance(child, LEFT_OUT)}
+        subtree = tree.walk(node)
+        assert set(subtree) == expected
+        assert len(subtree) == len(expected)
+        assert subtree[-1] is node
         for kind in (ast.Name, ast.Call, ast.Attribute):
-            assert tree.walk(node, kind) == [one for one in found if type(one) is kind]
+            assert tree.walk(node, kind) == [child for child in subtree if type(child) is kind]
         assert len(tree.walk(node, ast.Name, ast.Call)) == len(tree.walk(node, ast.Name)) + len(
             tree.walk(node, ast.Call)
         )

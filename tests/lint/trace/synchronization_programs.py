@@ -64,12 +64,12 @@ def _of(path: Path) -> list[Program]:
     text = path.read_text(encoding="utf-8")
     module = _imported(path)
     marks = {number: m for number, line in enumerate(text.splitlines(), 1) if (m := _MARK.search(line))}
-    found = []
+    collected = []
     for node in ast.parse(text).body:
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
             continue
         lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        found.append(
+        collected.append(
             Program(
                 name=f"{path.stem}.{node.name}",
                 path=path,
@@ -80,7 +80,7 @@ def _of(path: Path) -> list[Program]:
                 unseen=frozenset(n for n, m in marks.items() if n in lines and _unseen(m)),
             )
         )
-    return found
+    return collected
 
 
 def _unseen(mark: re.Match[str]) -> bool:

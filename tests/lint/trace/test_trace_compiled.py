@@ -82,11 +82,11 @@ def test_a_step_gets_its_sample_as_the_factory_wrote_it_and_each_part_in_its_mod
             return self.frozen(self.trained(x))
 
     def step(module, sample):
-        seen.append((type(sample), module.trained.training, module.frozen.training))
+        sizes.append((type(sample), module.trained.training, module.frozen.training))
         return module(**sample).sum()
 
-    seen = []
+    sizes = []
     subject = togi.Subject(Net(), {"x": torch.ones(2, 3)}, step=step)
     for _, notes in (compile_events(subject), ((), trace_subject(subject).notes)):
         assert notes == ()
-    assert set(seen) == {(dict, True, False)}
+    assert set(sizes) == {(dict, True, False)}

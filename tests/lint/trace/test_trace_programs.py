@@ -35,8 +35,8 @@ def test_the_host_waits_at_the_marked_lines_and_nowhere_else(program: Program) -
     trace = traced(program)
     assert trace.mode == "simulated", trace.notes
     assert program.lines_of(event for event in trace.events if event.waits) == program.waits
-    seen = program.lines_of(event for event in trace.events if event.waits and event.seen_by_debug_mode)
-    assert seen == program.waits - program.unseen
+    reported = program.lines_of(event for event in trace.events if event.waits and event.seen_by_debug_mode)
+    assert reported == program.waits - program.unseen
 
 
 @pytest.mark.parametrize("program", PLAIN, ids=by_name)
@@ -57,8 +57,8 @@ def assert_same(left: object, right: object) -> None:
         torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
     elif isinstance(left, list | tuple):
         assert len(left) == len(right)
-        for one, other in zip(left, right, strict=True):
-            assert_same(one, other)
+        for left_item, right_item in zip(left, right, strict=True):
+            assert_same(left_item, right_item)
     elif not isinstance(left, str):
         assert left == right
 

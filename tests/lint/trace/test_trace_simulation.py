@@ -266,7 +266,7 @@ def test_warnings_of_the_debug_mode_become_events_at_their_lines(fake_mode):
 
 
 def test_the_debug_mode_is_put_back_after_a_failure_and_other_warnings_pass(fake_mode):
-    shown = warnings.showwarning
+    show_before = warnings.showwarning
 
     def fail():
         with debug_mode_events():
@@ -276,24 +276,24 @@ def test_the_debug_mode_is_put_back_after_a_failure_and_other_warnings_pass(fake
     with pytest.warns(UserWarning, match="something else"), pytest.raises(RuntimeError):
         fail()
     assert fake_mode.history[-1] == 0
-    assert warnings.showwarning is shown
+    assert warnings.showwarning is show_before
 
 
 def test_the_two_ways_of_watching_are_compared_by_line():
     watched = traced(lambda x: (x.sum().item(), x.tolist())).events
     assert {event.op for event in watched} == {"Tensor.item", "Tensor.tolist"}
-    told = confirmed(watched, watched[:1])
-    assert all(event.seen_by_debug_mode for event in told)
+    events = confirmed(watched, watched[:1])
+    assert all(event.seen_by_debug_mode for event in events)
     assert not any(event.seen_by_debug_mode for event in confirmed(watched, []))
     assert "at 1 lines, the watch at 1; 1 are the same" in agreement(watched, watched[:1])
 
 
 def test_a_kernel_that_only_the_gpu_has_in_this_dtype_is_computed_in_another():
     def counts(x):
-        found = torch.histc(x.int(), bins=4, min=0, max=3)
-        assert found.dtype == torch.int32
-        assert found.cpu().tolist() == [1, 2, 0, 1]
-        return found
+        counts = torch.histc(x.int(), bins=4, min=0, max=3)
+        assert counts.dtype == torch.int32
+        assert counts.cpu().tolist() == [1, 2, 0, 1]
+        return counts
 
     assert traced(counts, torch.tensor([0.0, 1.0, 1.0, 3.0])).mode == "simulated"
 
