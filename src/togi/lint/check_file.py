@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from togi.lint.finding import FileReport, Finding, Ignore, Note, Problem
-from togi.lint.notebooks import SUFFIX, Cell, Notebook, NotebookError, read_notebook
+from togi.lint.notebooks import SUFFIX, Notebook, NotebookError, read_notebook
 from togi.lint.rule import SourceRule, rules_of
 from togi.lint.selection import ignore_comments
 from togi.lint.source.budget import TooManyStepsError
@@ -40,7 +40,7 @@ def check_text(text: str, path: str, hot: Sequence[str] = ()) -> FileReport:
     except (ValueError, RecursionError, MemoryError) as error:
         message = f"is nested too deeply for Python's parser ({type(error).__name__}: {error}): exclude generated files"
         return FileReport(problems=(Problem(path=path, message=message),))
-    findings, problems = _run(source, source_rules())
+    findings, problems = _run(source)
     notes = () if source.is_whole else (Note(path=path, message=_NOT_WHOLE),)
     return FileReport(findings=findings, ignores=ignore_comments(text), problems=problems, notes=notes)
 
@@ -50,10 +50,10 @@ def source_rules() -> tuple[SourceRule, ...]:
     return tuple(rule for rule in rules_of("source").values() if isinstance(rule, SourceRule))
 
 
-def _run(source: Source, rules: Iterable[SourceRule]) -> tuple[tuple[Finding, ...], tuple[Problem, ...]]:
+def _run(source: Source) -> tuple[tuple[Finding, ...], tuple[Problem, ...]]:
     findings: list[Finding] = []
     problems: list[Problem] = []
-    for rule in rules:
+    for rule in source_rules():
         try:
             findings += rule.check(source)
         except TooManyStepsError:  # what it found till then is lost, and a note says that not all was found
@@ -74,7 +74,7 @@ def _innermost(error: BaseException) -> str:
 
 def _check_notebook(notebook: Notebook, path: str, hot: Sequence[str]) -> FileReport:
     report = check_text(notebook.text, path, hot)
-    broken = [_cell_problem(cell, path) for cell in notebook.cells if cell.error is not None]
+    broken = [_syntax_problem(cell.error, path, cell.number) for cell in notebook.cells if cell.error is not None]
     return FileReport(
         findings=tuple(notebook.placed(finding) for finding in report.findings),
         ignores=tuple(_placed_ignore(ignore, notebook) for ignore in report.ignores),
@@ -92,16 +92,11 @@ def _placed_ignore(ignore: Ignore, notebook: Notebook) -> Ignore:
     return ignore.model_copy(update={**lines, "cell": cell.number})
 
 
-def _cell_problem(cell: Cell, path: str) -> Problem:
-    assert cell.error is not None
-    return _syntax_problem(cell.error, path).model_copy(update={"cell": cell.number})
-
-
-def _syntax_problem(error: SyntaxError, path: str) -> Problem:
+def _syntax_problem(error: SyntaxError, path: str, cell: int | None = None) -> Problem:
     line = (error.text or "").strip()[:80]
     old = " (Python 2?)" if line.startswith(("print ", "exec ")) or "Missing parentheses" in (error.msg or "") else ""
     message = f"is not Python that this version can parse{old}: {error.msg}" + (f": {line}" if line else "")
-    return Problem(path=path, message=message, line=error.lineno)
+    return Problem(path=path, message=message, line=error.lineno, cell=cell)
 
 
 def at_path(report: FileReport, path: str) -> FileReport:

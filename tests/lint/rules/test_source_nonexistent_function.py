@@ -42,6 +42,12 @@ def test_the_table_holds_every_public_name(module: str) -> None:
     assert public <= torch_names().modules[module]
 
 
+@pytest.mark.skipif(not SAME_VERSION, reason="the table is of another version of torch than the installed one")
+def test_the_table_holds_every_method_of_a_tensor() -> None:
+    public = {name for name in dir(torch.Tensor) if name[0] != "_" and callable(getattr(torch.Tensor, name))}
+    assert {name.rstrip("_") for name in public} == torch_names().tensor_methods
+
+
 @pytest.mark.parametrize("name", ["benchmark", "deterministic", "enabled", "allow_tf32", "flags"])
 def test_settings_of_modules_with_a_class_of_their_own_are_known(name: str) -> None:
     assert name in torch_names().modules["torch.backends.cudnn"]

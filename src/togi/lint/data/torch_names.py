@@ -1,4 +1,4 @@
-"""The public names of PyTorch's modules, as a table that is read without torch.
+"""The public names of PyTorch's modules and the methods of its tensors, as a table that is read without torch.
 
 ``torch_names.json`` is made from the installed torch::
 
@@ -42,6 +42,8 @@ class Names:
 
     version: str
     modules: Mapping[str, frozenset[str]]
+    tensor_methods: frozenset[str]
+    """Of ``torch.Tensor``, without the underscore of those that work in place."""
 
 
 @functools.cache
@@ -49,7 +51,8 @@ def torch_names() -> Names:
     """The table that ships with togi."""
     text = resources.files(__package__ or "").joinpath("torch_names.json").read_text(encoding="utf-8")
     table = json.loads(text)
-    return Names(table["version"], {module: frozenset(names.split()) for module, names in table["modules"].items()})
+    modules = {module: frozenset(names.split()) for module, names in table["modules"].items()}
+    return Names(table["version"], modules, frozenset(table["tensor_methods"].split()))
 
 
 @functools.cache
@@ -76,7 +79,9 @@ def names_of_installed() -> Names:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         modules = dict(_walk("torch"))
-    return Names(torch.__version__.partition("+")[0], modules)
+    tensor = torch.Tensor
+    methods = {name.rstrip("_") for name in dir(tensor) if name[0] != "_" and callable(getattr(tensor, name))}
+    return Names(torch.__version__.partition("+")[0], modules, frozenset(methods))
 
 
 def _walk(name: str) -> Iterator[tuple[str, frozenset[str]]]:
@@ -104,7 +109,8 @@ def _public(module: ModuleType) -> Iterator[str]:
 
 def _as_json(names: Names) -> str:
     modules = {module: " ".join(sorted(public)) for module, public in sorted(names.modules.items())}
-    return json.dumps({"version": names.version, "modules": modules}, indent=0)
+    methods = " ".join(sorted(names.tensor_methods))
+    return json.dumps({"version": names.version, "tensor_methods": methods, "modules": modules}, indent=0)
 
 
 if __name__ == "__main__":

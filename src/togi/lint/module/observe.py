@@ -40,7 +40,7 @@ def observe(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
     Never raises for what the module does under watch: ``error`` then says why there are no calls.
     """
     tracker, again = (ModuleTracker(module, name_outsiders=False) for _ in range(2))
-    watched, functions = _Operations(tracker, _constants(module)), _Functions(again)
+    watched, functions = _Operations(tracker, [*module.parameters(), *module.buffers()]), _Functions(again)
     try:
         output = _run(module, sample, watched, tracker, seed)
         _run(module, sample, functions, again, seed)
@@ -60,10 +60,6 @@ def _run(module: nn.Module, sample: Inputs, mode: Any, tracker: ModuleTracker, s
     seed_all(seed)
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), tracker.following(), mode:
         return module(*inputs.args, **inputs.kwargs)
-
-
-def _constants(module: nn.Module) -> list[Tensor]:
-    return [*module.parameters(), *module.buffers()]
 
 
 class _Operations(DispatchObserver):

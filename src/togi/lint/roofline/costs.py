@@ -6,6 +6,7 @@ free. That is what "memory access cost" counts (N. Ma et al., "ShuffleNet V2", 2
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -215,10 +216,10 @@ def cost_table(costs: Costs, kinds: Mapping[str, str], *, most_rows: int = 20) -
         kinds: class of each layer by its name.
         most_rows: layers listed.
     """
-    layers: dict[str, list[Call]] = {}
+    layers: defaultdict[str, list[Call]] = defaultdict(list)
     for call in costs.calls:
         if not call.view:
-            layers.setdefault(call.layer, []).append(call)
+            layers[call.layer].append(call)
     ordered = sorted(layers, key=lambda name: -costs.seconds_of(layers[name]))
     rows = [_row(name or "(module)", kinds.get(name, ""), layers[name], costs) for name in ordered[:most_rows]]
     unlisted = [call for name in ordered[most_rows:] for call in layers[name]]
@@ -249,11 +250,10 @@ def _row(name: str, kind: str, calls: Sequence[Call], costs: Costs) -> tuple[Sca
 
 def _bound(calls: Sequence[Call], costs: Costs) -> str:
     """The bound of the calls that take the most time of these."""
-    by_bound: dict[str, float] = {}
-    for call in calls:
-        prediction = costs.predictions[call.index]
-        by_bound[prediction.bound] = by_bound.get(prediction.bound, 0.0) + prediction.seconds
-    return max(by_bound, key=lambda bound: by_bound[bound], default="-")
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for prediction in (costs.predictions[call.index] for call in calls):
+        seconds[prediction.bound] += prediction.seconds
+    return max(seconds, key=lambda bound: seconds[bound], default="-")
 
 
 def _number(value: float) -> float:

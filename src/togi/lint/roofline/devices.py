@@ -87,7 +87,8 @@ _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-a
 _BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 _VOLTA = "https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf"
 
-# name: (GB/s, {dtype: TFLOP/s, dense}, source). "half" stands for float16 and bfloat16.
+_DTYPES_OF = {"half": ("float16", "bfloat16")}
+# name: (GB/s, {dtype: TFLOP/s, dense}, source)
 _TABLE: dict[str, tuple[float, dict[str, float], str]] = {
     "B200": (
         8000,
@@ -142,7 +143,7 @@ def gpu(name: str) -> Figures:
     return Figures(
         name=matches[0],
         source=source,
-        flops_per_s={dtype: rate * 1e12 for dtype, rate in _by_dtype(rates)},
+        flops_per_s={dtype: rate * 1e12 for kind, rate in rates.items() for dtype in _DTYPES_OF.get(kind, (kind,))},
         bandwidths=(Bandwidth(working_set_bytes=1, bytes_per_s=bandwidth * 1e9),),
     )
 
@@ -153,10 +154,3 @@ def _words(name: str) -> set[str]:
 
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
-
-
-def _by_dtype(rates: dict[str, float]) -> list[tuple[str, float]]:
-    expanded: list[tuple[str, float]] = []
-    for kind, rate in rates.items():
-        expanded += [(dtype, rate) for dtype in (("float16", "bfloat16") if kind == "half" else (kind,))]
-    return expanded

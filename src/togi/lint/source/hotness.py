@@ -14,11 +14,9 @@ from collections.abc import Iterator, Sequence
 
 from togi.lint.source.budget import INTERPRETED
 from togi.lint.source.cold_branches import RareBranches, fills_cache, returns_cached, runs_few_times
-from togi.lint.source.definitions import Callers, Classes
 from togi.lint.source.flow import Flow
-from togi.lint.source.names import Names
 from togi.lint.source.syntax import last_name, position
-from togi.lint.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, Tree, block_of, repeats
+from togi.lint.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, block_of, repeats
 from togi.lint.source.value import Hot, Kind, excerpt, gives_batches
 
 STEPS = frozenset(
@@ -50,21 +48,10 @@ _RARE: _Way = ([], None, True)
 class Hotness:
     """Hot places of one file."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        names: Names,
-        classes: Classes,
-        callers: Callers,
-        flow: Flow,
-        configured: frozenset[str],
-        path: str,
-    ) -> None:
-        self._tree = tree
-        self._names = names
-        self._classes = classes
-        self._callers = callers
+    def __init__(self, flow: Flow, configured: frozenset[str], path: str) -> None:
         self._flow = flow
+        self._tree = flow.tree
+        self._classes = flow.classes
         self._configured = configured
         self._prepares_data = bool(_PREPARATION.search(path))
         self._functions: dict[ast.AST, str | None] = {}
@@ -162,7 +149,7 @@ class Hotness:
         for loop in self._tree.loops(at):
             if isinstance(loop, ast.For | ast.AsyncFor):
                 counters |= _counters(loop)
-        branches = RareBranches(self._tree, lambda node: self._names.qualified(node, scope), frozenset(counters))
+        branches = RareBranches(self._tree, lambda node: self._flow.names.qualified(node, scope), frozenset(counters))
         return branches.of(test)
 
     def _passed_over(self, block: Sequence[ast.stmt], child: ast.stmt) -> bool:
@@ -242,7 +229,7 @@ class Hotness:
         return hot.reason if hot is not None else None
 
     def _through_calls(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
-        for call in self._callers.sites(function):
+        for call in self._flow.callers.sites(function):
             hot = self.hot(call)
             if hot is not None:
                 return f"{function.name} is called in line {call.lineno}, and {hot.reason}"

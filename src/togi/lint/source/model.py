@@ -93,7 +93,7 @@ class Source:
 
     @cached_property
     def hotness(self) -> Hotness:
-        return Hotness(self.index, self.names, self.classes, self.callers, self.flow, self.hot_functions, self.path)
+        return Hotness(self.flow, self.hot_functions, self.path)
 
     @cached_property
     def autograd(self) -> Autograd:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import replace
 
+from togi.lint.data.torch_names import torch_names
 from togi.lint.source import torch_api
 from togi.lint.source.hints import guessed
 from togi.lint.source.interpreter.state import State
@@ -157,7 +158,7 @@ def tensor_method(state: State, base: Value, name: str, node: ast.Call, values: 
         evidence = Evidence(node, base.evidence.note, base)
         return replace(base, graph=False if name == "sample" else base.graph, call=None, evidence=evidence)
     in_container = name in _OF_CONTAINERS and not base.certain
-    if name.rstrip("_") not in torch_api.TENSOR_METHODS and not in_container:
+    if name.rstrip("_") not in torch_names().tensor_methods and not in_container:
         return UNKNOWN
     if name in torch_api.NONE_METHODS:
         return NONE
