@@ -40,8 +40,8 @@ def _removed(name: str, successor: str, instead: str) -> Deprecated:
     return Deprecated(name, successor, instead, removed=True)
 
 
-_INITIALISERS = """uniform normal constant eye dirac xavier_uniform xavier_normal kaiming_uniform kaiming_normal orthogonal
-    sparse""".split()
+_INITIALISERS = """uniform normal constant eye dirac xavier_uniform xavier_normal kaiming_uniform kaiming_normal
+    orthogonal sparse""".split()
 _TRANSFORMS = ("vmap", "grad", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "functionalize")
 
 _LINEAR_ALGEBRA = (

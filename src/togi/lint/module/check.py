@@ -104,7 +104,7 @@ def inspect_module(subject: Subject, *, target: str, dtype: str | None, seed: in
     device = torch.device(target).type if target.partition(":")[0] in ("cpu", "cuda") else "cpu"
     named = None if target.partition(":")[0] in ("cpu", "cuda") else gpu(target)
     parts = subject.module.named_modules() if subject.step is None else ()  # what has a training step is to train
-    training = {name: class_name(part) for name, part in parts if _trains(part)}
+    training = {name: class_name(part) for name, part in parts if part.training and not is_exported(part)}
     ready = prepare(subject, device=target if named is None else device)
     here = machine(device)
     before = _buffer_versions(ready.module)
@@ -127,10 +127,6 @@ def inspect_module(subject: Subject, *, target: str, dtype: str | None, seed: in
         capture=captured,
         notes=ready.notes,
     )
-
-
-def _trains(part: nn.Module) -> bool:
-    return part.training and not is_exported(part)
 
 
 def _dtypes(module: nn.Module) -> list[str]:

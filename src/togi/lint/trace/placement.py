@@ -58,11 +58,8 @@ def place_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 def is_pinned(tensor: Tensor) -> bool:
     with without_torch_function():
-        return bool(getattr(_bearer(tensor), _PINNED, False)) or _really_pinned(tensor)
-
-
-def _really_pinned(tensor: Tensor) -> bool:
-    return real_cuda_devices() > 0 and bool(TensorBase.is_pinned(tensor))
+        marked = bool(getattr(_bearer(tensor), _PINNED, False))
+        return marked or (real_cuda_devices() > 0 and bool(TensorBase.is_pinned(tensor)))
 
 
 def pin(tensor: Tensor) -> Tensor:

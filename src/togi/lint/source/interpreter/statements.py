@@ -220,15 +220,12 @@ def _assert(state: State, node: ast.Assert) -> None:
 
 def _assign(state: State, node: ast.Assign) -> None:
     value = state.evaluate(node.value)
+    maker = state.qualified(node.value.func) if isinstance(node.value, ast.Call) else None
     for target in node.targets:
-        if value == UNKNOWN and isinstance(node.value, ast.Call) and not _is_foreign(state, node.value.func):
+        if value == UNKNOWN and isinstance(node.value, ast.Call) and not (maker or "").startswith(_FOREIGN):
             _assign_by_name(state, target, node.value)
         else:
             state.assign(target, value)
-
-
-def _is_foreign(state: State, func: ast.expr) -> bool:
-    return (state.qualified(func) or "").startswith(_FOREIGN)
 
 
 def _assign_by_name(state: State, target: ast.expr, unknown: ast.Call) -> None:

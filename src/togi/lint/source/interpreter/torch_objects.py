@@ -158,6 +158,7 @@ def tensor_method(state: State, base: Value, name: str, node: ast.Call, values: 
         evidence = Evidence(node, base.evidence.note, base)
         return replace(base, graph=False if name == "sample" else base.graph, call=None, evidence=evidence)
     in_container = name in _OF_CONTAINERS and not base.certain
+    # A method that tensors do not have tells that something is not a tensor, whatever its annotation says.
     if name.rstrip("_") not in torch_names().tensor_methods and not in_container:
         return UNKNOWN
     if name in torch_api.NONE_METHODS:
