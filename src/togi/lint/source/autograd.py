@@ -64,7 +64,7 @@ class Autograd:
                     if state is not None:
                         return state
         if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef) and isinstance(child, ast.stmt):
-            states = map(self._sets, above.decorator_list)
+            states = list(map(self._sets, above.decorator_list))
             state = next((state for state in states if state is not None), None)
             return state if state is not None else self._undecidable(above, above.decorator_list)
         return None
