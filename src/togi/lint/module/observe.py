@@ -8,6 +8,7 @@ fast paths of ``nn.MultiheadAttention`` off, and would change what the first pas
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -173,10 +174,8 @@ def _elements(tensor: Tensor) -> int:
     """Elements that lie in memory. Sparse and other tensors without strides: what their shape says."""
     if tensor.layout is not torch.strided:
         return tensor.numel()
-    count = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= int(size) if stride or not size else 1
-    return count
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(int(size) if stride or not size else 1 for size, stride in sizes)
 
 
 def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int | None:

@@ -67,7 +67,7 @@ def named(name: str) -> Value:
     """What the imported ``name`` is."""
     package, _, last = name.rpartition(".")
     if package == "torch" and last in torch_api.DTYPES:
-        return Value(Kind.DTYPE, dtype=torch_api.DTYPE_NAMES.get(last, last))
+        return Value(Kind.DTYPE, dtype=torch_api.CASTS.get(last, last))
     if package == "numpy" and last in ("pi", "e", "inf", "nan", "newaxis", "euler_gamma"):
         return NUMBER if last != "newaxis" else NONE
     if package == "math" and last in ("pi", "e", "inf", "nan", "tau"):

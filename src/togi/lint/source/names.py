@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
+from collections.abc import Sequence
 
 from togi.lint.source.tree import Scope, Tree
 
@@ -74,8 +75,8 @@ class Names:
         if key not in self._known:
             holder = self._holder(name, scope)
             if holder is not None and (holder, name) not in self._imports:
-                self._imports[holder, name] = self._import(name, holder)
-            self._known[key] = holder, self._imports[holder, name] if holder else None
+                self._imports[holder, name] = self._import(holder.bindings[name])
+            self._known[key] = holder, self._imports[holder, name] if holder is not None else None
         return self._known[key]
 
     def _holder(self, name: str, scope: Scope) -> Scope | None:
@@ -87,8 +88,7 @@ class Names:
             outer = outer.outer
         return None
 
-    def _import(self, name: str, holder: Scope) -> str | None:
-        bindings = holder.bindings[name]
+    def _import(self, bindings: Sequence[ast.AST]) -> str | None:
         aliases = [node for node in bindings if isinstance(node, ast.alias)]
         if not aliases:
             return None

@@ -46,8 +46,8 @@ TORCH_ONLY = frozenset(
 )
 """Attributes that tell that something is a tensor: neither NumPy's arrays nor Python's containers have them."""
 NOT_TELLING = frozenset(
-    """cuda half train type new scatter gather split size copy_ device storage expand register_hook softmax permute_
-    normal_ requires_grad to cpu sigmoid tanh relu gelu narrow fill_""".split()
+    """cuda half type new scatter gather size copy_ device storage expand register_hook softmax normal_ requires_grad
+    sigmoid tanh relu gelu narrow fill_""".split()
 )
 """Names of ``TORCH_ONLY`` that models, other libraries or users' classes have as methods too."""
 ARRAY_LIKE = frozenset(
@@ -130,14 +130,6 @@ DTYPES = frozenset(
     """float32 float64 float16 bfloat16 float double half int8 int16 int32 int64 int long short uint8 bool complex64
     complex128 cfloat cdouble float8_e4m3fn float8_e5m2""".split()
 )
-DTYPE_NAMES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "int": "int32",
-    "long": "int64",
-    "short": "int16",
-}
 TENSOR_CLASSES = {
     "torch.Tensor": None,
     "torch.FloatTensor": "float32",

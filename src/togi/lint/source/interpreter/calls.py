@@ -9,14 +9,13 @@ from dataclasses import replace
 from togi.lint.source import torch_api
 from togi.lint.source.hints import PASSING_ON, guessed
 from togi.lint.source.interpreter.expressions import attribute_of
+from togi.lint.source.interpreter.modules import module_call, module_method
 from togi.lint.source.interpreter.state import State, key
-from togi.lint.source.interpreter.torch_objects import (
+from togi.lint.source.interpreter.tensors import (
     OF_DISTRIBUTIONS,
     common_device,
     given_device,
     given_dtype,
-    module_call,
-    module_method,
     pair,
     tensor,
     tensor_method,

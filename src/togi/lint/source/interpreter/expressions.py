@@ -9,13 +9,9 @@ from dataclasses import replace
 
 from togi.lint.source import torch_api
 from togi.lint.source.hints import guessed, named
+from togi.lint.source.interpreter.modules import module_attribute
 from togi.lint.source.interpreter.state import Evaluators, State, key, narrow
-from togi.lint.source.interpreter.torch_objects import (
-    module_attribute,
-    tensor_attribute,
-    tensor_comparison,
-    tensor_operation,
-)
+from togi.lint.source.interpreter.tensors import tensor_attribute, tensor_comparison, tensor_operation
 from togi.lint.source.tree import FUNCTIONS
 from togi.lint.source.value import (
     ARRAY,
@@ -37,13 +33,7 @@ from togi.lint.source.value import (
 
 def read(state: State, target: ast.expr) -> Value:
     """The value of an assignment's target before the assignment."""
-    if isinstance(target, ast.Name):
-        return _name(state, target)
-    if isinstance(target, ast.Attribute):
-        return _attribute(state, target)
-    if isinstance(target, ast.Subscript):
-        return _subscript(state, target)
-    return UNKNOWN
+    return EVALUATORS[type(target)](state, target) if type(target) in EVALUATORS else UNKNOWN
 
 
 # Names and attributes
@@ -157,16 +147,14 @@ def _slice(state: State, node: ast.Slice) -> Value:
 
 
 def _binary(state: State, node: ast.BinOp) -> Value:
-    return operation(state, node, state.evaluate(node.left), state.evaluate(node.right), (node.left, node.right))
+    return operation(state, node, state.evaluate(node.left), state.evaluate(node.right))
 
 
-def operation(
-    state: State, node: ast.BinOp | ast.AugAssign, left: Value, right: Value, operands: tuple[ast.expr, ast.expr]
-) -> Value:
-    """What ``operands``, whose values are ``left`` and ``right``, come to."""
+def operation(state: State, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
+    """The result of ``node``, whose operands have the values ``left`` and ``right``."""
     kinds = {left.kind, right.kind}
     if Kind.TENSOR in kinds:
-        return tensor_operation(state, node, left, right, operands)
+        return tensor_operation(state, node, left, right)
     if left.kind is Kind.STRING:
         return STRING if isinstance(node.op, ast.Mod | ast.Add | ast.Mult) else UNKNOWN
     if Kind.NDARRAY in kinds:
@@ -261,10 +249,6 @@ def _dict(state: State, node: ast.Dict) -> Value:
     return Value(Kind.DICT, element=join_all(values) if values else None)
 
 
-def _starred(state: State, node: ast.Starred) -> Value:
-    return iterate(state.evaluate(node.value))
-
-
 def _comprehension(state: State, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
     return list_of(_in_comprehension(state, node.generators, lambda: state.evaluate(node.elt)))
 
@@ -305,14 +289,6 @@ def _formatted(state: State, node: ast.JoinedStr) -> Value:
     return STRING
 
 
-def _lambda(_: State, node: ast.Lambda) -> Value:
-    return Value(Kind.FUNCTION, definition=node)
-
-
-def _await(state: State, node: ast.Await) -> Value:
-    return state.evaluate(node.value)
-
-
 def _yield(state: State, node: ast.Yield | ast.YieldFrom) -> Value:
     if node.value is not None:
         value = state.evaluate(node.value)
@@ -335,15 +311,15 @@ EVALUATORS: Evaluators = {
     ast.List: _list,
     ast.Set: _list,
     ast.Dict: _dict,
-    ast.Starred: _starred,
+    ast.Starred: lambda state, node: iterate(state.evaluate(node.value)),
     ast.ListComp: _comprehension,
     ast.SetComp: _comprehension,
     ast.GeneratorExp: _comprehension,
     ast.DictComp: _dict_comprehension,
     ast.NamedExpr: _named_expression,
     ast.JoinedStr: _formatted,
-    ast.Lambda: _lambda,
-    ast.Await: _await,
+    ast.Lambda: lambda _, node: Value(Kind.FUNCTION, definition=node),
+    ast.Await: lambda state, node: state.evaluate(node.value),
     ast.Yield: _yield,
     ast.YieldFrom: _yield,
 }

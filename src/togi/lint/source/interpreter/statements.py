@@ -257,7 +257,7 @@ def _annotated_assign(state: State, node: ast.AnnAssign) -> None:
 def _augmented_assign(state: State, node: ast.AugAssign) -> None:
     before = read(state, node.target)
     state.values[node.target] = before
-    after = operation(state, node, before, state.evaluate(node.value), (node.target, node.value))
+    after = operation(state, node, before, state.evaluate(node.value))
     state.assign(node.target, after)
 
 
