@@ -11,17 +11,8 @@ from togi.lint.source.hints import PASSING_ON, guessed
 from togi.lint.source.interpreter.expressions import attribute_of
 from togi.lint.source.interpreter.modules import module_call, module_method
 from togi.lint.source.interpreter.state import State, key
-from togi.lint.source.interpreter.tensors import (
-    OF_DISTRIBUTIONS,
-    common_device,
-    given_device,
-    given_dtype,
-    pair,
-    tensor,
-    tensor_method,
-    tensors_among,
-)
-from togi.lint.source.syntax import argument, arguments_of, is_constant
+from togi.lint.source.interpreter.tensors import OF_DISTRIBUTIONS, tensor, tensor_method
+from togi.lint.source.interpreter.torch_functions import loader, norm_of_gradients, torch_call
 from togi.lint.source.value import (
     ARRAY,
     NONE,
@@ -38,10 +29,6 @@ from togi.lint.source.value import (
     tuple_of,
 )
 
-_WRAPPERS_OF_MODULES = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
-_REGISTERED = ("Parameter", "Buffer", "UninitializedParameter", "UninitializedBuffer")
-"""What moves with its module, so that nothing is known of its device."""
-_NORMS = ("clip_grad_norm_", "clip_grad_norm", "get_total_norm")
 _LOADERS = ("DataLoader", "StatefulDataLoader")
 """Names of classes, also of libraries that build on PyTorch's."""
 _PRETRAINED = re.compile(r"Model|For[A-Z]")
@@ -111,115 +98,15 @@ def _call_of_name(state: State, name: str, node: ast.Call, values: list[Value]) 
         return _builtin_call(state, name, node, values)
     root = name.partition(".")[0]
     if root == "torch":
-        return _torch_call(state, name, node, values)
+        if name == "torch.utils.checkpoint.checkpoint" and values:
+            return _call_of_value(state, values[0], node, values[1:])
+        return torch_call(state, name, node, values)
     if root in ("numpy", "cupy", "scipy", "jax"):
         last = name.rpartition(".")[2]
         return NUMBER if last in torch_api.NUMPY_NUMBERS else ARRAY
     if root in ("math", "time", "random", "statistics"):
         return NUMBER
     return _library_call(state, name, node, values)
-
-
-# Functions of torch
-
-
-def _torch_call(state: State, name: str, node: ast.Call, values: list[Value]) -> Value:
-    package, _, last = name.rpartition(".")
-    if package == "torch":
-        special = _torch_function(state, last, node, values)
-        if special is not None:
-            return special
-    if name in torch_api.NUMBER_FUNCTIONS:
-        return NUMBER
-    if name == "torch.autograd.Variable" and values and values[0].kind is Kind.TENSOR:
-        return values[0]
-    if name in torch_api.TENSOR_CLASSES:
-        return _tensor_class(name, node, values)
-    if name == "torch.utils.data.DataLoader":
-        return _loader(name, node)
-    if package.startswith("torch.nn") and last[:1].isupper():
-        wrapped = last in _WRAPPERS_OF_MODULES and values and values[0].kind is Kind.MODULE
-        return values[0] if wrapped else Value(Kind.MODULE, qualified=name, evidence=Evidence(node))
-    if package.startswith("torch.distributions") and last[:1].isupper():
-        tensors = tensors_among([state.values[arg] for arg in arguments_of(node)])
-        return Value(qualified=name, device=common_device(tensors) if tensors else None, evidence=Evidence(node))
-    if package.startswith("torch.nn.utils") and last in _NORMS:
-        return _norm_of_gradients(node)
-    if package.startswith("torch.optim") and last[:1].isupper():
-        kind = Kind.OPTIMIZER if "lr_scheduler" not in package else Kind.UNKNOWN
-        return Value(kind, qualified=name, evidence=Evidence(node))
-    if name in torch_api.MODULE_FACTORIES:
-        if values and values[0].kind in (Kind.MODULE, Kind.FUNCTION):
-            return values[0]
-        return Value(Kind.MODULE, certain=False, qualified=name, evidence=Evidence(node))
-    if name in torch_api.LIST_FUNCTIONS:
-        return list_of(tensor(state, node, values))
-    if package == "torch.nn.utils.rnn":
-        return tensor(state, node, values) if last == "pad_sequence" else UNKNOWN
-    if name == "torch.utils.checkpoint.checkpoint" and values:
-        return _call_of_value(state, values[0], node, values[1:])
-    return tensor(state, node, values) if torch_api.returns_tensor(name) else UNKNOWN
-
-
-def _torch_function(state: State, last: str, node: ast.Call, values: list[Value]) -> Value | None:
-    if last == "device":
-        return Value(Kind.DEVICE, device=values[0].device if values else None, evidence=Evidence(node))
-    if last in ("finfo", "iinfo") or (last == "compile" and not values):
-        return UNKNOWN
-    if last == "Size":
-        return Value(Kind.SHAPE)
-    if last in torch_api.FACTORIES or last in torch_api.FROM_DATA:
-        return _factory_call(state, last, node, values)
-    if last in torch_api.LIKE or last.startswith("new_"):
-        device = given_device(state, node) or (values[0].device if values else None)
-        dtype = given_dtype(state, node)
-        return Value(Kind.TENSOR, device=device, dtype=dtype, graph=False, evidence=Evidence(node))
-    keywords = {keyword.arg for keyword in node.keywords}
-    if (last == "where" and len(values) == 1) or (last == "nonzero" and "as_tuple" in keywords):
-        return list_of(tensor(state, node, values, dtype="int64"))
-    if last in torch_api.PAIR_METHODS:
-        return pair(state, last, node, values, node.args[1:])
-    if last in ("unique", "unique_consecutive") and keywords & {"return_inverse", "return_counts"}:
-        return list_of(tensor(state, node, values))
-    return None
-
-
-def _tensor_class(name: str, node: ast.Call, values: list[Value]) -> Value:
-    """``torch.FloatTensor(...)``, ``torch.nn.Parameter(...)``."""
-    last = name.rpartition(".")[2]
-    if last in _REGISTERED:
-        dtype = values[0].dtype if values else None
-        return Value(Kind.TENSOR, dtype=dtype, graph=True if last == "Parameter" else None)
-    return Value(
-        Kind.TENSOR,
-        device=None if "cuda" in name else "cpu",
-        dtype=torch_api.TENSOR_CLASSES[name],
-        call=node,
-        evidence=Evidence(node, "makes a tensor"),
-    )
-
-
-def _factory_call(state: State, last: str, node: ast.Call, values: list[Value]) -> Value:
-    if last in ("as_tensor", "asarray") and values and values[0].kind is Kind.TENSOR:
-        return replace(values[0], device=given_device(state, node) or values[0].device)
-    place = argument(node, "device")
-    device = "cpu" if place is None or state.values[place].kind is Kind.NONE else state.values[place].device
-    dtype = given_dtype(state, node) or ("int64" if last in ("randint", "randperm") else None)
-    if last == "tensor" and values and isinstance(values[0].constant, float):
-        dtype = dtype or "float32"
-    return Value(
-        Kind.TENSOR,
-        device=device,
-        dtype=dtype,
-        graph=argument(node, "requires_grad") is not None,
-        scalar=bool(values) and values[0].kind is Kind.NUMBER and last in ("tensor", "as_tensor"),
-        call=node,
-        evidence=Evidence(node, "makes a tensor" + (" on the CPU" if device == "cpu" else "")),
-    )
-
-
-def _norm_of_gradients(node: ast.Call) -> Value:
-    return Value(Kind.TENSOR, graph=False, scalar=True, evidence=Evidence(node, "is the norm of the gradients"))
 
 
 # Functions of other libraries and of Python
@@ -230,7 +117,7 @@ def _library_call(state: State, name: str, node: ast.Call, values: list[Value]) 
     if last in PASSING_ON and values:
         return values[0]
     if last in _LOADERS:
-        return _loader(name, node)
+        return loader(name, node)
     if last[:1].islower() and name.startswith(torch_api.MODEL_LIBRARIES):
         return Value(Kind.MODULE, qualified=name, evidence=Evidence(node))
     if last == "from_pretrained" and _PRETRAINED.search(name):
@@ -244,14 +131,6 @@ def _library_call(state: State, name: str, node: ast.Call, values: list[Value]) 
     if name.startswith("einops.") and values:
         return replace(values[0], call=None) if values[0].kind in (Kind.TENSOR, Kind.NDARRAY) else UNKNOWN
     return STRING if last in ("Path", "PurePath") else UNKNOWN
-
-
-def _loader(name: str, node: ast.Call) -> Value:
-    pinning = argument(node, "pin_memory")
-    pinned: bool | None = pinning is not None and not is_constant(pinning, False)
-    if pinning is None and any(keyword.arg is None for keyword in node.keywords):
-        pinned = None
-    return Value(Kind.DATALOADER, qualified=name, pinned=pinned, evidence=Evidence(node, "is a DataLoader"))
 
 
 def _builtin_call(state: State, name: str, node: ast.Call, values: list[Value]) -> Value:
@@ -313,7 +192,7 @@ def _sum(first: Value) -> Value:
 def _method(state: State, base: Value, func: ast.Attribute, node: ast.Call, values: list[Value]) -> Value | None:
     """What ``base.NAME(...)`` returns; None where NAME is an attribute that is called."""
     if func.attr == "clip_grad_norm_":
-        return _norm_of_gradients(node)
+        return norm_of_gradients(node)
     match base.kind:
         case Kind.TENSOR:
             return tensor_method(state, base, func.attr, node, values)
