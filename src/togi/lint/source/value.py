@@ -145,6 +145,8 @@ STRING = Value(Kind.STRING)
 ARRAY = Value(Kind.NDARRAY)
 UNSEEN_BATCHES = Value(Kind.LIST, element=Value(batch=True))
 """A DataLoader that code outside the file has taken, so that its batches may have been moved."""
+PERHAPS_BATCHES = Value(element=Value(batch=True))
+"""What such code returned for a DataLoader: perhaps another one, or several."""
 
 
 @dataclass(frozen=True, slots=True)

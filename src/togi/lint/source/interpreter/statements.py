@@ -19,6 +19,7 @@ from togi.lint.source.syntax import arguments_of, last_name
 from togi.lint.source.tree import FUNCTIONS, Scope
 from togi.lint.source.value import (
     NONE,
+    PERHAPS_BATCHES,
     UNKNOWN,
     UNSEEN_BATCHES,
     Environment,
@@ -233,8 +234,8 @@ def _assign_by_name(state: State, target: ast.expr, unknown: ast.Call) -> None:
     may_wrap = _takes_batches(state, arguments_of(unknown))
     for name in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
         guess = guessed_result(last_name(name))
-        if guess.kind is Kind.DATALOADER and may_wrap:
-            state.assign(name, UNSEEN_BATCHES)
+        if may_wrap and guess.kind in (Kind.DATALOADER, Kind.UNKNOWN):
+            state.assign(name, UNSEEN_BATCHES if guess.kind is Kind.DATALOADER else PERHAPS_BATCHES)
         else:
             state.assign(name, guess if isinstance(name, ast.Name) else UNKNOWN)
 
@@ -242,7 +243,8 @@ def _assign_by_name(state: State, target: ast.expr, unknown: ast.Call) -> None:
 def _takes_batches(state: State, arguments: Sequence[ast.expr]) -> bool:
     """``accelerator.prepare(model, loader)``: whether there is a DataLoader among them, which may be wrapped."""
     values = [state.values.get(arg.value if isinstance(arg, ast.Starred) else arg, UNKNOWN) for arg in arguments]
-    return any(gives_batches(value) or element_of(value).kind is Kind.DATALOADER for value in values)
+    elements = [element_of(value) for value in values]
+    return any(map(gives_batches, values)) or any(e.batch or e.kind is Kind.DATALOADER for e in elements)
 
 
 def _annotated_assign(state: State, node: ast.AnnAssign) -> None:
