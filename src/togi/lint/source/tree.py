@@ -236,7 +236,7 @@ def _inside(child: ast.AST, scope: ast.AST) -> bool:
 
 
 def block_of(above: ast.AST, child: ast.AST) -> Sequence[ast.stmt]:
-    """The statements of ``above`` among which ``child`` stands; empty where it is no statement of it."""
+    """The statements of ``above`` among which ``child`` stands; empty where it is not one of them."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(above, name, None)
         if isinstance(block, list) and child in block:
