@@ -112,6 +112,25 @@ def test_graphs_end_at_detach_and_under_no_grad() -> None:
     assert probe("with torch.no_grad():\n" + textwrap.indent(loop.format("loss"), "    ")).graph is False
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("BertForMaskedLM.from_pretrained('x')", Kind.MODULE),
+        ("AutoModel.from_pretrained('x')", Kind.MODULE),
+        ("AutoTokenizer.from_pretrained('x')", Kind.UNKNOWN),
+        ("trainer.get_train_dataloader()", Kind.DATALOADER),
+    ],
+)
+def test_names_tell_what_libraries_return(text: str, kind: Kind) -> None:
+    imports = "from transformers import AutoModel, AutoTokenizer, BertForMaskedLM\n"
+    assert probe(f"{imports}probe({text})").kind is kind
+
+
+def test_batches_of_a_loader_that_others_have_wrapped_may_have_been_moved() -> None:
+    value = probe("loader = accelerator.prepare(Loader(data))\nfor x in loader:\n    probe(x)")
+    assert (value.kind, value.device, value.batch) == (Kind.UNKNOWN, None, True)
+
+
 def test_helpers_are_entered_with_what_they_are_passed() -> None:
     body = """
     class Net(nn.Module):
@@ -169,6 +188,7 @@ def test_local_names_hide_imports() -> None:
         in_forward("if x.size(1) >= 9:\n    return y\nprobe()"),
         "for x in loader:\n    probe()",
         "for i in range(9):\n    loss.backward()\n    probe()",
+        "for x in logger.log_every(loader, 50):\n    probe()",
         "def step():\n    probe()\n\nfor x in loader:\n    step()",
         "for i, x in enumerate(loader):\n    if i % 2 != 0:\n        probe()",
         "class Net(Base):\n    def training_step(self, batch):\n        probe()",
