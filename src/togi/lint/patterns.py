@@ -44,10 +44,14 @@ class Patterns:
         """Drops the lines that match the folder ``path`` or one above it: the user named it, so it is checked."""
         if not slashes(path).startswith(self.folder):
             return self  # the folder of the lines itself, or one above it: what it is called says nothing
-        parts = self._relative(path).split("/")
-        folders = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        folders = self.way_to(path)
         elsewhere = (line for line in self.lines if not any(line.matches(folder, True) for folder in folders))
         return Patterns(self.folder, tuple(elsewhere))
+
+    def way_to(self, path: str) -> list[str]:
+        """``path`` and the folders above it, the outermost first, relative to the folder of the lines."""
+        names = self._relative(path).split("/")
+        return ["/".join(names[:count]) for count in range(1, len(names) + 1)]
 
     def _relative(self, path: str) -> str:
         return slashes(path).removeprefix(self.folder).lstrip("/")
@@ -109,11 +113,11 @@ def patterns(folder: Path, lines: tuple[str, ...]) -> Patterns:
 
 def matches(path: Path, folder: Path, pattern: str) -> bool:
     """Whether the file ``path``, or a folder above it up to ``folder``, matches ``pattern`` written in ``folder``."""
-    names = slashes(str(path)).removeprefix(_as_folder(str(folder))).lstrip("/").split("/")
-    folders = ["/".join(names[:count]) for count in range(1, len(names))]
+    written = patterns(folder, (pattern,))
+    *folders, file = written.way_to(str(path))
     return any(
-        line.includes and (line.matches("/".join(names), False) or any(line.matches(name, True) for name in folders))
-        for line in _parsed((pattern,))
+        line.includes and (line.matches(file, False) or any(line.matches(name, True) for name in folders))
+        for line in written.lines
     )
 
 

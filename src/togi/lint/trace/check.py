@@ -112,40 +112,48 @@ def trace_subject(subject: Subject, *, device: str = "cpu") -> Trace:
 
 
 def _watched(subject: Subject, prepared: Prepared, *, mode: Literal["simulated", "watched"]) -> Trace:
-    recorder = Recorder({id(module): name for name, module in prepared.module.named_modules()})
+    recorder = Recorder(_names(prepared))
     mark_subject(prepared.module, prepared.samples)
     with watching(recorder, simulated=mode == "simulated"):
         run(subject, prepared.module, prepared.samples)
         recorder.armed = True
         run(subject, prepared.module, prepared.samples)
         recorder.armed = False
-    return Trace(
-        mode=mode,
-        step=subject.step is not None,
-        samples=len(prepared.samples),
-        events=recorder.events,
-        notes=prepared.notes,
-    )
+    return _trace(subject, prepared, mode, recorder.events)
 
 
 def _on_gpu(subject: Subject, prepared: Prepared) -> Trace:
     """Once under PyTorch's debug mode, once under the watch: both are compared by line."""
     run(subject, prepared.module, prepared.samples)
-    names = {id(module): name for name, module in prepared.module.named_modules()}
-    with debug_mode_events(names) as reported:
+    with debug_mode_events(_names(prepared)) as reported:
         run(subject, prepared.module, prepared.samples)
-    recorder = Recorder(names)
+    recorder = Recorder(_names(prepared))
     with watching(recorder, simulated=False):
         recorder.armed = True
         run(subject, prepared.module, prepared.samples)
         recorder.armed = False
     torch.cuda.synchronize()
+    events = confirmed(recorder.events, reported)
+    return _trace(subject, prepared, "cuda", events, agreement(recorder.events, reported))
+
+
+def _names(prepared: Prepared) -> dict[int, str]:
+    return {id(module): name for name, module in prepared.module.named_modules()}
+
+
+def _trace(
+    subject: Subject,
+    prepared: Prepared,
+    mode: Literal["simulated", "watched", "cuda"],
+    events: Iterable[Event],
+    *notes: str,
+) -> Trace:
     return Trace(
-        mode="cuda",
+        mode=mode,
         step=subject.step is not None,
         samples=len(prepared.samples),
-        events=confirmed(recorder.events, reported),
-        notes=(*prepared.notes, agreement(recorder.events, reported)),
+        events=tuple(events),
+        notes=(*prepared.notes, *notes),
     )
 
 
