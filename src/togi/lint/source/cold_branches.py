@@ -101,9 +101,9 @@ class RareBranches:
             last = called_method(test) or name
             if last == "isEnabledFor" or (_SWITCHES.search(last) and not name.startswith("torch.")):
                 return True
-            return not torch_api.GUARDS.isdisjoint((name, name.rpartition(".")[2], last))
+            return bool(torch_api.GUARDS.search(name) or torch_api.GUARDS.search(last))
         last = last_name(test)
-        return bool(_SWITCHES.search(last)) or (isinstance(test, ast.Attribute) and last in torch_api.GUARDS)
+        return bool(_SWITCHES.search(last)) or (isinstance(test, ast.Attribute) and bool(torch_api.GUARDS.search(last)))
 
 
 def runs_few_times(tree: Tree, node: ast.If) -> bool:

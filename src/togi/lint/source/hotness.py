@@ -30,8 +30,8 @@ _NEVER = re.compile(
     r"main|build_\w+|\w*warm_?up\w*|switch_to_deploy|fuse|export\w*|visuali[sz]e\w*|plot\w*|draw\w*)$"
 )
 _PREPARATION = re.compile(
-    r"(^|/)(v2/)?(transforms?|\w*transforms|augment\w*|autoaugment|auto_augment|random_erasing|mixup|datasets?|image_processing\w*|"
-    r"video_processing\w*|feature_extraction_\w*|tokenization_\w*|processing_\w*|collat\w*)(/|\.py$|_)"
+    r"(^|/)(\w*transforms?|\w*augment\w*|datasets?|(\w+_)?processing\w*|feature_extraction_\w*|tokenization_\w*|collat\w*)"
+    r"(/|\.py$|_)"
 )
 """Files that prepare data, on the CPU by nature."""
 _PREPARING = re.compile(r"(Transform|Augment\w*|Processor|FeatureExtractor|Tokenizer|Collator)$")

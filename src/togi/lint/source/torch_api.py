@@ -6,6 +6,8 @@ are not listed return tensors (``returns_tensor``), because nearly all do.
 
 from __future__ import annotations
 
+import re
+
 NUMBER_METHODS = frozenset(
     """item dim ndimension numel nelement element_size storage_offset data_ptr get_device is_contiguous
     is_floating_point is_complex is_set_to is_pinned is_shared is_inference is_signed is_coalesced is_conj
@@ -151,16 +153,9 @@ MODULE_FACTORIES = frozenset(
 )
 MODEL_LIBRARIES = ("torchvision.models.", "timm.create_model", "torch.hub.load")
 """Functions that make a model, by the beginning of their names. Nearly all of these models drop out or normalise."""
-GUARDS = frozenset(
-    """torch.jit.is_scripting torch.jit.is_tracing torch.onnx.is_in_onnx_export torch.compiler.is_compiling
-    torch.compiler.is_exporting torch._dynamo.is_compiling torch.compiler.is_dynamo_compiling is_tracing
-    is_scripting is_torch_fx_proxy is_exportable is_jit_tracing is_fx_tracing is_torchdynamo_compiling
-    is_torchdynamo_exporting is_in_onnx_export torch.jit._unwrap_optional torchvision._is_tracing _is_tracing
-    is_torch_compiling""".split()
-)
-"""Tests that are true only while a model is exported or scripted: what they guard does not run in eager code."""
-
-
+GUARDS = re.compile(r"(^|\.)_?is_(\w+_)?(scripting|tracing|compiling|exporting|exportable|onnx_export|fx_proxy)$")
+"""Names of tests that are true only while a model is exported or scripted: the guarded code does not run in eager
+mode."""
 _NOT_COMPUTING = ("is_", "are_", "set_", "get_", "_")
 
 
