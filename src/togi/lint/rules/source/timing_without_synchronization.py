@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.model import Source
 from togi.lint.source.timing import Interval, device_work, intervals, may_wait, on_cuda
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 
 class TimingWithoutSynchronization(SourceRule):

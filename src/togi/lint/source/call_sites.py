@@ -1,0 +1,44 @@
+"""Finds calls by the function or the method that they call, and what they are given."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+from togi.lint.source.compatibility import gives, guarded
+from togi.lint.source.model import Source
+from togi.lint.source.references import uses
+from togi.lint.source.syntax import argument
+
+
+def calls_of(source: Source, names: Collection[str]) -> Iterator[tuple[ast.Call, str]]:
+    """Calls of functions with one of these dotted names, with the name."""
+    for node, name in uses(source, names):
+        call = source.parent(node)
+        if isinstance(call, ast.Call) and call.func is node:
+            yield call, name
+
+
+def calls_without(source: Source, names: Collection[str], keyword: str) -> Iterator[tuple[ast.Call, str]]:
+    """Calls of these functions that leave ``keyword`` open.
+
+    Not where ``**kwargs`` may hold it, and not where the file chooses between versions of torch.
+    """
+    for call, name in calls_of(source, names):
+        hidden = any(word.arg is None for word in call.keywords)
+        if not hidden and argument(call, keyword) is None and not guarded(source, call, gives(keyword)):
+            yield call, name
+
+
+def method_calls(
+    source: Source, names: Collection[str], within: ast.AST | None = None
+) -> Iterator[tuple[ast.Call, ast.Attribute]]:
+    """Calls ``owner.NAME(...)`` in the file, or in one part of it, each with ``owner.NAME``."""
+    for call in source.nodes(ast.Call) if within is None else source.walk(within, ast.Call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in names:
+            yield call, call.func
+
+
+def arguments(call: ast.Call) -> list[ast.expr]:
+    """All that a call is given, by position and then by keyword."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
