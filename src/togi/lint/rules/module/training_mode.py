@@ -36,11 +36,8 @@ class TrainingMode(ModuleRule):
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
         whole = "" in context.training
-        matter = {
-            name: kind
-            for name, kind in context.training.items()
-            if any(word in kind for word in (_MATTER if whole else ("BatchNorm",)))
-        }
+        words = _MATTER if whole else ("BatchNorm",)
+        matter = {name: kind for name, kind in context.training.items() if any(word in kind for word in words)}
         if not matter:
             return
         kinds = ", ".join(f"{kind} x {count}" for kind, count in Counter(matter.values()).most_common(4))
