@@ -25,9 +25,6 @@ class BlockingTransfer(SourceRule):
     Why it costs: a copy from pageable memory goes through a staging buffer and Python waits for it. From pinned memory,
     with ``non_blocking=True``, it overlaps with what the device still computes. One without the other brings nothing.
 
-    The fix is offered only where the target is seen to be a GPU: ``.cuda()``, or a device that is ``"cuda"``. It is
-    safe where the file shows a DataLoader that gives tensors; other objects need not take ``non_blocking``.
-
     When it stays silent: moves to the CPU, changes of dtype, tensors that did not come from a DataLoader, batches that
     something else has moved already or may have. An example is a loader that was handed to code which the file does not
     show, or came from there (``accelerator.prepare(loader)``).
@@ -43,6 +40,11 @@ class BlockingTransfer(SourceRule):
             images = images.to(device, non_blocking=True)
             labels = labels.to(device, non_blocking=True)
             loss = criterion(model(images), labels)
+
+    Fix safety: offered only where the target is seen to be a GPU: ``.cuda()``, or a device that is ``"cuda"``. Such a
+    copy keeps its order with the kernels that read it, so no result changes. A copy to the CPU would be read before it
+    has arrived. The fix is safe where the file shows a DataLoader that gives tensors (other objects need not take
+    ``non_blocking``), and writes nothing into the tensor later.
 
     Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
     """

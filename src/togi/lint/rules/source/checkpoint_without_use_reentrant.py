@@ -34,6 +34,9 @@ class CheckpointWithoutUseReentrant(SourceRule):
 
         x = checkpoint(self.block, x, use_reentrant=False)
 
+    Fix safety: the fix is not applied without being asked. Where the reentrant variant works, the other gives the same
+    gradients. It also gives gradients where that one silently gives None, so what is trained may change.
+
     Source: https://docs.pytorch.org/docs/stable/checkpoint.html (``use_reentrant``)
     """
 

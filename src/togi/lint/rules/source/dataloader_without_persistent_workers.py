@@ -39,8 +39,8 @@ class DataloaderWithoutPersistentWorkers(SourceRule):
 
         loader = DataLoader(dataset, num_workers=4, persistent_workers=True)
 
-    The fix is not applied without being asked: workers that live on keep their copy of the dataset, so what the main
-    process changes in it between epochs no longer reaches them.
+    Fix safety: the fix is not applied without being asked. Workers that live on keep their copy of the dataset, so what
+    the main process changes in it between epochs no longer reaches them.
 
     Source: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
     """

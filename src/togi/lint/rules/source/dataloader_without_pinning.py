@@ -39,6 +39,9 @@ class DataloaderWithoutPinning(SourceRule):
         for x, y in loader:
             x, y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)
 
+    Fix safety: safe where the tensors that are moved are seen to come from this loader, and ``pin_memory`` was left
+    open. What is on the GPU already cannot be pinned, and False may have been chosen.
+
     Source: https://docs.pytorch.org/docs/stable/data.html#memory-pinning
     """
 

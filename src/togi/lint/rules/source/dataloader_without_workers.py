@@ -35,8 +35,8 @@ class DataloaderWithoutWorkers(SourceRule):
 
         loader = DataLoader(ImageFolder(root, transform), batch_size=64, num_workers=4, persistent_workers=True)
 
-    The fix is not applied without being asked: where workers are spawned (Windows, macOS), a script needs its
-    ``if __name__ == "__main__"``, and the dataset must be picklable.
+    Fix safety: the fix is not applied without being asked. Where workers are spawned (Windows, macOS), a script needs
+    its ``if __name__ == "__main__"``, and the dataset must be picklable.
 
     Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
     """

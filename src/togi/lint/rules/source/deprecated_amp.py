@@ -53,6 +53,10 @@ class DeprecatedAmp(SourceRule):
         with torch.amp.autocast("cuda"):
             loss = model(x)
 
+    Fix safety: safe, since the new names do the same with the device given. Of an imported name, the import and all of
+    its uses change together. There is no fix where others may import the name from this file, or where the file asks
+    whether something is of the old class.
+
     Source: https://docs.pytorch.org/docs/stable/amp.html
     """
 

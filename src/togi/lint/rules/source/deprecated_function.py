@@ -44,6 +44,9 @@ class DeprecatedFunction(SourceRule):
         nn.init.xavier_uniform_(layer.weight)
         q, r = torch.linalg.qr(a)
 
+    Fix safety: safe, and offered only where the successor takes the same arguments and returns the same. Other places
+    have to be changed by hand, as the remedy says.
+
     Source: warnings and documentation of torch 2.15 and torchvision 0.29, asked by a test;
     https://docs.pytorch.org/docs/stable/linalg.html
     """

@@ -55,6 +55,9 @@ class Float64ByAccident(SourceRule):
 
     or ``torch.from_numpy(array.astype(np.float32))``.
 
+    Fix safety: the fix is not applied without being asked. It rounds to float32, and only you know whether the digits
+    were needed.
+
     Source: https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc
     """
 

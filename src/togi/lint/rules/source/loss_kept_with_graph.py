@@ -47,6 +47,9 @@ class LossKeptWithGraph(SourceRule):
             loss.backward()
             total += loss.detach()
 
+    Fix safety: the fix is not applied without being asked. If something calls ``backward`` on the sum out of sight, it
+    needs the graph.
+
     Source: https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
     """
 

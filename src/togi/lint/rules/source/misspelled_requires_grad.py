@@ -33,6 +33,8 @@ class MisspelledRequiresGrad(SourceRule):
 
         backbone.requires_grad_(False)
 
+    Fix safety: the fix is not applied without being asked. It changes which parameters are trained.
+
     Source: https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad
     """
 

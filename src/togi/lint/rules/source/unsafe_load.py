@@ -36,6 +36,9 @@ class UnsafeLoad(SourceRule):
 
     or ``safetensors.torch.load_file(path)``, which maps the file instead of copying it.
 
+    Fix safety: the fix is not applied without being asked. A file that holds more than tensors and plain containers can
+    then not be loaded on any version. There is no fix where ``pickle_module`` is given.
+
     Source: https://docs.pytorch.org/docs/stable/generated/torch.load.html
     """
 

@@ -40,8 +40,8 @@ class ZeroGradToZeros(SourceRule):
         for p in model.parameters():
             p.grad = None
 
-    The fix is not applied without being asked: an optimizer skips a parameter whose gradient is None, but still
-    applies momentum and weight decay to one whose gradient is zero, and ``p.grad`` may be read elsewhere.
+    Fix safety: the fix is not applied without being asked. An optimizer skips a parameter whose gradient is None, but
+    still applies momentum and weight decay to one whose gradient is zero, and ``p.grad`` may be read elsewhere.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
     """
