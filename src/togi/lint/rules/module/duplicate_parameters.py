@@ -117,8 +117,8 @@ def _classes(tensors: dict[str, Tensor], names: list[str]) -> Iterable[list[str]
 
     waiting = list(names)
     while len(waiting) > 1:
-        first, *others = waiting
-        same = [name for name in others if torch.equal(tensors[first], tensors[name])]
-        waiting = [name for name in others if name not in same]
+        first, *candidates = waiting
+        same = [name for name in candidates if torch.equal(tensors[first], tensors[name])]
+        waiting = [name for name in candidates if name not in same]
         if same and bool((tensors[first] != tensors[first].flatten()[0]).any()):
             yield [first, *same]

@@ -41,12 +41,12 @@ class TrainingMode(ModuleRule):
         if not matter:
             return
         kinds = ", ".join(f"{kind} x {count}" for kind, count in Counter(matter.values()).most_common(4))
-        what = "The module was" if whole else f"{plural(len(matter), 'batch norm')} in a module in eval mode were"
+        subject = "The module was" if whole else f"{plural(len(matter), 'batch norm')} in a module in eval mode were"
         yield Finding(
             rule=self.id,
             layer="" if whole else next(iter(matter)),
             count=len(matter),
-            message=f"{what} handed over in training mode.",
+            message=f"{subject} handed over in training mode.",
             evidence=f"{kinds} behave differently in it ({layers(matter)}).",
             remedy="Call eval() on the module before inference, after anything that calls train() on parts of it.",
         )

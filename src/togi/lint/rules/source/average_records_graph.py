@@ -79,7 +79,7 @@ def _loops_over_parameters(source: Source) -> Iterator[tuple[ast.For, set[str]]]
         targets = loop.target.elts if in_step and isinstance(loop.target, ast.Tuple) else [loop.target]
         if len(iterated) == len(targets):
             pairs = zip(iterated, targets, strict=True)
-            parameters = {name for given, target in pairs for name in _parameter_names(given, target)}
+            parameters = {name for sequence, target in pairs for name in _parameter_names(sequence, target)}
             if parameters:
                 yield loop, parameters
 
@@ -126,8 +126,8 @@ def _averages(source: Source, loop: ast.For, parameters: set[str]) -> Iterator[t
         average = _root(method.value)
         if any(attribute.attr in _OFF_GRAPH for attribute in source.walk(method.value, ast.Attribute)):
             continue
-        others = parameters - {first_name(average)}
-        if any(_carries(source, given, others) for given in arguments(call)):
+        other_parameters = parameters - {first_name(average)}
+        if any(_carries(source, operand, other_parameters) for operand in arguments(call)):
             yield call, average
     for assign in source.walk(loop, ast.Assign):
         average = assign.targets[0]

@@ -95,7 +95,7 @@ def _is_asynchronous(call: ast.Call, method: ast.Attribute) -> bool | None:
         return None
     flag = argument(call, "non_blocking", 2 if method.attr == "to" else 1)
     if flag is None:  # to(other, True)
-        flag = next((given for given in call.args[1:] if is_constant(given, True, False)), None)
+        flag = next((value for value in call.args[1:] if is_constant(value, True, False)), None)
     if flag is None:
         return False
     return bool(flag.value) if isinstance(flag, ast.Constant) else None
@@ -112,7 +112,7 @@ def _may_be_moved_before(source: Source, call: ast.Call, batch: Value) -> bool:
     driver = device.value.id
     if driver == "self" or source.value(device.value).kind is not Kind.UNKNOWN:
         return False
-    methods = (other.func for other in source.nodes(ast.Call) if isinstance(other.func, ast.Attribute))
+    methods = (node.func for node in source.nodes(ast.Call) if isinstance(node.func, ast.Attribute))
     return any(isinstance(method.value, ast.Name) and method.value.id == driver for method in methods)
 
 

@@ -148,13 +148,13 @@ def _choices(source: Source) -> Iterator[_Test]:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         if name not in _CHOICES or not call.args or source.qualified(call.func) != name or source.hot(call) is None:
             continue
-        given = call.args[0]
-        value = source.value(given)
+        candidates = call.args[0]
+        value = source.value(candidates)
         if len(call.args) == 1 and value.kind in (Kind.LIST, Kind.TUPLE):
-            if isinstance(given, ast.GeneratorExp | ast.ListComp) and _is_device_tensor(element_of(value)):
-                yield _Test(call, given.elt, f"{name}()")
+            if isinstance(candidates, ast.GeneratorExp | ast.ListComp) and _is_device_tensor(element_of(value)):
+                yield _Test(call, candidates.elt, f"{name}()")
         elif value.kind is Kind.TENSOR:
-            yield _Test(call, given, f"{name}()")
+            yield _Test(call, candidates, f"{name}()")
 
 
 def _comparisons(source: Source) -> Iterator[_Test]:

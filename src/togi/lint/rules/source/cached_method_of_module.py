@@ -52,12 +52,12 @@ class CachedMethodOfModule(SourceRule):
             return
         for function in source.nodes(ast.FunctionDef):
             cache = next((node for node in function.decorator_list if _is_cache(source, node)), None)
-            held = _held(source, function) if cache is not None else ""
-            if cache is not None and held:
+            contents = _held(source, function) if cache is not None else ""
+            if cache is not None and contents:
                 yield source.finding(
                     self.id,
                     cache,
-                    f"the cache of {function.name} keeps {held} alive that it was ever called with",
+                    f"the cache of {function.name} keeps {contents} alive that it was ever called with",
                     "cache a function of sizes and devices outside of the class, or keep the result as a buffer",
                 )
 

@@ -52,12 +52,12 @@ class CompilePerCall(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         for call in compile_calls(source):
             if not _is_kept(source, call) and (reason := _why_again(source, call)):
-                what = ast.unparse(call.args[0])
+                compiled = ast.unparse(call.args[0])
                 yield source.finding(
                     self.id,
                     call,
-                    f"torch.compile wraps {what} again in each call, and compiles what is made anew each time",
-                    f"compile it once where it is made ({what} = torch.compile({what})), and call the result here",
+                    f"torch.compile wraps {compiled} again in each call, and compiles what is made anew each time",
+                    f"compile it once where it is made ({compiled} = torch.compile({compiled})), and call the result here",
                     evidence=reason,
                 )
 

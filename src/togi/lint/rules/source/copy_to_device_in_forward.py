@@ -90,7 +90,7 @@ def _is_empty(factory: ast.Call) -> bool:
 
 def _remedy(factory: ast.Call, moved: ast.expr, here: bool) -> str:
     if here:
-        made = f"{excerpt(factory.func)}(..., device=x.device)"
-        return f"make it there: {made} in line {factory.lineno}, x being an input"
+        replacement = f"{excerpt(factory.func)}(..., device=x.device)"
+        return f"make it there: {replacement} in line {factory.lineno}, x being an input"
     name = moved.attr if isinstance(moved, ast.Attribute) else excerpt(moved, 40)
     return f'keep it as a buffer, which moves with the module: self.register_buffer("{name}", ..., persistent=False)'

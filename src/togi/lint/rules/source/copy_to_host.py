@@ -72,7 +72,7 @@ def _copies(source: Source) -> Iterator[tuple[ast.Call, ast.expr]]:
         if (method.attr in ("cpu", "numpy") and not call.args) or (method.attr == "to" and _moves_to_cpu(source, call)):
             yield call, method.value
         elif call.args and imported_name(source, method).startswith("numpy."):
-            yield from ((call, given) for given in call.args[:2] if source.value(given).kind is Kind.TENSOR)
+            yield from ((call, operand) for operand in call.args[:2] if source.value(operand).kind is Kind.TENSOR)
 
 
 def _moves_to_cpu(source: Source, call: ast.Call) -> bool:

@@ -106,8 +106,8 @@ def _random_sizes(source: Source) -> Iterator[str]:
     for call in source.nodes(ast.Call):
         if last_name(call.func) not in _RESIZES:
             continue
-        scope, given = source.scope(call), arguments(call)
-        for size in given[1:] if len(call.args) > 1 else given:
+        scope, values = source.scope(call), arguments(call)
+        for size in values[1:] if len(call.args) > 1 else values:
             read = {ast.unparse(name) for name in source.walk(size, ast.Name, ast.Attribute)}
             if any((scope, name) in drawn for name in read) or _draws(source, size):
                 yield f"line {call.lineno} resizes to a random size: {ast.unparse(call)}"
@@ -145,9 +145,9 @@ def _random_transforms(source: Source) -> Iterator[str]:
 
 
 def _padded_collate(source: Source) -> Iterator[str]:
-    given = {last_name(keyword.value) for keyword in source.nodes(ast.keyword) if keyword.arg == "collate_fn"}
+    collates = {last_name(keyword.value) for keyword in source.nodes(ast.keyword) if keyword.arg == "collate_fn"}
     for function in source.nodes(ast.FunctionDef):
-        if "collate" in function.name or function.name in given:
+        if "collate" in function.name or function.name in collates:
             called = [last_name(call.func) for call in source.walk(function, ast.Call)]
             pads = any(name.endswith(("pad", "zeros", "full", "empty")) for name in called)
             if pads and any(name.endswith("max") for name in called):

@@ -61,11 +61,11 @@ class DataDependentShape(SourceRule):
         for node, operation, value in (*_called(source), *_masked(source)):
             hot = source.hot(node)
             if hot is not None:
-                what = "indexing with a mask" if operation == _INDEX else operation
+                how = "indexing with a mask" if operation == _INDEX else operation
                 yield source.finding(
                     self.id,
                     node,
-                    f"{what} waits for the device: the size of {excerpt(node, 40)} depends on its values",
+                    f"{how} waits for the device: the size of {excerpt(node, 40)} depends on its values",
                     _REMEDIES[operation],
                     evidence=evidence_of(value, hot),
                 )
@@ -79,24 +79,24 @@ def _called(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
             continue
         function = imported_name(source, call.func)
         if function in (f"torch.{name}", "torch.nn.functional.one_hot") and call.args:
-            tensor, rest = source.value(call.args[0]), call.args[1:]
+            tensor, options = source.value(call.args[0]), call.args[1:]
         elif isinstance(call.func, ast.Attribute) and not function:
-            tensor, rest = source.value(call.func.value), call.args
+            tensor, options = source.value(call.func.value), call.args
         else:
             continue
-        if tensor.on_device and _depends_on_values(source, call, name, rest):
+        if tensor.on_device and _depends_on_values(source, call, name, options):
             yield call, name, tensor
 
 
-def _depends_on_values(source: Source, call: ast.Call, name: str, rest: Sequence[ast.expr]) -> bool:
+def _depends_on_values(source: Source, call: ast.Call, name: str, options: Sequence[ast.expr]) -> bool:
     """Whether the size of the result depends on values; ``rest`` is what is given besides the tensor."""
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     if name == "where":
-        return not rest and not keywords.keys() - {"condition"}
+        return not options and not keywords.keys() - {"condition"}
     if name == "one_hot":
-        return not rest and "num_classes" not in keywords
+        return not options and "num_classes" not in keywords
     if name == "repeat_interleave":
-        repeats = rest[0] if rest else argument(call, "repeats")
+        repeats = options[0] if options else argument(call, "repeats")
         return repeats is not None and source.value(repeats).on_device and "output_size" not in keywords
     return True
 

@@ -117,10 +117,10 @@ def _fix(source: Source, node: ast.Name | ast.Attribute, reported: _Uses) -> Fix
     else:
         together = {node: name}
         head = rename(source, node, name, f"torch.amp.{_NAMES[name][1]}")
-    given = [_with_device(source, use, *_NAMES[old]) for use, old in together.items()]
-    if not head or any(edits is None for edits in given):
+    device_edits = [_with_device(source, use, *_NAMES[old]) for use, old in together.items()]
+    if not head or any(edits is None for edits in device_edits):
         return None
-    return fix("Use torch.amp", *head, *(edit for edits in given for edit in edits or ()))
+    return fix("Use torch.amp", *head, *(edit for edits in device_edits for edit in edits or ()))
 
 
 def _statement(source: Source, use: ast.expr, name: str) -> ast.ImportFrom | None:
@@ -165,8 +165,8 @@ def _with_device(source: Source, node: ast.expr, device: str, function: str) -> 
     comma = ", " if call.args or call.keywords else ""
     line, column = end(source, node)
     first = insert(line, column + 1, f'{keyword}"{device}"{comma}{"".join(named[:1])}')
-    others = zip(call.args[1:], named[1:], strict=True)
-    return [first, *(insert(*start(source, arg), parameter) for arg, parameter in others if parameter)]
+    later = zip(call.args[1:], named[1:], strict=True)
+    return [first, *(insert(*start(source, arg), parameter) for arg, parameter in later if parameter)]
 
 
 def _is_parenthesised(source: Source, arg: ast.expr) -> bool:

@@ -184,10 +184,12 @@ def _casts(source: Source, function: ast.AST, double: ast.Call) -> bool:
 
 def _is_cast(source: Source, call: ast.Call) -> bool:
     """``x.float()``, ``x.to(dtype)``, ``x.to(other)``, ``torch.zeros(n, dtype=x.dtype)``."""
-    given = arguments(call)
+    values = arguments(call)
     name = last_name(call.func)
-    if name == "type_as" or (name == "float" and not given and isinstance(call.func, ast.Attribute)):
+    if name == "type_as" or (name == "float" and not values and isinstance(call.func, ast.Attribute)):
         return True
-    if name == "to" and (argument(call, "dtype") is not None or (given and source.value(given[0]).kind is Kind.TENSOR)):
+    if name == "to" and (
+        argument(call, "dtype") is not None or (values and source.value(values[0]).kind is Kind.TENSOR)
+    ):
         return True
-    return bool(given) and last_name(given[-1]).endswith("dtype")
+    return bool(values) and last_name(values[-1]).endswith("dtype")

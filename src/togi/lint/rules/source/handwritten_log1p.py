@@ -58,8 +58,8 @@ class HandwrittenLog1p(SourceRule):
                     operand = right if _is_one(left) else left
                     yield self._finding(source, log, operand, "log(1 + x)", "torch.log1p")
 
-    def _finding(self, source: Source, node: ast.expr, operand: ast.expr, what: str, function: str) -> Finding:
-        message = f"{what} takes two passes and an intermediate, and is 0 for small x"
+    def _finding(self, source: Source, node: ast.expr, operand: ast.expr, written: str, function: str) -> Finding:
+        message = f"{written} takes two passes and an intermediate, and is 0 for small x"
         return source.finding(self.id, node, message, f"write {function}({excerpt(operand, 80)})")
 
 

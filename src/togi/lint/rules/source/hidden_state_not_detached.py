@@ -90,8 +90,8 @@ class HiddenStateNotDetached(SourceRule):
 def _carried(source: Source) -> Iterator[_Carried]:
     for assign in source.nodes(ast.Assign):
         if isinstance(assign.value, ast.Call) and len(assign.targets) == 1:
-            given = {name for argument in arguments(assign.value) for name in _plain_names(argument)}
-            names = given & names_in(source, assign.targets[0])
+            inputs = {name for argument in arguments(assign.value) for name in _plain_names(argument)}
+            names = inputs & names_in(source, assign.targets[0])
             if names and source.value(assign.value.func).kind is Kind.MODULE:
                 yield _Carried(assign, assign.value, names)
 

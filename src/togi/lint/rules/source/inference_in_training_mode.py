@@ -109,17 +109,17 @@ def _why_training(source: Source, use: Use) -> str:
     if last is not None:
         trained = sets_training(last) and trains(source, use.function or source.tree)
         return f"the last call before it is {excerpt(last)} in line {last.lineno}" if trained else ""
-    made = use.value.origin if isinstance(use.value.origin, ast.Call) else None
-    maker = source.function(made) if made is not None else None
-    made_in_class = made is not None and source.index.class_of(maker or made) is not None
-    held = isinstance(use.model, ast.Attribute) and first_name(use.model) == "self"
-    if _is_evaluated_elsewhere(source, use) or (held and not made_in_class):
+    creation = use.value.origin if isinstance(use.value.origin, ast.Call) else None
+    maker = source.function(creation) if creation is not None else None
+    made_in_class = creation is not None and source.index.class_of(maker or creation) is not None
+    on_self = isinstance(use.model, ast.Attribute) and first_name(use.model) == "self"
+    if _is_evaluated_elsewhere(source, use) or (on_self and not made_in_class):
         return ""
-    if made is None or not depends_on_mode(source, use.value):
+    if creation is None or not depends_on_mode(source, use.value):
         return _trained_in_file(source)
     if maker is not None and maker is not use.function and _calls_eval(source, maker):
         return ""
-    return f"it is made in line {made.lineno}, and no eval() leads from there to here"
+    return f"it is made in line {creation.lineno}, and no eval() leads from there to here"
 
 
 def _trained_in_file(source: Source) -> str:

@@ -78,8 +78,8 @@ def _freezes_parameters(source: Source) -> bool:
     """Whether anything in the file is said to need no gradient."""
     if "requires_grad" not in source.text:
         return False
-    given = [word.value for word in source.nodes(ast.keyword) if word.arg == "requires_grad"]
-    return any(is_constant(value, False) for value in (*given, *(value for _, value in gradient_switches(source))))
+    keywords = [word.value for word in source.nodes(ast.keyword) if word.arg == "requires_grad"]
+    return any(is_constant(value, False) for value in (*keywords, *(value for _, value in gradient_switches(source))))
 
 
 def _is_inference(source: Source, use: Use, loop: Loop) -> bool:

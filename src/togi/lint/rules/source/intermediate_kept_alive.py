@@ -86,20 +86,20 @@ class IntermediateKeptAlive(SourceRule):
                 or _is_compiled(source, function)
             ):
                 continue
-            kept = sorted(_in_function(source, function), key=_line)
-            if kept and not takes_one_row(source, function):
-                yield self._report(source, kept)
+            intermediates = sorted(_in_function(source, function), key=_line)
+            if intermediates and not takes_one_row(source, function):
+                yield self._report(source, intermediates)
 
-    def _report(self, source: Source, kept: Sequence[_Kept]) -> Finding:
-        name, binding, last, later = kept[0]
-        others = f" (so do {', '.join(other.name for other in kept[1:])})" if len(kept) > 1 else ""
+    def _report(self, source: Source, intermediates: Sequence[_Kept]) -> Finding:
+        name, binding, last, later = intermediates[0]
+        more = f" (so do {', '.join(dead.name for dead in intermediates[1:])})" if len(intermediates) > 1 else ""
         meanwhile = "computes others, where the function holds most" if later.temporary else "runs a model"
         return source.finding(
             self.id,
             binding.statement,
             f"{name}, a broadcast over pairs, is last used in line {last.statement.lineno} and stays alive while "
-            f"line {later.statement.lineno} {meanwhile}{others}",
-            f"write {_deletions(kept)}, or compute in one expression, in tiles (togi.ops) or in one function under "
+            f"line {later.statement.lineno} {meanwhile}{more}",
+            f"write {_deletions(intermediates)}, or compute in one expression, in tiles (togi.ops) or in one function under "
             "torch.compile, so that nothing of it is stored",
             evidence=f"{excerpt(_expression(binding.statement), 60)} pairs every row of one operand with every row "
             "of the other",
@@ -110,10 +110,10 @@ def _line(intermediate: _Kept) -> int:
     return intermediate.binding.statement.lineno
 
 
-def _deletions(kept: Sequence[_Kept]) -> str:
+def _deletions(intermediates: Sequence[_Kept]) -> str:
     """ "`del lt, rb` after line 7, `del wh` after line 8"."""
     names: dict[int, list[str]] = {}
-    for name, _, last, _ in kept:
+    for name, _, last, _ in intermediates:
         names.setdefault(last.statement.end_lineno or last.statement.lineno, []).append(name)
     return ", ".join(f"`del {', '.join(dead)}` after line {line}" for line, dead in sorted(names.items()))
 

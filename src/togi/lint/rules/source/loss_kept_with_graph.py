@@ -58,35 +58,35 @@ class LossKeptWithGraph(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         reported: set[ast.AST] = set()
         for accumulation in accumulations(source):
-            node, target, kept = accumulation.node, accumulation.target, accumulation.kept
+            node, target, loss = accumulation.node, accumulation.target, accumulation.kept
             hot = source.hot(node) if node not in reported else None
             if hot is None:
                 continue
-            value = source.value(kept)
+            value = source.value(loss)
             if value.kind is not Kind.TENSOR or value.graph is not True or value.dtype == "int64":
                 continue
             kept_for_long = source.records_grad(node) and _outlives_step(source, node, target, hot)
-            if kept_for_long and _is_of_a_step(source, value, kept, hot):
+            if kept_for_long and _is_of_a_step(source, value, loss, hot):
                 reported.add(node)
                 yield source.finding(
                     self.id,
                     node,
-                    f"{excerpt(target, 40)} keeps the graph of {excerpt(kept, 40)} of every step alive",
-                    f"keep {receiver(kept)}.detach()",
+                    f"{excerpt(target, 40)} keeps the graph of {excerpt(loss, 40)} of every step alive",
+                    f"keep {receiver(loss)}.detach()",
                     evidence=evidence_of(value, hot),
-                    fix=_fix(source, kept),
+                    fix=_fix(source, loss),
                 )
 
 
-def _fix(source: Source, kept: ast.expr) -> Fix | None:
-    if not isinstance(kept, ast.Name | ast.Attribute):
+def _fix(source: Source, loss: ast.expr) -> Fix | None:
+    if not isinstance(loss, ast.Name | ast.Attribute):
         return None
-    return fix("Keep it without its graph", append(source, kept, ".detach()"), safe=False)
+    return fix("Keep it without its graph", append(source, loss, ".detach()"), safe=False)
 
 
-def _is_of_a_step(source: Source, value: Value, kept: ast.expr, hot: Hot) -> bool:
+def _is_of_a_step(source: Source, value: Value, loss: ast.expr, hot: Hot) -> bool:
     """A loss, or any output where each turn is a step: not the partial sums of one computation."""
-    return value.scalar or mentions(source, kept, ("loss",)) or over_batches(source, hot.loop)
+    return value.scalar or mentions(source, loss, ("loss",)) or over_batches(source, hot.loop)
 
 
 def _outlives_step(source: Source, node: ast.AST, target: ast.expr, hot: Hot) -> bool:
@@ -99,8 +99,8 @@ def _outlives_step(source: Source, node: ast.AST, target: ast.expr, hot: Hot) ->
     if owner is not None and name not in STEPS and _is_called_by_others(source, owner, trains):
         return False
     if hot.loop is None:
-        held = isinstance(target, ast.Attribute) and first_name(target) == "self"
-        return held and name in STEPS and name != "compute_loss" and not name.startswith(_WITHOUT_TRAINING)
+        on_self = isinstance(target, ast.Attribute) and first_name(target) == "self"
+        return on_self and name in STEPS and name != "compute_loss" and not name.startswith(_WITHOUT_TRAINING)
     if _starts_anew(source, hot.loop, target):
         return False
     return any(backward_calls(source, hot.loop)) or (not trains and bool(INFERENCE_NAMES.search(name)))
@@ -169,11 +169,11 @@ def _asks_for(source: Source, loop: ast.AST, test: ast.expr, names: set[str]) ->
         case ast.BoolOp(values=values):
             return any(_asks_for(source, loop, value, names) for value in values)
         case (
-            ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[held])
-            | ast.Compare(left=ast.Call(func=ast.Name(id="len"), args=[held]))
-            | ast.Compare(left=held, ops=[ast.Is() | ast.IsNot()])
+            ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[container])
+            | ast.Compare(left=ast.Call(func=ast.Name(id="len"), args=[container]))
+            | ast.Compare(left=container, ops=[ast.Is() | ast.IsNot()])
         ):
-            return ast.unparse(held) in names
+            return ast.unparse(container) in names
         case ast.Compare(left=ast.Name(id=name), comparators=[ast.Constant()]):
             return name in target_names(source, loop)
         case ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(value=str(name))]):

@@ -129,7 +129,7 @@ def _call_may_clear(source: Source, call: ast.Call, optimizer: str, depth: int) 
     path = name if isinstance(call.func, ast.Name) else ast.unparse(call.func)
     if name not in _HARMLESS and _CLEARS.search(path):
         return True
-    if any(ast.unparse(given) == optimizer for given in arguments(call)):
+    if any(ast.unparse(value) == optimizer for value in arguments(call)):
         of_torch = (source.qualified(call.func) or "").startswith("torch.optim.")
         return name not in _TAKES_OPTIMIZER and not of_torch
     callee = source.value(call.func).definition

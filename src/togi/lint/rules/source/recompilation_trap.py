@@ -101,8 +101,8 @@ class RecompilationTrap(SourceRule):
 
 def _changing_numbers(source: Source, call: ast.Call) -> list[ast.expr]:
     """Arguments that are Python numbers, another one in each pass of a loop."""
-    given = arguments(call)
-    if not given or not isinstance(call.func, ast.Name | ast.Attribute):
+    values = arguments(call)
+    if not values or not isinstance(call.func, ast.Name | ast.Attribute):
         return []
     loops = [loop for loop in statement_loops(source, call) if not isinstance(loop, ast.AsyncFor)]
     if not loops:
@@ -110,9 +110,7 @@ def _changing_numbers(source: Source, call: ast.Call) -> list[ast.expr]:
     counters = {name for loop in loops if isinstance(loop, ast.For) for name in _counting_names(source, loop)}
     bound = {name for loop in loops for name in loop_names(source, loop)}
     return [
-        argument
-        for argument in given
-        if _is_arithmetic_of(source, argument, counters) or _is_number_of(source, argument, bound)
+        value for value in values if _is_arithmetic_of(source, value, counters) or _is_number_of(source, value, bound)
     ]
 
 

@@ -66,12 +66,12 @@ class SoftmaxBeforeCrossEntropy(SourceRule):
         if "oftmax" not in source.text or not ("cross_entropy" in source.text or "CrossEntropyLoss" in source.text):
             return
         for call in source.nodes(ast.Call):
-            given = argument(call, "input", 0)
-            if given is None or not _is_cross_entropy(source, call):
+            logits = argument(call, "input", 0)
+            if logits is None or not _is_cross_entropy(source, call):
                 continue
-            kind = _softmax(source, given, _DEPTH)
+            kind = _softmax(source, logits, _DEPTH)
             if kind is not None:
-                yield source.finding(self.id, call, f"{excerpt(given, 40)} {_MESSAGE[kind]}", _REMEDY[kind])
+                yield source.finding(self.id, call, f"{excerpt(logits, 40)} {_MESSAGE[kind]}", _REMEDY[kind])
 
 
 def _is_cross_entropy(source: Source, call: ast.Call) -> bool:

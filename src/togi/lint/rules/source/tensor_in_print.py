@@ -55,7 +55,7 @@ class TensorInPrint(SourceRule):
 
     def check(self, source: Source) -> Iterable[Finding]:
         reported: set[ast.AST] = set()
-        for node, parts, what in _texts(source):
+        for node, parts, writer in _texts(source):
             hot = source.hot(node) if not _warns(source, node) else None
             if hot is None or not reported.isdisjoint(source.ancestors(node)):
                 continue
@@ -66,7 +66,7 @@ class TensorInPrint(SourceRule):
                 yield source.finding(
                     self.id,
                     node,
-                    f"{what} waits for the device and copies {excerpt(tensor, 40)} to write its numbers",
+                    f"{writer} waits for the device and copies {excerpt(tensor, 40)} to write its numbers",
                     f"write it every so many steps only, or collect {receiver(tensor)}.detach() and write after the "
                     "loop",
                     evidence=evidence_of(value, hot),
@@ -91,9 +91,9 @@ def _written(value: Value) -> Value | None:
 def _texts(source: Source) -> Iterator[tuple[ast.expr, list[ast.expr], str]]:
     """What makes text: the node, what goes into it, and how to call it. Calls first, they hold f-strings."""
     for call in source.nodes(ast.Call):
-        what = _writer(source, call)
-        if what:
-            yield call, [part for given in arguments(call) for part in _parts(given)], what
+        writer = _writer(source, call)
+        if writer:
+            yield call, [part for argument in arguments(call) for part in _parts(argument)], writer
     for node in source.nodes(ast.JoinedStr):
         if not isinstance(source.parent(node), ast.FormattedValue):
             yield node, _parts(node), "the f-string"
@@ -102,9 +102,9 @@ def _texts(source: Source) -> Iterator[tuple[ast.expr, list[ast.expr], str]]:
             yield node, _parts(node), "the formatted string"
 
 
-def _parts(given: ast.expr) -> list[ast.expr]:
+def _parts(expression: ast.expr) -> list[ast.expr]:
     """What is formatted in an expression; itself where nothing is."""
-    match given:
+    match expression:
         case ast.JoinedStr(values=pieces):
             return [piece.value for piece in pieces if isinstance(piece, ast.FormattedValue)]
         case ast.BinOp(left=text, op=ast.Mod(), right=right) if is_text(text):
@@ -112,8 +112,8 @@ def _parts(given: ast.expr) -> list[ast.expr]:
         case ast.Dict(values=values):
             return values
         case ast.Call(func=ast.Attribute(value=text)) if is_text(text):
-            return arguments(given)
-    return [given]
+            return arguments(expression)
+    return [expression]
 
 
 def _writer(source: Source, call: ast.Call) -> str:
@@ -125,8 +125,8 @@ def _writer(source: Source, call: ast.Call) -> str:
         return ""
     owner = last_name(func.value)
     if func.attr in _LOG_METHODS and (owner in _LOGGERS or (func.attr == "log" and owner == "wandb")):
-        level = call.args[:1] if func.attr == "log" else []
-        return "" if any(mentions(source, given, ("debug",)) for given in level) else f"{excerpt(func)}()"
+        of_debugging = func.attr == "log" and bool(call.args) and mentions(source, call.args[0], ("debug",))
+        return "" if of_debugging else f"{excerpt(func)}()"
     if func.attr == "format" and is_text(func.value):
         return "format()"
     of_tqdm = func.attr == "write" and source.qualified(func) == "tqdm.tqdm.write"

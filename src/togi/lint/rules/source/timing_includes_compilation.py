@@ -61,12 +61,12 @@ class TimingIncludesCompilation(SourceRule):
             if call is not None:
                 first_calls.setdefault(call, interval)
         for call, interval in first_calls.items():
-            what, start = ast.unparse(call.func), interval.start.lineno
+            function, start = ast.unparse(call.func), interval.start.lineno
             yield source.finding(
                 self.id,
                 call,
-                f"the first call of {what} compiles it, between two readings of the clock",
-                f"call {what} a few times before the reading in line {start}",
+                f"the first call of {function} compiles it, between two readings of the clock",
+                f"call {function} a few times before the reading in line {start}",
                 evidence=f"measured from line {start} to line {interval.reading.lineno}",
             )
 
@@ -97,11 +97,13 @@ def _first_compiled(source: Source, interval: Interval) -> ast.Call | None:
 
 def _is_called_before(source: Source, call: ast.Call, interval: Interval) -> bool:
     """Whether the same was called, or given to a function, above the first reading."""
-    what, scope = ast.unparse(call.func), source.scope(call)
-    for other in source.nodes(ast.Call):
-        if other.lineno >= interval.start.lineno or source.scope(other) is not scope:
+    function, scope = ast.unparse(call.func), source.scope(call)
+    for earlier in source.nodes(ast.Call):
+        if earlier.lineno >= interval.start.lineno or source.scope(earlier) is not scope:
             continue
-        warms_up = last_name(other.func) not in _PASSIVE
-        if ast.unparse(other.func) == what or (warms_up and any(ast.unparse(arg) == what for arg in other.args)):
+        warms_up = last_name(earlier.func) not in _PASSIVE
+        if ast.unparse(earlier.func) == function or (
+            warms_up and any(ast.unparse(arg) == function for arg in earlier.args)
+        ):
             return True
     return False

@@ -45,13 +45,13 @@ class TimingWithoutSynchronization(SourceRule):
     id = "timing-without-synchronization"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        found: dict[ast.Call, tuple[Interval, ast.expr]] = {}
+        unsynchronized: dict[ast.Call, tuple[Interval, ast.expr]] = {}
         for interval in intervals(source):
             if not any(may_wait(source, call) for call in interval.calls):
                 work = device_work(source, interval)
                 if work is not None and on_cuda(source, work, interval):
-                    found.setdefault(interval.reading, (interval, work))
-        for reading, (interval, queued) in found.items():
+                    unsynchronized.setdefault(interval.reading, (interval, work))
+        for reading, (interval, queued) in unsynchronized.items():
             yield source.finding(
                 self.id,
                 reading,

@@ -139,8 +139,8 @@ def _reads(source: Source, node: ast.AST, name: str) -> bool:
             return tested == name
         case ast.Call(func=ast.Attribute(value=owner, attr=attribute)) if attribute in _READS:
             return name in names_in(source, owner)
-        case ast.Call(func=ast.Name(id=function) as func, args=given) if function in _FUNCTIONS:
-            named = any(isinstance(argument, ast.Name) and argument.id == name for argument in given)
+        case ast.Call(func=ast.Name(id=function) as func, args=values) if function in _FUNCTIONS:
+            named = any(isinstance(value, ast.Name) and value.id == name for value in values)
             return named and source.qualified(func) == function
     return False
 
