@@ -57,7 +57,8 @@ class CompilePerCall(SourceRule):
                     self.id,
                     call,
                     f"torch.compile wraps {compiled} again in each call, and compiles what is made anew each time",
-                    f"compile it once where it is made ({compiled} = torch.compile({compiled})), and call the result here",
+                    f"compile it once where it is made ({compiled} = torch.compile({compiled})), and call the result "
+                    "here",
                     evidence=reason,
                 )
 

@@ -99,8 +99,8 @@ class IntermediateKeptAlive(SourceRule):
             binding.statement,
             f"{name}, a broadcast over pairs, is last used in line {last.statement.lineno} and stays alive while "
             f"line {later.statement.lineno} {meanwhile}{more}",
-            f"write {_deletions(intermediates)}, or compute in one expression, in tiles (togi.ops) or in one function under "
-            "torch.compile, so that nothing of it is stored",
+            f"write {_deletions(intermediates)}, or compute in one expression, in tiles (togi.ops) or in one function "
+            "under torch.compile, so that nothing of it is stored",
             evidence=f"{excerpt(_expression(binding.statement), 60)} pairs every row of one operand with every row "
             "of the other",
         )
