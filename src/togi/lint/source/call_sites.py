@@ -1,4 +1,4 @@
-"""Finds calls by the function or the method that they call, and what they are given."""
+"""Finds calls by the function or the method that they call."""
 
 from __future__ import annotations
 
@@ -37,8 +37,3 @@ def method_calls(
     for call in source.nodes(ast.Call) if within is None else source.walk(within, ast.Call):
         if isinstance(call.func, ast.Attribute) and call.func.attr in names:
             yield call, call.func
-
-
-def arguments(call: ast.Call) -> list[ast.expr]:
-    """All that a call is given, by position and then by keyword."""
-    return [*call.args, *(keyword.value for keyword in call.keywords)]

@@ -1,12 +1,11 @@
-"""Names as the code spells them: what binds them, and what their words tell."""
+"""Names as the code spells them: what loops bind, and what their words tell."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from togi.lint.source.model import Source
-from togi.lint.source.syntax import first_name
 from togi.lint.source.tree import COMPREHENSIONS
 
 _WORDS: dict[type[ast.AST], str] = {
@@ -24,21 +23,6 @@ _WORDS: dict[type[ast.AST], str] = {
 """Where each kind of node keeps its word."""
 
 
-def imported_name(source: Source, node: ast.AST) -> str:
-    """The dotted name that imports and builtins give an expression; empty where they give none.
-
-    Quicker than ``Source.qualified``, which interprets the code to name the methods of what it knows.
-    """
-    return source.names.qualified(node, source.scope(node)) or ""
-
-
-def bindings_of(source: Source, node: ast.expr) -> list[ast.AST]:
-    """What binds the name at which an expression starts, in the scope that it comes from."""
-    name = first_name(node)
-    holder = source.names.holder(name, source.scope(node))
-    return holder.bindings[name] if holder is not None else []
-
-
 def target_names(source: Source, loop: ast.AST) -> set[str]:
     """Names that a loop or a comprehension binds to what it goes through; none for ``while``."""
     parts = loop.generators if isinstance(loop, COMPREHENSIONS) else [loop]
@@ -51,22 +35,10 @@ def is_own(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
-def is_text(node: ast.AST) -> bool:
-    """A string or an f-string."""
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-
-
-def words(source: Source, node: ast.AST) -> Iterator[str]:
-    """Identifiers and strings in ``node``."""
-    for part in source.walk(node, *_WORDS):
-        word = getattr(part, _WORDS[type(part)])
-        if isinstance(word, str):
-            yield word
-
-
 def mentions(source: Source, node: ast.AST, parts: Collection[str]) -> bool:
     """Whether an identifier or a string in ``node`` contains one of ``parts``, which are in lower case."""
-    return any(part in word.lower() for word in words(source, node) for part in parts)
+    words = (getattr(inner, _WORDS[type(inner)]) for inner in source.walk(node, *_WORDS))
+    return any(part in word.lower() for word in words if isinstance(word, str) for part in parts)
 
 
 def file_mentions(source: Source, parts: Collection[str]) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from togi.lint.source.hotness import gives_batches, iterated_by
+from togi.lint.source.hotness import iterated_by
 from togi.lint.source.model import Source
-from togi.lint.source.tree import LOOPS
+from togi.lint.source.tree import LOOPS, block_of
+from togi.lint.source.value import gives_batches
 
 StatementLoop = ast.For | ast.AsyncFor | ast.While
 """A loop that is a statement, not a comprehension."""
@@ -25,12 +26,11 @@ def neighbours(source: Source, node: ast.AST) -> tuple[list[ast.stmt], list[ast.
     """The statements before and after the one that holds ``node``, of the same block."""
     statement = source.index.statement(node)
     above = source.parent(statement) if statement is not None else None
-    for part in ("body", "orelse", "finalbody"):
-        block = getattr(above, part, None)
-        if isinstance(block, list) and statement in block:
-            position = block.index(statement)
-            return block[:position], block[position + 1 :]
-    return [], []
+    block = list(block_of(above, statement)) if above is not None and statement is not None else []
+    if not block or statement is None:
+        return [], []
+    place = block.index(statement)
+    return block[:place], block[place + 1 :]
 
 
 def statement_loops(source: Source, node: ast.AST) -> Iterator[StatementLoop]:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import arguments, method_calls
+from togi.lint.source.call_sites import method_calls
 from togi.lint.source.compiled import names_in
 from togi.lint.source.gradients import gradient_switches
 from togi.lint.source.inference import backward_calls
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import class_around, climb
-from togi.lint.source.syntax import first_name, last_name
+from togi.lint.source.syntax import arguments_of, first_name, last_name
 from togi.lint.source.value import excerpt
 
 _PARAMETERS = ("parameters", "named_parameters")
@@ -127,7 +127,7 @@ def _averages(source: Source, loop: ast.For, parameters: set[str]) -> Iterator[t
         if any(attribute.attr in _OFF_GRAPH for attribute in source.walk(method.value, ast.Attribute)):
             continue
         other_parameters = parameters - {first_name(average)}
-        if any(_carries(source, operand, other_parameters) for operand in arguments(call)):
+        if any(_carries(source, operand, other_parameters) for operand in arguments_of(call)):
             yield call, average
     for assign in source.walk(loop, ast.Assign):
         average = assign.targets[0]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.identifiers import imported_name
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import argument, is_constant
 from togi.lint.source.uses_of_tensors import is_whole_output
@@ -71,7 +70,7 @@ def _copies(source: Source) -> Iterator[tuple[ast.Call, ast.expr]]:
             continue
         if (method.attr in ("cpu", "numpy") and not call.args) or (method.attr == "to" and _moves_to_cpu(source, call)):
             yield call, method.value
-        elif call.args and imported_name(source, method).startswith("numpy."):
+        elif call.args and source.dotted(method).startswith("numpy."):
             yield from ((call, operand) for operand in call.args[:2] if source.value(operand).kind is Kind.TENSOR)
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import arguments
-from togi.lint.source.identifiers import file_mentions, imported_name
+from togi.lint.source.identifiers import file_mentions
 from togi.lint.source.model import Source
-from togi.lint.source.syntax import is_constant, last_name
+from togi.lint.source.syntax import arguments_of, is_constant, last_name
 from togi.lint.source.value import Kind
 
 _SETTING = "torch.backends.cudnn.benchmark"
@@ -90,7 +89,7 @@ def _varying(source: Source) -> Iterator[str]:
     yield from _padded_collate(source)
     yield from _pictures_as_they_are(source)
     for node in source.nodes(ast.Attribute, ast.Name):
-        name = imported_name(source, node)
+        name = source.dotted(node)
         if name.startswith("torchvision.models.detection."):
             yield f"line {node.lineno}: torchvision's detection models make batches of their largest picture's size"
         elif name in _PADDING and file_mentions(source, _CONVOLVES):
@@ -106,7 +105,7 @@ def _random_sizes(source: Source) -> Iterator[str]:
     for call in source.nodes(ast.Call):
         if last_name(call.func) not in _RESIZES:
             continue
-        scope, values = source.scope(call), arguments(call)
+        scope, values = source.scope(call), arguments_of(call)
         for size in values[1:] if len(call.args) > 1 else values:
             read = {ast.unparse(name) for name in source.walk(size, ast.Name, ast.Attribute)}
             if any((scope, name) in drawn for name in read) or _draws(source, size):
@@ -133,7 +132,7 @@ def _draws(source: Source, node: ast.expr) -> bool:
 
 
 def _draws_here(source: Source, node: ast.expr) -> bool:
-    return any(imported_name(source, call.func).startswith(_RANDOM) for call in source.walk(node, ast.Call))
+    return any(source.dotted(call.func).startswith(_RANDOM) for call in source.walk(node, ast.Call))
 
 
 def _random_transforms(source: Source) -> Iterator[str]:
@@ -157,7 +156,7 @@ def _padded_collate(source: Source) -> Iterator[str]:
 def _pictures_as_they_are(source: Source) -> Iterator[str]:
     """A loop that reads files and runs a model on each, where nothing in the file resizes, crops or pads."""
     for call in source.nodes(ast.Call):
-        loops = source.loops(call) if imported_name(source, call.func) in _READS else ()
+        loops = source.loops(call) if source.dotted(call.func) in _READS else ()
         if loops and _runs_module(source, loops[0]) and not file_mentions(source, _SIZING):
             yield f"line {call.lineno}: files are read as they are, and each has its own size"
 

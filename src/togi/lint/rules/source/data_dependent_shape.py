@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.identifiers import imported_name
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import argument, last_name
 from togi.lint.source.value import UNKNOWN, Kind, Value, evidence_of, excerpt
@@ -77,7 +76,7 @@ def _called(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
         name = last_name(call.func)
         if name not in _REMEDIES or source.hot(call) is None:
             continue
-        function = imported_name(source, call.func)
+        function = source.dotted(call.func)
         if function in (f"torch.{name}", "torch.nn.functional.one_hot") and call.args:
             tensor, options = source.value(call.args[0]), call.args[1:]
         elif isinstance(call.func, ast.Attribute) and not function:

@@ -10,10 +10,9 @@ from togi.lint.rule import SourceRule
 from togi.lint.source.compatibility import guarded, names_new
 from togi.lint.source.edits import end, insert, rename, rename_module, start, text_of
 from togi.lint.source.fixes import append, fix
-from togi.lint.source.identifiers import bindings_of
 from togi.lint.source.model import Source
 from togi.lint.source.references import called, import_of, uses
-from togi.lint.source.syntax import unpacks
+from togi.lint.source.syntax import first_name, unpacks
 
 _FUNCTIONS = ("autocast", "GradScaler", "custom_fwd", "custom_bwd")
 _MODULES = ("", ".autocast_mode", ".grad_scaler")
@@ -81,7 +80,7 @@ def _is_chosen(source: Source, node: ast.Name | ast.Attribute, name: str) -> boo
     if guarded(source, node, names_new(source, _NAMES, (_NAMES[name][1],))):
         return True
     if isinstance(node, ast.Attribute):  # amp.autocast, where one of several imports gives amp
-        bindings = bindings_of(source, node)
+        bindings = source.names.bindings(first_name(node), source.scope(node))
         imports = [binding for binding in bindings if isinstance(binding, ast.alias)]
         return len(bindings) > 1 and any(guarded(source, alias) for alias in imports)
     imported = import_of(source, node, name)

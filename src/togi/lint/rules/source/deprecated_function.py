@@ -11,10 +11,9 @@ from togi.lint.rule import SourceRule
 from togi.lint.source.compatibility import guarded, names_new, probed
 from togi.lint.source.edits import end, insert, rename
 from togi.lint.source.fixes import fix
-from togi.lint.source.identifiers import bindings_of
 from togi.lint.source.model import Source
 from togi.lint.source.references import uses
-from togi.lint.source.syntax import unpacks
+from togi.lint.source.syntax import first_name, unpacks
 
 _ONE_ARGUMENT = {"torch.qr", "torch.cholesky", "torch.matrix_rank"}
 """Drop-in where only the matrix is given; their other parameters have changed."""
@@ -90,7 +89,8 @@ def _is_chosen(source: Source, node: ast.Name | ast.Attribute, deprecated: Depre
     last = {deprecated.name.rpartition(".")[2], deprecated.successor.rpartition(".")[2]}
     if guarded(source, node, names_new(source, DEPRECATED, last)) or any(probed(source, name) for name in last):
         return True
-    imports = [binding for binding in bindings_of(source, node) if isinstance(binding, ast.alias)]
+    bindings = source.names.bindings(first_name(node), source.scope(node))
+    imports = [binding for binding in bindings if isinstance(binding, ast.alias)]
     return any(isinstance(source.parent(alias), ast.ImportFrom) and guarded(source, alias) for alias in imports)
 
 

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
-from togi.lint.source.call_sites import arguments, calls_of, method_calls
+from togi.lint.source.call_sites import calls_of, method_calls
 from togi.lint.source.edits import add_argument
 from togi.lint.source.fixes import append, fix
-from togi.lint.source.identifiers import file_mentions, imported_name, mentions
+from togi.lint.source.identifiers import file_mentions, mentions
 from togi.lint.source.loaders import is_test
 from togi.lint.source.model import Source
 from togi.lint.source.numpy_types import is_float64, tensor_cast_later
 from togi.lint.source.surroundings import function_name
-from togi.lint.source.syntax import argument, last_name, unpacks
+from togi.lint.source.syntax import argument, arguments_of, last_name, unpacks
 from togi.lint.source.value import Kind
 
 _FROM_NUMPY = {"torch.from_numpy": None, "torch.tensor": 1, "torch.as_tensor": 1}
@@ -100,7 +100,7 @@ class Float64ByAccident(SourceRule):
 
     def _doubled(self, source: Source) -> Iterator[Finding]:
         for call, method in method_calls(source, ("double",)):
-            if arguments(call):
+            if arguments_of(call):
                 continue
             value = source.value(method.value)
             if value.kind is Kind.MODULE and not file_mentions(source, ("gradcheck",)):
@@ -125,7 +125,7 @@ class Float64ByAccident(SourceRule):
             # torch.float64 is asked for by its name.
             if keyword.arg != "dtype" or source.qualified(keyword.value) != "float" or not isinstance(call, ast.Call):
                 continue
-            name = imported_name(source, call.func)
+            name = source.dotted(call.func)
             makes = name.rpartition(".")[2] in (*torch_api.FACTORIES, *torch_api.FROM_DATA, *torch_api.LIKE)
             if makes and name.startswith("torch.") and not _is_deliberate(source, call):
                 yield source.finding(
@@ -184,7 +184,7 @@ def _casts(source: Source, function: ast.AST, double: ast.Call) -> bool:
 
 def _is_cast(source: Source, call: ast.Call) -> bool:
     """``x.float()``, ``x.to(dtype)``, ``x.to(other)``, ``torch.zeros(n, dtype=x.dtype)``."""
-    values = arguments(call)
+    values = arguments_of(call)
     name = last_name(call.func)
     if name == "type_as" or (name == "float" and not values and isinstance(call.func, ast.Attribute)):
         return True

@@ -9,7 +9,6 @@ from typing import TypeGuard
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.identifiers import imported_name
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import function_name
 from togi.lint.source.syntax import is_constant
@@ -71,4 +70,4 @@ def _is_call(node: ast.AST | None, source: Source, name: str) -> TypeGuard[ast.C
     """Of one operand and nothing else: what ``out=`` asks for is not said by ``log1p(x)``."""
     if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
         return False
-    return imported_name(source, node.func) == name
+    return source.dotted(node.func) == name

@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import arguments
 from togi.lint.source.compiled import names_in
 from togi.lint.source.gradients import training_loop
 from togi.lint.source.loaders import is_test
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import StatementLoop
-from togi.lint.source.syntax import is_constant
+from togi.lint.source.syntax import arguments_of, is_constant
 from togi.lint.source.torch_api import TUPLE_MODULES
 from togi.lint.source.value import Kind, excerpt
 
@@ -90,7 +89,7 @@ class HiddenStateNotDetached(SourceRule):
 def _carried(source: Source) -> Iterator[_Carried]:
     for assign in source.nodes(ast.Assign):
         if isinstance(assign.value, ast.Call) and len(assign.targets) == 1:
-            inputs = {name for argument in arguments(assign.value) for name in _plain_names(argument)}
+            inputs = {name for argument in arguments_of(assign.value) for name in _plain_names(argument)}
             names = inputs & names_in(source, assign.targets[0])
             if names and source.value(assign.value.func).kind is Kind.MODULE:
                 yield _Carried(assign, assign.value, names)

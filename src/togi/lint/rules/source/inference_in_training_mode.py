@@ -93,7 +93,7 @@ def _function(use: Use) -> str:
 def _is_inference(source: Source, use: Use) -> bool:
     named = bool(INFERENCE_NAMES.search(_function(use)))
     if not source.records_grad(use.call):
-        made_here = use.value.origin is not None and use.value.certain
+        made_here = use.value.evidence.origin is not None and use.value.certain
         return use.loop is not None or made_here or named
     if use.loop is None or named:
         return use.loop is not None
@@ -109,7 +109,7 @@ def _why_training(source: Source, use: Use) -> str:
     if last is not None:
         trained = sets_training(last) and trains(source, use.function or source.tree)
         return f"the last call before it is {excerpt(last)} in line {last.lineno}" if trained else ""
-    creation = use.value.origin if isinstance(use.value.origin, ast.Call) else None
+    creation = use.value.evidence.origin if isinstance(use.value.evidence.origin, ast.Call) else None
     maker = source.function(creation) if creation is not None else None
     made_in_class = creation is not None and source.index.class_of(maker or creation) is not None
     on_self = isinstance(use.model, ast.Attribute) and first_name(use.model) == "self"

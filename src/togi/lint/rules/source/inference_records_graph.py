@@ -99,6 +99,6 @@ def _is_inference(source: Source, use: Use, loop: Loop) -> bool:
 
 def _is_made_and_only_used(source: Source, use: Use) -> bool:
     """A model that the same function or script makes, in a file that trains nothing."""
-    origin = use.value.origin
+    origin = use.value.evidence.origin
     made_here = use.value.certain and isinstance(origin, ast.Call) and source.function(origin) is use.function
     return made_here and not trains(source, source.tree)

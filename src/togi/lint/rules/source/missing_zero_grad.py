@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import arguments, method_calls
+from togi.lint.source.call_sites import method_calls
 from togi.lint.source.compiled import loop_names
 from togi.lint.source.gradients import training_loop
 from togi.lint.source.identifiers import is_own
 from togi.lint.source.loaders import assigned, is_test
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import StatementLoop, class_around
-from togi.lint.source.syntax import first_name, last_name
+from togi.lint.source.syntax import arguments_of, first_name, last_name
 from togi.lint.source.value import Kind
 
 _CLEARS = re.compile(r"grad|zero|clear|reset|(^|_)(on|fire|notify|trigger|emit)($|_)|callback|hook|event|closure", re.I)
@@ -129,7 +129,7 @@ def _call_may_clear(source: Source, call: ast.Call, optimizer: str, depth: int) 
     path = name if isinstance(call.func, ast.Name) else ast.unparse(call.func)
     if name not in _HARMLESS and _CLEARS.search(path):
         return True
-    if any(ast.unparse(value) == optimizer for value in arguments(call)):
+    if any(ast.unparse(value) == optimizer for value in arguments_of(call)):
         of_torch = (source.qualified(call.func) or "").startswith("torch.optim.")
         return name not in _TAKES_OPTIMIZER and not of_torch
     callee = source.value(call.func).definition

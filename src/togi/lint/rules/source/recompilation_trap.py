@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import arguments
 from togi.lint.source.compiled import compilation, compile_calls, is_compile, loop_names, names_in
 from togi.lint.source.identifiers import is_own
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import statement_loops
-from togi.lint.source.syntax import argument, is_constant
+from togi.lint.source.syntax import argument, arguments_of, is_constant
 from togi.lint.source.value import Kind
 
 
@@ -101,7 +100,7 @@ class RecompilationTrap(SourceRule):
 
 def _changing_numbers(source: Source, call: ast.Call) -> list[ast.expr]:
     """Arguments that are Python numbers, another one in each pass of a loop."""
-    values = arguments(call)
+    values = arguments_of(call)
     if not values or not isinstance(call.func, ast.Name | ast.Attribute):
         return []
     loops = [loop for loop in statement_loops(source, call) if not isinstance(loop, ast.AsyncFor)]

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import arguments, method_calls
+from togi.lint.source.call_sites import method_calls
 from togi.lint.source.inference import backward_calls
 from togi.lint.source.model import Source
 from togi.lint.source.placement import computes_on_cpu
 from togi.lint.source.surroundings import neighbours
-from togi.lint.source.syntax import last_name
+from togi.lint.source.syntax import arguments_of, last_name
 from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt, receiver
 
 _MEASURES = re.compile(r"(^|_)(loss\w*|losses|acc\d?|accuracy|err[GD]?|kl|norm|iou|dice|psnr)($|_)")
@@ -140,5 +140,5 @@ def _gives_sizes_of_split(source: Source, node: ast.AST) -> bool:
     assigns = (assign for assign in source.walk(function, ast.Assign) if assign.value is node)
     bound = {target.id for assign in assigns for target in assign.targets if isinstance(target, ast.Name)}
     splits = method_calls(source, ("split", "split_with_sizes"), within=function)
-    parts = (part for call, _ in splits for size in arguments(call) for part in source.walk(size))
+    parts = (part for call, _ in splits for size in arguments_of(call) for part in source.walk(size))
     return any(part is node or (isinstance(part, ast.Name) and part.id in bound) for part in parts)

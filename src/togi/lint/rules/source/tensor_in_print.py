@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import arguments
-from togi.lint.source.identifiers import is_text, mentions
+from togi.lint.source.identifiers import mentions
 from togi.lint.source.model import Source
-from togi.lint.source.syntax import last_name
+from togi.lint.source.syntax import arguments_of, is_text, last_name
 from togi.lint.source.value import Kind, Value, element_of, evidence_of, excerpt, receiver
 
 _BUILTINS = ("print", "str", "repr", "format")
@@ -93,12 +92,12 @@ def _texts(source: Source) -> Iterator[tuple[ast.expr, list[ast.expr], str]]:
     for call in source.nodes(ast.Call):
         writer = _writer(source, call)
         if writer:
-            yield call, [part for argument in arguments(call) for part in _parts(argument)], writer
+            yield call, [part for argument in arguments_of(call) for part in _parts(argument)], writer
     for node in source.nodes(ast.JoinedStr):
         if not isinstance(source.parent(node), ast.FormattedValue):
             yield node, _parts(node), "the f-string"
     for node in source.nodes(ast.BinOp):
-        if isinstance(node.op, ast.Mod) and is_text(node.left):
+        if isinstance(node.op, ast.Mod) and _is_text(node.left):
             yield node, _parts(node), "the formatted string"
 
 
@@ -107,12 +106,12 @@ def _parts(expression: ast.expr) -> list[ast.expr]:
     match expression:
         case ast.JoinedStr(values=pieces):
             return [piece.value for piece in pieces if isinstance(piece, ast.FormattedValue)]
-        case ast.BinOp(left=text, op=ast.Mod(), right=right) if is_text(text):
+        case ast.BinOp(left=text, op=ast.Mod(), right=right) if _is_text(text):
             return list(right.elts) if isinstance(right, ast.Tuple) else [right]
         case ast.Dict(values=values):
             return values
-        case ast.Call(func=ast.Attribute(value=text)) if is_text(text):
-            return arguments(expression)
+        case ast.Call(func=ast.Attribute(value=text)) if _is_text(text):
+            return arguments_of(expression)
     return [expression]
 
 
@@ -127,7 +126,11 @@ def _writer(source: Source, call: ast.Call) -> str:
     if func.attr in _LOG_METHODS and (owner in _LOGGERS or (func.attr == "log" and owner == "wandb")):
         of_debugging = func.attr == "log" and bool(call.args) and mentions(source, call.args[0], ("debug",))
         return "" if of_debugging else f"{excerpt(func)}()"
-    if func.attr == "format" and is_text(func.value):
+    if func.attr == "format" and _is_text(func.value):
         return "format()"
     of_tqdm = func.attr == "write" and source.qualified(func) == "tqdm.tqdm.write"
     return f"{excerpt(func)}()" if of_tqdm or func.attr in (*_WRITERS, *_PROGRESS) else ""
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or is_text(node)

@@ -10,7 +10,7 @@ from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
 from togi.lint.source.call_sites import method_calls
 from togi.lint.source.compiled import names_in
-from togi.lint.source.identifiers import file_mentions, imported_name, mentions
+from togi.lint.source.identifiers import file_mentions, mentions
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import last_name
 from togi.lint.source.uses_of_tensors import meets_device
@@ -64,7 +64,7 @@ class TensorMadeInForward(SourceRule):
         for call in source.nodes(ast.Call):
             if last_name(call.func) not in _FILLED | torch_api.FROM_DATA:
                 continue
-            package, _, name = imported_name(source, call.func).rpartition(".")
+            package, _, name = source.dotted(call.func).rpartition(".")
             if package != "torch" or not _lies_on_cpu(source, call, name):
                 continue
             hot = source.hot(call)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import arguments, method_calls
+from togi.lint.source.call_sites import method_calls
 from togi.lint.source.fixes import fix, replace_arguments
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import function_name
-from togi.lint.source.syntax import argument, is_constant
+from togi.lint.source.syntax import argument, arguments_of, is_constant
 
 
 class ZeroGradToZeros(SourceRule):
@@ -80,5 +80,5 @@ def _gradient(node: ast.expr) -> ast.Attribute | None:
 
 
 def _fix(source: Source, call: ast.Call) -> Fix | None:
-    only_argument = len(arguments(call)) == 1
+    only_argument = len(arguments_of(call)) == 1
     return fix("Set gradients to None", replace_arguments(source, call, "()"), safe=False) if only_argument else None
