@@ -16,7 +16,6 @@ from togi.lint.source.surroundings import class_around, climb
 from togi.lint.source.syntax import arguments_of, first_name, last_name
 from togi.lint.source.value import excerpt
 
-_PARAMETERS = ("parameters", "named_parameters")
 _IN_PLACE = frozenset("mul_ add_ sub_ lerp_ copy_ addcmul_ addcdiv_ div_".split())
 _OFF_GRAPH = frozenset("data detach grad item clone_ numpy shape device dtype".split())
 
@@ -87,7 +86,7 @@ def _loops_over_parameters(source: Source) -> Iterator[tuple[ast.For, set[str]]]
 def _parameter_names(iterated: ast.expr, target: ast.expr) -> Iterator[str]:
     if _is_call_of(iterated, "named_parameters") and isinstance(target, ast.Tuple) and len(target.elts) == 2:
         target = target.elts[1]
-    if _is_call_of(iterated, *_PARAMETERS) and isinstance(target, ast.Name):
+    if _is_call_of(iterated, "parameters", "named_parameters") and isinstance(target, ast.Name):
         yield target.id
 
 
@@ -107,12 +106,9 @@ def _owner(source: Source, node: ast.expr) -> str:
 
 def _model_of(iterated: ast.expr) -> str:
     """``model`` of ``model.parameters()``, as it is written; anything else as a whole."""
-    if (
-        isinstance(iterated, ast.Call)
-        and isinstance(iterated.func, ast.Attribute)
-        and iterated.func.attr in _PARAMETERS
-    ):
-        iterated = iterated.func.value
+    match iterated:
+        case ast.Call(func=ast.Attribute(value=model, attr="parameters" | "named_parameters")):
+            return ast.unparse(model)
     return ast.unparse(iterated)
 
 

@@ -108,11 +108,11 @@ def _fix(source: Source, node: ast.Name | ast.Attribute, reported: _Uses) -> Fix
     name = reported[node]
     head: tuple[Edit, ...] | None
     if isinstance(node, ast.Name):
-        imported = import_of(source, node, name)
-        together = {
-            use: old for use, old in reported.items() if imported and _statement(source, use, old) is imported[0]
-        }
-        head = _moved_import(source, imported[0], together) if imported else None
+        statement = _statement(source, node, name)
+        if statement is None:
+            return None
+        together = {use: old for use, old in reported.items() if _statement(source, use, old) is statement}
+        head = _moved_import(source, statement, together)
     else:
         together = {node: name}
         head = rename(source, node, name, f"torch.amp.{_NAMES[name][1]}")

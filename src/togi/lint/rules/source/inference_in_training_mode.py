@@ -20,7 +20,7 @@ from togi.lint.source.inference import (
     uses_of_models,
 )
 from togi.lint.source.model import Source
-from togi.lint.source.surroundings import over_batches
+from togi.lint.source.surroundings import function_name, over_batches
 from togi.lint.source.syntax import first_name, last_name
 from togi.lint.source.value import excerpt
 
@@ -71,7 +71,11 @@ class InferenceInTrainingMode(SourceRule):
             if part or last_name(use.model).endswith("forward"):
                 continue  # a part of a model, whose mode is set elsewhere
             region = use.loop or use.function
-            if region in reported or _DELIBERATE.search(_function(use).lower()) or not _is_inference(source, use):
+            if (
+                region in reported
+                or _DELIBERATE.search(function_name(source, use.call).lower())
+                or not _is_inference(source, use)
+            ):
                 continue
             reason = _why_training(source, use)
             if reason:
@@ -86,12 +90,8 @@ class InferenceInTrainingMode(SourceRule):
                 )
 
 
-def _function(use: Use) -> str:
-    return getattr(use.function, "name", "")
-
-
 def _is_inference(source: Source, use: Use) -> bool:
-    named = bool(INFERENCE_NAMES.search(_function(use)))
+    named = bool(INFERENCE_NAMES.search(function_name(source, use.call)))
     if not source.records_grad(use.call):
         made_here = use.value.evidence.origin is not None and use.value.certain
         return use.loop is not None or made_here or named

@@ -12,7 +12,7 @@ from togi.lint.source.hotness import iterated_by
 from togi.lint.source.identifiers import mentions
 from togi.lint.source.inference import INFERENCE_NAMES, Use, set_to_eval, trains, uses_of_models
 from togi.lint.source.model import Source
-from togi.lint.source.surroundings import over_batches
+from togi.lint.source.surroundings import function_name, over_batches
 from togi.lint.source.syntax import is_constant
 from togi.lint.source.tree import Loop
 from togi.lint.source.value import excerpt
@@ -94,7 +94,7 @@ def _is_inference(source: Source, use: Use, loop: Loop) -> bool:
         return True
     if isinstance(use.model, ast.Attribute):
         return False  # its caller, in another file, may have switched autograd off
-    return bool(INFERENCE_NAMES.search(getattr(use.function, "name", ""))) or _is_made_and_only_used(source, use)
+    return bool(INFERENCE_NAMES.search(function_name(source, use.call))) or _is_made_and_only_used(source, use)
 
 
 def _is_made_and_only_used(source: Source, use: Use) -> bool:
