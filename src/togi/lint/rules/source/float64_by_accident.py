@@ -23,8 +23,9 @@ _FROM_NUMPY = {"torch.from_numpy": None, "torch.tensor": 1, "torch.as_tensor": 1
 """Position of ``dtype``."""
 _DEFAULTS = {"torch.set_default_dtype", "torch.set_default_tensor_type"}
 _DOUBLES = {"torch.float64", "torch.double", "torch.DoubleTensor"}
-_NEEDS_IT = (
-    "freq theta rope rotary position angle phase timestep precis grid coord stat linalg cumsum logsumexp inverse"
+_NEEDS_IT = tuple(
+    """freq theta rope rotary position angle phase timestep precis grid coord stat linalg cumsum logsumexp
+    inverse""".split()
 )
 """Parts of names of what is computed in float64 on purpose."""
 _REDUCTIONS = ("sum", "mean", "norm", "var", "std", "pow", "item")
@@ -161,7 +162,7 @@ def _is_deliberate(source: Source, call: ast.Call) -> bool:
     above = source.parent(call)
     if isinstance(above, ast.Attribute) and above.attr in _REDUCTIONS:
         return True
-    if any(part in function_name(source, call) for part in _NEEDS_IT.split()):
+    if any(part in function_name(source, call) for part in _NEEDS_IT):
         return True
     statement = source.index.statement(call)
     if statement is not None and not hasattr(statement, "body") and _needs_it(source, statement):
@@ -172,7 +173,7 @@ def _is_deliberate(source: Source, call: ast.Call) -> bool:
 
 def _needs_it(source: Source, statement: ast.stmt) -> bool:
     determinants = (last_name(call.func).endswith("det") for call in source.walk(statement, ast.Call))
-    return mentions(source, statement, _NEEDS_IT.split()) or any(determinants)
+    return mentions(source, statement, _NEEDS_IT) or any(determinants)
 
 
 def _casts(source: Source, function: ast.AST, double: ast.Call) -> bool:
