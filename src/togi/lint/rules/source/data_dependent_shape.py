@@ -79,11 +79,13 @@ def _called(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
         function = source.dotted(call.func)
         if function in (f"torch.{name}", "torch.nn.functional.one_hot") and call.args:
             tensor, options = source.value(call.args[0]), call.args[1:]
-        elif isinstance(call.func, ast.Attribute) and not function:
+        elif (
+            not function and isinstance(call.func, ast.Attribute) and source.value(call.func.value).kind is Kind.TENSOR
+        ):
             tensor, options = source.value(call.func.value), call.args
         else:
             continue
-        if tensor.on_device and _depends_on_values(source, call, name, options):
+        if tensor.device != "cpu" and _depends_on_values(source, call, name, options):
             yield call, name, tensor
 
 
