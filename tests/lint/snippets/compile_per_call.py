@@ -64,3 +64,9 @@ for i in range(100):
 class Service:
     def answer(self, x):
         return torch.compile(self.model)(x)  # expect: compile-per-call
+
+# %%
+class Service:
+    def answer(self, x):
+        if "it is None" in self.name:
+            return torch.compile(self.model)(x)  # expect: compile-per-call

@@ -61,3 +61,9 @@ for i in range(0, len(x), chunk_size):
 while i < n_steps:
     loss.backward()
     torch.cuda.empty_cache()  # expect: empty-cache-in-loop
+
+# %%
+for batch in loader:
+    run(batch)
+    if name == "100 %":
+        torch.cuda.empty_cache()  # expect: empty-cache-in-loop

@@ -121,3 +121,13 @@ class Points:
 
     def __getitem__(self, i):
         return torch.from_numpy(np.stack([self.points[i], -self.points[i]]))  # expect: float64-by-accident
+
+# %%
+# not for gradcheck
+torch.set_default_dtype(torch.float64)  # expect: float64-by-accident
+
+# %%
+class A(torch.nn.Module):
+    def forward(self, x):
+        print("then .to(dtype)")
+        return self.body(torch.relu(x).double())  # expect: float64-by-accident

@@ -159,3 +159,10 @@ import torchvision
 model = torchvision.models.resnet18().cuda()
 for path in paths:
     out = model(read(path).cuda())  # expect: inference-records-graph
+
+# %%
+# no p.requires_grad = False here
+def evaluate(model, loader):
+    model.eval()
+    for x, y in loader:
+        print(model(x).shape)  # expect: inference-records-graph

@@ -75,3 +75,9 @@ class Net(nn.Module):
 
     def window(self, n):
         return torch.from_numpy(np.hanning(n))  # expect: tensor-made-in-forward
+
+# %%
+# torch.set_default_device is called nowhere
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x * torch.arange(x.shape[1])  # expect: tensor-made-in-forward
