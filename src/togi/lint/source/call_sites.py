@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from togi.lint.source.compatibility import gives, guarded
 from togi.lint.source.model import Source
 from togi.lint.source.references import uses
-from togi.lint.source.syntax import argument
+from togi.lint.source.syntax import argument, is_constant
 
 
 def calls_of(source: Source, names: Collection[str]) -> Iterator[tuple[ast.Call, str]]:
@@ -28,6 +28,12 @@ def calls_without(source: Source, names: Collection[str], keyword: str) -> Itera
         hidden = any(word.arg is None for word in call.keywords)
         if not hidden and argument(call, keyword) is None and not guarded(source, call, gives(keyword)):
             yield call, name
+
+
+def may_switch_on(call: ast.Call, name: str, position: int) -> bool:
+    """Whether a flag that is off by default is given, and not as False."""
+    flag = argument(call, name, position)
+    return flag is not None and not is_constant(flag, False)
 
 
 def method_calls(

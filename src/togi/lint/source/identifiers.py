@@ -41,6 +41,11 @@ def mentions(source: Source, node: ast.AST, parts: Collection[str]) -> bool:
     return any(part in word.lower() for word in words if isinstance(word, str) for part in parts)
 
 
+def decorators_mention(source: Source, function: ast.AST | None, parts: Collection[str]) -> bool:
+    """Whether a decorator of a function does; a lambda has none."""
+    return any(mentions(source, decorator, parts) for decorator in getattr(function, "decorator_list", ()))
+
+
 def file_mentions(source: Source, parts: Collection[str]) -> bool:
     """Whether the file mentions one of ``parts`` anywhere but in a comment."""
     text = source.text.lower()

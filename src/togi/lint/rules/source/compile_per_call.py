@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.compiled import compile_calls, loop_names, names_in
-from togi.lint.source.identifiers import mentions
+from togi.lint.source.identifiers import decorators_mention, mentions
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import class_around, climb, function_name
 from togi.lint.source.syntax import first_name
@@ -91,7 +91,7 @@ def _is_kept(source: Source, call: ast.Call) -> bool:
         ):
             return True
         if isinstance(above, ast.FunctionDef):
-            return any(mentions(source, decorator, _CACHES) for decorator in above.decorator_list)
+            return decorators_mention(source, above, _CACHES)
     return False
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.call_sites import may_switch_on
 from togi.lint.source.edits import set_argument
 from togi.lint.source.fixes import fix
 from togi.lint.source.loaders import loader_calls, made_by, passes
 from togi.lint.source.model import Source
-from togi.lint.source.syntax import argument, is_constant
+from togi.lint.source.syntax import argument
 
 _POSITION = 14
 
@@ -48,7 +49,8 @@ class DataloaderWithoutPersistentWorkers(SourceRule):
     id = "dataloader-without-persistent-workers"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        calls = [call for call in loader_calls(source) if _has_workers(source, call) and not _keeps_workers(call)]
+        ending = (call for call in loader_calls(source) if not may_switch_on(call, "persistent_workers", _POSITION))
+        calls = [call for call in ending if _has_workers(source, call)]
         for call, line in (_passed_again(source, calls) if calls else {}).items():
             yield source.finding(
                 self.id,
@@ -72,12 +74,6 @@ def _has_workers(source: Source, call: ast.Call) -> bool:
         return source.qualified(workers.func) in ("os.cpu_count", "multiprocessing.cpu_count")
     count = workers.value if isinstance(workers, ast.Constant) else source.value(workers).constant
     return isinstance(count, int) and count > 0
-
-
-def _keeps_workers(call: ast.Call) -> bool:
-    """Whether it does, or may."""
-    persistent = argument(call, "persistent_workers", _POSITION)
-    return persistent is not None and not is_constant(persistent, False)
 
 
 def _passed_again(source: Source, calls: list[ast.Call]) -> dict[ast.Call, int]:

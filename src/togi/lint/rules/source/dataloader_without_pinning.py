@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
+from togi.lint.source.call_sites import may_switch_on
 from togi.lint.source.edits import set_argument
 from togi.lint.source.fixes import fix
 from togi.lint.source.loaders import batch_to_cuda, collates_tensors, loader_calls
 from togi.lint.source.model import Source
-from togi.lint.source.syntax import argument, is_constant
+from togi.lint.source.syntax import argument
 
 _POSITION = 7
 
@@ -48,7 +49,7 @@ class DataloaderWithoutPinning(SourceRule):
     id = "dataloader-without-pinning"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        calls = [call for call in loader_calls(source) if not _pins(call)]
+        calls = [call for call in loader_calls(source) if not may_switch_on(call, "pin_memory", _POSITION)]
         move = batch_to_cuda(source) if calls else None
         if move is None:
             return
@@ -61,12 +62,6 @@ class DataloaderWithoutPinning(SourceRule):
                 evidence=f"line {move.lineno} moves a batch to the GPU: {ast.unparse(move)}",
                 fix=_fix(source, call, move),
             )
-
-
-def _pins(call: ast.Call) -> bool:
-    """Whether it does, or may."""
-    pinned = argument(call, "pin_memory", _POSITION)
-    return pinned is not None and not is_constant(pinned, False)
 
 
 def _fix(source: Source, call: ast.Call, move: ast.Call) -> Fix | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.broadcasts import PAIRS_OF_NUMBERS, Step, allocates, peak, steps, takes_one_row
-from togi.lint.source.identifiers import mentions
+from togi.lint.source.identifiers import decorators_mention
 from togi.lint.source.inference import is_layer
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import is_constant
@@ -83,10 +83,10 @@ class IntermediateKeptAlive(SourceRule):
             if (
                 not _may_pair(source, function)
                 or _TABLES.search(function.name.lower())
-                or _is_compiled(source, function)
+                or decorators_mention(source, function, _COMPILERS)
             ):
                 continue
-            intermediates = sorted(_in_function(source, function), key=_line)
+            intermediates = sorted(_in_function(source, function), key=lambda dead: dead.binding.statement.lineno)
             if intermediates and not takes_one_row(source, function):
                 yield self._report(source, intermediates)
 
@@ -106,10 +106,6 @@ class IntermediateKeptAlive(SourceRule):
         )
 
 
-def _line(intermediate: _Kept) -> int:
-    return intermediate.binding.statement.lineno
-
-
 def _deletions(intermediates: Sequence[_Kept]) -> str:
     """ "`del lt, rb` after line 7, `del wh` after line 8"."""
     names: dict[int, list[str]] = {}
@@ -126,10 +122,6 @@ def _may_pair(source: Source, function: ast.FunctionDef) -> bool:
         return True
     indices = (node.slice for node in source.walk(function, ast.Subscript))
     return any(is_constant(part, None) for index in indices for part in getattr(index, "elts", [index]))
-
-
-def _is_compiled(source: Source, function: ast.FunctionDef) -> bool:
-    return any(mentions(source, decorator, _COMPILERS) for decorator in function.decorator_list)
 
 
 def _in_function(source: Source, function: ast.FunctionDef) -> Iterator[_Kept]:

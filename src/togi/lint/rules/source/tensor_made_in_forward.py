@@ -10,7 +10,7 @@ from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
 from togi.lint.source.call_sites import method_calls
 from togi.lint.source.compiled import names_in
-from togi.lint.source.identifiers import file_mentions, mentions
+from togi.lint.source.identifiers import decorators_mention, file_mentions
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import last_name
 from togi.lint.source.uses_of_tensors import meets_device
@@ -68,8 +68,10 @@ class TensorMadeInForward(SourceRule):
             if package != "torch" or not _lies_on_cpu(source, call, name):
                 continue
             hot = source.hot(call)
-            if hot is None or hot.function is None or _is_read_back(source, call) or _is_cached(source, call):
+            if hot is None or hot.function is None or _is_read_back(source, call):
                 continue
+            if decorators_mention(source, source.function(call), ("cache",)):
+                continue  # made once
             moved = _moved(source) if moved is None else moved
             if not _stays(source, call, name, moved):
                 yield source.finding(
@@ -127,12 +129,6 @@ def _is_placed(call: ast.Call) -> bool:
 
 def _is_display(data: ast.expr | None) -> bool:
     return isinstance(data, ast.List | ast.Tuple | ast.ListComp)
-
-
-def _is_cached(source: Source, call: ast.Call) -> bool:
-    """In a function under ``lru_cache`` or a decorator named after caching."""
-    decorators = getattr(source.function(call), "decorator_list", ())
-    return any(mentions(source, decorator, ("cache",)) for decorator in decorators)
 
 
 def _is_read_back(source: Source, call: ast.Call) -> bool:
