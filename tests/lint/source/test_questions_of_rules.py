@@ -7,11 +7,12 @@ import ast
 import pytest
 
 from togi.lint.fix import apply_fixes
-from togi.lint.source.call_sites import calls_of, calls_without, method_calls
+from togi.lint.source.call_sites import calls_without, method_calls
 from togi.lint.source.fixes import append, fix, replace_arguments, respell
 from togi.lint.source.gradients import gradient_switches, training_loop
 from togi.lint.source.identifiers import file_mentions, mentions, target_names
 from togi.lint.source.model import Source
+from togi.lint.source.references import calls_of
 from togi.lint.source.surroundings import climb, neighbours, over_batches
 
 

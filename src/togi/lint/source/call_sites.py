@@ -1,4 +1,4 @@
-"""Finds calls by the function or the method that they call."""
+"""Finds calls by the method that they call, and by what they are given or leave open."""
 
 from __future__ import annotations
 
@@ -7,16 +7,8 @@ from collections.abc import Collection, Iterator
 
 from togi.lint.source.compatibility import gives, guarded
 from togi.lint.source.model import Source
-from togi.lint.source.references import uses
+from togi.lint.source.references import calls_of
 from togi.lint.source.syntax import argument, is_constant
-
-
-def calls_of(source: Source, names: Collection[str]) -> Iterator[tuple[ast.Call, str]]:
-    """Calls of functions with one of these dotted names, with the name."""
-    for node, name in uses(source, names):
-        call = source.parent(node)
-        if isinstance(call, ast.Call) and call.func is node:
-            yield call, name
 
 
 def calls_without(source: Source, names: Collection[str], keyword: str) -> Iterator[tuple[ast.Call, str]]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import calls_of
 from togi.lint.source.model import Source
+from togi.lint.source.references import calls_of
 from togi.lint.source.syntax import argument, unpacks
 
 _NAME = "torch.autograd.graph.disable_saved_tensors_hooks"

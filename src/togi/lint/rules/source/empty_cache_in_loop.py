@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.call_sites import calls_of
 from togi.lint.source.identifiers import mentions
 from togi.lint.source.model import Source
+from togi.lint.source.references import calls_of
 from togi.lint.source.surroundings import StatementLoop, climb
 from togi.lint.source.syntax import last_name
 

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
-from togi.lint.source.call_sites import calls_of, method_calls
+from togi.lint.source.call_sites import method_calls
 from togi.lint.source.edits import add_argument
 from togi.lint.source.fixes import append, fix
 from togi.lint.source.identifiers import file_mentions, mentions
 from togi.lint.source.loaders import is_test
 from togi.lint.source.model import Source
 from togi.lint.source.numpy_types import is_float64, tensor_cast_later
+from togi.lint.source.references import calls_of
 from togi.lint.source.surroundings import function_name
 from togi.lint.source.syntax import argument, arguments_of, last_name, unpacks
 from togi.lint.source.value import Kind
