@@ -120,7 +120,7 @@ def compared(cases: tuple[Case, ...]) -> list[dict[str, Any]]:
 
 
 def beyond() -> list[dict[str, Any]]:
-    """For each of togi's rules, the number of its invalid snippets on which TorchFix reports anything."""
+    """For each of togi's rules, the number of its snippets with a finding on which TorchFix reports anything."""
     rules = [rule for rule in all_rules().values() if isinstance(rule, SourceRule)]
     return [
         {
@@ -130,7 +130,7 @@ def beyond() -> list[dict[str, Any]]:
             "togi": sum(rule.id in togi_rules(text) for text in texts),
         }
         for rule in rules
-        for texts in [snippets(rule.id, "invalid")]
+        for texts in [[snippet.text for snippet in snippets(rule.id) if snippet.lines]]
     ]
 
 

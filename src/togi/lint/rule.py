@@ -2,8 +2,8 @@
 
 A rule is one file: ``lint/rules/<kind>/<name_with_underscores>.py`` holds one class whose docstring is its published
 page (``togi explain RULE``, docs/rules/), with these headings in this order: What it reports, Why it costs, When it
-stays silent, Example, Use instead, Source. Its id is the file's name with hyphens; it names the pattern, not the
-remedy. So names are checked without importing any rule.
+stays silent, Example, Use instead, Fix safety (of a rule that offers fixes), Source. Its id is the file's name with
+hyphens; it names the pattern, not the remedy. So names are checked without importing any rule.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from togi.lint.finding import Finding
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
 
-HEADINGS = ("What it reports", "Why it costs", "When it stays silent", "Example", "Use instead", "Source")
+FIX_SAFETY = "Fix safety"
+HEADINGS = ("What it reports", "Why it costs", "When it stays silent", "Example", "Use instead", FIX_SAFETY, "Source")
 Kind = Literal["source", "module", "trace"]
 KINDS: tuple[Kind, ...] = ("source", "module", "trace")
 ALL = "all"

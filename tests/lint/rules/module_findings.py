@@ -15,6 +15,6 @@ def findings(rule: str, module: Any, sample: Any, *, train: bool = False, **orde
     return list(check_module(subject, ModuleRequest(**{"device": "A100", "rules": (rule,), **order})).findings)
 
 
-def layers(found: list[Finding]) -> int:
-    assert len(found) <= 1, "equal layers are one finding"
-    return found[0].count if found else 0
+def layers(reported: list[Finding]) -> int:
+    assert len(reported) <= 1, "equal layers are one finding"
+    return reported[0].count if reported else 0

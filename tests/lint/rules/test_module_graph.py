@@ -30,23 +30,23 @@ class Branches(nn.Module):
 SAMPLE = torch.randn(1, 8, 16, 16)
 
 
-def test_branches_that_can_be_merged() -> None:
-    (found,) = findings("mergeable-branches", Branches(), SAMPLE)
-    assert found.message.startswith("1 parallel branch in 1 sum ")
+def test_branches_that_can_be_merged_are_counted() -> None:
+    (finding,) = findings("mergeable-branches", Branches(), SAMPLE)
+    assert finding.message.startswith("1 parallel branch in 1 sum ")
 
 
 @pytest.mark.parametrize("module", [Branches(stride=2), Branches(leak=True), nn.Sequential(nn.Conv2d(8, 8, 1))])
-def test_branches_that_cannot(module: nn.Module) -> None:
+def test_branches_that_cannot_be_merged_are_left_alone(module: nn.Module) -> None:
     assert not findings("mergeable-branches", module, SAMPLE)
 
 
 def test_repvgg_names_its_blocks() -> None:
-    (found,) = findings("mergeable-branches", timm.create_model("repvgg_a0"), torch.randn(1, 3, 64, 64))
-    assert found.count == 22
-    assert found.evidence.startswith("stem, stages.0.0, stages.0.1 and 19 others")
+    (finding,) = findings("mergeable-branches", timm.create_model("repvgg_a0"), torch.randn(1, 3, 64, 64))
+    assert finding.count == 22
+    assert finding.evidence.startswith("stem, stages.0.0, stages.0.1 and 19 others")
 
 
-def test_residuals_are_no_branches() -> None:
+def test_residual_connections_are_not_branches() -> None:
     assert not findings("mergeable-branches", timm.create_model("resnet18"), torch.randn(1, 3, 64, 64))
 
 
@@ -55,10 +55,10 @@ def body(width: int, **options: int) -> nn.Module:
 
 
 def test_channels_off_the_multiple_and_what_padding_costs() -> None:
-    (found,) = findings("channels-off-multiple", body(60), torch.randn(1, 16, 32, 32))
-    assert "60 (next: 64)" in found.message
-    assert "all can be padded exactly" in found.evidence
-    assert "padding adds 6.7 %" in found.cost.text
+    (finding,) = findings("channels-off-multiple", body(60), torch.randn(1, 16, 32, 32))
+    assert "60 (next: 64)" in finding.message
+    assert "all can be padded exactly" in finding.evidence
+    assert "padding adds 6.7 %" in finding.cost.text
 
 
 @pytest.mark.parametrize("width", [64, 3, 5])
@@ -66,7 +66,7 @@ def test_channels_on_the_multiple_or_too_few(width: int) -> None:
     assert not findings("channels-off-multiple", body(width), torch.randn(1, 16, 32, 32))
 
 
-def test_int8_wants_32() -> None:
+def test_for_int8_channels_off_a_multiple_of_32_are_reported() -> None:
     sample = torch.randn(1, 16, 32, 32)
     assert "48 (next: 64)" in findings("channels-off-multiple", body(48), sample, dtype="int8")[0].message
     assert not findings("channels-off-multiple", body(48), sample)
@@ -79,10 +79,10 @@ def test_grouped_convolutions_are_left_alone() -> None:
 
 def test_a_vocabulary_off_the_multiple_is_reported_but_cannot_be_padded() -> None:
     module = nn.Sequential(nn.Embedding(5003, 64), nn.Linear(64, 5003))
-    (found,) = findings("channels-off-multiple", module, torch.zeros(1, 8, dtype=torch.long))
-    assert "5003 (next: 5008)" in found.message
-    assert "none can be padded exactly" in found.evidence
-    assert "pad_channels" not in found.remedy
+    (finding,) = findings("channels-off-multiple", module, torch.zeros(1, 8, dtype=torch.long))
+    assert "5003 (next: 5008)" in finding.message
+    assert "none can be padded exactly" in finding.evidence
+    assert "pad_channels" not in finding.remedy
 
 
 def test_few_classes_are_too_small_to_matter() -> None:
@@ -122,13 +122,13 @@ class Chosen(nn.Module):
 
 @pytest.mark.usefixtures("however_long")
 def test_what_cannot_be_captured_is_named_with_the_line_and_the_module_inside() -> None:
-    found = findings("not-captured", Keeps(), torch.randn(64, 64))
-    assert [finding.layer for finding in found] == ["", "head"]
-    for finding in found:
+    reported = findings("not-captured", Keeps(), torch.randn(64, 64))
+    assert [finding.layer for finding in reported] == ["", "head"]
+    for finding in reported:
         assert "a branch or a size depends on the values of a tensor" in finding.message
         assert f"{Path(__file__).name}:" in finding.message
         assert "if len(kept) > 1:" in finding.message
-    assert found[1].evidence.startswith("Chosen: ")
+    assert reported[1].evidence.startswith("Chosen: ")
 
 
 @pytest.mark.usefixtures("however_long")
@@ -138,8 +138,8 @@ def test_of_a_program_only_the_modules_are_named() -> None:
     def call(x: torch.Tensor) -> list[float]:
         return model(x).sum(1).tolist()  # type: ignore[no-any-return]
 
-    found = findings("not-captured", ProgramModule(call), torch.randn(64, 64))
-    assert [finding.layer for finding in found] == ["model", "model.head"]
+    reported = findings("not-captured", ProgramModule(call), torch.randn(64, 64))
+    assert [finding.layer for finding in reported] == ["model", "model.head"]
 
 
 def test_what_is_captured_is_not_named() -> None:

@@ -78,13 +78,13 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize("form", ["plain", "scaled_first", "einsum", "masked", "in_float32", "baddbmm"])
-def test_found_however_it_is_written(form: str) -> None:
-    (found,) = findings(RULE, Attention(form), SAMPLE)
-    assert found.place is not None
-    assert found.place.path.endswith("test_module_handwritten_attention.py")
-    source = open(found.place.path, encoding="utf-8").read().splitlines()  # noqa: SIM115
-    assert "softmax" in source[found.place.line - 1]
-    assert "scaled_dot_product_attention" in found.remedy
+def test_attention_is_found_however_it_is_written(form: str) -> None:
+    (finding,) = findings(RULE, Attention(form), SAMPLE)
+    assert finding.place is not None
+    assert finding.place.path.endswith("test_module_handwritten_attention.py")
+    source = open(finding.place.path, encoding="utf-8").read().splitlines()  # noqa: SIM115
+    assert "softmax" in source[finding.place.line - 1]
+    assert "scaled_dot_product_attention" in finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_found_however_it_is_written(form: str) -> None:
         "no_product_before",
     ],
 )
-def test_silent_where_the_fused_function_does_not_serve(form: str) -> None:
+def test_attention_that_the_fused_function_cannot_serve_is_left_alone(form: str) -> None:
     assert not findings(RULE, Attention(form), SAMPLE)
 
 
-def test_classifier_is_no_attention() -> None:
+def test_a_softmax_between_linear_layers_is_not_attention() -> None:
     module = nn.Sequential(nn.Linear(96, 96), nn.Softmax(-1), nn.Linear(96, 96))
     assert not findings(RULE, module, SAMPLE)
 
@@ -121,13 +121,13 @@ def bert(implementation: str) -> nn.Module:
 
 def test_transformers_eager_attention_has_its_own_remedy() -> None:
     tokens = {"input_ids": torch.zeros(1, 64, dtype=torch.long)}
-    (found,) = findings(RULE, bert("eager"), tokens)
-    assert found.count == 2
-    assert "sdpa" in found.remedy
+    (finding,) = findings(RULE, bert("eager"), tokens)
+    assert finding.count == 2
+    assert "sdpa" in finding.remedy
     assert not findings(RULE, bert("sdpa"), tokens)
 
 
-def test_timm_is_fused() -> None:
+def test_the_fused_attention_of_timm_is_left_alone() -> None:
     assert not findings(RULE, timm.create_model("vit_tiny_patch16_224", img_size=64), torch.randn(1, 3, 64, 64))
 
 

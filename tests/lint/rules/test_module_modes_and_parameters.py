@@ -19,22 +19,22 @@ def network(*more: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(256, 256), *more)
 
 
-def test_training_mode_that_matters() -> None:
-    (found,) = findings("training-mode", network(nn.BatchNorm1d(256), nn.Dropout()), SAMPLE, train=True)
-    assert found.layer == ""
-    assert "BatchNorm1d x 1, Dropout x 1" in found.evidence
+def test_training_mode_is_reported_with_the_layers_that_change() -> None:
+    (finding,) = findings("training-mode", network(nn.BatchNorm1d(256), nn.Dropout()), SAMPLE, train=True)
+    assert finding.layer == ""
+    assert "BatchNorm1d x 1, Dropout x 1" in finding.evidence
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_training_mode_that_does_not(train: bool) -> None:
+def test_training_mode_in_which_no_layer_changes_is_left_alone(train: bool) -> None:
     assert not findings("training-mode", network(nn.ReLU()), SAMPLE, train=train)
 
 
 def test_a_norm_left_in_training_mode() -> None:
     module = network(nn.BatchNorm1d(256)).eval()
     module[1].train()
-    (found,) = findings("training-mode", module, SAMPLE, train=None)
-    assert found.layer == "1"
+    (finding,) = findings("training-mode", module, SAMPLE, train=None)
+    assert finding.layer == "1"
 
 
 def test_a_subject_with_a_training_step_is_meant_to_train() -> None:
@@ -68,18 +68,18 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize("module", [Functional(), Functional(p=0.2), Functional(training=True), Attention(0.1)])
-def test_dropout_that_is_on(module: nn.Module) -> None:
-    (found,) = findings("active-dropout", module, SAMPLE)
-    assert found.place is not None
-    assert found.place.path.endswith("test_module_modes_and_parameters.py")
-    assert "dropout" in found.message or "dropout_p" in found.remedy
+def test_dropout_that_is_on_in_eval_mode_is_reported(module: nn.Module) -> None:
+    (finding,) = findings("active-dropout", module, SAMPLE)
+    assert finding.place is not None
+    assert finding.place.path.endswith("test_module_modes_and_parameters.py")
+    assert "dropout" in finding.message or "dropout_p" in finding.remedy
 
 
 @pytest.mark.parametrize(
     "module",
     [Functional(p=0.0), Functional(training=False), Functional(training="self"), Attention(0.0), nn.Dropout(0.5)],
 )
-def test_dropout_that_is_off(module: nn.Module) -> None:
+def test_dropout_that_is_off_is_left_alone(module: nn.Module) -> None:
     assert not findings("active-dropout", module, SAMPLE)
 
 
@@ -91,7 +91,7 @@ def test_a_dropout_layer_left_on() -> None:
     assert not findings("active-dropout", network(nn.Dropout()), SAMPLE, train=True), "training-mode says it"
 
 
-def test_float64() -> None:
+def test_float64_parameters_are_counted() -> None:
     assert layers(findings("float64-parameters", network().double(), SAMPLE.double())) == 2
     assert not findings("float64-parameters", network(), SAMPLE)
 
@@ -114,9 +114,9 @@ def test_a_small_float64_buffer_counts_where_it_spreads() -> None:
 def test_equal_bytes_that_are_not_shared() -> None:
     module = network(nn.Linear(256, 256))
     module[1].load_state_dict(module[0].state_dict())
-    (found,) = findings("duplicate-parameters", module, SAMPLE)
-    assert found.cost.bytes == 256 * 256 * 4 + 256 * 4
-    assert "0.weight and 1.weight are equal" in found.evidence
+    (finding,) = findings("duplicate-parameters", module, SAMPLE)
+    assert finding.cost.bytes == 256 * 256 * 4 + 256 * 4
+    assert "0.weight and 1.weight are equal" in finding.evidence
 
 
 def test_shared_parameters_are_no_duplicates() -> None:
@@ -150,7 +150,7 @@ def test_nan_is_not_equal_to_itself() -> None:
     assert not findings("duplicate-parameters", module, SAMPLE)
 
 
-def test_layers_that_torch_copies() -> None:
+def test_deep_copied_layers_get_a_remedy_of_their_own() -> None:
     layer = nn.TransformerEncoderLayer(64, 4, 512, batch_first=True)
-    (found,) = findings("duplicate-parameters", nn.TransformerEncoder(layer, 3), torch.randn(1, 5, 64))
-    assert "initialisation of its own" in found.remedy
+    (finding,) = findings("duplicate-parameters", nn.TransformerEncoder(layer, 3), torch.randn(1, 5, 64))
+    assert "initialisation of its own" in finding.remedy

@@ -70,14 +70,14 @@ WITHOUT = [
 
 
 @pytest.mark.parametrize(("module", "sample"), WITH)
-def test_bias_that_the_norm_takes_out(module: nn.Module, sample: torch.Tensor) -> None:
-    (found,) = findings("bias-before-norm", module, sample)
-    assert "bias=False" in found.remedy
-    assert found.layer in dict(module.named_modules())
+def test_a_bias_that_the_norm_takes_out_is_reported(module: nn.Module, sample: torch.Tensor) -> None:
+    (finding,) = findings("bias-before-norm", module, sample)
+    assert "bias=False" in finding.remedy
+    assert finding.layer in dict(module.named_modules())
 
 
 @pytest.mark.parametrize(("module", "sample"), WITHOUT)
-def test_bias_that_has_an_effect(module: nn.Module, sample: torch.Tensor) -> None:
+def test_a_bias_that_has_an_effect_is_left_alone(module: nn.Module, sample: torch.Tensor) -> None:
     assert not findings("bias-before-norm", module, sample)
 
 
@@ -97,15 +97,15 @@ def test_bias_is_reported_exactly_where_removing_it_changes_nothing(channels: in
         "none": nn.Identity(),
     }
     module = nn.Sequential(nn.Conv2d(3, channels, 3, bias=bias), norms[norm])
-    found = findings("bias-before-norm", module, IMAGE)
+    reported = findings("bias-before-norm", module, IMAGE)
     if not bias:
-        assert not found
+        assert not reported
         return
     with torch.no_grad():
         before = module(IMAGE)
         module[0].bias.zero_()
         same = torch.allclose(before, module(IMAGE), atol=1e-4)
-    assert bool(found) == same
+    assert bool(reported) == same
 
 
 def test_bias_before_norm_in_known_architectures() -> None:
@@ -117,14 +117,14 @@ def test_bias_before_norm_in_known_architectures() -> None:
 
 
 @pytest.mark.parametrize(("module", "sample"), [case for i, case in enumerate(WITH) if i not in (3, 4, 5)])
-def test_batch_norm_that_can_be_folded(module: nn.Module, sample: torch.Tensor) -> None:
+def test_a_batch_norm_that_can_be_folded_is_reported(module: nn.Module, sample: torch.Tensor) -> None:
     assert layers(findings("conv-batchnorm-unfolded", module, sample)) == (2 if module is WITH[-1][0] else 1)
 
 
 @pytest.mark.parametrize(
     ("module", "sample"), [WITH[3], WITH[4], *((TwoReaders(how), IMAGE) for how in ("returned", "added", "activated"))]
 )
-def test_batch_norm_that_cannot_be_folded(module: nn.Module, sample: torch.Tensor) -> None:
+def test_a_batch_norm_that_cannot_be_folded_is_left_alone(module: nn.Module, sample: torch.Tensor) -> None:
     assert not findings("conv-batchnorm-unfolded", module, sample)
 
 
@@ -153,8 +153,8 @@ def test_folding_counts_like_the_technique() -> None:
     for name in ("resnet18", "mobilenetv3_small_100"):
         module = timm.create_model(name).eval()
         folded = FoldBatchNorm().apply(conformance.candidate_of(module, [image]), {})
-        (found,) = findings("conv-batchnorm-unfolded", module, image)
-        assert f"folded {found.count} " in folded.notes[-1]
+        (finding,) = findings("conv-batchnorm-unfolded", module, image)
+        assert f"folded {finding.count} " in folded.notes[-1]
 
 
 def test_nothing_to_fold_after_folding() -> None:
@@ -196,17 +196,17 @@ class StandardisedConvolution(nn.Conv2d):
 
 def test_weights_standardised_in_every_pass() -> None:
     module = nn.Sequential(StandardisedConvolution(64, 64, 3), nn.ReLU())
-    (found,) = findings("norm-with-statistics-at-inference", module, torch.randn(1, 64, 8, 8))
-    assert "weight standardisation" in found.message
-    assert "once, before inference" in found.remedy
+    (finding,) = findings("norm-with-statistics-at-inference", module, torch.randn(1, 64, 8, 8))
+    assert "weight standardisation" in finding.message
+    assert "once, before inference" in finding.remedy
 
 
 def test_separable_convolutions_wait_for_memory_on_a_gpu_with_fast_matrix_units() -> None:
     module, image = timm.create_model("mobilenetv2_100"), torch.randn(1, 3, 224, 224)
     rule = "memory-bound-separable-convolution"
-    (found,) = findings(rule, module, image, device="H100", dtype="float16")
-    assert "not measured" in found.cost.text
-    assert not found.cost.measured
+    (finding,) = findings(rule, module, image, device="H100", dtype="float16")
+    assert "not measured" in finding.cost.text
+    assert not finding.cost.measured
     assert not findings(rule, timm.create_model("resnet18"), image, device="H100", dtype="float16")
 
 

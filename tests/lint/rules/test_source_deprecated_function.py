@@ -52,12 +52,12 @@ def resolved(name: str) -> Any:
     parts = name.split(".")
     for count in range(len(parts) - 1, 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:count]))
+            member: Any = importlib.import_module(".".join(parts[:count]))
         except ModuleNotFoundError:
             continue
         for part in parts[count:]:
-            found = getattr(found, part)
-        return found
+            member = getattr(member, part)
+        return member
     raise AssertionError(name)
 
 
@@ -67,7 +67,9 @@ def test_the_successor_is_there(entry: Deprecated) -> None:
     assert entry.instead
 
 
-@pytest.mark.parametrize("entry", [one for one in DEPRECATED.values() if one.removed], ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    "entry", [deprecated for deprecated in DEPRECATED.values() if deprecated.removed], ids=lambda entry: entry.name
+)
 def test_what_is_removed_raises_or_says_that_it_will_be(entry: Deprecated) -> None:
     function = resolved(entry.name)
     arguments = (MATRIX, MATRIX) if entry.name.endswith(("solve", "lstsq")) else (MATRIX,)
@@ -89,7 +91,7 @@ def test_what_is_deprecated_warns(name: str) -> None:
     finally:
         torch.set_default_dtype(before)
         torch.set_warn_always(always)
-    assert any(word in str(one.message) for one in caught for word in ("deprecated", "renamed", "Please use"))
+    assert any(word in str(warning.message) for warning in caught for word in ("deprecated", "renamed", "Please use"))
 
 
 @pytest.mark.parametrize(
@@ -139,9 +141,9 @@ def test_a_drop_in_successor_takes_the_same_arguments(entry: Deprecated) -> None
         )
     except (ValueError, AssertionError, AttributeError):  # written in C, or not in this version
         return
-    if any(one.kind is one.VAR_POSITIONAL for one in old):  # a wrapper that hands all on
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in old):  # a wrapper that hands all on
         return
     assert len(old) <= len(new)
-    for one, other in zip(old, new, strict=False):
-        assert one.name == other.name or not entry.keywords
-        assert one.default == other.default
+    for before, after in zip(old, new, strict=False):
+        assert before.name == after.name or not entry.keywords
+        assert before.default == after.default

@@ -70,7 +70,7 @@ def test_the_remedy_names_what_was_meant(text: str, remedy: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "torch\n", "import torch\ntorch\n", "import torch.\\\n    nn\n", "torch.rfft(x)\n"]
 )
-def test_odd_files(text: str) -> None:
+def test_files_that_only_name_torch_are_left_alone(text: str) -> None:
     assert not list(NonexistentFunction().check(Source.parse(text)))
 
 
@@ -98,8 +98,8 @@ def test_a_later_torch_may_have_what_the_table_lacks(
     text = (
         "import torch\ntorch.compiler.optimize(m)\ntorch.brand_new(x)\nfrom torch.nn import Brand\nimport torch.rfft\n"
     )
-    found = [finding.place.line for finding in NonexistentFunction().check(Source.parse(text)) if finding.place]
-    assert sorted(found) == ([2, 5] if behind else [2, 3, 4, 5])
+    lines = [finding.place.line for finding in NonexistentFunction().check(Source.parse(text)) if finding.place]
+    assert sorted(lines) == ([2, 5] if behind else [2, 3, 4, 5])
 
 
 def test_findings_of_an_earlier_torch_are_not_taken_from_the_cache(installed: Callable[[str], None]) -> None:

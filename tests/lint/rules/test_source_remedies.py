@@ -13,9 +13,9 @@ from togi.lint.source.model import Source
 
 
 def findings(rule: str, text: str) -> list[Finding]:
-    found = all_rules()[rule]
-    assert isinstance(found, SourceRule)
-    return list(found.check(Source.parse("import torch\nfrom torch import nn\n" + textwrap.dedent(text), "train.py")))
+    checker = all_rules()[rule]
+    assert isinstance(checker, SourceRule)
+    return list(checker.check(Source.parse("import torch\nfrom torch import nn\n" + textwrap.dedent(text), "train.py")))
 
 
 @pytest.mark.parametrize(
@@ -126,17 +126,20 @@ def test_what_is_to_be_detached_stands_in_parentheses_where_it_is_an_operation()
 
 
 def test_a_loader_whose_batches_are_not_seen_to_move_is_not_pinned_without_asking() -> None:
-    one = """
+    single = """
         from torch.utils.data import DataLoader
         loader = DataLoader(data, batch_size=8)
         for x in loader:
             model(x.cuda())
         """
-    (alone,) = findings("dataloader-without-pinning", one)
+    (alone,) = findings("dataloader-without-pinning", single)
     assert alone.fix is not None
     assert alone.fix.safe
-    second = textwrap.dedent(one) + "others = DataLoader(on_gpu)\n"
-    assert [found.fix.safe for found in findings("dataloader-without-pinning", second) if found.fix] == [True, False]
+    second = textwrap.dedent(single) + "others = DataLoader(on_gpu)\n"
+    assert [finding.fix.safe for finding in findings("dataloader-without-pinning", second) if finding.fix] == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,6 @@ def test_the_fix_of_a_float64_tensor_spells_torch_as_the_file_does(imported: str
     rule, before = all_rules()["float64-by-accident"], f"import numpy as np\n{imported}\nx = "
     assert isinstance(rule, SourceRule)
     source = Source.parse(f"{before}{call}\n", "train.py")
-    (found,) = rule.check(source)
-    assert found.fix is not None
-    assert apply_fixes(source.text, [found.fix])[0] == f"{before}{fixed}\n"
+    (finding,) = rule.check(source)
+    assert finding.fix is not None
+    assert apply_fixes(source.text, [finding.fix])[0] == f"{before}{fixed}\n"

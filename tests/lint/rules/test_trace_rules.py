@@ -36,8 +36,8 @@ def test_an_empty_run_gives_nothing(rule: TraceRule) -> None:
 
 
 def test_events_of_one_line_are_one_finding() -> None:
-    other = WAIT.model_copy(update={"op": "Tensor.tolist", "count": 3})
-    (finding,) = Synchronization().check(trace_of(WAIT, other, step=True))
+    listed = WAIT.model_copy(update={"op": "Tensor.tolist", "count": 3})
+    (finding,) = Synchronization().check(trace_of(WAIT, listed, step=True))
     assert finding.count == 4
     assert finding.place is not None
     assert (finding.place.line, finding.place.column, finding.place.end_column) == (7, 5, 13)
@@ -71,7 +71,7 @@ def test_asynchronous_copies_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "told"),
+    ("why", "remedy"),
     [
         ("tensor 'x' size mismatch at index 0. expected 3, actual 5", "dynamic=True"),
         ("factor == 1", "as a tensor"),
@@ -79,9 +79,9 @@ def test_asynchronous_copies_are_left_alone() -> None:
         ("___check_type_id(n, 1), type=<class 'int'>", "one type"),
     ],
 )
-def test_remedies_follow_the_guard(why: str, told: str) -> None:
+def test_remedies_follow_the_guard(why: str, remedy: str) -> None:
     (finding,) = Recompilation().check(trace_of(Event(kind="recompilation", op="", why=why, stack=(FRAME,))))
-    assert told in finding.remedy
+    assert remedy in finding.remedy
 
 
 EXAMPLE = """
@@ -125,12 +125,12 @@ def test_every_rule_finds_its_line_in_a_child(tmp_path) -> None:
     ref = SubjectRef.here("locator", f"{file}:subject")
     answer = WATCH(ref, TraceRequest(device="cpu", train=False))
     lines = file.read_text(encoding="utf-8").splitlines()
-    found: dict[str, set[str]] = {}
+    lines_by_rule: dict[str, set[str]] = {}
     for finding in answer.findings:
         assert finding.place is not None
-        found.setdefault(finding.rule, set()).add(lines[finding.place.line - 1].strip())
-    assert found.pop("recompilation")
-    assert found == EXPECTED
+        lines_by_rule.setdefault(finding.rule, set()).add(lines[finding.place.line - 1].strip())
+    assert lines_by_rule.pop("recompilation")
+    assert lines_by_rule == EXPECTED
     assert answer.tables[0].rows
     assert "simulated for CUDA" in answer.notes[0]
 

@@ -1,63 +1,56 @@
-"""Snippets of the rule ``cached-method-of-module``."""
+# %%
+import functools
+import torch
 
-valid = (
-    """
-    import functools
-    import torch
+@functools.lru_cache(maxsize=8)
+def mask(size, device):
+    return torch.ones(size, size, device=device).tril()
 
+# %%
+import functools
+from torch import nn
+
+class Attention(nn.Module):
+    @staticmethod
     @functools.lru_cache(maxsize=8)
-    def mask(size, device):
-        return torch.ones(size, size, device=device).tril()
-    """,
-    """
-    import functools
-    from torch import nn
+    def mask(size):
+        return size
 
-    class Attention(nn.Module):
-        @staticmethod
-        @functools.lru_cache(maxsize=8)
-        def mask(size):
-            return size
+    @functools.cached_property
+    def scale(self):
+        return self.dim ** -0.5
 
-        @functools.cached_property
-        def scale(self):
-            return self.dim ** -0.5
-    """,
-    """
-    import functools
-    import torch
+# %%
+import functools
+import torch
 
-    class Settings:
-        @functools.cache
-        def read(self, path: str):
-            return path
-    """,
-)
-invalid = (
-    """
-    import functools
-    from torch import nn
+class Settings:
+    @functools.cache
+    def read(self, path: str):
+        return path
 
-    class Attention(nn.Module):
-        @functools.lru_cache(maxsize=None)  # here
-        def mask(self, size):
-            return size
-    """,
-    """
-    from functools import cache
-    import torch
+# %%
+import functools
+from torch import nn
 
-    @cache  # here
-    def norm(x: torch.Tensor, p: int = 2):
-        return x.norm(p)
-    """,
-    """
-    from functools import lru_cache
-    from torch import nn
+class Attention(nn.Module):
+    @functools.lru_cache(maxsize=None)  # expect: cached-method-of-module
+    def mask(self, size):
+        return size
 
-    class Block(nn.Module):
-        @lru_cache  # here
-        def table(self):
-            return self.weight.detach().clone()
-    """,
-)
+# %%
+from functools import cache
+import torch
+
+@cache  # expect: cached-method-of-module
+def norm(x: torch.Tensor, p: int = 2):
+    return x.norm(p)
+
+# %%
+from functools import lru_cache
+from torch import nn
+
+class Block(nn.Module):
+    @lru_cache  # expect: cached-method-of-module
+    def table(self):
+        return self.weight.detach().clone()

@@ -1,47 +1,42 @@
-"""Snippets of the rule ``checkpoint-without-use-reentrant``."""
+# %%
+from torch.utils.checkpoint import checkpoint
 
-valid = (
-    """
-    from torch.utils.checkpoint import checkpoint
+y = checkpoint(f, x, use_reentrant=False)
 
-    y = checkpoint(f, x, use_reentrant=False)
-    """,
-    """
-    from torch.utils.checkpoint import checkpoint
+# %%
+from torch.utils.checkpoint import checkpoint
 
-    y = checkpoint(f, x, use_reentrant=True)
-    """,
-    """
-    from torch.utils.checkpoint import checkpoint
+y = checkpoint(f, x, use_reentrant=True)
 
-    y = checkpoint(f, x, **options)
-    """,
-    """
-    from mine import checkpoint
+# %%
+from torch.utils.checkpoint import checkpoint
 
-    y = checkpoint(f, x)
-    """,
-    """
-    import torch.utils.checkpoint as cp
+y = checkpoint(f, x, **options)
 
-    run = cp.checkpoint
-    """,
-)
-invalid = (
-    """
-    from torch.utils.checkpoint import checkpoint
+# %%
+from mine import checkpoint
 
-    y = checkpoint(f, x)  # here
-    """,
-    "y = torch.utils.checkpoint.checkpoint(f, *args)  # here",
-    """
-    import torch.utils.checkpoint as cp
+y = checkpoint(f, x)
 
-    def forward(x):
-        return cp.checkpoint_sequential(  # here
-            layers,
-            2,
-            x,
-        )
-    """,
-)
+# %%
+import torch.utils.checkpoint as cp
+
+run = cp.checkpoint
+
+# %%
+from torch.utils.checkpoint import checkpoint
+
+y = checkpoint(f, x)  # expect: checkpoint-without-use-reentrant
+
+# %%
+y = torch.utils.checkpoint.checkpoint(f, *args)  # expect: checkpoint-without-use-reentrant
+
+# %%
+import torch.utils.checkpoint as cp
+
+def forward(x):
+    return cp.checkpoint_sequential(  # expect: checkpoint-without-use-reentrant
+        layers,
+        2,
+        x,
+    )

@@ -1,80 +1,73 @@
-"""Snippets of the rule ``dataloader-without-pinning``."""
+# %%
+from torch.utils.data import DataLoader
 
-valid = (
-    """
-    from torch.utils.data import DataLoader
+l = DataLoader(d, pin_memory=True)
+for x in l:
+    x.cuda()
 
-    l = DataLoader(d, pin_memory=True)
-    for x in l:
-        x.cuda()
-    """,
-    """
-    from torch.utils.data import DataLoader
+# %%
+from torch.utils.data import DataLoader
 
-    l = DataLoader(d)
-    for x in l:
-        y = model(x)
-    """,
-    """
-    from torch.utils.data import DataLoader
+l = DataLoader(d)
+for x in l:
+    y = model(x)
 
-    l = DataLoader(d)
-    model.cuda()
-    for x in l:
-        print(x)
-    """,
-    """
-    import torch
-    from torch.utils.data import DataLoader
+# %%
+from torch.utils.data import DataLoader
 
-    device = torch.device('mps')
-    l = DataLoader(d)
-    for x in l:
-        x = x.to(device)
-    """,
-    """
-    from torch.utils.data import DataLoader
+l = DataLoader(d)
+model.cuda()
+for x in l:
+    print(x)
 
-    l = DataLoader(d, **kwargs)
-    for x in l:
-        x.cuda()
-    """,
-    """
-    from torch.utils.data import DataLoader
+# %%
+import torch
+from torch.utils.data import DataLoader
 
-    l = DataLoader(d)
-    for x in l:
-        x = x.to(torch.float16)
-    """,
-)
-invalid = (
-    """
-    from torch.utils.data import DataLoader
+device = torch.device('mps')
+l = DataLoader(d)
+for x in l:
+    x = x.to(device)
 
-    l = DataLoader(d, 64)  # here
-    for x in l:
-        x = x.cuda()
-    """,
-    """
-    import torch
-    from torch.utils.data import DataLoader
+# %%
+from torch.utils.data import DataLoader
 
-    device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    train_loader = DataLoader(d, pin_memory=False)  # here
+l = DataLoader(d, **kwargs)
+for x in l:
+    x.cuda()
 
-    def train(train_loader):
-        for i, (x, y) in enumerate(train_loader):
-            x, y = x.to(device), y.to(device)
-    """,
-    """
-    from torch.utils.data import DataLoader
+# %%
+from torch.utils.data import DataLoader
 
-    class A:
-        def __init__(self, d):
-            self.l = DataLoader(d)  # here
+l = DataLoader(d)
+for x in l:
+    x = x.to(torch.float16)
 
-        def run(self):
-            for batch in self.l:
-                y = self.net(batch['x'].to('cuda:0'))
-    """,
-)
+# %%
+from torch.utils.data import DataLoader
+
+l = DataLoader(d, 64)  # expect: dataloader-without-pinning
+for x in l:
+    x = x.cuda()
+
+# %%
+import torch
+from torch.utils.data import DataLoader
+
+device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+train_loader = DataLoader(d, pin_memory=False)  # expect: dataloader-without-pinning
+
+def train(train_loader):
+    for i, (x, y) in enumerate(train_loader):
+        x, y = x.to(device), y.to(device)
+
+# %%
+from torch.utils.data import DataLoader
+
+class A:
+    def __init__(self, d):
+        self.l = DataLoader(d)  # expect: dataloader-without-pinning
+
+    def run(self):
+        for batch in self.l:
+            y = self.net(batch['x'].to('cuda:0'))

@@ -1,93 +1,86 @@
-"""Snippets of the rule ``deprecated-function``."""
+# %%
+torch.linalg.qr(a)
+torch.outer(a, b)
 
-valid = (
-    """
-    torch.linalg.qr(a)
-    torch.outer(a, b)
-    """,
-    """
-    import torch.nn as nn
-    nn.init.xavier_uniform_(w)
-    """,
-    """
-    import numpy as torch
-    torch.cholesky(a)
-    """,
-    """
-    import jax.numpy as jnp
-    jnp.linalg.svd(a)
-    range(3)
-    """,
-    """
-    def symeig(a):
-        return torch.linalg.eigh(a)
+# %%
+import torch.nn as nn
+nn.init.xavier_uniform_(w)
 
-    symeig(a)
-    """,
-    """
-    if hasattr(torch, 'symeig'):
-        w = torch.symeig(a)
-    """,
-    """
-    try:
-        from torch.func import vmap
-    except ImportError:
-        from functorch import vmap
+# %%
+import numpy as torch
+torch.cholesky(a)
 
-    vmap(f)(x)
-    """,
-    """
-    x.norm()
-    torch.normal(0, 1)
-    """,
-    """
-    from torch import nn
+# %%
+import jax.numpy as jnp
+jnp.linalg.svd(a)
+range(3)
 
-    weight_norm = nn.utils.weight_norm
-    if hasattr(nn.utils.parametrizations, 'weight_norm'):
-        weight_norm = nn.utils.parametrizations.weight_norm
-    """,
-)
-invalid = (
-    """
-    e, v = torch.symeig(a)  # here
-    x = torch.range(0, 3)  # here
-    """,
-    """
-    import torch.nn as nn
+# %%
+def symeig(a):
+    return torch.linalg.eigh(a)
 
-    nn.init.kaiming_normal(w)  # here
-    """,
-    """
-    from torch.nn import init
+symeig(a)
 
-    init.xavier_uniform(w)  # here
-    """,
-    """
-    from torch import ger, mm
+# %%
+if hasattr(torch, 'symeig'):
+    w = torch.symeig(a)
 
-    y = ger(a, b)  # here
-    """,
-    """
-    import torch.nn.functional as F
-
-    def forward(x):
-        return F.upsample(x, scale_factor=2)  # here
-    """,
-    """
+# %%
+try:
+    from torch.func import vmap
+except ImportError:
     from functorch import vmap
 
-    vmap(f)(x)  # here
-    """,
-    """
-    import torch
-    from torch.autograd import Variable
+vmap(f)(x)
 
-    x = Variable(torch.ones(3))  # here
-    """,
-    """
-    from torchvision.transforms import v2
+# %%
+x.norm()
+torch.normal(0, 1)
 
-    t = v2.Compose([v2.ToTensor()])  # here
-    """,
-)
+# %%
+from torch import nn
+
+weight_norm = nn.utils.weight_norm
+if hasattr(nn.utils.parametrizations, 'weight_norm'):
+    weight_norm = nn.utils.parametrizations.weight_norm
+
+# %%
+e, v = torch.symeig(a)  # expect: deprecated-function
+x = torch.range(0, 3)  # expect: deprecated-function
+
+# %%
+import torch.nn as nn
+
+nn.init.kaiming_normal(w)  # expect: deprecated-function
+
+# %%
+from torch.nn import init
+
+init.xavier_uniform(w)  # expect: deprecated-function
+
+# %%
+from torch import ger, mm
+
+y = ger(a, b)  # expect: deprecated-function
+
+# %%
+import torch.nn.functional as F
+
+def forward(x):
+    return F.upsample(x, scale_factor=2)  # expect: deprecated-function
+
+# %%
+from functorch import vmap
+
+vmap(f)(x)  # expect: deprecated-function
+
+# %%
+import torch
+from torch.autograd import Variable
+
+x = Variable(torch.ones(3))  # expect: deprecated-function
+
+# %%
+from torchvision.transforms import v2
+
+t = v2.Compose([v2.ToTensor()])  # expect: deprecated-function

@@ -1,47 +1,44 @@
-"""Snippets of the rule ``deprecated-quantization``."""
+# %%
+from torchao.quantization import quantize_
 
-valid = (
-    """
-    from torchao.quantization import quantize_
+quantize_(model, config)
 
-    quantize_(model, config)
-    """,
-    """
-    from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+# %%
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
-    prepare_pt2e(model, quantizer)
-    """,
-    "y = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)",
-    """
-    from accelerate import prepare
+prepare_pt2e(model, quantizer)
 
-    model = prepare(model)
-    """,
-    """
-    try:
-        import torchao
-    except ImportError:
-        import torch
+# %%
+y = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
 
-        model = torch.ao.quantization.quantize_dynamic(model)
-    """,
-)
-invalid = (
-    "model = torch.quantization.quantize_dynamic(model, {torch.nn.Linear})  # here",
-    """
-    import torch.ao.quantization as tq
+# %%
+from accelerate import prepare
 
-    tq.prepare(model, inplace=True)  # here
-    tq.convert(model, inplace=True)  # here
-    """,
-    """
-    from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+model = prepare(model)
 
-    model = convert_fx(prepare_fx(model, mapping, example))  # here
-    """,
-    """
-    from torch.quantization import quantize_dynamic as qd
+# %%
+try:
+    import torchao
+except ImportError:
+    import torch
 
-    model = qd(model)  # here
-    """,
-)
+    model = torch.ao.quantization.quantize_dynamic(model)
+
+# %%
+model = torch.quantization.quantize_dynamic(model, {torch.nn.Linear})  # expect: deprecated-quantization
+
+# %%
+import torch.ao.quantization as tq
+
+tq.prepare(model, inplace=True)  # expect: deprecated-quantization
+tq.convert(model, inplace=True)  # expect: deprecated-quantization
+
+# %%
+from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+
+model = convert_fx(prepare_fx(model, mapping, example))  # expect: deprecated-quantization
+
+# %%
+from torch.quantization import quantize_dynamic as qd
+
+model = qd(model)  # expect: deprecated-quantization

@@ -1,39 +1,36 @@
-"""Snippets of the rule ``handwritten-log1p``."""
+# %%
+torch.log1p(x)
+torch.expm1(x)
+torch.log(2 + x)
+torch.exp(x) - 2
+torch.exp(x) + 1
 
-valid = (
-    """
-    torch.log1p(x)
-    torch.expm1(x)
-    torch.log(2 + x)
-    torch.exp(x) - 2
-    torch.exp(x) + 1
-    """,
-    """
-    import math
+# %%
+import math
 
-    math.log(1 + x)
-    math.exp(x) - 1
-    """,
-    """
-    torch.log(x - 1)
-    1 - torch.exp(x)
-    torch.exp(x - 1)
-    """,
-    "torch.log(x, out=1 + y)",
-    """
-    def gen_relative_coords(n):
-        return torch.log(1.0 + torch.arange(n).abs())
-    """,
-)
-invalid = (
-    """
-    y = torch.log(1 + x)  # here
-    z = torch.log(x + 1.0)  # here
-    """,
-    "y = torch.exp(x) - 1  # here",
-    """
-    from torch import exp
+math.log(1 + x)
+math.exp(x) - 1
 
-    y = exp(-x * 2) - 1.0  # here
-    """,
-)
+# %%
+torch.log(x - 1)
+1 - torch.exp(x)
+torch.exp(x - 1)
+
+# %%
+torch.log(x, out=1 + y)
+
+# %%
+def gen_relative_coords(n):
+    return torch.log(1.0 + torch.arange(n).abs())
+
+# %%
+y = torch.log(1 + x)  # expect: handwritten-log1p
+z = torch.log(x + 1.0)  # expect: handwritten-log1p
+
+# %%
+y = torch.exp(x) - 1  # expect: handwritten-log1p
+
+# %%
+from torch import exp
+
+y = exp(-x * 2) - 1.0  # expect: handwritten-log1p

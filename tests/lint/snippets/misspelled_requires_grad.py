@@ -1,28 +1,25 @@
-"""Snippets of the rule ``misspelled-requires-grad``."""
+# %%
+p.requires_grad = False
 
-valid = (
-    "p.requires_grad = False",
-    """
-    require_grad = False
-    f(require_grad=True)
-    if p.require_grad:
-        pass
-    """,
-    """
-    class A:
-        def __init__(self, require_grad):
-            self.require_grad = require_grad
-    """,
-    """
-    import shapes
+# %%
+require_grad = False
+f(require_grad=True)
+if p.require_grad:
+    pass
 
-    p.require_grad = False
-    """,
-)
-invalid = (
-    """
-    for p in model.parameters():
-        p.require_grad = False  # here
-    """,
-    "model.fc.weight.require_grad, x = True, 1  # here",
-)
+# %%
+class A:
+    def __init__(self, require_grad):
+        self.require_grad = require_grad
+
+# %%
+import shapes
+
+p.require_grad = False
+
+# %%
+for p in model.parameters():
+    p.require_grad = False  # expect: misspelled-requires-grad
+
+# %%
+model.fc.weight.require_grad, x = True, 1  # expect: misspelled-requires-grad

@@ -1,83 +1,76 @@
-"""Snippets of the rule ``recompilation-trap``."""
+# %%
+f = torch.compile(g)
+for i in range(9):
+    x = f(x)
 
-valid = (
-    """
-    f = torch.compile(g)
-    for i in range(9):
-        x = f(x)
-    """,
-    """
-    @torch.compile
-    def f(x, t):
-        return x * t
+# %%
+@torch.compile
+def f(x, t):
+    return x * t
 
-    steps = torch.arange(9)
-    for i in range(9):
-        x = f(x, steps[i])
-    """,
-    """
-    f = torch.compile(g, dynamic=True)
-    for i in range(9):
-        x = f(x, i)
-    """,
-    """
-    for i in range(9):
-        x = f(x, i)
-    """,
-    """
-    f = torch.compile(g)
-    for x, y in loader:
-        f(x, y)
-    """,
-    """
-    class A(torch.nn.Module):
-        def forward(self, x):
-            self.n += 1
-            return x
-    """,
-    """
-    import re
+steps = torch.arange(9)
+for i in range(9):
+    x = f(x, steps[i])
 
-    for i, p in enumerate(patterns):
-        f = re.compile(p)
-        f(i)
-    """,
-)
-invalid = (
-    """
-    @torch.compile
-    def f(x, t):
-        return x * t
+# %%
+f = torch.compile(g, dynamic=True)
+for i in range(9):
+    x = f(x, i)
 
-    for i in range(9):
-        x = f(x, i)  # here
-    """,
-    """
-    step = torch.compile(one_step)
-    for i, x in enumerate(batches):
-        x = step(x, t=i / 9)  # here
-    """,
-    """
-    class A(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.n = 0
+# %%
+for i in range(9):
+    x = f(x, i)
 
-        def forward(self, x):
-            self.n += 1  # here
-            return x * self.n
+# %%
+f = torch.compile(g)
+for x, y in loader:
+    f(x, y)
 
-    model = torch.compile(A())
-    """,
-    """
-    for i in range(9):
-        f = torch.compile(lambda x: x * i)  # here
-        f(x)
-    """,
-    """
-    model = torch.nn.Linear(3, 3)
-    model.compile()
-    for i in range(9):
-        x = model(x, i)  # here
-    """,
-)
+# %%
+class A(torch.nn.Module):
+    def forward(self, x):
+        self.n += 1
+        return x
+
+# %%
+import re
+
+for i, p in enumerate(patterns):
+    f = re.compile(p)
+    f(i)
+
+# %%
+@torch.compile
+def f(x, t):
+    return x * t
+
+for i in range(9):
+    x = f(x, i)  # expect: recompilation-trap
+
+# %%
+step = torch.compile(one_step)
+for i, x in enumerate(batches):
+    x = step(x, t=i / 9)  # expect: recompilation-trap
+
+# %%
+class A(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    def forward(self, x):
+        self.n += 1  # expect: recompilation-trap
+        return x * self.n
+
+model = torch.compile(A())
+
+# %%
+for i in range(9):
+    f = torch.compile(lambda x: x * i)  # expect: recompilation-trap
+    f(x)
+
+# %%
+model = torch.nn.Linear(3, 3)
+model.compile()
+for i in range(9):
+    x = model(x, i)  # expect: recompilation-trap

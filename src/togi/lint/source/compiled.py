@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from togi.lint.source.loaders import assigned
-from togi.lint.source.references import uses
+from togi.lint.source.references import calls_of
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:
@@ -19,10 +19,7 @@ _WAITING = {"functools.partial"}
 
 def compile_calls(source: Source) -> Iterator[ast.Call]:
     """Calls of ``torch.compile`` that are given something to compile, which decorators are not."""
-    for node, _ in uses(source, _NAMES):
-        call = source.parent(node)
-        if isinstance(call, ast.Call) and call.func is node and call.args:
-            yield call
+    return (call for call, _ in calls_of(source, _NAMES) if call.args)
 
 
 def is_compile(source: Source, node: ast.expr | None) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.source.hints import PASSING_ON
 from togi.lint.source.placement import cuda_names, mentions_cuda
-from togi.lint.source.references import uses
+from togi.lint.source.references import calls_of
 from togi.lint.source.syntax import argument, arguments_of, called_method, first_name, last_name, unpacks
 from togi.lint.source.value import Kind, gives_batches, iterate
 
@@ -24,12 +24,9 @@ _LOOK = {"len", "isinstance", "print", "str", "repr", "id", "type", "next", "pre
 
 def loader_calls(source: Source) -> Iterator[ast.Call]:
     """Calls of DataLoader whose arguments are all to be seen. None in a file of tests, whose data are tiny."""
-    if is_test(source.path):
-        return
-    for node, _ in uses(source, {LOADER, "torch.utils.data.dataloader.DataLoader"}):
-        call = source.parent(node)
-        if isinstance(call, ast.Call) and call.func is node and not unpacks(call):
-            yield call
+    if not is_test(source.path):
+        calls = calls_of(source, {LOADER, "torch.utils.data.dataloader.DataLoader"})
+        yield from (call for call, _ in calls if not unpacks(call))
 
 
 def in_memory(source: Source, call: ast.Call) -> bool:

@@ -1,4 +1,4 @@
-"""Finds uses of imported names, and what a name was given last."""
+"""Finds uses of imported names and calls of them, and what a name was given last."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def uses(source: Source, names: Collection[str]) -> Iterator[tuple[ast.Name | as
         name = source.qualified(node)
         if name is not None and name in names:
             yield node, name
+
+
+def calls_of(source: Source, names: Collection[str]) -> Iterator[tuple[ast.Call, str]]:
+    """Calls of functions with one of these dotted names, with the name."""
+    for node, name in uses(source, names):
+        call = source.parent(node)
+        if isinstance(call, ast.Call) and call.func is node:
+            yield call, name
 
 
 def called(source: Source, node: ast.expr) -> bool:

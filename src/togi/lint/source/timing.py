@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from togi.lint.source.placement import cuda_names, mentions_cuda
-from togi.lint.source.references import uses
+from togi.lint.source.references import calls_of
 from togi.lint.source.syntax import arguments_of, called_method, is_constant, last_name, position
 from togi.lint.source.value import Kind
 
@@ -76,13 +76,8 @@ def _recorded(source: Source, event: ast.expr, scope: Scope, before: _Position) 
 
 def _readings(source: Source) -> dict[ast.Call, ast.Assign | None]:
     """Calls of a clock, with the assignment of which each is the value."""
-    readings: dict[ast.Call, ast.Assign | None] = {}
-    for node, _ in uses(source, _CLOCKS):
-        call = source.parent(node)
-        if isinstance(call, ast.Call) and call.func is node:
-            above = source.parent(call)
-            readings[call] = above if isinstance(above, ast.Assign) else None
-    return readings
+    above = {call: source.parent(call) for call, _ in calls_of(source, _CLOCKS)}
+    return {call: node if isinstance(node, ast.Assign) else None for call, node in above.items()}
 
 
 def _end(source: Source, node: ast.BinOp, readings: dict[ast.Call, ast.Assign | None], scope: Scope) -> ast.Call | None:

@@ -38,19 +38,15 @@ class ActiveDropout(ModuleRule):
     def check(self, context: ModuleContext) -> Iterable[Finding]:
         by_line: dict[tuple[str, Line | None], list[FunctionCall]] = {}
         for call in context.forward.functions:
-            if _is_on(call) and "Dropout" not in context.training.get(call.layer, ""):  # those are told as modules
+            if _is_on(call) and "Dropout" not in context.training.get(call.layer, ""):  # reported as a module below
                 by_line.setdefault((call.name, call.line), []).append(call)
         for (name, line), calls in by_line.items():
             yield _of_function(self.id, name, line, calls)
-        modules = {
-            name: kind
-            for name, kind in context.training.items()
-            if "Dropout" in kind and _probability(context, name) and "" not in context.training
-        }
-        if modules:
+        modules = [name for name, kind in context.training.items() if "Dropout" in kind and _probability(context, name)]
+        if modules and "" not in context.training:  # training-mode reports the whole module
             yield Finding(
                 rule=self.id,
-                layer=next(iter(modules)),
+                layer=modules[0],
                 count=len(modules),
                 message=f"{plural(len(modules), 'dropout layer')} in training mode inside a module in eval mode.",
                 evidence=layers(modules),

@@ -42,13 +42,13 @@ class BiasBeforeNorm(ModuleRule):
     technique = "fold_batch_norm"
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
-        found = [call for call in context.forward.calls if _bias_is_taken_out(context, call)]
-        moved = sum(value.bytes for call in found for value in call.outputs)
-        if not found or moved < LEAST_SHARE * context.costs.bytes:
+        biased = [call for call in context.forward.calls if _bias_is_taken_out(context, call)]
+        moved = sum(value.bytes for call in biased for value in call.outputs)
+        if not biased or moved < LEAST_SHARE * context.costs.bytes:
             return
-        biases = {bias.number: bias for call in found if (bias := bias_of(call))}
-        names = list(dict.fromkeys(call.layer for call in found))
-        running = not any(uses_batch_statistics(call) for call in _norms(context, found))
+        biases = {bias.number: bias for call in biased if (bias := bias_of(call))}
+        names = list(dict.fromkeys(call.layer for call in biased))
+        running = not any(uses_batch_statistics(call) for call in _norms(context, biased))
         yield Finding(
             rule=self.id,
             layer=names[0],
@@ -71,8 +71,8 @@ class BiasBeforeNorm(ModuleRule):
         )
 
 
-def _norms(context: ModuleContext, found: Iterable[Call]) -> list[Call]:
-    return [norm for call in found if (norm := context.flow.only_user(call.outputs[0]))]
+def _norms(context: ModuleContext, biased: Iterable[Call]) -> list[Call]:
+    return [norm for call in biased if (norm := context.flow.only_user(call.outputs[0]))]
 
 
 def _bias_is_taken_out(context: ModuleContext, call: Call) -> bool:

@@ -42,16 +42,16 @@ class ChannelsOffMultiple(ModuleRule):
     technique = "pad_channels"
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
-        multiple = INT8_MULTIPLE if _int8(context) else FLOAT_MULTIPLE
-        found = [off for call in context.forward.calls if (off := _off(call, multiple)) is not None]
-        calls = [off.call for off in found]
+        multiple = INT8_MULTIPLE if context.costs.dtype == "int8" else FLOAT_MULTIPLE
+        off_multiple = [off for call in context.forward.calls if (off := _off(call, multiple)) is not None]
+        calls = [off.call for off in off_multiple]
         share = context.share(calls)
-        if not found or share < LEAST_SHARE:
+        if not off_multiple or share < LEAST_SHARE:
             return
         names = list(dict.fromkeys(call.layer for call in calls))
         paddable = _paddable(context, multiple) & set(names)
-        more = sum(off.added_flops for off in found) / max(1, sum(off.call.flops or 0 for off in found))
-        counts = sorted({(off.channels, off.padded) for off in found})
+        more = sum(off.added_flops for off in off_multiple) / max(1, sum(call.flops or 0 for call in calls))
+        counts = sorted({(off.channels, off.padded) for off in off_multiple})
         yield Finding(
             rule=self.id,
             layer=names[0],
@@ -73,6 +73,8 @@ class ChannelsOffMultiple(ModuleRule):
 
 @dataclass(frozen=True)
 class _Off:
+    """A layer whose output channels are not a multiple, with the number they would be padded to."""
+
     call: Call
     channels: int
     padded: int
@@ -80,10 +82,6 @@ class _Off:
     @property
     def added_flops(self) -> float:
         return (self.call.flops or 0) * (self.padded / self.channels - 1)
-
-
-def _int8(context: ModuleContext) -> bool:
-    return context.costs.dtype == "int8"
 
 
 def _off(call: Call, multiple: int) -> _Off | None:

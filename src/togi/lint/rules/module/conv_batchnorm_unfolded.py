@@ -40,12 +40,12 @@ class ConvBatchnormUnfolded(ModuleRule):
     technique = "fold_batch_norm"
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
-        found = [call for call in context.calls(*BATCH_NORMS) if _foldable(context, call)]
-        share = context.share(found)
-        if not found or share < LEAST_SHARE:
+        norms = [call for call in context.calls(*BATCH_NORMS) if _foldable(context, call)]
+        share = context.share(norms)
+        if not norms or share < LEAST_SHARE:
             return
-        names = list(dict.fromkeys(call.layer for call in found))
-        moved = context.costs.bytes_of(found)
+        names = list(dict.fromkeys(call.layer for call in norms))
+        moved = context.costs.bytes_of(norms)
         yield Finding(
             rule=self.id,
             layer=names[0],
@@ -55,18 +55,18 @@ class ConvBatchnormUnfolded(ModuleRule):
             evidence=f"{layers(names)}: at inference the statistics are fixed, and nothing else reads what lies "
             "between.",
             remedy="togi tune does it with fold_batch_norm; in code, torch.nn.utils.fusion.fuse_conv_bn_eval for each"
-            f"{_where_transposed(context, found)}.",
+            f"{_where_transposed(context, norms)}.",
             cost=Cost(
                 text=f"{size(moved)} moved per pass, {percent(share)} of the predicted time",
                 measured=False,
-                seconds=context.costs.seconds_of(found),
+                seconds=context.costs.seconds_of(norms),
                 bytes=moved,
             ),
         )
 
 
 def _where_transposed(context: ModuleContext, norms: list[Call]) -> str:
-    """The function's own default is silently wrong there."""
+    """What to add for transposed convolutions, where the function's own default is silently wrong."""
     makers = [context.flow.maker(norm.value("input")) for norm in norms]
     transposed = [maker is not None and bool(maker.given.get("transposed")) for maker in makers]
     if not any(transposed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from togi.core.quantities import percent, plural, size
@@ -18,6 +18,7 @@ LEAST_BYTES = 64 * 2**10
 LEAST_SHARE = 0.01
 ENOUGH_BYTES = 16 * 2**20
 """Reported whatever share it is."""
+LEAST_TENSOR_BYTES = 512
 
 
 class DuplicateParameters(ModuleRule):
@@ -46,20 +47,20 @@ class DuplicateParameters(ModuleRule):
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
         own = _own_tensors(context.given)
-        total = sum(_bytes(tensor) for tensor in own.values())
+        total = sum(tensor.nbytes for tensor in own.values())
         groups = list(_equal(own))
-        wasted = sum((len(names) - 1) * _bytes(own[names[0]]) for names in groups)
+        wasted_by = {names[0]: (len(names) - 1) * own[names[0]].nbytes for names in groups}
+        wasted = sum(wasted_by.values())
         if not groups or wasted < max(LEAST_BYTES, min(LEAST_SHARE * total, ENOUGH_BYTES)):
             return
-        largest = max(groups, key=lambda names: (len(names) - 1) * _bytes(own[names[0]]))
-        shape = tuple(own[largest[0]].shape)
+        largest = max(groups, key=lambda names: wasted_by[names[0]])
+        copies, example = sum(len(names) - 1 for names in groups), own[largest[0]]
         yield Finding(
             rule=self.id,
             layer=largest[0].rpartition(".")[0],
-            count=sum(len(names) - 1 for names in groups),
-            message=f"{plural(sum(len(names) - 1 for names in groups), 'tensor')} of the module with the bytes of "
-            "another one.",
-            evidence=f"{layers(largest)} are equal, {shape}, {size(_bytes(own[largest[0]]))} each"
+            count=copies,
+            message=f"{plural(copies, 'tensor')} of the module with the bytes of another one.",
+            evidence=f"{layers(largest)} are equal, {tuple(example.shape)}, {size(example.nbytes)} each"
             + (f"; {len(groups) - 1} more such groups." if len(groups) > 1 else "."),
             remedy="Hand one tensor to all of them. If they are copies because layers were deep-copied and not trained "
             "yet, give each layer an initialisation of its own instead.",
@@ -67,15 +68,11 @@ class DuplicateParameters(ModuleRule):
         )
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
     """By name, memory that several share once."""
     import torch
 
-    found: dict[str, Tensor] = {}
+    own: dict[str, Tensor] = {}
     places: set[tuple[object, ...]] = set()
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.numel():
@@ -83,23 +80,24 @@ def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
         place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
         if place not in places:
             places.add(place)
-            found[name] = tensor.detach()
-    return found
+            own[name] = tensor.detach()
+    return own
 
 
 def _equal(tensors: dict[str, Tensor]) -> Iterable[list[str]]:
     """Names of tensors that are equal to the bit, the first of each group in the module's order."""
-    by_form: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
-    for name, tensor in tensors.items():
-        by_form[(tuple(tensor.shape), tensor.dtype)].append(name)
-    for names in by_form.values():
-        if len(names) < 2 or _bytes(tensors[names[0]]) < 512:
-            continue
-        by_sample: defaultdict[bytes, list[str]] = defaultdict(list)
-        for name in names:
-            by_sample[_sample(tensors[name])].append(name)
-        for alike in by_sample.values():
-            yield from _classes(tensors, alike)
+    for names in _grouped(tensors, lambda name: (tuple(tensors[name].shape), tensors[name].dtype)):
+        if tensors[names[0]].nbytes >= LEAST_TENSOR_BYTES:
+            for alike in _grouped(names, lambda name: _sample(tensors[name])):
+                yield from _classes(tensors, alike)
+
+
+def _grouped(names: Iterable[str], key: Callable[[str], Hashable]) -> list[list[str]]:
+    """Names with the same key, where there are several, in the order given."""
+    groups: defaultdict[Hashable, list[str]] = defaultdict(list)
+    for name in names:
+        groups[key(name)].append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _sample(tensor: Tensor) -> bytes:
@@ -114,12 +112,13 @@ def _sample(tensor: Tensor) -> bytes:
 
 
 def _classes(tensors: dict[str, Tensor], names: list[str]) -> Iterable[list[str]]:
+    """Those of ``names`` whose tensors are equal, and not one value everywhere."""
     import torch
 
     waiting = list(names)
     while len(waiting) > 1:
-        first, *others = waiting
-        same = [name for name in others if torch.equal(tensors[first], tensors[name])]
-        waiting = [name for name in others if name not in same]
+        first, *candidates = waiting
+        same = [name for name in candidates if torch.equal(tensors[first], tensors[name])]
+        waiting = [name for name in candidates if name not in same]
         if same and bool((tensors[first] != tensors[first].flatten()[0]).any()):
             yield [first, *same]

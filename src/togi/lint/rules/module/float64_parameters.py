@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
@@ -36,24 +35,21 @@ class Float64Parameters(ModuleRule):
     id = "float64-parameters"
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
-        found = {name: tensor for name, tensor in _tensors(context) if str(tensor.dtype) == "torch.float64"}
-        held = sum(tensor.numel() * tensor.element_size() for tensor in found.values())
+        tensors = [*context.module.named_parameters(), *context.module.named_buffers()]
+        wide = {name: tensor for name, tensor in tensors if str(tensor.dtype) == "torch.float64"}
+        held_bytes = sum(tensor.nbytes for tensor in wide.values())
         values = [value for call in context.forward.calls if not call.view for value in call.outputs]
         moved = sum(value.bytes for value in values)
         spread = sum(value.bytes for value in values if value.dtype == "float64") / moved if moved else 0.0
-        if not found or (held < LEAST_BYTES and spread < LEAST_SHARE):
+        if not wide or (held_bytes < LEAST_BYTES and spread < LEAST_SHARE):
             return
         yield Finding(
             rule=self.id,
-            layer=next(iter(found)).rpartition(".")[0],
-            count=len(found),
-            message=f"{plural(len(found), 'tensor')} of the module in float64.",
-            evidence=f"{layers(found)}: {size(held)}; {percent(spread)} of what the pass writes is float64.",
+            layer=next(iter(wide)).rpartition(".")[0],
+            count=len(wide),
+            message=f"{plural(len(wide), 'tensor')} of the module in float64.",
+            evidence=f"{layers(wide)}: {size(held_bytes)}; {percent(spread)} of what the pass writes is float64.",
             remedy="Make them float32 where they are made (from_numpy(...).float()), or call float() on the module; "
             "keep float64 only where the precision was shown to be needed.",
-            cost=Cost(text=f"{size(held / 2)} more than in float32", measured=False, bytes=held // 2),
+            cost=Cost(text=f"{size(held_bytes / 2)} more than in float32", measured=False, bytes=held_bytes // 2),
         )
-
-
-def _tensors(context: ModuleContext) -> list[tuple[str, Any]]:
-    return [*context.module.named_parameters(), *context.module.named_buffers()]

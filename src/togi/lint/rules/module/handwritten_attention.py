@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.context import ModuleContext, layers, place_of
-from togi.lint.module.forward_pass import Call, Line
+from togi.lint.module.forward_pass import Call, Line, Value
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.01
@@ -48,15 +48,16 @@ class HandwrittenAttention(ModuleRule):
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
         fused = {(call.layer, call.line) for call in context.forward.functions if call.name.startswith("scaled_dot")}
-        found = [
+        attentions = [
             attention
             for call in context.calls("_softmax", "softmax")
             if (call.layer, call.line) not in fused and (attention := _attention(context, call)) is not None
         ]
-        if not found or context.share([call for one in found for call in one.between]) < LEAST_SHARE:
+        steps = [call for attention in attentions for call in attention.between]
+        if not attentions or context.share(steps) < LEAST_SHARE:
             return
         by_line: dict[Line | None, list[_Attention]] = {}
-        for attention in found:
+        for attention in attentions:
             by_line.setdefault(attention.softmax.line, []).append(attention)
         for line, group in by_line.items():
             yield self._finding(context, line, group)
@@ -87,6 +88,8 @@ class HandwrittenAttention(ModuleRule):
 
 @dataclass(frozen=True, kw_only=True)
 class _Attention:
+    """One attention in the operations of a pass."""
+
     softmax: Call
     between: tuple[Call, ...]
     """Scale, mask and softmax: the operations on the scores that a fused kernel does without memory."""
@@ -118,12 +121,11 @@ def _attention(context: ModuleContext, softmax: Call) -> _Attention | None:
     return _Attention(softmax=softmax, between=tuple(between), scores_bytes=scores.bytes)
 
 
-def _is_first(context: ModuleContext, product: Call, probabilities: object) -> bool:
+def _is_first(context: ModuleContext, product: Call, probabilities: Value) -> bool:
     """Whether the probabilities are the left side of the product."""
     left = product.value("self") if product.name != "baddbmm" else product.value("batch1")
     maker = context.flow.maker(left)
-    made = [value.number for value in maker.outputs] if maker else []
-    return getattr(probabilities, "number", None) in made
+    return maker is not None and probabilities.number in [value.number for value in maker.outputs]
 
 
 def _remedy(context: ModuleContext, attention: _Attention) -> str:

@@ -9,25 +9,14 @@ from math import prod
 from togi.core.quantities import percent, plural
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.context import ModuleContext, layers
-from togi.lint.module.forward_pass import CONVOLUTIONS, Call, is_linear
+from togi.lint.module.forward_pass import CONVOLUTIONS, Call, Value, is_linear
 from togi.lint.roofline.costs import Work, predicted, work
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.05
 BETWEEN = frozenset(
-    {
-        "native_batch_norm",
-        "cudnn_batch_norm",
-        "relu",
-        "relu_",
-        "silu",
-        "silu_",
-        "gelu",
-        "clamp",
-        "hardtanh",
-        "hardtanh_",
-    }
-    | {"hardswish", "hardswish_", "clamp_min", "clamp_min_", "native_layer_norm", "clone", "leaky_relu", "leaky_relu_"}
+    """native_batch_norm cudnn_batch_norm native_layer_norm clone gelu clamp clamp_min clamp_min_ relu relu_ leaky_relu
+    leaky_relu_ silu silu_ hardtanh hardtanh_ hardswish hardswish_""".split()
 )
 """What usually stands between the two halves."""
 
@@ -87,6 +76,8 @@ class MemoryBoundSeparableConvolution(ModuleRule):
 
 @dataclass(frozen=True, kw_only=True)
 class _Pair:
+    """A depthwise convolution and the pointwise one after it."""
+
     depthwise: Call
     pointwise: Call
     seconds: float
@@ -106,7 +97,8 @@ def _pair(context: ModuleContext, call: Call) -> _Pair | None:
         user = context.flow.only_user(user.outputs[0])
     if user is None or not _is_pointwise(user):
         return None
-    own, costs = work(call, context.costs.dtype), context.costs
+    costs = context.costs
+    own = work(call, costs.dtype)
     return _Pair(
         depthwise=call,
         pointwise=user,
@@ -118,27 +110,29 @@ def _pair(context: ModuleContext, call: Call) -> _Pair | None:
 
 
 def _is_depthwise(call: Call) -> bool:
-    weight = call.value("weight")
-    if call.name not in CONVOLUTIONS or not is_linear(call) or weight is None or call.given.get("transposed"):
-        return False
-    return weight.shape[1] == 1 and int(call.given["groups"]) > 1 and prod(weight.shape[2:]) > 1
+    kernel = _kernel(call)
+    return kernel is not None and kernel.shape[1] == 1 and int(call.given["groups"]) > 1 and _taps(kernel) > 1
 
 
 def _is_pointwise(call: Call) -> bool:
-    weight = call.value("weight")
-    if call.name not in CONVOLUTIONS or not is_linear(call) or weight is None:
-        return False
-    return int(call.given["groups"]) == 1 and prod(weight.shape[2:]) == 1 and not call.given.get("transposed")
+    kernel = _kernel(call)
+    return kernel is not None and int(call.given["groups"]) == 1 and _taps(kernel) == 1
+
+
+def _kernel(call: Call) -> Value | None:
+    """The weights of a convolution that is not transposed; None for other calls."""
+    plain = call.name in CONVOLUTIONS and is_linear(call) and not call.given.get("transposed")
+    return call.value("weight") if plain else None
+
+
+def _taps(kernel: Value) -> int:
+    return prod(kernel.shape[2:])
 
 
 def _dense(depthwise: Call, pointwise: Call, context: ModuleContext) -> Work:
     """One convolution with the depthwise one's kernel, from its input to the pointwise one's result."""
-    kernel, first, last = (
-        depthwise.value("weight"),
-        work(depthwise, context.costs.dtype),
-        work(pointwise, context.costs.dtype),
-    )
+    kernel = _kernel(depthwise)
     assert kernel is not None  # it is a convolution
-    taps = prod(kernel.shape[2:])
-    flops = (pointwise.flops or 0) * taps
-    return replace(last, flops=flops, activations=first.activations, weights=last.weights * taps)
+    first, last = (work(call, context.costs.dtype) for call in (depthwise, pointwise))
+    flops = (pointwise.flops or 0) * _taps(kernel)
+    return replace(last, flops=flops, activations=first.activations, weights=last.weights * _taps(kernel))

@@ -50,7 +50,7 @@ class MergeableBranches(ModuleRule):
             rule=self.id,
             layer=names[0],
             count=len(merged),
-            message=f"{plural(branches, 'parallel branch').replace('branchs', 'branches')} in "
+            message=f"{branches:,} parallel branch{'es' if branches > 1 else ''} in "
             f"{plural(len(merged), 'sum')} can be merged into the layers next to them.",
             evidence=f"{layers(names)}: the terms are linear in the same input and used only in the sum.",
             remedy="togi tune does it with merge_branches; or call the model's own method for it before inference.",

@@ -36,20 +36,17 @@ class TrainingMode(ModuleRule):
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
         whole = "" in context.training
-        matter = {
-            name: kind
-            for name, kind in context.training.items()
-            if any(word in kind for word in (_MATTER if whole else ("BatchNorm",)))
-        }
+        words = _MATTER if whole else ("BatchNorm",)
+        matter = {name: kind for name, kind in context.training.items() if any(word in kind for word in words)}
         if not matter:
             return
         kinds = ", ".join(f"{kind} x {count}" for kind, count in Counter(matter.values()).most_common(4))
-        what = "The module was" if whole else f"{plural(len(matter), 'batch norm')} in a module in eval mode were"
+        subject = "The module was" if whole else f"{plural(len(matter), 'batch norm')} in a module in eval mode were"
         yield Finding(
             rule=self.id,
             layer="" if whole else next(iter(matter)),
             count=len(matter),
-            message=f"{what} handed over in training mode.",
+            message=f"{subject} handed over in training mode.",
             evidence=f"{kinds} behave differently in it ({layers(matter)}).",
             remedy="Call eval() on the module before inference, after anything that calls train() on parts of it.",
         )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
+from togi.lint.source.call_sites import method_calls
 from togi.lint.source.edits import add_argument
+from togi.lint.source.fixes import fix
 from togi.lint.source.loaders import LOADER, collates_tensors
+from togi.lint.source.model import Source
 from togi.lint.source.syntax import argument, first_name, is_constant, unpacks
 from togi.lint.source.value import Kind, Value, evidence_of, excerpt
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 
 class BlockingTransfer(SourceRule):
@@ -25,9 +24,6 @@ class BlockingTransfer(SourceRule):
 
     Why it costs: a copy from pageable memory goes through a staging buffer and Python waits for it. From pinned memory,
     with ``non_blocking=True``, it overlaps with what the device still computes. One without the other brings nothing.
-
-    The fix is offered only where the target is seen to be a GPU: ``.cuda()``, or a device that is ``"cuda"``. It is
-    safe where the file shows a DataLoader that gives tensors; other objects need not take ``non_blocking``.
 
     When it stays silent: moves to the CPU, changes of dtype, tensors that did not come from a DataLoader, batches that
     something else has moved already or may have. An example is a loader that was handed to code which the file does not
@@ -45,92 +41,94 @@ class BlockingTransfer(SourceRule):
             labels = labels.to(device, non_blocking=True)
             loss = criterion(model(images), labels)
 
+    Fix safety: offered only where the target is seen to be a GPU: ``.cuda()``, or a device that is ``"cuda"``. Such a
+    copy keeps its order with the kernels that read it, so no result changes. A copy to the CPU would be read before it
+    has arrived. The fix is safe where the file shows a DataLoader that gives tensors (other objects need not take
+    ``non_blocking``), and writes nothing into the tensor later.
+
     Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
     """
 
     id = "blocking-transfer"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for call in source.nodes(ast.Call):
-            func = call.func
-            if not isinstance(func, ast.Attribute) or func.attr not in ("to", "cuda", "xpu"):
+        for call, method in method_calls(source, ("to", "cuda", "xpu")):
+            batch = source.value(method.value)
+            if batch.kind is not Kind.TENSOR or not batch.batch:
                 continue
-            before = source.value(func.value)
-            if before.kind is not Kind.TENSOR or not before.batch:
+            moved = source.value(call)
+            if moved.batch or moved.device == "cpu" or _may_be_moved_before(source, call, batch):
                 continue
-            after = source.value(call)
-            if after.batch or after.device == "cpu" or _driven(source, call, before):
-                continue
-            asynchronous = _asynchronous(call)
+            asynchronous = _is_asynchronous(call, method)
             if asynchronous is False:
-                yield self._blocking(source, call, func, before, to_gpu=after.device == "cuda")
-            elif asynchronous and before.pinned is False:
-                message = f"{excerpt(call, 40)} blocks all the same: the DataLoader's batches are not in pinned memory"
-                remedy = f"pass pin_memory=True to the DataLoader that {excerpt(func.value, 30)} comes from"
-                yield source.finding(self.id, call, message, remedy, evidence=evidence_of(before, source.hot(call)))
+                yield self._blocking(source, call, method, batch, to_gpu=moved.device == "cuda")
+            elif asynchronous and batch.pinned is False:
+                yield source.finding(
+                    self.id,
+                    call,
+                    f"{excerpt(call, 40)} blocks all the same: the DataLoader's batches are not in pinned memory",
+                    f"pass pin_memory=True to the DataLoader that {excerpt(method.value, 30)} comes from",
+                    evidence=evidence_of(batch, source.hot(call)),
+                )
 
-    def _blocking(self, source: Source, call: ast.Call, func: ast.Attribute, before: Value, *, to_gpu: bool) -> Finding:
-        message = f"{excerpt(call, 40)} waits for the copy of a batch that could overlap with computation"
-        remedy = f"pass non_blocking=True to {func.attr}(), and pin_memory=True to the DataLoader"
-        if before.pinned:
-            remedy = f"pass non_blocking=True to {func.attr}() (the DataLoader pins its batches already)"
+    def _blocking(
+        self, source: Source, call: ast.Call, method: ast.Attribute, batch: Value, *, to_gpu: bool
+    ) -> Finding:
+        remedy = f"pass non_blocking=True to {method.attr}(), and pin_memory=True to the DataLoader"
+        if batch.pinned:
+            remedy = f"pass non_blocking=True to {method.attr}() (the DataLoader pins its batches already)"
         if not to_gpu:
             remedy += "; only where this goes to the GPU: a copy to the CPU that nobody waits for is read half done"
-        evidence = evidence_of(before, source.hot(call))
         return source.finding(
-            self.id, call, message, remedy, evidence=evidence, fix=_fix(source, call, before) if to_gpu else None
+            self.id,
+            call,
+            f"{excerpt(call, 40)} waits for the copy of a batch that could overlap with computation",
+            remedy,
+            evidence=evidence_of(batch, source.hot(call)),
+            fix=_fix(source, call, method, batch) if to_gpu else None,
         )
 
 
-def _asynchronous(call: ast.Call) -> bool | None:
+def _is_asynchronous(call: ast.Call, method: ast.Attribute) -> bool | None:
     """None where it is decided at run time."""
     if unpacks(call):
         return None
-    given = argument(call, "non_blocking", 1 if isinstance(call.func, ast.Attribute) and call.func.attr != "to" else 2)
-    flags = [arg for arg in call.args[1:] if is_constant(arg, True, False)]  # to(other, True)
-    given = given if given is not None or not flags else flags[0]
-    if given is None:
+    flag = argument(call, "non_blocking", 2 if method.attr == "to" else 1)
+    if flag is None:  # to(other, True)
+        flag = next((value for value in call.args[1:] if is_constant(value, True, False)), None)
+    if flag is None:
         return False
-    return bool(given.value) if isinstance(given, ast.Constant) else None
+    return bool(flag.value) if isinstance(flag, ast.Constant) else None
 
 
-def _driven(source: Source, call: ast.Call, before: Value) -> bool:
+def _may_be_moved_before(source: Source, call: ast.Call, batch: Value) -> bool:
     """Whether the batch goes to the device of an object that does more in this file than hold settings.
 
     Such an object (an Accelerator) may have wrapped the loader before it was handed over, and moved the batch already.
     """
     device = argument(call, "device", 0)
-    if before.loader is not None or not (isinstance(device, ast.Attribute) and isinstance(device.value, ast.Name)):
+    if batch.loader is not None or not (isinstance(device, ast.Attribute) and isinstance(device.value, ast.Name)):
         return False
     driver = device.value.id
-    known = driver == "self" or source.value(device.value).kind is not Kind.UNKNOWN
-    return not known and any(
-        isinstance(one.func, ast.Attribute) and isinstance(one.func.value, ast.Name) and one.func.value.id == driver
-        for one in source.nodes(ast.Call)
-    )
+    if driver == "self" or source.value(device.value).kind is not Kind.UNKNOWN:
+        return False
+    methods = (node.func for node in source.nodes(ast.Call) if isinstance(node.func, ast.Attribute))
+    return any(isinstance(method.value, ast.Name) and method.value.id == driver for method in methods)
 
 
-def _fix(source: Source, call: ast.Call, before: Value) -> Fix | None:
-    """For copies to a GPU alone: they keep their order with the kernels that read them, so this changes no result.
-
-    The CPU does not wait for a copy to its own memory, and would read what has not arrived yet. Safe where the file
-    shows that a tensor is moved (other objects need not take ``non_blocking``), and writes nothing into it later.
-    """
-    if any(keyword.arg == "non_blocking" for keyword in call.keywords):
+def _fix(source: Source, call: ast.Call, method: ast.Attribute, batch: Value) -> Fix | None:
+    if argument(call, "non_blocking") is not None:
         return None
-    edit = add_argument(source, call, "non_blocking=True")
-    made = before.loader
-    safe = made is not None and source.qualified(made.func) == LOADER and collates_tensors(made)
-    title = "Copy with non_blocking=True"
-    return Fix(title=title, edits=(edit,), safe=safe and not _is_written(source, call)) if edit else None
+    loader = batch.loader
+    gives_tensors = loader is not None and source.qualified(loader.func) == LOADER and collates_tensors(loader)
+    safe = gives_tensors and not _is_written(source, call, first_name(method.value))
+    return fix("Copy with non_blocking=True", add_argument(source, call, "non_blocking=True"), safe=safe)
 
 
-def _is_written(source: Source, call: ast.Call) -> bool:
+def _is_written(source: Source, call: ast.Call, tensor: str) -> bool:
     """Whether the function changes the tensor on the CPU in place, while a copy may still read it."""
-    assert isinstance(call.func, ast.Attribute)
-    root = first_name(call.func.value)
     region = source.function(call) or source.tree
-    stored = [one for one in source.walk(region, ast.Subscript) if isinstance(one.ctx, ast.Store)]
-    stored += [one.target for one in source.walk(region, ast.AugAssign)]
-    stored += [one for one in source.walk(region, ast.Attribute) if one.attr.endswith("_")]
-    return not root or any(first_name(one) == root for one in stored)
+    written = [item for item in source.walk(region, ast.Subscript) if isinstance(item.ctx, ast.Store)]
+    written += [added.target for added in source.walk(region, ast.AugAssign)]
+    written += [method for method in source.walk(region, ast.Attribute) if method.attr.endswith("_")]
+    return not tensor or any(first_name(node) == tensor for node in written)

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.call_sites import method_calls
+from togi.lint.source.model import Source
+from togi.lint.source.syntax import last_name
 from togi.lint.source.value import Kind, Value, element_of, evidence_of, excerpt
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _COMPARISONS = ("torch.equal", "torch.allclose", "torch.is_nonzero")
 _METHODS = ("equal", "allclose", "is_nonzero")
 _CHOICES = ("any", "all", "max", "min", "sorted")
+_STATEMENTS: dict[type[ast.AST], str] = {ast.If: "if", ast.While: "while", ast.IfExp: "if", ast.Assert: "assert"}
+_FOR = "for over"
+
+
+class _Test(NamedTuple):
+    """An expression by which Python decides."""
+
+    place: ast.AST
+    """What must run often for the test to matter."""
+    tested: ast.expr
+    how: str
+    """The construct that tests: ``if``, ``max()``."""
 
 
 class BranchOnTensor(SourceRule):
@@ -51,20 +63,20 @@ class BranchOnTensor(SourceRule):
     id = "branch-on-tensor"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        reported: set[int] = set()
-        for node, tested, what in _tests(source):
-            if id(tested) in reported or _is_of_python(tested):
+        reported: set[ast.AST] = set()
+        for place, tested, how in _tests(source):
+            if tested in reported or _is_of_python(tested):
                 continue
-            hot = source.hot(node)
+            hot = source.hot(place)
             if hot is None:
                 continue
-            value = _device_tensor(source.value(tested))
-            if value is not None and not _within(source, tested, reported):
-                reported.add(id(tested))
-                message = f"{what} {excerpt(tested, 40)} waits for the device to know which way to go"
-                if what == "for over":
+            value = source.value(tested)
+            if _is_device_tensor(value) and reported.isdisjoint(source.ancestors(tested)):
+                reported.add(tested)
+                message = f"{how} {excerpt(tested, 40)} waits for the device to know which way to go"
+                if how == _FOR:
                     message = f"going through {excerpt(tested, 40)} in Python launches kernels for every element"
-                yield source.finding(self.id, tested, message, _remedy(what), evidence=evidence_of(value, hot))
+                yield source.finding(self.id, tested, message, _remedy(how), evidence=evidence_of(value, hot))
 
 
 def _is_of_python(node: ast.expr) -> bool:
@@ -76,104 +88,89 @@ def _is_of_python(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant | ast.JoinedStr)
 
 
-def _device_tensor(value: Value) -> Value | None:
-    return value if value.on_device and value.certain else None
+def _is_device_tensor(value: Value) -> bool:
+    return value.on_device and value.certain
 
 
-def _within(source: Source, node: ast.AST, reported: set[int]) -> bool:
-    return any(id(above) in reported for above in source.ancestors(node))
-
-
-def _tests(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:
-    """What is tested: the node whose heat counts, the tested expression, and how to call the test."""
+def _tests(source: Source) -> Iterator[_Test]:
     for node in source.nodes(ast.If, ast.While, ast.IfExp, ast.Assert):
-        for one in _operands(node.test):
-            yield node if isinstance(node, ast.If | ast.Assert) else node.test, one, _WHAT[type(node)]
+        place = node if isinstance(node, ast.If | ast.Assert) else node.test
+        yield from (_Test(place, operand, _STATEMENTS[type(node)]) for operand in _operands(node.test))
     for node in source.nodes(ast.comprehension):
-        for test in node.ifs:
-            for one in _operands(test):
-                yield one, one, "if"
-        if not _is_per_layer(node.iter):
-            yield node.iter, _iterated(node.iter), "for over"
+        yield from (_Test(operand, operand, "if") for test in node.ifs for operand in _operands(test))
+        yield from _iteration(node.iter)
     for node in source.nodes(ast.BoolOp):
-        for one in node.values[:-1]:
-            yield one, one, "and" if isinstance(node.op, ast.And) else "or"
+        how = "and" if isinstance(node.op, ast.And) else "or"
+        yield from (_Test(operand, operand, how) for operand in node.values[:-1])
     for node in source.nodes(ast.UnaryOp):
         if isinstance(node.op, ast.Not):
-            yield node, node.operand, "not"
+            yield _Test(node, node.operand, "not")
     for node in source.nodes(ast.For, ast.AsyncFor):
-        if not _is_per_layer(node.iter):
-            yield node.iter, _iterated(node.iter), "for over"
+        yield from _iteration(node.iter)
     yield from _memberships(source)
-    yield from _calls(source)
-
-
-_WHAT: dict[type[ast.AST], str] = {ast.If: "if", ast.While: "while", ast.IfExp: "if", ast.Assert: "assert"}
+    yield from _choices(source)
+    yield from _comparisons(source)
 
 
 def _operands(test: ast.expr) -> Iterator[ast.expr]:
     """The expressions whose truth decides ``test``."""
     if isinstance(test, ast.BoolOp):
-        for one in test.values:
-            yield from _operands(one)
+        for value in test.values:
+            yield from _operands(value)
     elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield from _operands(test.operand)
     else:
         yield test
 
 
-def _is_per_layer(node: ast.expr) -> bool:
-    """``cross_attentions``: a tuple with one tensor per layer, whatever its annotation says."""
-    node = _iterated(node)
-    return isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node).endswith("attentions")
+def _iteration(iterated: ast.expr) -> Iterator[_Test]:
+    tested = iterated
+    if isinstance(tested, ast.Call) and isinstance(tested.func, ast.Name) and tested.func.id == "enumerate":
+        tested = tested.args[0] if tested.args else tested
+    per_layer = last_name(tested).endswith("attentions")  # a tuple of one tensor per layer, whatever is annotated
+    if not per_layer:
+        yield _Test(iterated, tested, _FOR)
 
 
-def _iterated(node: ast.expr) -> ast.expr:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "enumerate" and node.args:
-        return node.args[0]
-    return node
-
-
-def _memberships(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:
+def _memberships(source: Source) -> Iterator[_Test]:
     for node in source.nodes(ast.Compare):
         sides = [node.left, *node.comparators]
-        for op, one, other in zip(node.ops, sides, sides[1:], strict=False):
+        for op, member, container in zip(node.ops, sides, sides[1:], strict=False):
             if isinstance(op, ast.In | ast.NotIn):
-                yield node, other, "in"
-                if source.value(other).kind in (Kind.LIST, Kind.TUPLE):
-                    yield node, one, "in"
+                yield _Test(node, container, "in")
+                if source.value(container).kind in (Kind.LIST, Kind.TUPLE):
+                    yield _Test(node, member, "in")
 
 
-def _calls(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:
+def _choices(source: Source) -> Iterator[_Test]:
+    """``max(tensor)``, ``any(x > 0 for x in tensors)``."""
     for call in source.nodes(ast.Call):
-        func = call.func
-        if isinstance(func, ast.Name) and func.id in _CHOICES and call.args and source.qualified(func) == func.id:
-            yield from _choice(source, call, func.id)
-        elif isinstance(func, ast.Attribute) and func.attr in _METHODS:
-            if source.qualified(func) in _COMPARISONS and call.args:
-                yield call, call.args[0], func.attr
-            else:
-                yield call, func.value, func.attr
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name not in _CHOICES or not call.args or source.qualified(call.func) != name or source.hot(call) is None:
+            continue
+        candidates = call.args[0]
+        value = source.value(candidates)
+        if len(call.args) == 1 and value.kind in (Kind.LIST, Kind.TUPLE):
+            if isinstance(candidates, ast.GeneratorExp | ast.ListComp) and _is_device_tensor(element_of(value)):
+                yield _Test(call, candidates.elt, f"{name}()")
+        elif value.kind is Kind.TENSOR:
+            yield _Test(call, candidates, f"{name}()")
 
 
-def _choice(source: Source, call: ast.Call, name: str) -> Iterator[tuple[ast.AST, ast.expr, str]]:
-    if source.hot(call) is None:
-        return
-    first = source.value(call.args[0])
-    if len(call.args) == 1 and first.kind in (Kind.LIST, Kind.TUPLE):
-        if _device_tensor(element_of(first)) and isinstance(call.args[0], ast.GeneratorExp | ast.ListComp):
-            yield call, call.args[0].elt, f"{name}()"
-    elif first.kind is Kind.TENSOR:
-        yield call, call.args[0], f"{name}()"
+def _comparisons(source: Source) -> Iterator[_Test]:
+    """``torch.equal(a, b)``, ``a.equal(b)``."""
+    for call, method in method_calls(source, _METHODS):
+        of_torch = source.qualified(method) in _COMPARISONS and bool(call.args)
+        yield _Test(call, call.args[0] if of_torch else method.value, method.attr)
 
 
-def _remedy(what: str) -> str:
-    if what == "assert":
+def _remedy(how: str) -> str:
+    if how == "assert":
         return "use torch._assert_async, or check on the CPU before the data is moved, or only when debugging"
-    if what == "for over":
+    if how == _FOR:
         return "work on the whole tensor at once (broadcasting, torch.vmap, index operations)"
-    if what in ("max()", "min()", "sorted()", "any()", "all()"):
-        return f"use torch.{what.replace('sorted', 'sort')}, torch.maximum or torch.minimum, which stay on the device"
-    if what == "while":
+    if how.endswith("()"):
+        return f"use torch.{how.replace('sorted', 'sort')}, torch.maximum or torch.minimum, which stay on the device"
+    if how == "while":
         return "run a fixed number of turns, masked with torch.where, and test only every so many turns"
     return "compute both sides and choose with torch.where, or decide by something Python knows (a size, a flag)"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.hints import annotated
+from togi.lint.source.model import Source
 from togi.lint.source.value import Kind
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _CACHES = ("functools.lru_cache", "functools.cache")
 
@@ -54,13 +51,13 @@ class CachedMethodOfModule(SourceRule):
         if "cache" not in source.text:
             return
         for function in source.nodes(ast.FunctionDef):
-            cache = next((one for one in function.decorator_list if _is_cache(source, one)), None)
-            held = _held(source, function) if cache is not None else ""
-            if cache is not None and held:
+            cache = next((node for node in function.decorator_list if _is_cache(source, node)), None)
+            contents = _held(source, function) if cache is not None else ""
+            if cache is not None and contents:
                 yield source.finding(
                     self.id,
                     cache,
-                    f"the cache of {function.name} keeps {held} alive that it was ever called with",
+                    f"the cache of {function.name} keeps {contents} alive that it was ever called with",
                     "cache a function of sizes and devices outside of the class, or keep the result as a buffer",
                 )
 
@@ -73,11 +70,14 @@ def _is_cache(source: Source, decorator: ast.expr) -> bool:
 def _held(source: Source, function: ast.FunctionDef) -> str:
     """What the cache of ``function`` holds on to: modules, tensors, or nothing."""
     owner = source.index.class_of(function)
-    names = [source.qualified(one) for one in function.decorator_list]
-    method = owner is not None and not {"staticmethod", "classmethod"} & set(names) and bool(function.args.args)
-    if method and owner is not None and source.classes.is_module(owner):
+    decorators = {source.qualified(decorator) for decorator in function.decorator_list}
+    takes_self = bool(function.args.args) and decorators.isdisjoint(("staticmethod", "classmethod"))
+    if owner is not None and takes_self and source.classes.is_module(owner):
         return "every module"
     scope = source.scope(function)
-    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    kinds = {annotated(one.annotation, lambda node: source.names.qualified(node, scope)).kind for one in given}
+    parameters = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    kinds = {
+        annotated(parameter.annotation, lambda node: source.names.qualified(node, scope)).kind
+        for parameter in parameters
+    }
     return "every tensor" if Kind.TENSOR in kinds else "every module" if Kind.MODULE in kinds else ""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.compiled import compile_calls, loop_names, names_in
+from togi.lint.source.identifiers import decorators_mention, mentions
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import class_around, climb, function_name
+from togi.lint.source.syntax import first_name
 
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
-
-_CACHES = ("cache", "lru_cache", "cached_property", "fixture", "once")
-_ASKS = ("is None", "not in", "hasattr", "not self.", "is_compiled", "_compiled", "not compiled", "first")
+_CACHES = ("cache", "fixture", "once")
+_FLAGS = ("hasattr", "_compiled", "first")
 
 
 class CompilePerCall(SourceRule):
@@ -51,18 +51,19 @@ class CompilePerCall(SourceRule):
 
     def check(self, source: Source) -> Iterable[Finding]:
         for call in compile_calls(source):
-            if not _kept(source, call) and (reason := _again(source, call)):
-                what = ast.unparse(call.args[0])
+            if not _is_kept(source, call) and (reason := _why_again(source, call)):
+                compiled = ast.unparse(call.args[0])
                 yield source.finding(
                     self.id,
                     call,
-                    f"torch.compile wraps {what} again in each call, and compiles what is made anew each time",
-                    f"compile it once where it is made ({what} = torch.compile({what})), and call the result here",
+                    f"torch.compile wraps {compiled} again in each call, and compiles what is made anew each time",
+                    f"compile it once where it is made ({compiled} = torch.compile({compiled})), and call the result "
+                    "here",
                     evidence=reason,
                 )
 
 
-def _again(source: Source, call: ast.Call) -> str:
+def _why_again(source: Source, call: ast.Call) -> str:
     loops = source.loops(call)
     if any(names_in(source, call) & loop_names(source, loop) for loop in loops):
         return ""
@@ -70,24 +71,38 @@ def _again(source: Source, call: ast.Call) -> str:
         return f"it runs in each pass of the loop in line {loops[0].lineno}"
     if hot := source.hot(call):
         return hot.reason
-    called = isinstance(above := source.parent(call), ast.Call) and above.func is call
+    above = source.parent(call)
+    called = isinstance(above, ast.Call) and above.func is call
     return "its result is called on the spot in a method" if called and _in_method(source, call) else ""
 
 
 def _in_method(source: Source, call: ast.Call) -> bool:
-    function = source.function(call)
-    in_class = function is not None and source.index.class_of(function) is not None
-    return in_class and isinstance(function, ast.FunctionDef) and not function.name.startswith(("__", "test", "setUp"))
+    name = function_name(source, call)
+    return class_around(source, call) is not None and bool(name) and not name.startswith(("__", "test", "setUp"))
 
 
-def _kept(source: Source, call: ast.Call) -> bool:
+def _is_kept(source: Source, call: ast.Call) -> bool:
     """Whether the result is cached: by a decorator, or under a test of whether it is there."""
-    child: ast.AST = call
-    for above in source.ancestors(call):
-        if isinstance(above, ast.If | ast.IfExp) and child is not above.test:
-            if any(word in ast.unparse(above.test) for word in _ASKS):
-                return True
-        elif isinstance(above, ast.FunctionDef):
-            return any(word in ast.unparse(one) for one in above.decorator_list for word in _CACHES)
-        child = above
+    for above, child in climb(source, call):
+        if (
+            isinstance(above, ast.If | ast.IfExp)
+            and child is not above.test
+            and _asks_whether_there(source, above.test)
+        ):
+            return True
+        if isinstance(above, ast.FunctionDef):
+            return decorators_mention(source, above, _CACHES)
     return False
+
+
+def _asks_whether_there(source: Source, test: ast.expr) -> bool:
+    """``self.fast is None``, ``key not in cache``, ``not self.ready``, ``hasattr(self, "fast")``, ``first``."""
+    for node in source.walk(test, ast.Compare, ast.UnaryOp):
+        match node:
+            case ast.Compare(ops=[ast.NotIn()]) | ast.Compare(ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+                return True
+            case ast.UnaryOp(op=ast.Not(), operand=flag):
+                name = first_name(flag.func if isinstance(flag, ast.Call) else flag)
+                if name == "self" or name.startswith("compiled"):
+                    return True
+    return mentions(source, test, _FLAGS)

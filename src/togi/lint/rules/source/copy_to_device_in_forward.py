@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
+from togi.lint.source.call_sites import method_calls
+from togi.lint.source.model import Source
 from togi.lint.source.syntax import is_constant, last_name
 from togi.lint.source.value import Kind, evidence_of, excerpt
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _MOVES = ("to", "cuda", "type", "type_as", "xpu")
 
@@ -53,48 +51,46 @@ class CopyToDeviceInForward(SourceRule):
     id = "copy-to-device-in-forward"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for call in source.nodes(ast.Call):
-            func = call.func
-            if not isinstance(func, ast.Attribute) or func.attr not in _MOVES:
-                continue
+        for call, method in method_calls(source, _MOVES):
             hot = source.hot(call)
             if hot is None or hot.function is None:
                 continue
-            before, after = source.value(func.value), source.value(call)
-            if before.kind is not Kind.TENSOR or before.device != "cpu" or before.call is None or after.device == "cpu":
+            before, after = source.value(method.value), source.value(call)
+            factory = before.call
+            if before.kind is not Kind.TENSOR or before.device != "cpu" or factory is None or after.device == "cpu":
                 continue
-            if _stays_moved(source, call, func.value) or _is_empty(before.call):
+            if _stays_moved(source, call, method.value) or _is_empty(factory):
                 continue
-            here = source.function(before.call) is source.function(call)
-            if here and _from_data(before.call):
-                continue
-            message = f"{excerpt(call, 40)} copies what was made on the CPU to the device in every pass"
+            here = source.function(factory) is source.function(call)
+            if here and isinstance(factory.func, ast.Attribute) and factory.func.attr in torch_api.FROM_DATA:
+                continue  # tensor-made-in-forward reports it
             yield source.finding(
-                self.id, call, message, _remedy(before.call, func, here), evidence=evidence_of(before, hot)
+                self.id,
+                call,
+                f"{excerpt(call, 40)} copies what was made on the CPU to the device in every pass",
+                _remedy(factory, method.value, here),
+                evidence=evidence_of(before, hot),
             )
 
 
 def _stays_moved(source: Source, call: ast.Call, moved: ast.expr) -> bool:
     """``self.table = self.table.to(x.device)``: later passes find it there."""
-    above = source.parent(call)
-    kept = isinstance(moved, ast.Attribute) and isinstance(above, ast.Assign)
-    return kept and isinstance(above, ast.Assign) and ast.unparse(moved) in map(ast.unparse, above.targets)
+    assign = source.parent(call)
+    if not isinstance(moved, ast.Attribute) or not isinstance(assign, ast.Assign):
+        return False
+    return ast.unparse(moved) in map(ast.unparse, assign.targets)
 
 
-def _is_empty(made: ast.Call) -> bool:
+def _is_empty(factory: ast.Call) -> bool:
     """``torch.tensor([])``, ``torch.zeros(0)``: nothing is copied."""
-    first = made.args[0] if made.args else None
-    sized = last_name(made.func) in ("zeros", "ones", "empty", "rand", "randn")
+    first = factory.args[0] if factory.args else None
+    sized = last_name(factory.func) in ("zeros", "ones", "empty", "rand", "randn")
     return (sized and is_constant(first, 0)) or (isinstance(first, ast.List | ast.Tuple) and not first.elts)
 
 
-def _from_data(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr in torch_api.FROM_DATA
-
-
-def _remedy(made: ast.Call, func: ast.Attribute, here: bool) -> str:
-    text = excerpt(func.value, 40)
+def _remedy(factory: ast.Call, moved: ast.expr, here: bool) -> str:
     if here:
-        return f"make it there: {excerpt(made.func)}(..., device=x.device) in line {made.lineno}, x being an input"
-    name = func.value.attr if isinstance(func.value, ast.Attribute) else text
+        replacement = f"{excerpt(factory.func)}(..., device=x.device)"
+        return f"make it there: {replacement} in line {factory.lineno}, x being an input"
+    name = moved.attr if isinstance(moved, ast.Attribute) else excerpt(moved, 40)
     return f'keep it as a buffer, which moves with the module: self.register_buffer("{name}", ..., persistent=False)'

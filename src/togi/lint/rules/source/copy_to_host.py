@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.model import Source
+from togi.lint.source.syntax import argument, is_constant
 from togi.lint.source.uses_of_tensors import is_whole_output
 from togi.lint.source.value import Hot, Kind, evidence_of, excerpt
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _SIZES = re.compile(r"_thw\b|\b(\w+_)?(lengths|seqlens|lens|sizes|num_\w+|counts)\b")
 """A few integers that Python needs for shapes: one copy of them beats several readings."""
@@ -55,27 +53,33 @@ class CopyToHost(SourceRule):
                 continue
             value = source.value(tensor)
             if value.on_device and not _SIZES.search(excerpt(tensor)):
-                message = f"{excerpt(call, 40)} copies {excerpt(tensor, 40)} to the CPU and waits for it"
                 yield source.finding(
-                    self.id, call, message, _remedy(source, hot, tensor), evidence=evidence_of(value, hot)
+                    self.id,
+                    call,
+                    f"{excerpt(call, 40)} copies {excerpt(tensor, 40)} to the CPU and waits for it",
+                    _remedy(source, hot, tensor),
+                    evidence=evidence_of(value, hot),
                 )
 
 
 def _copies(source: Source) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Calls that may copy to the CPU, with what they copy."""
     for call in source.nodes(ast.Call):
-        func = call.func
-        if not isinstance(func, ast.Attribute):
+        method = call.func
+        if not isinstance(method, ast.Attribute):
             continue
-        if (func.attr in ("cpu", "numpy") and not call.args) or (
-            func.attr == "to" and not _asynchronous(call) and any(_is_cpu(source, one) for one in _targets(call))
-        ):
-            yield call, func.value
-        elif call.args and (source.names.qualified(func, source.scope(func)) or "").startswith("numpy."):
-            yield from ((call, one) for one in call.args[:2] if source.value(one).kind is Kind.TENSOR)
+        if (method.attr in ("cpu", "numpy") and not call.args) or (method.attr == "to" and _moves_to_cpu(source, call)):
+            yield call, method.value
+        elif call.args and source.dotted(method).startswith("numpy."):
+            yield from ((call, operand) for operand in call.args[:2] if source.value(operand).kind is Kind.TENSOR)
 
 
-def _targets(call: ast.Call) -> list[ast.expr]:
-    return [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "device")]
+def _moves_to_cpu(source: Source, call: ast.Call) -> bool:
+    """``x.to("cpu")``, which waits; not with ``non_blocking=True``."""
+    if is_constant(argument(call, "non_blocking"), True):
+        return False
+    targets = (*call.args[:1], argument(call, "device"))
+    return any(target is not None and _is_cpu(source, target) for target in targets)
 
 
 def _is_cpu(source: Source, node: ast.expr) -> bool:
@@ -85,18 +89,13 @@ def _is_cpu(source: Source, node: ast.expr) -> bool:
     return (named or isinstance(node, ast.Call)) and source.value(node).device == "cpu"
 
 
-def _asynchronous(call: ast.Call) -> bool:
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "non_blocking"]
-    return any(isinstance(one, ast.Constant) and one.value is True for one in given)
-
-
 def _remedy(source: Source, hot: Hot, tensor: ast.expr) -> str:
     text = excerpt(tensor, 40)
-    if hot.loop is not None and is_whole_output(source, tensor):
+    if hot.loop is None:
+        return f"do the rest with torch operations on {text}, on the device where it lies"
+    if is_whole_output(source, tensor):
         return f'copy with {text}.to("cpu", non_blocking=True), and wait once: torch.cuda.synchronize() after the loop'
-    if hot.loop is not None:
-        return (
-            f"collect {text} on the device and copy once after the loop; where it would not fit, copy into pinned "
-            "memory with non_blocking=True and synchronize once at the end"
-        )
-    return f"do the rest with torch operations on {text}, on the device where it lies"
+    return (
+        f"collect {text} on the device and copy once after the loop; where it would not fit, copy into pinned "
+        "memory with non_blocking=True and synchronize once at the end"
+    )

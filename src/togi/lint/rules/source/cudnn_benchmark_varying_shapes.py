@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.syntax import is_constant, last_name
+from togi.lint.source.identifiers import file_mentions
+from togi.lint.source.model import Source
+from togi.lint.source.syntax import arguments_of, is_constant, last_name
 from togi.lint.source.value import Kind
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _SETTING = "torch.backends.cudnn.benchmark"
 _RANDOM = ("random.", "numpy.random.", "torch.randint", "secrets.")
-_RESIZES = {
-    "interpolate",
-    "upsample",
-    "resize",
-    "imresize",
-    "Resize",
-    "RandomCrop",
-    "CenterCrop",
-    "adaptive_avg_pool2d",
-}
-_VARYING = {
-    "RandomShortestSize",
-    "ScaleJitter",
-    "RandomResize",
-    "MultiScaleResize",
-    "ResizeShortestEdge",
-}
-_FIXING = {"RandomCrop", "CenterCrop", "FixedSizeCrop", "RandomResizedCrop", "RandomCropOrPad"}
+_RESIZES = frozenset("interpolate upsample resize imresize Resize RandomCrop CenterCrop adaptive_avg_pool2d".split())
+_DRAWING_SIZES = frozenset("RandomShortestSize ScaleJitter RandomResize MultiScaleResize ResizeShortestEdge".split())
+_FIXING_SIZES = frozenset("RandomCrop CenterCrop FixedSizeCrop RandomResizedCrop RandomCropOrPad".split())
 _PADDING = {"torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.rnn.pad_packed_sequence"}
 _READS = {
     "PIL.Image.open",
@@ -45,7 +28,9 @@ _READS = {
     "librosa.load",
 }
 _SIZING = ("resize", "crop", "pad", "interpolate", "thumbnail", "processor", "extractor", "preset")
+"""Parts of names whose mention makes it uncertain that files keep their sizes."""
 _CONVOLVES = ("conv1d", "conv2d", "conv3d", "resnet", "unet", "cnn")
+"""Parts of names that tell of convolutions."""
 
 
 class CudnnBenchmarkVaryingShapes(SourceRule):
@@ -83,10 +68,10 @@ class CudnnBenchmarkVaryingShapes(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         settings = [node for node in source.nodes(ast.Assign) if _switches_on(source, node)]
         evidence = next(_varying(source), "") if settings else ""
-        for node in settings if evidence else ():
+        for setting in settings if evidence else ():
             yield source.finding(
                 self.id,
-                node,
+                setting,
                 "cuDNN searches its algorithms anew for each size it has not seen, and sizes vary here",
                 "set it to False, or draw from a few sizes only so that each is searched once",
                 evidence=evidence,
@@ -98,40 +83,32 @@ def _switches_on(source: Source, node: ast.Assign) -> bool:
 
 
 def _varying(source: Source) -> Iterator[str]:
+    """What shows that sizes vary, in words."""
     yield from _random_sizes(source)
     yield from _random_transforms(source)
     yield from _padded_collate(source)
     yield from _pictures_as_they_are(source)
     for node in source.nodes(ast.Attribute, ast.Name):
-        name = source.names.qualified(node, source.scope(node)) or ""
+        name = source.dotted(node)
         if name.startswith("torchvision.models.detection."):
             yield f"line {node.lineno}: torchvision's detection models make batches of their largest picture's size"
-        elif name in _PADDING and any(word in source.text.lower() for word in _CONVOLVES):
+        elif name in _PADDING and file_mentions(source, _CONVOLVES):
             yield f"line {node.lineno}: batches are padded to their longest sequence"
 
 
 def _random_sizes(source: Source) -> Iterator[str]:
     """Resizing to a size that was drawn in the same scope."""
-    drawn: dict[tuple[object, str], int] = {}
-    for node in source.nodes(ast.Assign):
-        if _draws(source, node.value):
-            drawn |= {(source.scope(node), name): node.lineno for name in _bound(node.targets)}
+    drawn: set[tuple[object, str]] = set()
+    for assign in source.nodes(ast.Assign):
+        if _draws(source, assign.value):
+            drawn |= {(source.scope(assign), name) for name in _bound(assign.targets)}
     for call in source.nodes(ast.Call):
-        name = last_name(call.func)
-        if name not in _RESIZES:
+        if last_name(call.func) not in _RESIZES:
             continue
-        sizes = (
-            [*call.args[1:], *(keyword.value for keyword in call.keywords)]
-            if len(call.args) > 1
-            else [
-                *call.args,
-                *(keyword.value for keyword in call.keywords),
-            ]
-        )
-        for size in sizes:
-            read = {ast.unparse(one) for one in source.walk(size, ast.Name, ast.Attribute)}
-            known = any((source.scope(call), name) in drawn for name in read)
-            if known or _draws(source, size):
+        scope, values = source.scope(call), arguments_of(call)
+        for size in values[1:] if len(call.args) > 1 else values:
+            read = {ast.unparse(name) for name in source.walk(size, ast.Name, ast.Attribute)}
+            if any((scope, name) in drawn for name in read) or _draws(source, size):
                 yield f"line {call.lineno} resizes to a random size: {ast.unparse(call)}"
 
 
@@ -143,48 +120,46 @@ def _bound(targets: Iterable[ast.expr]) -> Iterator[str]:
 
 def _draws(source: Source, node: ast.expr) -> bool:
     """Whether a number is drawn in an expression, or in a function of this file that it calls."""
-    made = [source.value(call.func).definition for call in source.walk(node, ast.Call)]
+    functions = [source.value(call.func).definition for call in source.walk(node, ast.Call)]
     results = [
-        part.value
-        for one in made
-        if isinstance(one, ast.FunctionDef)
-        for part in source.walk(one, ast.Return)
-        if part.value is not None
+        returned.value
+        for function in functions
+        if isinstance(function, ast.FunctionDef)
+        for returned in source.walk(function, ast.Return)
+        if returned.value is not None
     ]
-    return any(_draws_here(source, one) for one in (node, *results))
+    return any(_draws_here(source, part) for part in (node, *results))
 
 
 def _draws_here(source: Source, node: ast.expr) -> bool:
-    calls = source.walk(node, ast.Call)
-    return any((source.names.qualified(call.func, source.scope(call)) or "").startswith(_RANDOM) for call in calls)
+    return any(source.dotted(call.func).startswith(_RANDOM) for call in source.walk(node, ast.Call))
+
+
+def _random_transforms(source: Source) -> Iterator[str]:
+    calls = {call: last_name(call.func) for call in source.nodes(ast.Call)}
+    if _FIXING_SIZES.isdisjoint(calls.values()):
+        for call, name in calls.items():
+            if name in _DRAWING_SIZES:
+                yield f"line {call.lineno}: {name} draws a size for each sample"
 
 
 def _padded_collate(source: Source) -> Iterator[str]:
-    given = {ast.unparse(one.value) for one in source.nodes(ast.keyword) if one.arg == "collate_fn"}
+    collates = {last_name(keyword.value) for keyword in source.nodes(ast.keyword) if keyword.arg == "collate_fn"}
     for function in source.nodes(ast.FunctionDef):
-        text = ast.unparse(function) if "collate" in function.name or function.name in given else ""
-        if "max(" in text and any(word in text for word in ("pad(", "zeros(", "full(", "empty(")):
-            yield f"line {function.lineno}: {function.name} pads a batch to its largest sample"
+        if "collate" in function.name or function.name in collates:
+            called = [last_name(call.func) for call in source.walk(function, ast.Call)]
+            pads = any(name.endswith(("pad", "zeros", "full", "empty")) for name in called)
+            if pads and any(name.endswith("max") for name in called):
+                yield f"line {function.lineno}: {function.name} pads a batch to its largest sample"
 
 
 def _pictures_as_they_are(source: Source) -> Iterator[str]:
     """A loop that reads files and runs a model on each, where nothing in the file resizes, crops or pads."""
-    if any(word in source.text.lower() for word in _SIZING):
-        return
     for call in source.nodes(ast.Call):
-        loops = source.loops(call)
-        if loops and source.names.qualified(call.func, source.scope(call)) in _READS and _runs_module(source, loops[0]):
+        loops = source.loops(call) if source.dotted(call.func) in _READS else ()
+        if loops and _runs_module(source, loops[0]) and not file_mentions(source, _SIZING):
             yield f"line {call.lineno}: files are read as they are, and each has its own size"
 
 
 def _runs_module(source: Source, loop: ast.AST) -> bool:
     return any(source.value(call.func).kind is Kind.MODULE for call in source.walk(loop, ast.Call))
-
-
-def _random_transforms(source: Source) -> Iterator[str]:
-    calls = {call: last_name(call.func) for call in source.nodes(ast.Call)}
-    if _FIXING & set(calls.values()):
-        return
-    for call, name in calls.items():
-        if name in _VARYING:
-            yield f"line {call.lineno}: {name} draws a size for each sample"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.syntax import last_name
+from togi.lint.source.model import Source
+from togi.lint.source.syntax import argument, last_name
 from togi.lint.source.value import UNKNOWN, Kind, Value, evidence_of, excerpt
 
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
-
+_INDEX = "index"
+_MASK = "keep a mask of fixed size (torch.where, masked_fill), or bound it: torch.nonzero_static(..., size=n)"
 _REMEDIES = {
-    "nonzero": "keep a mask of fixed size (torch.where, masked_fill), or bound it: torch.nonzero_static(..., size=n)",
-    "argwhere": "keep a mask of fixed size (torch.where, masked_fill), or bound it: torch.nonzero_static(..., size=n)",
+    "nonzero": _MASK,
+    "argwhere": _MASK,
     "where": "keep the mask and use torch.where(mask, a, b), or bound the count: torch.nonzero_static(..., size=n)",
     "masked_select": "keep the full size: multiply by the mask, masked_fill, or torch.where(mask, x, 0)",
     "unique": "sort or scatter_add with fixed sizes, or find the distinct values once, before the data is moved",
@@ -24,7 +23,7 @@ _REMEDIES = {
     "bincount": "use torch.zeros(n, device=...).scatter_add_(0, x, ones) with a number of bins that Python knows",
     "repeat_interleave": "pass output_size= (the total that Python knows), so that it need not be read from the device",
     "one_hot": "pass num_classes=, so that the largest class need not be read from the device",
-    "index": "keep the full size: torch.where(mask, x, 0), masked_fill, or weights of zero and one in the reduction",
+    _INDEX: "keep the full size: torch.where(mask, x, 0), masked_fill, or weights of zero and one in the reduction",
 }
 
 
@@ -58,62 +57,63 @@ class DataDependentShape(SourceRule):
     id = "data-dependent-shape"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for node, operation, value in _operations(source):
+        for node, operation, value in (*_called(source), *_masked(source)):
             hot = source.hot(node)
-            if hot is None:
-                continue
-            what = "indexing with a mask" if operation == "index" else f"{operation}"
-            message = f"{what} waits for the device: the size of {excerpt(node, 40)} depends on its values"
-            yield source.finding(self.id, node, message, _REMEDIES[operation], evidence=evidence_of(value, hot))
+            if hot is not None:
+                how = "indexing with a mask" if operation == _INDEX else operation
+                yield source.finding(
+                    self.id,
+                    node,
+                    f"{how} waits for the device: the size of {excerpt(node, 40)} depends on its values",
+                    _REMEDIES[operation],
+                    evidence=evidence_of(value, hot),
+                )
 
 
-def _operations(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
-    """Operations on device tensors that are among ``_REMEDIES``, with the tensor's value."""
+def _called(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
+    """Hot calls of functions and methods among ``_REMEDIES``, with the value of the device tensor."""
     for call in source.nodes(ast.Call):
-        func = call.func
-        name = last_name(func)
+        name = last_name(call.func)
         if name not in _REMEDIES or source.hot(call) is None:
             continue
-        qualified = source.names.qualified(func, source.scope(call)) or ""
-        if qualified in (f"torch.{name}", "torch.nn.functional.one_hot") and call.args:
-            tensor, rest = source.value(call.args[0]), call.args[1:]
-        elif isinstance(func, ast.Attribute) and not qualified and source.value(func.value).kind is Kind.TENSOR:
-            tensor, rest = source.value(func.value), call.args
+        function = source.dotted(call.func)
+        if function in (f"torch.{name}", "torch.nn.functional.one_hot") and call.args:
+            tensor, options = source.value(call.args[0]), call.args[1:]
+        elif (
+            not function and isinstance(call.func, ast.Attribute) and source.value(call.func.value).kind is Kind.TENSOR
+        ):
+            tensor, options = source.value(call.func.value), call.args
         else:
             continue
-        if tensor.device != "cpu" and _depends(source, call, name, rest):
+        if tensor.device != "cpu" and _depends_on_values(source, call, name, options):
             yield call, name, tensor
-    for node in source.nodes(ast.Subscript):
-        if not isinstance(node.slice, ast.Constant | ast.Slice):
-            value = _indexed(source, node)
-            if value is not None:
-                yield node, "index", value
 
 
-def _depends(source: Source, call: ast.Call, name: str, rest: list[ast.expr]) -> bool:
+def _depends_on_values(source: Source, call: ast.Call, name: str, options: Sequence[ast.expr]) -> bool:
+    """Whether the size of the result depends on values; ``rest`` is what is given besides the tensor."""
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     if name == "where":
-        return not rest and not keywords.keys() - {"condition"}
+        return not options and not keywords.keys() - {"condition"}
     if name == "one_hot":
-        return not rest and "num_classes" not in keywords
+        return not options and "num_classes" not in keywords
     if name == "repeat_interleave":
-        repeats = rest[0] if rest else keywords.get("repeats")
+        repeats = options[0] if options else argument(call, "repeats")
         return repeats is not None and source.value(repeats).on_device and "output_size" not in keywords
     return True
 
 
-def _indexed(source: Source, node: ast.Subscript) -> Value | None:
-    """The value of a device tensor indexed by a mask; None for every other subscript."""
-    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    candidates = [part for part in parts if not isinstance(part, ast.Constant | ast.Slice)]
-    if not candidates or source.hot(node) is None:
-        return None
-    base = source.value(node.value)
-    if not base.on_device or not any(_is_mask(source, part) for part in candidates):
-        return None
-    if isinstance(node.ctx, ast.Load):
-        return base
-    return base if isinstance(node.ctx, ast.Store) and _stored(source, node).on_device else None
+def _masked(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
+    """Device tensors indexed by a mask: ``x[mask]``, ``x[mask] = y``."""
+    for node in source.nodes(ast.Subscript):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        indices = [part for part in parts if not isinstance(part, ast.Constant | ast.Slice)]
+        if not indices or source.hot(node) is None:
+            continue
+        tensor = source.value(node.value)
+        if not tensor.on_device or not any(_is_mask(source, index) for index in indices):
+            continue
+        if isinstance(node.ctx, ast.Load) or (isinstance(node.ctx, ast.Store) and _stored(source, node).on_device):
+            yield node, _INDEX, tensor
 
 
 def _is_mask(source: Source, node: ast.expr) -> bool:

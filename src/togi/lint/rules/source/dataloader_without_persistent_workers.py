@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from togi.lint.finding import Finding, Fix
+from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.call_sites import may_switch_on
 from togi.lint.source.edits import set_argument
+from togi.lint.source.fixes import fix
 from togi.lint.source.loaders import loader_calls, made_by, passes
-from togi.lint.source.syntax import argument, is_constant
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
+from togi.lint.source.model import Source
+from togi.lint.source.syntax import argument
 
 _POSITION = 14
 
@@ -41,8 +40,8 @@ class DataloaderWithoutPersistentWorkers(SourceRule):
 
         loader = DataLoader(dataset, num_workers=4, persistent_workers=True)
 
-    The fix is not applied without being asked: workers that live on keep their copy of the dataset, so what the main
-    process changes in it between epochs no longer reaches them.
+    Fix safety: the fix is not applied without being asked. Workers that live on keep their copy of the dataset, so what
+    the main process changes in it between epochs no longer reaches them.
 
     Source: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
     """
@@ -50,16 +49,20 @@ class DataloaderWithoutPersistentWorkers(SourceRule):
     id = "dataloader-without-persistent-workers"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        calls = [call for call in loader_calls(source) if _has_workers(source, call) and _not_persistent(call)]
-        again = _passes_in_loops(source, calls) if calls else {}
-        for call, node in again.items():
+        ending = (call for call in loader_calls(source) if not may_switch_on(call, "persistent_workers", _POSITION))
+        calls = [call for call in ending if _has_workers(source, call)]
+        for call, line in (_passed_again(source, calls) if calls else {}).items():
             yield source.finding(
                 self.id,
                 call,
                 "the workers of this DataLoader end and start anew in each pass of the loop over epochs",
                 "add persistent_workers=True",
-                evidence=f"line {node.lineno} goes through it again in each pass of a loop",  # type: ignore[attr-defined]
-                fix=_fix(source, call),
+                evidence=f"line {line} goes through it again in each pass of a loop",
+                fix=fix(
+                    "Keep the workers",
+                    set_argument(source, call, "persistent_workers", _POSITION, "True"),
+                    safe=False,
+                ),
             )
 
 
@@ -73,22 +76,12 @@ def _has_workers(source: Source, call: ast.Call) -> bool:
     return isinstance(count, int) and count > 0
 
 
-def _not_persistent(call: ast.Call) -> bool:
-    persistent = argument(call, "persistent_workers", _POSITION)
-    return persistent is None or is_constant(persistent, False)
-
-
-def _passes_in_loops(source: Source, calls: list[ast.Call]) -> dict[ast.Call, ast.AST]:
-    """Of loaders that are gone through in each pass of a loop outside of which they were made: where."""
-    found: dict[ast.Call, ast.AST] = {}
-    for loader, node in passes(source):
-        loops = source.loops(node)
+def _passed_again(source: Source, calls: list[ast.Call]) -> dict[ast.Call, int]:
+    """Of loaders that each pass of a loop goes through, made outside of it: the line where it does."""
+    lines: dict[ast.Call, int] = {}
+    for loader, place in passes(source):
+        loops = source.loops(place)
         for call in made_by(source, loader) if loops else ():
             if call in calls and isinstance(call, ast.Call) and loops[-1] not in source.ancestors(call):
-                found.setdefault(call, node)
-    return found
-
-
-def _fix(source: Source, call: ast.Call) -> Fix | None:
-    edit = set_argument(source, call, "persistent_workers", _POSITION, "True")
-    return Fix(title="Keep the workers", edits=(edit,), safe=False) if edit else None
+                lines.setdefault(call, place.lineno)  # type: ignore[attr-defined]
+    return lines

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
+from togi.lint.source.call_sites import may_switch_on
 from togi.lint.source.edits import set_argument
+from togi.lint.source.fixes import fix
 from togi.lint.source.loaders import batch_to_cuda, collates_tensors, loader_calls
-from togi.lint.source.syntax import argument, is_constant
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
+from togi.lint.source.model import Source
+from togi.lint.source.syntax import argument
 
 _POSITION = 7
 
@@ -41,15 +40,18 @@ class DataloaderWithoutPinning(SourceRule):
         for x, y in loader:
             x, y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)
 
+    Fix safety: safe where the tensors that are moved are seen to come from this loader, and ``pin_memory`` was left
+    open. What is on the GPU already cannot be pinned, and False may have been chosen.
+
     Source: https://docs.pytorch.org/docs/stable/data.html#memory-pinning
     """
 
     id = "dataloader-without-pinning"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        calls = [call for call in loader_calls(source) if _unpinned(call)]
-        moved = batch_to_cuda(source) if calls else None
-        if moved is None:
+        calls = [call for call in loader_calls(source) if not may_switch_on(call, "pin_memory", _POSITION)]
+        move = batch_to_cuda(source) if calls else None
+        if move is None:
             return
         for call in calls:
             yield source.finding(
@@ -57,20 +59,14 @@ class DataloaderWithoutPinning(SourceRule):
                 call,
                 "batches of this DataLoader lie in pageable memory, from which a copy to the GPU makes the host wait",
                 "add pin_memory=True, and non_blocking=True where the batch is moved",
-                evidence=f"line {moved.lineno} moves a batch to the GPU: {ast.unparse(moved)}",
-                fix=_fix(source, call, moved),
+                evidence=f"line {move.lineno} moves a batch to the GPU: {ast.unparse(move)}",
+                fix=_fix(source, call, move),
             )
 
 
-def _unpinned(call: ast.Call) -> bool:
-    pinned = argument(call, "pin_memory", _POSITION)
-    return pinned is None or is_constant(pinned, False)
-
-
-def _fix(source: Source, call: ast.Call, moved: ast.Call) -> Fix | None:
-    """Safe where the tensors that are moved are of this loader: what is on the GPU already cannot be pinned."""
+def _fix(source: Source, call: ast.Call, move: ast.Call) -> Fix | None:
+    assert isinstance(move.func, ast.Attribute)
+    its_own = source.value(move.func.value).loader is call and collates_tensors(call)
+    left_open = argument(call, "pin_memory", _POSITION) is None
     edit = set_argument(source, call, "pin_memory", _POSITION, "True")
-    assert isinstance(moved.func, ast.Attribute)
-    its_own = source.value(moved.func.value).loader is call and collates_tensors(call)
-    safe = its_own and argument(call, "pin_memory", _POSITION) is None
-    return Fix(title="Pin the batches", edits=(edit,), safe=safe) if edit else None
+    return fix("Pin the batches", edit, safe=its_own and left_open)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from togi.lint.finding import Finding, Fix
+from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.edits import set_argument
+from togi.lint.source.fixes import fix
 from togi.lint.source.loaders import in_memory, loader_calls
+from togi.lint.source.model import Source
 from togi.lint.source.syntax import argument, is_constant
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _POSITION = 5
 _ADVICE = "num_workers=4 (a few less than the cores; start with 4 and measure)"
@@ -38,8 +35,8 @@ class DataloaderWithoutWorkers(SourceRule):
 
         loader = DataLoader(ImageFolder(root, transform), batch_size=64, num_workers=4, persistent_workers=True)
 
-    The fix is not applied without being asked: where workers are spawned (Windows, macOS), a script needs its
-    ``if __name__ == "__main__"``, and the dataset must be picklable.
+    Fix safety: the fix is not applied without being asked. Where workers are spawned (Windows, macOS), a script needs
+    its ``if __name__ == "__main__"``, and the dataset must be picklable.
 
     Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
     """
@@ -49,18 +46,17 @@ class DataloaderWithoutWorkers(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         for call in loader_calls(source):
             workers = argument(call, "num_workers", _POSITION)
-            if (workers is None or is_constant(workers, 0)) and not in_memory(source, call):
-                how = "no num_workers is given, and 0 is its default" if workers is None else "num_workers is 0"
+            left_open = workers is None
+            if (left_open or is_constant(workers, 0)) and not in_memory(source, call):
                 yield source.finding(
                     self.id,
                     call,
                     "this DataLoader loads each batch in the training process, between two steps",
-                    f"{'add' if workers is None else 'write'} {_ADVICE}",
-                    evidence=how,
-                    fix=_fix(source, call),
+                    f"{'add' if left_open else 'write'} {_ADVICE}",
+                    evidence="no num_workers is given, and 0 is its default" if left_open else "num_workers is 0",
+                    fix=fix(
+                        "Load with four workers",
+                        set_argument(source, call, "num_workers", _POSITION, "4"),
+                        safe=False,
+                    ),
                 )
-
-
-def _fix(source: Source, call: ast.Call) -> Fix | None:
-    edit = set_argument(source, call, "num_workers", _POSITION, "4")
-    return Fix(title="Load with four workers", edits=(edit,), safe=False) if edit else None

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source.compatibility import guarded, names_new
 from togi.lint.source.edits import end, insert, rename, rename_module, start, text_of
+from togi.lint.source.fixes import append, fix
+from togi.lint.source.model import Source
 from togi.lint.source.references import called, import_of, uses
 from togi.lint.source.syntax import first_name, unpacks
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _FUNCTIONS = ("autocast", "GradScaler", "custom_fwd", "custom_bwd")
 _MODULES = ("", ".autocast_mode", ".grad_scaler")
 _NAMES = {
-    f"torch.{device}.amp{module}.{name}": (device, name)
+    f"torch.{device}.amp{module}.{function}": (device, function)
     for device in ("cuda", "cpu")
     for module in _MODULES
-    for name in _FUNCTIONS
+    for function in _FUNCTIONS
 }
 _POSITIONAL = {"autocast": ("enabled", "dtype", "cache_enabled"), "custom_fwd": ("fwd",), "custom_bwd": ("bwd",)}
 """Parameters by position of the old functions whose successors order them differently."""
+
+_Uses = Mapping[ast.Name | ast.Attribute, str]
+"""Places that stand for a deprecated name, with the name."""
 
 
 class DeprecatedAmp(SourceRule):
@@ -51,6 +52,10 @@ class DeprecatedAmp(SourceRule):
         with torch.amp.autocast("cuda"):
             loss = model(x)
 
+    Fix safety: safe, since the new names do the same with the device given. Of an imported name, the import and all of
+    its uses change together. There is no fix where others may import the name from this file, or where the file asks
+    whether something is of the old class.
+
     Source: https://docs.pytorch.org/docs/stable/amp.html
     """
 
@@ -58,82 +63,79 @@ class DeprecatedAmp(SourceRule):
 
     def check(self, source: Source) -> Iterable[Finding]:
         plain = ((node, name) for node, name in uses(source, _NAMES) if called(source, node))
-        found = [(node, name) for node, name in plain if not _chosen(source, node, name)]
-        for node, name in found:
+        reported = {node: name for node, name in plain if not _is_chosen(source, node, name)}
+        for node, name in reported.items():
             device, function = _NAMES[name]
             yield source.finding(
                 self.id,
                 node,
                 f"torch.{device}.amp.{function} is deprecated and warns; it ties the code to one kind of device",
-                f"write {_instead(device, function)}",
-                fix=_fix(source, node, found),
+                f"write {_successor(device, function)}",
+                fix=_fix(source, node, reported),
             )
 
 
-def _chosen(source: Source, node: ast.Name | ast.Attribute, name: str) -> bool:
-    new_way = names_new(source, _NAMES, (_NAMES[name][1],))
-    if guarded(source, node, new_way):
+def _is_chosen(source: Source, node: ast.Name | ast.Attribute, name: str) -> bool:
+    """Whether the file takes the old name for versions that lack the new one."""
+    if guarded(source, node, names_new(source, _NAMES, (_NAMES[name][1],))):
         return True
-    if isinstance(node, ast.Attribute):
-        return _import_chosen(source, node)
-    found = import_of(source, node, name)
-    return found is None or guarded(source, found[0])
+    if isinstance(node, ast.Attribute):  # amp.autocast, where one of several imports gives amp
+        bindings = source.names.bindings(first_name(node), source.scope(node))
+        imports = [binding for binding in bindings if isinstance(binding, ast.alias)]
+        return len(bindings) > 1 and any(guarded(source, alias) for alias in imports)
+    imported = import_of(source, node, name)
+    return imported is None or guarded(source, imported[0])
 
 
-def _import_chosen(source: Source, node: ast.Attribute) -> bool:
-    """Whether the module of ``amp.autocast`` is one of several, each imported for some versions."""
-    root = first_name(node)
-    holder = source.names.holder(root, source.scope(node))
-    bindings = holder.bindings[root] if holder is not None else []
-    imports = [one for one in bindings if isinstance(one, ast.alias)]
-    return len(bindings) > 1 and any(guarded(source, one) for one in imports)
+def _takes_device_first(function: str) -> bool:
+    """The others take it as ``device_type``."""
+    return function in ("autocast", "GradScaler")
 
 
-def _instead(device: str, function: str) -> str:
-    if function in ("autocast", "GradScaler"):
+def _successor(device: str, function: str) -> str:
+    if _takes_device_first(function):
         return f'torch.amp.{function}("{device}", ...)'
     return f'torch.amp.{function}(..., device_type="{device}")'
 
 
-_Use = tuple[ast.Name | ast.Attribute, str]
-
-
-def _fix(source: Source, node: ast.Name | ast.Attribute, found: list[_Use]) -> Fix | None:
+def _fix(source: Source, node: ast.Name | ast.Attribute, reported: _Uses) -> Fix | None:
     """Of an imported name, the import and all uses of all names in it change at once.
 
     None where the file asks whether something is of the old class, which objects of the new one are not.
     """
-    if any(_is_tested(source, other) for other, _ in uses(source, _NAMES) if not called(source, other)):
+    if any(_is_tested(source, use) for use, _ in uses(source, _NAMES) if not called(source, use)):
         return None
-    together = [(node, next(name for other, name in found if other is node))]
+    name = reported[node]
+    head: tuple[Edit, ...] | None
     if isinstance(node, ast.Name):
-        together = [(other, name) for other, name in found if _same_import(source, node, other, found)]
-        statement = (import_of(source, node, together[0][1]) or (None,))[0]
-        module = rename_module(source, statement, "torch.amp") if statement is not None else None
-        if statement is None or module is None or not _all_known(source, statement, together):
+        statement = _statement(source, node, name)
+        if statement is None:
             return None
-        head: tuple[Edit, ...] = (module,)
+        together = {use: old for use, old in reported.items() if _statement(source, use, old) is statement}
+        head = _moved_import(source, statement, together)
     else:
-        head = rename(source, node, together[0][1], f"torch.amp.{_NAMES[together[0][1]][1]}") or ()
-    edits = [_arguments(source, other, *_NAMES[name]) for other, name in together]
-    if not head or any(edit is None for edit in edits):
+        together = {node: name}
+        head = rename(source, node, name, f"torch.amp.{_NAMES[name][1]}")
+    device_edits = [_with_device(source, use, *_NAMES[old]) for use, old in together.items()]
+    if not head or any(edits is None for edits in device_edits):
         return None
-    return Fix(title="Use torch.amp", edits=(*head, *(edit for group in edits for edit in group or ())))
+    return fix("Use torch.amp", *head, *(edit for edits in device_edits for edit in edits or ()))
 
 
-def _same_import(source: Source, node: ast.Name, other: ast.Name | ast.Attribute, found: list[_Use]) -> bool:
-    names = dict(found)
-    mine = import_of(source, node, names[node])
-    theirs = import_of(source, other, names[other]) if isinstance(other, ast.Name) else None
-    return mine is not None and theirs is not None and mine[0] is theirs[0]
+def _statement(source: Source, use: ast.expr, name: str) -> ast.ImportFrom | None:
+    """The import that a name comes from."""
+    imported = import_of(source, use, name) if isinstance(use, ast.Name) else None
+    return imported[0] if imported else None
 
 
-def _all_known(source: Source, statement: ast.ImportFrom, together: list[_Use]) -> bool:
-    """Whether each name of the import is one that moves, and each of its uses is among those that are rewritten."""
+def _moved_import(source: Source, statement: ast.ImportFrom, together: _Uses) -> tuple[Edit, ...] | None:
+    """The edit of an import whose names all move, where each of their uses is among those that are rewritten."""
     local = {alias.asname or alias.name for alias in statement.names}
-    rewritten = {node for node, _ in together}
-    every = {node for node in source.nodes(ast.Name) if node.id in local}
-    return all(alias.name in _FUNCTIONS for alias in statement.names) and every == rewritten
+    every = {name for name in source.nodes(ast.Name) if name.id in local}
+    if every != together.keys() or not all(alias.name in _FUNCTIONS for alias in statement.names):
+        return None
+    edit = rename_module(source, statement, "torch.amp")
+    return (edit,) if edit else None
 
 
 def _is_tested(source: Source, node: ast.expr) -> bool:
@@ -146,28 +148,26 @@ def _is_tested(source: Source, node: ast.expr) -> bool:
     return False
 
 
-def _arguments(source: Source, node: ast.expr, device: str, function: str) -> list[Edit] | None:
+def _with_device(source: Source, node: ast.expr, device: str, function: str) -> list[Edit] | None:
     """The edits that add the device to a call; None where it is not a plain call."""
     call = source.parent(node)
     if not isinstance(call, ast.Call) or call.func is not node:
         decorates = isinstance(call, ast.FunctionDef) and node in call.decorator_list and function.startswith("custom")
-        return [insert(*end(source, node), f'(device_type="{device}")')] if decorates else None
+        return [append(source, node, f'(device_type="{device}")')] if decorates else None
     if unpacks(call) or not text_of(source, call)[len(text_of(source, node)) :].startswith("("):
         return None
-    keyword = "" if function in ("autocast", "GradScaler") else "device_type="
-    if (keyword and call.args) or any(_parenthesised(source, arg) for arg in call.args[1:]):
+    keyword = "" if _takes_device_first(function) else "device_type="
+    if (keyword and call.args) or any(_is_parenthesised(source, arg) for arg in call.args[1:]):
         return None
-    names = _POSITIONAL.get(function, ("",) * len(call.args))
-    named = [f"{name}=" if name else "" for name, _ in zip(names, call.args, strict=False)]
+    parameters = _POSITIONAL.get(function, ("",) * len(call.args))
+    named = [f"{parameter}=" if parameter else "" for parameter, _ in zip(parameters, call.args, strict=False)]
     comma = ", " if call.args or call.keywords else ""
     line, column = end(source, node)
     first = insert(line, column + 1, f'{keyword}"{device}"{comma}{"".join(named[:1])}')
-    return [
-        first,
-        *(insert(*start(source, arg), name) for arg, name in zip(call.args[1:], named[1:], strict=True) if name),
-    ]
+    later = zip(call.args[1:], named[1:], strict=True)
+    return [first, *(insert(*start(source, arg), parameter) for arg, parameter in later if parameter)]
 
 
-def _parenthesised(source: Source, arg: ast.expr) -> bool:
+def _is_parenthesised(source: Source, arg: ast.expr) -> bool:
     line, column = start(source, arg)
     return source.text.split("\n")[line - 1][: column - 1].rstrip().endswith("(")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.compatibility import guarded
+from togi.lint.source.model import Source
 from togi.lint.source.references import called, uses
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _DYNAMIC = "torchao.quantization.quantize_(model, Int8DynamicActivationInt8WeightConfig())"
 _EAGER = "torchao.quantization.quantize_(model, config), or prepare_pt2e and convert_pt2e of torchao.quantization.pt2e"
 _EXPORTED = "prepare_pt2e and convert_pt2e of torchao.quantization.pt2e.quantize_pt2e on a model from torch.export"
 _TRAINING = "torchao.quantization.quantize_(model, QATConfig(...)) of torchao.quantization.qat"
-_SUCCESSORS = {
+_FLOWS = {
     "quantize_dynamic": _DYNAMIC,
     "quantize": _EAGER,
     "prepare": _EAGER,
@@ -31,28 +28,26 @@ _SUCCESSORS = {
     "prepare_qat_pt2e": _EXPORTED,
     "convert_pt2e": _EXPORTED,
     "QuantStub": _EAGER,
-    "DeQuantStub": _EAGER,
     "QuantWrapper": _EAGER,
     "add_quant_dequant": _EAGER,
+}
+"""What replaces the steps of a quantization."""
+_CONFIGURATIONS = {
     "get_default_qconfig": _EAGER,
     "get_default_qat_qconfig": _TRAINING,
     "get_default_qconfig_mapping": _EXPORTED,
     "get_default_qat_qconfig_mapping": _EXPORTED,
 }
+_ACCOMPANIES = {**dict.fromkeys(_CONFIGURATIONS, frozenset(_FLOWS)), "DeQuantStub": frozenset(["QuantStub"])}
+"""Names that go with others of the same flow, which are reported in their place."""
+_SUCCESSORS = {**_FLOWS, **_CONFIGURATIONS, "DeQuantStub": _EAGER}
 _MODULES = ("", ".quantize", ".quantize_fx", ".quantize_pt2e", ".stubs", ".qconfig", ".qconfig_mapping")
 _NAMES = {
-    f"torch.{package}quantization{module}.{name}"
+    f"torch.{package}quantization{module}.{name}": name
     for package in ("", "ao.")
     for module in _MODULES
     for name in _SUCCESSORS
 }
-
-_FLOWS = frozenset(_SUCCESSORS) - {name for name in _SUCCESSORS if name.startswith("get_")} - {"DeQuantStub"}
-_ACCOMPANIES = {
-    **{name: _FLOWS for name in _SUCCESSORS if name.startswith("get_")},
-    "DeQuantStub": frozenset(["QuantStub"]),
-}
-"""Names that go with others of the same flow, which are reported in their place."""
 
 
 class DeprecatedQuantization(SourceRule):
@@ -85,15 +80,15 @@ class DeprecatedQuantization(SourceRule):
     id = "deprecated-quantization"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        found = list(uses(source, _NAMES))
-        flows = {name.rpartition(".")[2] for _, name in found}
-        for node, name in found:
-            if _ACCOMPANIES.get(name.rpartition(".")[2], frozenset()) & flows:
+        places = list(uses(source, _NAMES))
+        used = {_NAMES[name] for _, name in places}
+        for node, name in places:
+            if not _ACCOMPANIES.get(_NAMES[name], frozenset()).isdisjoint(used):
                 continue
             if called(source, node) and not guarded(source, node):
                 yield source.finding(
                     self.id,
                     node,
                     f"{name} is deprecated and will be removed; it quantizes for kernels of the CPU alone",
-                    f"write {_SUCCESSORS[name.rpartition('.')[2]]}",
+                    f"write {_SUCCESSORS[_NAMES[name]]}",
                 )

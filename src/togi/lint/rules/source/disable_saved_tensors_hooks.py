@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.references import uses
+from togi.lint.source.model import Source
+from togi.lint.source.references import calls_of
 from togi.lint.source.syntax import argument, unpacks
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _NAME = "torch.autograd.graph.disable_saved_tensors_hooks"
 _FORBIDS = ("support", "compat", "forbid", "allow", "cannot", "can't", "must not", "don't", "not work", "illegal")
+"""Words of a message that says what it is for."""
 
 
 class DisableSavedTensorsHooks(SourceRule):
@@ -49,26 +47,24 @@ class DisableSavedTensorsHooks(SourceRule):
     id = "disable-saved-tensors-hooks"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for node, _ in uses(source, {_NAME}):
-            call = source.parent(node)
-            if not isinstance(call, ast.Call) or call.func is not node or unpacks(call):
-                continue
-            message = argument(call, "error_message", 0)
-            if message is None:
-                yield self._finding(source, call, "it also takes a message, without which it raises TypeError")
-            elif isinstance(message, ast.Constant) and not _forbids(str(message.value)):
-                yield self._finding(source, call, f"its message is {message.value!r}")
-
-    def _finding(self, source: Source, call: ast.Call, evidence: str) -> Finding:
-        return source.finding(
-            self.id,
-            call,
-            "this saves no memory: it makes installing saved-tensor hooks raise, and autograd keeps what it kept",
-            "to save memory use torch.autograd.graph.save_on_cpu(), torch.utils.checkpoint.checkpoint(..., "
-            "use_reentrant=False), or torch.no_grad() where no gradient is needed",
-            evidence=evidence,
-        )
+        for call, _ in calls_of(source, {_NAME}):
+            evidence = "" if unpacks(call) else _misuse(argument(call, "error_message", 0))
+            if evidence:
+                yield source.finding(
+                    self.id,
+                    call,
+                    "this saves no memory: it makes installing saved-tensor hooks raise, and autograd keeps what it "
+                    "kept",
+                    "to save memory use torch.autograd.graph.save_on_cpu(), torch.utils.checkpoint.checkpoint(..., "
+                    "use_reentrant=False), or torch.no_grad() where no gradient is needed",
+                    evidence=evidence,
+                )
 
 
-def _forbids(message: str) -> bool:
-    return any(word in message.lower() for word in _FORBIDS)
+def _misuse(message: ast.expr | None) -> str:
+    """What shows that hooks are not to be forbidden here; empty where nothing does."""
+    if message is None:
+        return "it also takes a message, without which it raises TypeError"
+    if not isinstance(message, ast.Constant) or any(word in str(message.value).lower() for word in _FORBIDS):
+        return ""
+    return f"its message is {message.value!r}"

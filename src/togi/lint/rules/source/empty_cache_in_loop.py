@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.references import uses
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
+from togi.lint.source.identifiers import mentions
+from togi.lint.source.model import Source
+from togi.lint.source.references import calls_of
+from togi.lint.source.surroundings import StatementLoop, climb
+from togi.lint.source.syntax import last_name
 
 _NAMES = {f"torch.{device}.empty_cache" for device in ("cuda", "xpu", "mps", "mtia", "accelerator")} | {
     "torch.cuda.memory.empty_cache",
     "torch.accelerator.memory.empty_cache",
 }
 _BATCHES = ("loader", "batch", "chunk", "tile", "slice", "frame", "step", "prompt", "token", "patch")
-_LOADS = ("load", "build", "create", "make", "from_pretrained", "get_model", "init", "del ")
-_MODELS = ("del model", "del net", "del pipe", "from_pretrained(", "load_model(")
-_SELDOM = ("%", "memory", "oom", "free", "thresh", "every", "interval", "low_vram", "offload")
+"""Parts of names that tell in the head of a loop what it goes through."""
+_LOADS = ("load", "build", "create", "make", "from_pretrained", "get_model", "init")
+_SELDOM = ("memory", "oom", "free", "thresh", "every", "interval", "low_vram", "offload")
 
 
 class EmptyCacheInLoop(SourceRule):
@@ -54,11 +54,9 @@ class EmptyCacheInLoop(SourceRule):
     id = "empty-cache-in-loop"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for node, name in uses(source, _NAMES):
-            call = source.parent(node)
-            if not isinstance(call, ast.Call) or call.func is not node or _seldom(source, call):
-                continue
-            if reason := _often(source, call):
+        for call, name in calls_of(source, _NAMES):
+            reason = "" if _is_rare(source, call) else _why_often(source, call)
+            if reason:
                 yield source.finding(
                     self.id,
                     call,
@@ -70,45 +68,60 @@ class EmptyCacheInLoop(SourceRule):
                 )
 
 
-def _often(source: Source, call: ast.Call) -> str:
-    if any(word in _body(loop) for loop in source.loops(call)[:1] for word in _MODELS):
-        return ""
-    if hot := source.hot(call):
-        return hot.reason
-    for loop in source.loops(call)[:1]:
-        header = _header(loop)
-        if "epoch" in header or any(word in _body(loop) for word in _LOADS):
-            return ""
-        if any(word in header for word in _BATCHES) or ".backward(" in _body(loop):
-            return f"it runs in each pass of the loop in line {loop.lineno}"
-    return ""
-
-
-def _header(loop: ast.AST) -> str:
-    if isinstance(loop, ast.For | ast.AsyncFor):
-        return f"{ast.unparse(loop.target)} in {ast.unparse(loop.iter)}".lower()
-    return ast.unparse(loop.test).lower() if isinstance(loop, ast.While) else ""
-
-
-def _body(loop: ast.AST) -> str:
-    """What the loop calls and deletes, without strings and nested functions' insides."""
-    return "\n".join(ast.unparse(statement) for statement in getattr(loop, "body", []) if _simple(statement)).lower()
-
-
-def _simple(statement: ast.stmt) -> bool:
-    return not isinstance(statement, ast.FunctionDef | ast.ClassDef)
-
-
-def _seldom(source: Source, call: ast.Call) -> bool:
-    child: ast.AST = call
-    for above in source.ancestors(call):
+def _is_rare(source: Source, call: ast.Call) -> bool:
+    """In the handler of an error, every so many steps, or under a test of the memory."""
+    for above, child in climb(source, call):
         if isinstance(above, ast.ExceptHandler):
             return True
         if isinstance(above, ast.If) and child is not above.test:
-            test = ast.unparse(above.test).lower()
-            if any(word in test for word in _SELDOM):
+            periodic = any(isinstance(node.op, ast.Mod) for node in source.walk(above.test, ast.BinOp))
+            if periodic or mentions(source, above.test, _SELDOM):
                 return True
         if isinstance(above, ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef):
             return False
-        child = above
     return False
+
+
+def _why_often(source: Source, call: ast.Call) -> str:
+    loop = next(iter(source.loops(call)), None)
+    body = _own_statements(loop)
+    if _takes_turns_with_models(source, body):
+        return ""
+    if hot := source.hot(call):
+        return hot.reason
+    head = _head(loop)
+    if _any_mentions(source, head, ("epoch",)) or _any_mentions(source, body, _LOADS) or _deletes(source, body):
+        return ""
+    trains = any(last_name(node.func) == "backward" for part in body for node in source.walk(part, ast.Call))
+    if loop is not None and (trains or _any_mentions(source, head, _BATCHES)):
+        return f"it runs in each pass of the loop in line {loop.lineno}"
+    return ""
+
+
+def _own_statements(loop: ast.AST | None) -> list[ast.stmt]:
+    """The body of a loop, without the functions and classes that it defines."""
+    body = loop.body if isinstance(loop, StatementLoop) else []
+    return [statement for statement in body if not isinstance(statement, ast.FunctionDef | ast.ClassDef)]
+
+
+def _head(loop: ast.AST | None) -> list[ast.expr]:
+    if isinstance(loop, ast.For | ast.AsyncFor):
+        return [loop.target, loop.iter]
+    return [loop.test] if isinstance(loop, ast.While) else []
+
+
+def _takes_turns_with_models(source: Source, body: list[ast.stmt]) -> bool:
+    """Whether each pass of the loop loads a model or deletes one."""
+    deleted = (target for statement in body for node in source.walk(statement, ast.Delete) for target in node.targets)
+    if any(isinstance(target, ast.Name) and target.id.startswith(("model", "net", "pipe")) for target in deleted):
+        return True
+    called = (last_name(call.func) for statement in body for call in source.walk(statement, ast.Call))
+    return any(name.endswith(("from_pretrained", "load_model")) for name in called)
+
+
+def _deletes(source: Source, body: list[ast.stmt]) -> bool:
+    return any(source.walk(statement, ast.Delete) for statement in body)
+
+
+def _any_mentions(source: Source, nodes: Iterable[ast.AST], parts: Collection[str]) -> bool:
+    return any(mentions(source, node, parts) for node in nodes)

@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
-from togi.lint.source.edits import add_argument, end, insert
+from togi.lint.source.call_sites import method_calls
+from togi.lint.source.edits import add_argument
+from togi.lint.source.fixes import append, fix
+from togi.lint.source.identifiers import file_mentions, mentions
 from togi.lint.source.loaders import is_test
+from togi.lint.source.model import Source
 from togi.lint.source.numpy_types import is_float64, tensor_cast_later
-from togi.lint.source.references import uses
-from togi.lint.source.syntax import argument, unpacks
+from togi.lint.source.references import calls_of
+from togi.lint.source.surroundings import function_name
+from togi.lint.source.syntax import argument, arguments_of, last_name, unpacks
 from togi.lint.source.value import Kind
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _FROM_NUMPY = {"torch.from_numpy": None, "torch.tensor": 1, "torch.as_tensor": 1}
 """Position of ``dtype``."""
 _DEFAULTS = {"torch.set_default_dtype", "torch.set_default_tensor_type"}
 _DOUBLES = {"torch.float64", "torch.double", "torch.DoubleTensor"}
-_DELIBERATE = (
-    "freq",
-    "theta",
-    "rope",
-    "rotary",
-    "position",
-    "angle",
-    "phase",
-    "timestep",
-    "precis",
-    "grid",
-    "coord",
-    "stat",
+_NEEDS_IT = tuple(
+    """freq theta rope rotary position angle phase timestep precis grid coord stat linalg cumsum logsumexp
+    inverse""".split()
 )
+"""Parts of names of what is computed in float64 on purpose."""
+_REDUCTIONS = ("sum", "mean", "norm", "var", "std", "pow", "item")
 
 
 class Float64ByAccident(SourceRule):
@@ -64,6 +57,9 @@ class Float64ByAccident(SourceRule):
 
     or ``torch.from_numpy(array.astype(np.float32))``.
 
+    Fix safety: the fix is not applied without being asked. It rounds to float32, and only you know whether the digits
+    were needed.
+
     Source: https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc
     """
 
@@ -77,9 +73,8 @@ class Float64ByAccident(SourceRule):
             yield from self._made(source)
 
     def _arrays(self, source: Source) -> Iterator[Finding]:
-        for node, name in uses(source, _FROM_NUMPY):
-            call = source.parent(node)
-            if not isinstance(call, ast.Call) or call.func is not node or not call.args or unpacks(call):
+        for call, name in calls_of(source, _FROM_NUMPY):
+            if not call.args or unpacks(call):
                 continue
             position = _FROM_NUMPY[name]
             typed = position is not None and argument(call, "dtype", position) is not None
@@ -94,11 +89,10 @@ class Float64ByAccident(SourceRule):
                 )
 
     def _defaults(self, source: Source) -> Iterator[Finding]:
-        if "gradcheck" in source.text or "get_default_dtype" in source.text:
-            return
-        for node, name in uses(source, _DEFAULTS):
-            call = source.parent(node)
-            if isinstance(call, ast.Call) and call.func is node and call.args and _is_double(source, call.args[0]):
+        for call, name in calls_of(source, _DEFAULTS):
+            if not call.args or not _is_double(source, call.args[0]):
+                continue
+            if not file_mentions(source, ("gradcheck", "get_default_dtype")):
                 yield source.finding(
                     self.id,
                     call,
@@ -106,15 +100,36 @@ class Float64ByAccident(SourceRule):
                     "leave the default, and use float64 where it is needed: x.double() there",
                 )
 
-    def _made(self, source: Source) -> Iterator[Finding]:
-        for node in source.nodes(ast.keyword):
-            call = source.parent(node)
-            given = source.qualified(node.value) if node.arg == "dtype" else None
-            if given != "float" or not isinstance(call, ast.Call):  # torch.float64 is asked for by its name
+    def _doubled(self, source: Source) -> Iterator[Finding]:
+        for call, method in method_calls(source, ("double",)):
+            if arguments_of(call):
                 continue
-            name = source.names.qualified(call.func, source.scope(call)) or ""
-            factory = name.rpartition(".")[2] in (*torch_api.FACTORIES, *torch_api.FROM_DATA, *torch_api.LIKE)
-            if name.startswith("torch.") and factory and not _deliberate(source, call):
+            value = source.value(method.value)
+            if value.kind is Kind.MODULE and not file_mentions(source, ("gradcheck",)):
+                yield source.finding(
+                    self.id,
+                    call,
+                    f"{ast.unparse(call)} makes all parameters float64, and so all that is computed with them",
+                    "keep the model in float32 and cast its inputs: x.float()",
+                )
+            elif _is_activation(source, call, method) and not _is_deliberate(source, call):
+                yield source.finding(
+                    self.id,
+                    call,
+                    f"{ast.unparse(call)} doubles the bytes of an activation, and what follows is computed in float64",
+                    "leave its type; where a sum needs it, give that one dtype=torch.float64",
+                    evidence=value.why,
+                )
+
+    def _made(self, source: Source) -> Iterator[Finding]:
+        for keyword in source.nodes(ast.keyword):
+            call = source.parent(keyword)
+            # torch.float64 is asked for by its name.
+            if keyword.arg != "dtype" or source.qualified(keyword.value) != "float" or not isinstance(call, ast.Call):
+                continue
+            name = source.dotted(call.func)
+            makes = name.rpartition(".")[2] in (*torch_api.FACTORIES, *torch_api.FROM_DATA, *torch_api.LIKE)
+            if makes and name.startswith("torch.") and not _is_deliberate(source, call):
                 yield source.finding(
                     self.id,
                     call,
@@ -122,62 +137,61 @@ class Float64ByAccident(SourceRule):
                     "give it the dtype of what it meets (dtype=x.dtype)",
                 )
 
-    def _doubled(self, source: Source) -> Iterator[Finding]:
-        for call in source.nodes(ast.Call):
-            if not _doubles(call):
-                continue
-            if source.value(call.func.value).kind is Kind.MODULE and "gradcheck" not in source.text:
-                yield source.finding(
-                    self.id,
-                    call,
-                    f"{ast.unparse(call)} makes all parameters float64, and so all that is computed with them",
-                    "keep the model in float32 and cast its inputs: x.float()",
-                )
-            elif _is_activation(source, call) and not _deliberate(source, call):
-                yield source.finding(
-                    self.id,
-                    call,
-                    f"{ast.unparse(call)} doubles the bytes of an activation, and what follows is computed in float64",
-                    "leave its type; where a sum needs it, give that one dtype=torch.float64",
-                    evidence=source.value(call.func.value).why,
-                )
-
 
 def _fix(source: Source, call: ast.Call, name: str) -> Fix | None:
-    edit = insert(*end(source, call), ".float()")
+    cast = append(source, call, ".float()")
     if name != "torch.from_numpy" and isinstance(call.func, ast.Attribute):  # else nothing here says how torch is named
-        edit = add_argument(source, call, f"dtype={ast.unparse(call.func.value)}.float32") or edit
-    return Fix(title="Make it float32", edits=(edit,), safe=False)
+        cast = add_argument(source, call, f"dtype={ast.unparse(call.func.value)}.float32") or cast
+    return fix("Make it float32", cast, safe=False)
 
 
 def _is_double(source: Source, node: ast.expr) -> bool:
-    text = isinstance(node, ast.Constant) and str(node.value).endswith("DoubleTensor")
-    return text or source.qualified(node) in _DOUBLES
+    by_text = isinstance(node, ast.Constant) and str(node.value).endswith("DoubleTensor")
+    return by_text or source.qualified(node) in _DOUBLES
 
 
-def _doubles(call: ast.Call) -> bool:
-    if not isinstance(call.func, ast.Attribute):
-        return False
-    return call.func.attr == "double" and not call.args and not call.keywords
-
-
-def _is_activation(source: Source, call: ast.Call) -> bool:
+def _is_activation(source: Source, call: ast.Call, method: ast.Attribute) -> bool:
     """A tensor of floating point inside ``forward`` or a loop over batches."""
-    if not isinstance(call.func, ast.Attribute) or source.hot(call) is None:
+    if source.hot(call) is None:
         return False
-    value = source.value(call.func.value)
+    value = source.value(method.value)
     return value.kind is Kind.TENSOR and not value.scalar and value.dtype in (None, "float32", "float16", "bfloat16")
 
 
-def _deliberate(source: Source, call: ast.Call) -> bool:
-    """Cast back in the same statement or function, or known to need it."""
-    statement = source.index.statement(call)
-    function = source.function(call)
-    name = getattr(function, "name", "")
-    text = ast.unparse(statement).lower() if statement is not None and not hasattr(statement, "body") else ""
-    if any(word in f"{name} {text}" for word in (*_DELIBERATE, "linalg", "cumsum", "logsumexp", ".inverse", "det(")):
-        return True
+def _is_deliberate(source: Source, call: ast.Call) -> bool:
+    """Known to need it, reduced at once, or cast back in the same function."""
     above = source.parent(call)
-    reduced = isinstance(above, ast.Attribute) and above.attr in ("sum", "mean", "norm", "var", "std", "pow", "item")
-    body = ast.unparse(function).replace(ast.unparse(call), "") if function is not None else ""
-    return reduced or any(back in body for back in (".float()", ".to(dtype", "dtype)", ".type_as(", ".to(x)", "_dtype"))
+    if isinstance(above, ast.Attribute) and above.attr in _REDUCTIONS:
+        return True
+    if any(part in function_name(source, call) for part in _NEEDS_IT):
+        return True
+    statement = source.index.statement(call)
+    if statement is not None and not hasattr(statement, "body") and _needs_it(source, statement):
+        return True
+    function = source.function(call)
+    return function is not None and _casts(source, function, call)
+
+
+def _needs_it(source: Source, statement: ast.stmt) -> bool:
+    determinants = (last_name(call.func).endswith("det") for call in source.walk(statement, ast.Call))
+    return mentions(source, statement, _NEEDS_IT) or any(determinants)
+
+
+def _casts(source: Source, function: ast.AST, double: ast.Call) -> bool:
+    """Whether the function casts something else to another type, or holds one in a name: ``input_dtype = x.dtype``."""
+    own = set(source.walk(double, ast.Call))
+    calls = (call for call in source.walk(function, ast.Call) if call not in own)
+    return mentions(source, function, ("_dtype",)) or any(_is_cast(source, call) for call in calls)
+
+
+def _is_cast(source: Source, call: ast.Call) -> bool:
+    """``x.float()``, ``x.to(dtype)``, ``x.to(other)``, ``torch.zeros(n, dtype=x.dtype)``."""
+    values = arguments_of(call)
+    name = last_name(call.func)
+    if name == "type_as" or (name == "float" and not values and isinstance(call.func, ast.Attribute)):
+        return True
+    if name == "to" and (
+        argument(call, "dtype") is not None or (values and source.value(values[0]).kind is Kind.TENSOR)
+    ):
+        return True
+    return bool(values) and last_name(values[-1]).endswith("dtype")

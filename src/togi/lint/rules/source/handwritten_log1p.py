@@ -5,16 +5,17 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import function_name
+from togi.lint.source.syntax import is_constant
 from togi.lint.source.value import excerpt
 
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
-
 _TABLES = re.compile(r"(^__init__$|table|coord|index|relative|anchor|grid|_rel($|_)|^(make|build|gen)_)")
+"""Functions that compute something once: constructors, and what makes a table for one."""
 
 
 class HandwrittenLog1p(SourceRule):
@@ -45,34 +46,28 @@ class HandwrittenLog1p(SourceRule):
 
     def check(self, source: Source) -> Iterable[Finding]:
         for node in source.nodes(ast.BinOp):
-            if _in_table(source, node):
+            if source.hot(node) is None and _TABLES.search(function_name(source, node)):
                 continue
-            left = node.left
-            if _is_one(node.right) and isinstance(node.op, ast.Sub) and _is_call(left, source, "torch.exp"):
+            left, right = node.left, node.right
+            if isinstance(node.op, ast.Sub) and _is_one(right) and _is_call(left, source, "torch.exp"):
                 yield self._finding(source, node, left.args[0], "exp(x) - 1", "torch.expm1")
-            elif isinstance(node.op, ast.Add) and (_is_one(node.left) or _is_one(node.right)):
-                above = source.parent(node)
-                if _is_call(above, source, "torch.log") and node in above.args:
-                    operand = node.right if _is_one(node.left) else node.left
-                    yield self._finding(source, above, operand, "log(1 + x)", "torch.log1p")
+            elif isinstance(node.op, ast.Add) and (_is_one(left) or _is_one(right)):
+                log = source.parent(node)
+                if _is_call(log, source, "torch.log") and node in log.args:
+                    operand = right if _is_one(left) else left
+                    yield self._finding(source, log, operand, "log(1 + x)", "torch.log1p")
 
-    def _finding(self, source: Source, node: ast.expr, operand: ast.expr, what: str, function: str) -> Finding:
-        message = f"{what} takes two passes and an intermediate, and is 0 for small x"
+    def _finding(self, source: Source, node: ast.expr, operand: ast.expr, written: str, function: str) -> Finding:
+        message = f"{written} takes two passes and an intermediate, and is 0 for small x"
         return source.finding(self.id, node, message, f"write {function}({excerpt(operand, 80)})")
 
 
-def _in_table(source: Source, node: ast.AST) -> bool:
-    """In a constructor or what makes a table for one: computed once."""
-    name = getattr(source.function(node), "name", "")
-    return source.hot(node) is None and bool(_TABLES.search(name))
-
-
 def _is_one(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value == 1
+    return is_constant(node, 1, 1.0)
 
 
 def _is_call(node: ast.AST | None, source: Source, name: str) -> TypeGuard[ast.Call]:
     """Of one operand and nothing else: what ``out=`` asks for is not said by ``log1p(x)``."""
     if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
         return False
-    return source.names.qualified(node.func, source.scope(node)) == name
+    return source.dotted(node.func) == name

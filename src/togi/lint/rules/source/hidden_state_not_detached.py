@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.compiled import names_in
+from togi.lint.source.gradients import training_loop
 from togi.lint.source.loaders import is_test
-from togi.lint.source.syntax import is_constant
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import StatementLoop
+from togi.lint.source.syntax import arguments_of, is_constant
 from togi.lint.source.torch_api import TUPLE_MODULES
 from togi.lint.source.value import Kind, excerpt
 
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
-
-_Loop = ast.For | ast.AsyncFor | ast.While
 _CUTS = ("detach", "detach_", "no_grad", "inference_mode", "data", "stop_gradient")
+_RECURRENT = TUPLE_MODULES - {"MultiheadAttention"}
+
+
+class _Carried(NamedTuple):
+    """An assignment ``..., h = model(..., h)``."""
+
+    assign: ast.Assign
+    call: ast.Call
+    names: set[str]
+    """Those that go in and come out."""
 
 
 class HiddenStateNotDetached(SourceRule):
@@ -60,31 +70,29 @@ class HiddenStateNotDetached(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         if ".backward(" not in source.text or is_test(source.path):
             return
-        for assign, call, names in _carried(source):
-            loop = _training_loop(source, assign)
+        carried = list(_carried(source))
+        for assign, call, names in carried:
+            loop = _loop_of_steps(source, assign)
             if loop is None or not _shows_no_cut(source, loop, call) or not source.records_grad(call):
                 continue
-            kept = sorted(name for name in names if _only_carried(source, loop, name))
-            if kept:
+            states = sorted(name for name in names if _is_only_carried(source, loop, name, carried))
+            if states:
                 yield source.finding(
                     self.id,
                     assign,
-                    f"{excerpt(call, 40)} continues the graph of all steps before, through {', '.join(kept)}",
-                    f"detach it first: {kept[0]}.detach() (of a tuple, each tensor), or start it anew in each step",
+                    f"{excerpt(call, 40)} continues the graph of all steps before, through {', '.join(states)}",
+                    f"detach it first: {states[0]}.detach() (of a tuple, each tensor), or start it anew in each step",
                     evidence=f"the loop in line {loop.lineno} calls backward() in each pass and detaches nothing",
                 )
 
 
-def _carried(source: Source) -> Iterator[tuple[ast.Assign, ast.Call, set[str]]]:
-    """Assignments ``..., h = model(..., h)`` with the names that go in and come out."""
-    for node in source.nodes(ast.Assign):
-        if isinstance(node.value, ast.Call) and len(node.targets) == 1:
-            call = node.value
-            out = {one.id for one in source.walk(node.targets[0], ast.Name)}
-            given = [*call.args, *(keyword.value for keyword in call.keywords)]
-            into = {name for one in given for name in _plain_names(one)}
-            if out & into and source.value(call.func).kind is Kind.MODULE:
-                yield node, call, out & into
+def _carried(source: Source) -> Iterator[_Carried]:
+    for assign in source.nodes(ast.Assign):
+        if isinstance(assign.value, ast.Call) and len(assign.targets) == 1:
+            inputs = {name for argument in arguments_of(assign.value) for name in _plain_names(argument)}
+            names = inputs & names_in(source, assign.targets[0])
+            if names and source.value(assign.value.func).kind is Kind.MODULE:
+                yield _Carried(assign, assign.value, names)
 
 
 def _plain_names(node: ast.expr) -> Iterator[str]:
@@ -92,46 +100,36 @@ def _plain_names(node: ast.expr) -> Iterator[str]:
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Tuple | ast.List):
-        for one in node.elts:
-            yield from _plain_names(one)
+        for element in node.elts:
+            yield from _plain_names(element)
 
 
-def _training_loop(source: Source, node: ast.AST) -> _Loop | None:
+def _loop_of_steps(source: Source, node: ast.AST) -> StatementLoop | None:
     """The innermost loop around ``node`` with a ``backward()`` in it, if it is called in every pass."""
-    for loop in source.loops(node):
-        if isinstance(loop, _Loop):
-            calls = [one for one in source.walk(loop, ast.Call) if getattr(one.func, "attr", "") == "backward"]
-            if calls:
-                return loop if any(source.loops(one)[:1] == (loop,) for one in calls) else None
-    return None
+    loop, calls = training_loop(source, node) or (None, [])
+    return loop if any(source.loops(call)[:1] == (loop,) for call in calls) else None
 
 
-def _shows_no_cut(source: Source, loop: _Loop, call: ast.Call) -> bool:
+def _shows_no_cut(source: Source, loop: StatementLoop, call: ast.Call) -> bool:
     """Whether the file shows that the model hands the state on as it is, or the loop that it must."""
-    retains = any(one.arg == "retain_graph" and is_constant(one.value, True) for one in source.walk(loop, ast.keyword))
     model = source.value(call.func)
     if isinstance(model.definition, ast.ClassDef):
-        read = (one.attr for one in source.walk(model.definition, ast.Attribute))
-        return not any(name in _CUTS for name in read)
-    recurrent = (model.qualified or "").rpartition(".")[2]
-    return retains or (recurrent in TUPLE_MODULES and recurrent != "MultiheadAttention")
+        return not any(node.attr in _CUTS for node in source.walk(model.definition, ast.Attribute))
+    if (model.qualified or "").rpartition(".")[2] in _RECURRENT:
+        return True
+    keywords = source.walk(loop, ast.keyword)
+    return any(word.arg == "retain_graph" and is_constant(word.value, True) for word in keywords)
 
 
-def _only_carried(source: Source, loop: _Loop, name: str) -> bool:
-    """Whether the loop binds ``name`` by such calls alone, and changes it by no method."""
+def _is_only_carried(source: Source, loop: StatementLoop, name: str, carried: Sequence[_Carried]) -> bool:
+    """Whether the loop binds ``name`` by such calls alone, and cuts its graph nowhere."""
+    binding = {assign for assign, _, names in carried if name in names}
     for node in source.walk(loop, ast.Name):
         if node.id != name:
             continue
         above = source.parent(node)
-        if isinstance(above, ast.Attribute) and above.attr in _CUTS:
+        if isinstance(node.ctx, ast.Del) or (isinstance(above, ast.Attribute) and above.attr in _CUTS):
             return False
-        if isinstance(node.ctx, ast.Store) and not _is_carried_here(source, node, name):
-            return False
-        if isinstance(node.ctx, ast.Del):
+        if isinstance(node.ctx, ast.Store) and source.index.statement(node) not in binding:
             return False
     return True
-
-
-def _is_carried_here(source: Source, node: ast.Name, name: str) -> bool:
-    statement = source.index.statement(node)
-    return any(assign is statement and name in names for assign, _, names in _carried(source))

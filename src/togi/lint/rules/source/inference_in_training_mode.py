@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.hotness import iterated_by
+from togi.lint.source.identifiers import is_own, mentions
 from togi.lint.source.inference import (
     INFERENCE_NAMES,
     Use,
@@ -19,13 +19,14 @@ from togi.lint.source.inference import (
     trains,
     uses_of_models,
 )
-from togi.lint.source.value import excerpt, gives_batches
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import function_name, over_batches
+from togi.lint.source.syntax import first_name, last_name
+from togi.lint.source.value import excerpt
 
 _DELIBERATE = re.compile(r"(dropout|mc_|_mc|bn_stats|update_bn|calibrat|recalib|swa|warm_?up|profile|bench|time|speed)")
-_EVALUATED = ("from_pretrained", "torch.jit.load", "torch.jit.script", "torch.jit.trace", "torch.export")
+_EVALUATED = ("from_pretrained", "PreTrained", "torch.jit.load", "torch.jit.script", "torch.jit.trace", "torch.export")
+"""Parts of names of what hands a model over in ``eval`` mode, or in a mode of its own."""
 
 
 class InferenceInTrainingMode(SourceRule):
@@ -66,13 +67,17 @@ class InferenceInTrainingMode(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         reported: set[ast.AST | None] = set()
         for use in uses_of_models(source):
-            part = not isinstance(use.model, ast.Name) and not _is_own(use.model)
-            if part or excerpt(use.model).endswith("forward"):
+            part = not isinstance(use.model, ast.Name) and not is_own(use.model)
+            if part or last_name(use.model).endswith("forward"):
                 continue  # a part of a model, whose mode is set elsewhere
             region = use.loop or use.function
-            if region in reported or _DELIBERATE.search(_name(use).lower()) or not _is_inference(source, use):
+            if (
+                region in reported
+                or _DELIBERATE.search(function_name(source, use.call).lower())
+                or not _is_inference(source, use)
+            ):
                 continue
-            reason = _training(source, use)
+            reason = _why_training(source, use)
             if reason:
                 reported.add(region)
                 model = excerpt(use.model, 30)
@@ -85,71 +90,60 @@ class InferenceInTrainingMode(SourceRule):
                 )
 
 
-def _is_own(model: ast.expr) -> bool:
-    """``self.model``."""
-    return isinstance(model, ast.Attribute) and isinstance(model.value, ast.Name) and model.value.id == "self"
-
-
-def _name(use: Use) -> str:
-    return getattr(use.function, "name", "")
-
-
 def _is_inference(source: Source, use: Use) -> bool:
+    named = bool(INFERENCE_NAMES.search(function_name(source, use.call)))
     if not source.records_grad(use.call):
-        known = use.value.evidence.origin is not None and use.value.certain
-        return use.loop is not None or known or bool(INFERENCE_NAMES.search(_name(use)))
-    if use.loop is None or INFERENCE_NAMES.search(_name(use)):
+        made_here = use.value.evidence.origin is not None and use.value.certain
+        return use.loop is not None or made_here or named
+    if use.loop is None or named:
         return use.loop is not None
     iterated = iterated_by(use.loop)
-    return (
-        iterated is not None and "train" not in ast.unparse(iterated).lower() and gives_batches(source.value(iterated))
-    )
+    return over_batches(source, use.loop) and iterated is not None and not mentions(source, iterated, ("train",))
 
 
-def _training(source: Source, use: Use) -> str:
+def _why_training(source: Source, use: Use) -> str:
     """Why the model is in training mode; empty where it is not, or where nobody can tell."""
-    if any(mark in (use.value.qualified or "") for mark in _EVALUATED) or "PreTrained" in (use.value.qualified or ""):
+    if any(mark in (use.value.qualified or "") for mark in _EVALUATED):
         return ""
-    last = _last_mode(source, use)
+    last = _last_mode_call(source, use)
     if last is not None:
         trained = sets_training(last) and trains(source, use.function or source.tree)
         return f"the last call before it is {excerpt(last)} in line {last.lineno}" if trained else ""
-    origin = use.value.evidence.origin
-    own = isinstance(origin, ast.Call) and source.index.class_of(source.function(origin) or origin) is not None
-    if _evaluated_elsewhere(source, use) or (not own and ast.unparse(use.model).startswith("self.")):
+    creation = use.value.evidence.origin if isinstance(use.value.evidence.origin, ast.Call) else None
+    maker = source.function(creation) if creation is not None else None
+    made_in_class = creation is not None and source.index.class_of(maker or creation) is not None
+    on_self = isinstance(use.model, ast.Attribute) and first_name(use.model) == "self"
+    if _is_evaluated_elsewhere(source, use) or (on_self and not made_in_class):
         return ""
-    if isinstance(origin, ast.Call) and depends_on_mode(source, use.value):
-        made = source.function(origin)
-        if (
-            made is not None
-            and made is not use.function
-            and any(not sets_training(one) for one in mode_calls(source, made))
-        ):
-            return ""
-        return f"it is made in line {origin.lineno}, and no eval() leads from there to here"
-    return _trained_in_file(source)
+    if creation is None or not depends_on_mode(source, use.value):
+        return _trained_in_file(source)
+    if maker is not None and maker is not use.function and _calls_eval(source, maker):
+        return ""
+    return f"it is made in line {creation.lineno}, and no eval() leads from there to here"
 
 
 def _trained_in_file(source: Source) -> str:
     """Where a function of the file trains a model, and nothing in the file ever calls ``eval``."""
-    modes = list(mode_calls(source, source.tree))
-    if any(not sets_training(call) for call in modes):
+    if _calls_eval(source, source.tree):
         return ""
-    for call in modes:
+    for call in mode_calls(source, source.tree):
         function = source.function(call)
         if function is not None and trains(source, function):
             return f"{excerpt(call)} in line {call.lineno}, and no eval() in this file"
     return ""
 
 
-def _last_mode(source: Source, use: Use) -> ast.Call | None:
-    """The last ``eval()`` or ``train()`` of anything before the call, in its function."""
-    region = use.function or source.tree
-    before = [
-        call
-        for call in mode_calls(source, region)
-        if call.lineno <= use.call.lineno and (use.function is not None or source.function(call) is None)
-    ]
+def _calls_eval(source: Source, region: ast.AST) -> bool:
+    """Whether something in ``region`` calls ``eval()`` of a model."""
+    return any(not sets_training(call) for call in mode_calls(source, region))
+
+
+def _last_mode_call(source: Source, use: Use) -> ast.Call | None:
+    """The last ``eval()`` or ``train()`` of the model before the call, in its function; else an ``eval()``."""
+    calls = mode_calls(source, use.function or source.tree)
+    if use.function is None:
+        calls = (call for call in calls if source.function(call) is None)
+    before = [call for call in calls if call.lineno <= use.call.lineno]
     own = [call for call in before if _receiver(call) == ast.unparse(use.model)]
     if own:
         return max(own, key=lambda call: call.lineno)
@@ -160,18 +154,17 @@ def _receiver(call: ast.Call) -> str:
     return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
-def _evaluated_elsewhere(source: Source, use: Use) -> bool:
+def _is_evaluated_elsewhere(source: Source, use: Use) -> bool:
     """``eval()`` in a function that calls this one, in another method of the class, where the model was made, or at the
     top of the file."""
     function = use.function
-    if any(not sets_training(call) for call in mode_calls(source, source.tree) if source.function(call) is None):
+    at_top = (call for call in mode_calls(source, source.tree) if source.function(call) is None)
+    if any(not sets_training(call) for call in at_top):
         return True
     if function is None:
         return False
     owner = source.index.class_of(function)
     if owner is not None:
-        return any(not sets_training(call) for call in mode_calls(source, owner))
-    outer = source.function(function)
-    callers = [source.function(call) for call in source.callers.sites(function)]
-    around = [one for one in (outer, *callers) if one is not None]
-    return any(not sets_training(call) for one in around for call in mode_calls(source, one))
+        return _calls_eval(source, owner)
+    around = [source.function(function), *(source.function(call) for call in source.callers.sites(function))]
+    return any(_calls_eval(source, outer) for outer in around if outer is not None)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.gradients import gradient_switches
 from togi.lint.source.hotness import iterated_by
+from togi.lint.source.identifiers import mentions
 from togi.lint.source.inference import INFERENCE_NAMES, Use, set_to_eval, trains, uses_of_models
-from togi.lint.source.value import excerpt, gives_batches
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
-
-_FROZEN = ("requires_grad_(False)", "requires_grad = False", "requires_grad=False")
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import function_name, over_batches
+from togi.lint.source.syntax import is_constant
+from togi.lint.source.tree import Loop
+from togi.lint.source.value import excerpt
 
 
 class InferenceRecordsGraph(SourceRule):
@@ -55,43 +55,50 @@ class InferenceRecordsGraph(SourceRule):
     technique = "inference_mode"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        if any(mark in source.text for mark in _FROZEN):
+        if _freezes_parameters(source):
             return
         reported: set[ast.AST] = set()
         for use in uses_of_models(source):
-            if use.loop is None or use.loop in reported or not _is_inference(source, use):
+            loop = use.loop
+            if loop is None or loop in reported or not _is_inference(source, use, loop):
                 continue
             if source.records_grad(use.call):
-                reported.add(use.loop)
+                reported.add(loop)
                 yield source.finding(
                     self.id,
                     use.call,
                     f"{excerpt(use.call, 40)} records autograd's graph for every batch, and nothing here uses it",
-                    f"put the loop in line {use.loop.lineno} under `with torch.inference_mode():` (torch.no_grad() "
+                    f"put the loop in line {loop.lineno} under `with torch.inference_mode():` (torch.no_grad() "
                     "where outputs enter autograd later)",
-                    evidence=f"no backward() and no optimizer in the loop in line {use.loop.lineno}",
+                    evidence=f"no backward() and no optimizer in the loop in line {loop.lineno}",
                 )
 
 
-def _is_inference(source: Source, use: Use) -> bool:
-    loop = use.loop
-    assert loop is not None
-    iterated = iterated_by(loop)
-    if iterated is not None and "train" in ast.unparse(iterated).lower():
+def _freezes_parameters(source: Source) -> bool:
+    """Whether anything in the file is said to need no gradient."""
+    if "requires_grad" not in source.text:
         return False
-    if iterated is not None and gives_batches(source.value(iterated)):
+    keywords = [word.value for word in source.nodes(ast.keyword) if word.arg == "requires_grad"]
+    return any(is_constant(value, False) for value in (*keywords, *(value for _, value in gradient_switches(source))))
+
+
+def _is_inference(source: Source, use: Use, loop: Loop) -> bool:
+    iterated = iterated_by(loop)
+    if iterated is not None and mentions(source, iterated, ("train",)):
+        return False
+    if over_batches(source, loop):
         return True
-    if "requires_grad" in ast.unparse(loop):
+    if mentions(source, loop, ("requires_grad",)):
         return False
     if set_to_eval(source, use):
         return True
     if isinstance(use.model, ast.Attribute):
         return False  # its caller, in another file, may have switched autograd off
-    return bool(INFERENCE_NAMES.search(getattr(use.function, "name", ""))) or _made_and_only_used(source, use)
+    return bool(INFERENCE_NAMES.search(function_name(source, use.call))) or _is_made_and_only_used(source, use)
 
 
-def _made_and_only_used(source: Source, use: Use) -> bool:
+def _is_made_and_only_used(source: Source, use: Use) -> bool:
     """A model that the same function or script makes, in a file that trains nothing."""
     origin = use.value.evidence.origin
-    made = use.value.certain and isinstance(origin, ast.Call) and source.function(origin) is use.function
-    return made and not trains(source, source.tree)
+    made_here = use.value.certain and isinstance(origin, ast.Call) and source.function(origin) is use.function
+    return made_here and not trains(source, source.tree)

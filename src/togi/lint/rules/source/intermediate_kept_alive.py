@@ -5,27 +5,36 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.broadcasts import PAIRS_OF_NUMBERS, Step, allocates, peak, steps, takes_one_row
+from togi.lint.source.identifiers import decorators_mention
 from togi.lint.source.inference import is_layer
+from togi.lint.source.model import Source
 from togi.lint.source.syntax import is_constant
 from togi.lint.source.value import Kind, excerpt
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _PAIRING = frozenset("unsqueeze cdist outer ger pairwise_distances T mT t transpose".split())
 """Names without which, and without ``x[:, None]``, nothing is paired with anything."""
 _INDICES = re.compile(r"((ind|idx|index|indices|mask|ids|position_embeddings)$|coords)")
 _TABLES = re.compile(r"(__init__|rel|index|coord|anchor|grid|table|mask|embed|freq|rope|init_weight|reset)")
+_COMPILERS = ("compile", "jit")
 
 _WORTHWHILE = 0.9
 """What is left of the peak without the dead names, at most, to be worth a line."""
-_PEAK = "computes others, where the function holds most"
-_MODEL = "runs a model"
+
+
+class _Kept(NamedTuple):
+    """A name that is bound to something large and outlives its last use."""
+
+    name: str
+    binding: Step
+    last: Step
+    """Where it is used last."""
+    later: Step
+    """What runs then, and needs memory."""
 
 
 class IntermediateKeptAlive(SourceRule):
@@ -71,24 +80,38 @@ class IntermediateKeptAlive(SourceRule):
 
     def check(self, source: Source) -> Iterable[Finding]:
         for function in source.nodes(ast.FunctionDef):
-            if _may_pair(source, function) and not _TABLES.search(function.name.lower()) and not _is_compiled(function):
-                kept = sorted(_in_function(source, function), key=lambda one: one[1].statement.lineno)
-                if kept and not takes_one_row(source, function):
-                    yield self._report(source, kept)
+            if (
+                not _may_pair(source, function)
+                or _TABLES.search(function.name.lower())
+                or decorators_mention(source, function, _COMPILERS)
+            ):
+                continue
+            intermediates = sorted(_in_function(source, function), key=lambda dead: dead.binding.statement.lineno)
+            if intermediates and not takes_one_row(source, function):
+                yield self._report(source, intermediates)
 
-    def _report(self, source: Source, kept: Sequence[_Kept]) -> Finding:
-        name, binding, last, later = kept[0]
-        others = f" (so do {', '.join(one[0] for one in kept[1:])})" if len(kept) > 1 else ""
+    def _report(self, source: Source, intermediates: Sequence[_Kept]) -> Finding:
+        name, binding, last, later = intermediates[0]
+        more = f" (so do {', '.join(dead.name for dead in intermediates[1:])})" if len(intermediates) > 1 else ""
+        meanwhile = "computes others, where the function holds most" if later.temporary else "runs a model"
         return source.finding(
             self.id,
             binding.statement,
             f"{name}, a broadcast over pairs, is last used in line {last.statement.lineno} and stays alive while "
-            f"line {later.statement.lineno} {_PEAK if later.temporary else _MODEL}{others}",
-            f"write {_deletions(kept)}, or compute in one expression, in tiles (togi.ops) or in one function under "
-            "torch.compile, so that nothing of it is stored",
+            f"line {later.statement.lineno} {meanwhile}{more}",
+            f"write {_deletions(intermediates)}, or compute in one expression, in tiles (togi.ops) or in one function "
+            "under torch.compile, so that nothing of it is stored",
             evidence=f"{excerpt(_expression(binding.statement), 60)} pairs every row of one operand with every row "
             "of the other",
         )
+
+
+def _deletions(intermediates: Sequence[_Kept]) -> str:
+    """ "`del lt, rb` after line 7, `del wh` after line 8"."""
+    names: dict[int, list[str]] = {}
+    for name, _, last, _ in intermediates:
+        names.setdefault(last.statement.end_lineno or last.statement.lineno, []).append(name)
+    return ", ".join(f"`del {', '.join(dead)}` after line {line}" for line, dead in sorted(names.items()))
 
 
 def _may_pair(source: Source, function: ast.FunctionDef) -> bool:
@@ -98,82 +121,13 @@ def _may_pair(source: Source, function: ast.FunctionDef) -> bool:
     if not _PAIRING.isdisjoint(node.id for node in source.walk(function, ast.Name)):
         return True
     indices = (node.slice for node in source.walk(function, ast.Subscript))
-    return any(is_constant(one, None) for index in indices for one in getattr(index, "elts", [index]))
+    return any(is_constant(part, None) for index in indices for part in getattr(index, "elts", [index]))
 
 
 def _in_function(source: Source, function: ast.FunctionDef) -> Iterator[_Kept]:
     for block in _blocks(function.body):
         if not source.records_grad(block[0]) or source.hot(block[0]) is None:
             yield from _in_block(source, block)
-
-
-def _in_block(source: Source, block: Sequence[ast.stmt]) -> Iterator[_Kept]:
-    done = steps(source, block)
-    if not any(size for step in done for size in step.binds.values()):
-        return
-    kept = list(_at_peak(source, done))
-    if source.records_grad(block[0]):  # what is multiplied stays alive for the backward pass, whatever is deleted
-        yield from (one for one in kept if _helps_while_recording(source, one[1]))
-    else:
-        yield from kept
-        yield from _beside_models(source, done)
-
-
-def _deletions(kept: Sequence[_Kept]) -> str:
-    """ "`del lt, rb` after line 7, `del wh` after line 8"."""
-    names: dict[int, list[str]] = {}
-    for name, _, last, _ in kept:
-        names.setdefault(last.statement.end_lineno or last.statement.lineno, []).append(name)
-    return ", ".join(f"`del {', '.join(dead)}` after line {line}" for line, dead in sorted(names.items()))
-
-
-def _helps_while_recording(source: Source, binding: Step) -> bool:
-    """Outside of what runs in training, a broadcast over pairs that can be seen."""
-    return source.value(_expression(binding.statement)).large and source.hot(binding.statement) is None
-
-
-_Kept = tuple[str, Step, Step, Step]
-"""A name, where it is bound, where it is used last, and what runs later and needs memory."""
-
-
-def _at_peak(source: Source, done: Sequence[Step]) -> Iterator[_Kept]:
-    """Names that are dead where the block holds most, if deleting them lowers what it holds at most."""
-    kept = peak(done)
-    if kept.step is None or peak(done, freed=True).units > _WORTHWHILE * kept.units:
-        return
-    for name, size in kept.alive.items():
-        if _INDICES.search(name):
-            continue
-        binding, last = _bound(source, done, name), _last(source, done, name)
-        if size and binding is not None and last is not None and _before(last, kept.step):
-            yield name, binding, last, kept.step
-
-
-def _beside_models(source: Source, done: Sequence[Step]) -> Iterator[_Kept]:
-    """Names that are dead while a model runs."""
-    kept = peak(done)
-    at_peak = {name for name, *_ in _at_peak(source, done)} if kept.step is not None else set()
-    for step in done:
-        for name, size in step.binds.items():
-            binding, last = _bound(source, done, name), _last(source, done, name)
-            if size < PAIRS_OF_NUMBERS or name in at_peak or binding is not step or last is None or last is step:
-                continue
-            running = next((one for one in done if _before(last, one) and _runs_model(source, one.statement)), None)
-            if running is not None:
-                yield name, binding, last, running
-
-
-def _runs_model(source: Source, statement: ast.stmt) -> bool:
-    for node in source.walk(statement, ast.Call):
-        if isinstance(node.func, ast.Name | ast.Attribute):
-            value = source.value(node.func)
-            if value.kind is Kind.MODULE and not is_layer(value):
-                return True
-    return False
-
-
-def _is_compiled(function: ast.FunctionDef) -> bool:
-    return any("compile" in ast.unparse(one) or "jit" in ast.unparse(one) for one in function.decorator_list)
 
 
 def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
@@ -184,35 +138,83 @@ def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
             yield from _blocks(statement.body)
 
 
+def _in_block(source: Source, block: Sequence[ast.stmt]) -> Iterator[_Kept]:
+    done = steps(source, block)
+    if not any(size for step in done for size in step.binds.values()):
+        return
+    at_peak = list(_at_peak(source, done))
+    if source.records_grad(block[0]):  # what is multiplied stays alive for the backward pass, whatever is deleted
+        yield from (dead for dead in at_peak if _helps_while_recording(source, dead.binding))
+    else:
+        yield from at_peak
+        yield from _while_models_run(source, done, {dead.name for dead in at_peak})
+
+
+def _helps_while_recording(source: Source, binding: Step) -> bool:
+    """Outside of what runs in training, a broadcast over pairs that can be seen."""
+    return source.value(_expression(binding.statement)).large and source.hot(binding.statement) is None
+
+
+def _at_peak(source: Source, done: Sequence[Step]) -> Iterator[_Kept]:
+    """Names that are dead where the block holds most, if deleting them lowers what it holds at most."""
+    highest = peak(done)
+    if highest.step is None or peak(done, freed=True).units > _WORTHWHILE * highest.units:
+        return
+    for name, size in highest.alive.items():
+        if _INDICES.search(name):
+            continue
+        binding, last = _only_binding(source, done, name), _last_use(source, done, name)
+        if size and binding is not None and last is not None and _comes_before(last, highest.step):
+            yield _Kept(name, binding, last, highest.step)
+
+
+def _while_models_run(source: Source, done: Sequence[Step], apart_from: set[str]) -> Iterator[_Kept]:
+    """Names that are dead while a model runs."""
+    for step in done:
+        for name, size in step.binds.items():
+            last = _last_use(source, done, name)
+            if size < PAIRS_OF_NUMBERS or name in apart_from or last is None or last is step:
+                continue
+            later = (other for other in done if _comes_before(last, other) and _runs_model(source, other.statement))
+            running = next(later, None)
+            if running is not None and _only_binding(source, done, name) is step:
+                yield _Kept(name, step, last, running)
+
+
+def _runs_model(source: Source, statement: ast.stmt) -> bool:
+    called = (call.func for call in source.walk(statement, ast.Call) if isinstance(call.func, ast.Name | ast.Attribute))
+    values = map(source.value, called)
+    return any(value.kind is Kind.MODULE and not is_layer(value) for value in values)
+
+
 def _expression(statement: ast.stmt) -> ast.expr:
     value = getattr(statement, "value", None)
     assert isinstance(value, ast.expr)
     return value
 
 
-def _bound(source: Source, done: Sequence[Step], name: str) -> Step | None:
+def _only_binding(source: Source, done: Sequence[Step], name: str) -> Step | None:
     """The statement that binds ``name`` to something large; None where another binds or deletes it."""
-    stored = [step for step in done if name in _stored(source, step.statement)]
-    return stored[0] if len(stored) == 1 and stored[0].binds.get(name) else None
+    binding = [step for step in done if name in _stored(source, step.statement)]
+    return binding[0] if len(binding) == 1 and binding[0].binds.get(name) else None
 
 
 def _stored(source: Source, statement: ast.stmt) -> set[str]:
-    return {n.id for n in source.walk(statement, ast.Name) if not isinstance(n.ctx, ast.Load)}
+    return {name.id for name in source.walk(statement, ast.Name) if not isinstance(name.ctx, ast.Load)}
 
 
-def _last(source: Source, done: Sequence[Step], name: str) -> Step | None:
+def _last_use(source: Source, done: Sequence[Step], name: str) -> Step | None:
     """The last statement that uses ``name``, or what is a view of it."""
     names = {name}
     for step in done:
         if names & step.reads and isinstance(step.statement, ast.Assign) and not any(step.binds.values()):
             names |= _stored(source, step.statement) if _is_view(source, step.statement) else set()
-    using = [step for step in done if names & step.reads]
-    return using[-1] if using else None
+    return next((step for step in reversed(done) if names & step.reads), None)
 
 
 def _is_view(source: Source, statement: ast.Assign) -> bool:
     return not any(allocates(node) for node in source.walk(statement.value))
 
 
-def _before(one: Step, other: Step) -> bool:
-    return one.statement.lineno < other.statement.lineno
+def _comes_before(step: Step, other: Step) -> bool:
+    return step.statement.lineno < other.statement.lineno

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from togi.lint.finding import Edit, Finding, Fix
+from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source.accumulation import accumulations
-from togi.lint.source.hotness import STEPS, iterated_by
+from togi.lint.source.fixes import append, fix
+from togi.lint.source.hotness import STEPS
+from togi.lint.source.identifiers import mentions, target_names
 from togi.lint.source.inference import INFERENCE_NAMES, backward_calls
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import class_around, climb, function_name, over_batches
 from togi.lint.source.syntax import first_name
-from togi.lint.source.tree import LOOPS
-from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt, gives_batches, receiver
+from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt, receiver
 
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
+_WITHOUT_TRAINING = ("val", "test", "pred", "eval")
 
 
 class LossKeptWithGraph(SourceRule):
@@ -46,6 +47,9 @@ class LossKeptWithGraph(SourceRule):
             loss.backward()
             total += loss.detach()
 
+    Fix safety: the fix is not applied without being asked. If something calls ``backward`` on the sum out of sight, it
+    needs the graph.
+
     Source: https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
     """
 
@@ -53,94 +57,107 @@ class LossKeptWithGraph(SourceRule):
 
     def check(self, source: Source) -> Iterable[Finding]:
         reported: set[ast.AST] = set()
-        for one in accumulations(source):
-            node, target, kept = one.node, one.target, one.kept
+        for accumulation in accumulations(source):
+            node, target, loss = accumulation.node, accumulation.target, accumulation.kept
             hot = source.hot(node) if node not in reported else None
             if hot is None:
                 continue
-            value = source.value(kept)
+            value = source.value(loss)
             if value.kind is not Kind.TENSOR or value.graph is not True or value.dtype == "int64":
                 continue
-            if (
-                source.records_grad(node)
-                and _outlives(source, node, target, hot)
-                and _of_a_step(source, value, kept, hot)
-            ):
-                text = excerpt(kept, 40)
-                message = f"{excerpt(target, 40)} keeps the graph of {text} of every step alive"
-                fix = _fix(source, kept)
+            kept_for_long = source.records_grad(node) and _outlives_step(source, node, target, hot)
+            if kept_for_long and _is_of_a_step(source, value, loss, hot):
                 reported.add(node)
                 yield source.finding(
-                    self.id, node, message, f"keep {receiver(kept)}.detach()", evidence=evidence_of(value, hot), fix=fix
+                    self.id,
+                    node,
+                    f"{excerpt(target, 40)} keeps the graph of {excerpt(loss, 40)} of every step alive",
+                    f"keep {receiver(loss)}.detach()",
+                    evidence=evidence_of(value, hot),
+                    fix=_fix(source, loss),
                 )
 
 
-def _of_a_step(source: Source, value: Value, kept: ast.expr, hot: Hot) -> bool:
+def _fix(source: Source, loss: ast.expr) -> Fix | None:
+    if not isinstance(loss, ast.Name | ast.Attribute):
+        return None
+    return fix("Keep it without its graph", append(source, loss, ".detach()"), safe=False)
+
+
+def _is_of_a_step(source: Source, value: Value, loss: ast.expr, hot: Hot) -> bool:
     """A loss, or any output where each turn is a step: not the partial sums of one computation."""
-    if value.scalar or "loss" in ast.unparse(kept).lower():
-        return True
-    iterated = iterated_by(hot.loop) if isinstance(hot.loop, LOOPS) else None
-    return iterated is not None and gives_batches(source.value(iterated))
+    return value.scalar or mentions(source, loss, ("loss",)) or over_batches(source, hot.loop)
 
 
-def _outlives(source: Source, node: ast.AST, target: ast.expr, hot: Hot) -> bool:
+def _outlives_step(source: Source, node: ast.AST, target: ast.expr, hot: Hot) -> bool:
     """Whether ``target`` lives longer than one step, and is not what gradients are computed of."""
-    function = source.function(node)
-    region = function or source.tree
+    region = source.function(node) or source.tree
     if _is_differentiated(source, region, target):
         return False
-    owner = source.index.class_of(function) if function is not None else None
-    name = getattr(function, "name", "")
-    if owner is not None and name not in STEPS:
-        module = source.classes.is_module(owner)
-        if module or (source.classes.foreign_bases(owner) and not any(backward_calls(source, region))):
-            return False
+    trains = any(backward_calls(source, region))
+    owner, name = class_around(source, node), function_name(source, node)
+    if owner is not None and name not in STEPS and _is_called_by_others(source, owner, trains):
+        return False
     if hot.loop is None:
-        held = isinstance(target, ast.Attribute) and first_name(target) == "self"
-        return (
-            held and name in STEPS and name != "compute_loss" and not name.startswith(("val", "test", "pred", "eval"))
-        )
+        on_self = isinstance(target, ast.Attribute) and first_name(target) == "self"
+        return on_self and name in STEPS and name != "compute_loss" and not name.startswith(_WITHOUT_TRAINING)
     if _starts_anew(source, hot.loop, target):
         return False
-    if any(backward_calls(source, hot.loop)):
-        return True
-    return not any(backward_calls(source, region)) and bool(INFERENCE_NAMES.search(name))
+    return any(backward_calls(source, hot.loop)) or (not trains and bool(INFERENCE_NAMES.search(name)))
+
+
+def _is_called_by_others(source: Source, owner: ast.ClassDef, trains: bool) -> bool:
+    """Whether the callers of its methods, which the file need not show, decide what lives how long."""
+    return source.classes.is_module(owner) or (bool(source.classes.foreign_bases(owner)) and not trains)
 
 
 def _is_differentiated(source: Source, region: ast.AST, target: ast.expr) -> bool:
     """``backward`` on the target itself, or on what is computed from it."""
     text = ast.unparse(target)
     reached = {text, first_name(target)} if not isinstance(target, ast.Attribute) else {text}
-    for statement in source.walk(region, ast.Assign):
-        if len(statement.targets) == 1 and _mentions(source, statement.value, text):
-            reached.add(ast.unparse(statement.targets[0]))
+    for assign in source.walk(region, ast.Assign):
+        if len(assign.targets) == 1 and _reads(source, assign.value, text):
+            reached.add(ast.unparse(assign.targets[0]))
     return any(names & reached for _, names in backward_calls(source, region))
 
 
 def _starts_anew(source: Source, loop: ast.AST, target: ast.expr) -> bool:
     """Whether ``target`` is bound anew in each turn of ``loop``."""
-    root = first_name(target)
-    text = ast.unparse(target)
+    root, text = first_name(target), ast.unparse(target)
     return any(
-        _binds(source, node, root, text) and not _begins(source, loop, node, {root, text})
+        _binds(source, node, root, text) and not _only_begins(source, loop, node, {root, text})
         for node in source.walk(loop, ast.Assign, ast.For, ast.Call)
     )
 
 
-def _begins(source: Source, loop: ast.AST, node: ast.AST, names: set[str]) -> bool:
+def _binds(source: Source, node: ast.AST, root: str, text: str) -> bool:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            bound = any(ast.unparse(target) in (root, text) for target in targets)
+            return bound and not (_reads(source, value, text) or _reads(source, value, root))
+        case ast.For():
+            return root in target_names(source, node)
+        case ast.Call(func=ast.Attribute(value=owner, attr="clear" | "zero_")):
+            return ast.unparse(owner) == text
+    return False
+
+
+def _reads(source: Source, node: ast.AST, text: str) -> bool:
+    return any(ast.unparse(name) == text for name in source.walk(node, ast.Name, ast.Attribute))
+
+
+def _only_begins(source: Source, loop: ast.AST, node: ast.AST, names: set[str]) -> bool:
     """Whether ``node`` only runs while the target holds nothing: ``if total is None: total = loss``.
 
     Also in the first turn of the loop (``if step == 0``), and where reading the target failed.
     """
-    child = node
-    for above in source.ancestors(node):
+    for above, child in climb(source, node):
         if above is loop:
             return False
         if isinstance(above, ast.ExceptHandler):
             return True
         if isinstance(above, ast.If) and child is not above.test and _asks_for(source, loop, above.test, names):
             return True
-        child = above
     return False
 
 
@@ -150,40 +167,15 @@ def _asks_for(source: Source, loop: ast.AST, test: ast.expr, names: set[str]) ->
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             return _asks_for(source, loop, inner, names)
         case ast.BoolOp(values=values):
-            return any(_asks_for(source, loop, one, names) for one in values)
-        case ast.Compare(left=_, ops=[ast.In() | ast.NotIn()], comparators=[where]):
-            return ast.unparse(where) in names
-        case ast.Compare(left=ast.Call(func=ast.Name(id="len"), args=[held])):
-            return ast.unparse(held) in names
-        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()]):
-            return ast.unparse(left) in names
+            return any(_asks_for(source, loop, value, names) for value in values)
+        case (
+            ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[container])
+            | ast.Compare(left=ast.Call(func=ast.Name(id="len"), args=[container]))
+            | ast.Compare(left=container, ops=[ast.Is() | ast.IsNot()])
+        ):
+            return ast.unparse(container) in names
         case ast.Compare(left=ast.Name(id=name), comparators=[ast.Constant()]):
-            counted = source.walk(loop.target, ast.Name) if isinstance(loop, ast.For | ast.AsyncFor) else []
-            return name in {one.id for one in counted}
+            return name in target_names(source, loop)
         case ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(value=str(name))]):
             return f"{ast.unparse(owner)}.{name}" in names
     return ast.unparse(test) in names
-
-
-def _binds(source: Source, node: ast.AST, root: str, text: str) -> bool:
-    if isinstance(node, ast.Assign):
-        bound = any(ast.unparse(one) in (root, text) for one in node.targets)
-        return bound and not (_mentions(source, node.value, text) or _mentions(source, node.value, root))
-    if isinstance(node, ast.For):
-        return any(one.id == root for one in source.walk(node.target, ast.Name))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr in ("clear", "zero_") and ast.unparse(node.func.value) == text
-    return False
-
-
-def _mentions(source: Source, node: ast.AST, text: str) -> bool:
-    return any(ast.unparse(one) == text for one in source.walk(node, ast.Name, ast.Attribute))
-
-
-def _fix(source: Source, kept: ast.expr) -> Fix | None:
-    if not isinstance(kept, ast.Name | ast.Attribute):
-        return None
-    place = source.place(kept)
-    line, column = place.end_line or place.line, place.end_column or place.column
-    edit = Edit(line=line, column=column, end_line=line, end_column=column, text=".detach()")
-    return Fix(title="Keep it without its graph", edits=(edit,), safe=False)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from togi.lint.finding import Edit, Finding, Fix
+from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.edits import end
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
+from togi.lint.source.fixes import fix, respell
+from togi.lint.source.model import Source
 
 _WRONG = ("require_grad", "requires_grads", "require_grads", "requires_gradient", "requiers_grad", "requires_gard")
 
@@ -36,6 +33,8 @@ class MisspelledRequiresGrad(SourceRule):
 
         backbone.requires_grad_(False)
 
+    Fix safety: the fix is not applied without being asked. It changes which parameters are trained.
+
     Source: https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad
     """
 
@@ -45,19 +44,15 @@ class MisspelledRequiresGrad(SourceRule):
         if not any(word in source.text for word in ("torch", "requires_grad", "parameters()")):
             return
         for node in source.nodes(ast.Attribute):
-            if node.attr in _WRONG and isinstance(node.ctx, ast.Store) and not _own(node):
-                line, column = end(source, node)
-                edit = Edit(
-                    line=line, column=column - len(node.attr), end_line=line, end_column=column, text="requires_grad"
-                )
+            if node.attr in _WRONG and isinstance(node.ctx, ast.Store) and not _is_of_own_class(node):
                 yield source.finding(
                     self.id,
                     node,
                     f"{ast.unparse(node)} makes a new attribute: autograd asks for requires_grad",
                     f"write {ast.unparse(node.value)}.requires_grad",
-                    fix=Fix(title="Spell requires_grad", edits=(edit,), safe=False),
+                    fix=fix("Spell requires_grad", respell(source, node, "requires_grad"), safe=False),
                 )
 
 
-def _own(node: ast.Attribute) -> bool:
+def _is_of_own_class(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")

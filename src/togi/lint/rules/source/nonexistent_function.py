@@ -5,20 +5,20 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from togi.lint.data.deprecated_names import GONE
 from togi.lint.data.torch_names import behind_installed, torch_names
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.compatibility import guarded, probed
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import climb
 
 _PLUGINS = {"npu", "mlu", "hpu", "musa", "ipu", "xla", "dml", "maia", "sdaa", "gcu", "ptpu", "privateuseone", "vacc"}
 """Packages of other devices that add themselves to ``torch``."""
 _ELSEWHERE = ("torch", "torch.nn", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special", "torch.optim")
+_SEARCH = 10_000
+"""Steps of comparing a name with all that a module has."""
 
 
 class NonexistentFunction(SourceRule):
@@ -53,34 +53,32 @@ class NonexistentFunction(SourceRule):
     id = "nonexistent-function"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        absent = list(_absent(source))
-        assigned = {name for node, name in absent if _stored(node) and not _is_setting(name)}
+        if "torch" not in source.text:
+            return
+        absent = [*_absent_attributes(source), *_absent_imports(source)]
+        assigned = {name for node, name in absent if _is_stored(node) and not name.startswith("torch.backends.")}
         for node, name in absent:
-            last = name.rpartition(".")[2]
-            silent = name in assigned or _annotates(source, node) or probed(source, last)
+            silent = name in assigned or _annotates(source, node) or probed(source, name.rpartition(".")[2])
             if not silent and not guarded(source, node):
                 source.index.budget.take(_SEARCH)
                 yield source.finding(self.id, node, _message(node, name), _remedy(name))
 
 
-_SEARCH = 10_000
-"""Steps of comparing a name with all that a module has."""
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
 
 
 def _annotates(source: Source, node: ast.AST) -> bool:
     """Whether a name stands in an annotation, which most files never evaluate."""
-    child = node
-    for above in source.ancestors(node):
+    for above, child in climb(source, node):
         if isinstance(above, ast.stmt | ast.arg):
-            places = (getattr(above, "annotation", None), getattr(above, "returns", None))
-            return any(place is child for place in places)
-        child = above
+            return child in (getattr(above, "annotation", None), getattr(above, "returns", None))
     return False
 
 
 def _message(node: ast.AST, name: str) -> str:
     version = torch_names().version
-    if _stored(node):
+    if _is_stored(node):
         return f"torch {version} has no setting {name}: the assignment raises nothing and changes nothing"
     return f"torch {version} has no {name}"
 
@@ -89,17 +87,12 @@ def _remedy(name: str) -> str:
     if name in GONE:
         return f"use {GONE[name]}"
     module, _, last = name.rpartition(".")
-    near = difflib.get_close_matches(last, torch_names().modules.get(module, frozenset()), n=1, cutoff=0.75)
+    modules = torch_names().modules
+    near = difflib.get_close_matches(last, modules.get(module, frozenset()), n=1, cutoff=0.75)
     if near:
         return f"did you mean {module}.{near[0]}?"
-    other = next((place for place in _ELSEWHERE if last in torch_names().modules[place]), None)
-    return f"did you mean {other}.{last}?" if other else f"look for its successor in the documentation of {module}"
-
-
-def _absent(source: Source) -> Iterator[tuple[ast.AST, str]]:
-    if "torch" in source.text:
-        yield from _absent_attributes(source)
-        yield from _absent_imports(source)
+    home = next((place for place in _ELSEWHERE if last in modules[place]), None)
+    return f"did you mean {home}.{last}?" if home else f"look for its successor in the documentation of {module}"
 
 
 def _absent_attributes(source: Source) -> Iterator[tuple[ast.Attribute, str]]:
@@ -112,13 +105,10 @@ def _absent_attributes(source: Source) -> Iterator[tuple[ast.Attribute, str]]:
 def _roots(source: Source) -> set[str]:
     """Local names under which ``torch`` or something in it was imported."""
     aliases = [alias for node in source.nodes(ast.Import) for alias in node.names if alias.name.startswith("torch")]
-    members = [
-        alias
-        for node in source.nodes(ast.ImportFrom)
-        if not node.level and (node.module or "").partition(".")[0] == "torch"
-        for alias in node.names
-    ]
-    return {alias.asname or alias.name.partition(".")[0] for alias in (*aliases, *members)}
+    for node in source.nodes(ast.ImportFrom):
+        if not node.level and (node.module or "").partition(".")[0] == "torch":
+            aliases += node.names
+    return {alias.asname or alias.name.partition(".")[0] for alias in aliases}
 
 
 def _absent_in_chain(source: Source, node: ast.Attribute, module: str) -> Iterator[tuple[ast.Attribute, str]]:
@@ -137,6 +127,7 @@ def _absent_in_chain(source: Source, node: ast.Attribute, module: str) -> Iterat
 
 
 def _lacks(module: str, attribute: str) -> bool:
+    """Whether a module of torch has no such attribute."""
     if f"{module}.{attribute}" in GONE:
         return True
     return (
@@ -151,46 +142,26 @@ def _absent_imports(source: Source) -> Iterator[tuple[ast.AST, str]]:
     for node in source.nodes(ast.ImportFrom):
         if node.level or not node.module or not node.module.startswith("torch"):
             continue
-        if gone := _absent_module(node.module):
-            yield node, gone
-        elif node.module in torch_names().modules or node.module == "torch._export":
-            yield from (
-                (alias, f"{node.module}.{alias.name}") for alias in node.names if _not_in(node.module, alias.name)
-            )
+        if absent := _absent_module(node.module):
+            yield node, absent
+        else:
+            names = ((alias, f"{node.module}.{alias.name}") for alias in node.names)
+            yield from ((alias, name) for alias, name in names if _is_absent(name))
     for node in source.nodes(ast.Import):
         for alias in node.names:
-            if gone := _absent_module(alias.name):
-                yield alias, gone
+            if absent := _absent_module(alias.name):
+                yield alias, absent
 
 
-def _not_in(module: str, name: str) -> bool:
-    if f"{module}.{name}" in GONE:
-        return True
-    return (
-        name != "*"
-        and module in torch_names().modules
-        and f"{module}.{name}" not in torch_names().modules
-        and _lacks(module, name)
-    )
+def _is_absent(name: str) -> bool:
+    """Whether a dotted name is neither a module of torch nor something in one."""
+    module, _, last = name.rpartition(".")
+    modules = torch_names().modules
+    return name in GONE or (last != "*" and module in modules and name not in modules and _lacks(module, last))
 
 
 def _absent_module(path: str) -> str | None:
     """The part of a module's path that does not exist, or None where all of it may."""
     parts = path.split(".")
-    for count in range(2, len(parts) + 1):
-        module, name = ".".join(parts[: count - 1]), ".".join(parts[:count])
-        if name in GONE:
-            return name
-        if module not in torch_names().modules:
-            return None
-        if name not in torch_names().modules and _lacks(module, parts[count - 1]):
-            return name
-    return None
-
-
-def _stored(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
-
-
-def _is_setting(name: str) -> bool:
-    return name.startswith("torch.backends.")
+    names = (".".join(parts[:count]) for count in range(2, len(parts) + 1))
+    return next((name for name in names if _is_absent(name)), None)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.accumulation import accumulations
-from togi.lint.source.hotness import iterated_by
+from togi.lint.source.call_sites import method_calls
+from togi.lint.source.compiled import loop_names
 from togi.lint.source.inference import trains
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import over_batches
 from togi.lint.source.syntax import first_name, last_name
-from togi.lint.source.tree import LOOPS
 from togi.lint.source.uses_of_tensors import is_whole_output
-from togi.lint.source.value import Kind, evidence_of, excerpt, gives_batches
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
+from togi.lint.source.value import evidence_of, excerpt
 
 
 class OutputsKeptOnDevice(SourceRule):
@@ -54,25 +52,25 @@ class OutputsKeptOnDevice(SourceRule):
     id = "outputs-kept-on-device"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for one in accumulations(source):
-            appends = isinstance(one.node, ast.Call) and last_name(one.node.func) in ("append", "extend")
-            if not appends or source.records_grad(one.node):
+        for accumulation in accumulations(source):
+            node, target, output = accumulation.node, accumulation.target, accumulation.kept
+            appends = isinstance(node, ast.Call) and last_name(node.func) in ("append", "extend")
+            if not appends or source.records_grad(node):
                 continue
-            hot = source.hot(one.node)
-            loop = hot.loop if hot is not None and isinstance(hot.loop, LOOPS) else None
-            iterated = iterated_by(loop) if loop is not None else None
-            if loop is None or iterated is None or not gives_batches(source.value(iterated)) or trains(source, loop):
+            hot = source.hot(node)
+            loop = hot.loop if hot is not None else None
+            if loop is None or not over_batches(source, loop) or trains(source, loop):
                 continue
-            value = source.value(one.kept)
-            if value.kind is not Kind.TENSOR or value.device == "cpu" or not is_whole_output(source, one.kept):
+            value = source.value(output)
+            if not value.on_device or not is_whole_output(source, output):
                 continue
-            if not _moves_batches(source, loop) or _starts_in(source, loop, first_name(one.target)):
+            if not _moves_batches(source, loop) or _starts_in(source, loop, first_name(target)):
                 continue
-            text = excerpt(one.kept, 40)
+            text = excerpt(output, 40)
             yield source.finding(
                 self.id,
-                one.node,
-                f"{excerpt(one.target, 40)} keeps {text} of every batch on the device until the loop ends",
+                node,
+                f"{excerpt(target, 40)} keeps {text} of every batch on the device until the loop ends",
                 f'append {text}.to("cpu", non_blocking=True) and call torch.cuda.synchronize() after the loop, or '
                 "append what is reduced from it",
                 evidence=evidence_of(value, hot),
@@ -81,9 +79,8 @@ class OutputsKeptOnDevice(SourceRule):
 
 def _moves_batches(source: Source, loop: ast.AST) -> bool:
     """Whether a batch goes to a device that is not known to be the CPU."""
-    for call in source.walk(loop, ast.Call):
-        func = call.func
-        if isinstance(func, ast.Attribute) and func.attr in ("to", "cuda") and source.value(func.value).batch:
+    for call, method in method_calls(source, ("to", "cuda"), within=loop):
+        if source.value(method.value).batch:
             moved = source.value(call)
             if not moved.batch and moved.device != "cpu":
                 return True
@@ -92,6 +89,7 @@ def _moves_batches(source: Source, loop: ast.AST) -> bool:
 
 def _starts_in(source: Source, loop: ast.AST, name: str) -> bool:
     """Whether each pass of the loop binds the list anew, or takes out what was put in."""
-    bound = any(one.id == name and not isinstance(one.ctx, ast.Load) for one in source.walk(loop, ast.Name))
-    emptied = (one for one in source.walk(loop, ast.Attribute) if one.attr in ("clear", "pop", "popleft"))
-    return not name or bound or any(first_name(one) == name for one in emptied)
+    if not name or name in loop_names(source, loop):
+        return True
+    emptied = (node for node in source.walk(loop, ast.Attribute) if node.attr in ("clear", "pop", "popleft"))
+    return any(first_name(node) == name for node in emptied)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.compiled import compilation, compile_calls, is_compile, loop_names, names_in
-from togi.lint.source.syntax import argument, is_constant
+from togi.lint.source.identifiers import is_own
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import statement_loops
+from togi.lint.source.syntax import argument, arguments_of, is_constant
 from togi.lint.source.value import Kind
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
-
-_COUNTERS = {"range", "enumerate"}
 
 
 class RecompilationTrap(SourceRule):
@@ -52,17 +49,16 @@ class RecompilationTrap(SourceRule):
     id = "recompilation-trap"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        yield from self._numbers(source)
-        yield from self._counters(source)
-        yield from self._closures(source)
+        if "compile" in source.text:
+            yield from self._numbers(source)
+            yield from self._counters(source)
+            yield from self._closures(source)
 
     def _numbers(self, source: Source) -> Iterator[Finding]:
-        if "torch.compile" not in source.text and "compile" not in source.text:
-            return
         for call in source.nodes(ast.Call):
             changing = _changing_numbers(source, call)
-            made = compilation(source, call.func) if changing else None
-            if made is not None and not _is_dynamic(made):
+            compiled = compilation(source, call.func) if changing else None
+            if compiled is not None and not _is_dynamic(compiled):
                 name = ast.unparse(changing[0])
                 yield source.finding(
                     self.id,
@@ -71,22 +67,22 @@ class RecompilationTrap(SourceRule):
                     "compiled again, for each value where the value must be known",
                     f"pass {name} as a tensor on the device (torch.arange(...) outside of the loop), or compile with "
                     "dynamic=True",
-                    evidence=f"compiled in line {made.lineno}; {name} changes with the loop in line "
+                    evidence=f"compiled in line {compiled.lineno}; {name} changes with the loop in line "
                     f"{source.loops(call)[0].lineno}",
                 )
 
     def _counters(self, source: Source) -> Iterator[Finding]:
-        for function in _compiled_forwards(source):
-            for node in source.walk(function):
-                counted = _counted(node)
-                if counted is not None and _is_integer(source, counted):
-                    target = ast.unparse(counted)
+        for function in _compiled_functions(source):
+            for node in source.walk(function, ast.AugAssign, ast.Assign):
+                counter = _counter(node)
+                if counter is not None and _starts_as_integer(source, counter):
+                    name = ast.unparse(counter)
                     yield source.finding(
                         self.id,
                         node,
-                        f"{target} is a Python number that changes in a compiled {function.name}: each value is "
+                        f"{name} is a Python number that changes in a compiled {function.name}: each value is "
                         "compiled for itself, until the limit",
-                        f"count outside of {function.name}, or make it a tensor: register_buffer and {target}.add_(1)",
+                        f"count outside of {function.name}, or make it a tensor: register_buffer and {name}.add_(1)",
                     )
 
     def _closures(self, source: Source) -> Iterator[Finding]:
@@ -103,36 +99,33 @@ class RecompilationTrap(SourceRule):
 
 
 def _changing_numbers(source: Source, call: ast.Call) -> list[ast.expr]:
-    """Arguments that are arithmetic of a loop's counter."""
-    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-    if not arguments or not isinstance(call.func, ast.Name | ast.Attribute):
+    """Arguments that are Python numbers, another one in each pass of a loop."""
+    values = arguments_of(call)
+    if not values or not isinstance(call.func, ast.Name | ast.Attribute):
         return []
-    loops = [loop for loop in source.loops(call) if isinstance(loop, ast.For | ast.While)]
-    counters = {name for loop in loops if isinstance(loop, ast.For) for name in _counter(source, loop)}
+    loops = [loop for loop in statement_loops(source, call) if not isinstance(loop, ast.AsyncFor)]
+    if not loops:
+        return []
+    counters = {name for loop in loops if isinstance(loop, ast.For) for name in _counting_names(source, loop)}
     bound = {name for loop in loops for name in loop_names(source, loop)}
     return [
-        arg
-        for arg in arguments
-        if loops and (_is_arithmetic_of(source, arg, counters) or _is_number_of(source, arg, bound))
+        value for value in values if _is_arithmetic_of(source, value, counters) or _is_number_of(source, value, bound)
     ]
 
 
-def _counter(source: Source, loop: ast.For) -> set[str]:
-    """The names that count in ``for i in range(...)`` and ``for i, x in enumerate(...)``."""
-    if not isinstance(loop.iter, ast.Call) or source.qualified(loop.iter.func) not in _COUNTERS:
-        return set()
+def _counting_names(source: Source, loop: ast.For) -> set[str]:
+    """The name that counts in ``for i in range(...)`` and ``for i, x in enumerate(...)``."""
+    function = source.qualified(loop.iter.func) if isinstance(loop.iter, ast.Call) else None
     target = loop.target
-    if source.qualified(loop.iter.func) == "enumerate" and isinstance(target, ast.Tuple):
+    if function == "enumerate" and isinstance(target, ast.Tuple):
         target = target.elts[0]
-    return {target.id} if isinstance(target, ast.Name) else set()
+    return {target.id} if function in ("range", "enumerate") and isinstance(target, ast.Name) else set()
 
 
 def _is_arithmetic_of(source: Source, node: ast.expr, counters: set[str]) -> bool:
     parts = source.walk(node)
-    allowed = (ast.Name, ast.BinOp, ast.UnaryOp, ast.Constant)
-    return all(isinstance(part, allowed) for part in parts) and any(
-        isinstance(part, ast.Name) and part.id in counters for part in parts
-    )
+    arithmetic = all(isinstance(part, ast.Name | ast.BinOp | ast.UnaryOp | ast.Constant) for part in parts)
+    return arithmetic and not counters.isdisjoint(names_in(source, node))
 
 
 def _is_number_of(source: Source, node: ast.expr, bound: set[str]) -> bool:
@@ -141,43 +134,44 @@ def _is_number_of(source: Source, node: ast.expr, bound: set[str]) -> bool:
     return not yes_or_no and bool(names_in(source, node) & bound) and source.value(node).kind is Kind.NUMBER
 
 
-def _is_dynamic(made: ast.expr) -> bool:
-    return isinstance(made, ast.Call) and is_constant(argument(made, "dynamic"), True)
+def _is_dynamic(compiled: ast.expr) -> bool:
+    return isinstance(compiled, ast.Call) and is_constant(argument(compiled, "dynamic"), True)
 
 
-def _compiled_forwards(source: Source) -> Iterator[ast.FunctionDef]:
-    """``forward`` where it is decorated, and of classes an instance of which is compiled in this file."""
-    found = [one for one in source.nodes(ast.FunctionDef) if any(is_compile(source, d) for d in one.decorator_list)]
+def _compiled_functions(source: Source) -> Iterable[ast.FunctionDef]:
+    """Functions under a decorator that compiles, and ``forward`` of classes an instance of which is compiled."""
+    functions = [
+        function
+        for function in source.nodes(ast.FunctionDef)
+        if any(is_compile(source, decorator) for decorator in function.decorator_list)
+    ]
     for call in compile_calls(source):
-        made = source.value(call.args[0])
-        if made.kind is Kind.MODULE and isinstance(made.definition, ast.ClassDef):
-            body = made.definition.body
-            found += [one for one in body if isinstance(one, ast.FunctionDef) and one.name == "forward"]
-    yield from dict.fromkeys(found)
+        model = source.value(call.args[0])
+        if model.kind is Kind.MODULE and isinstance(model.definition, ast.ClassDef):
+            methods = (node for node in model.definition.body if isinstance(node, ast.FunctionDef))
+            functions += [method for method in methods if method.name == "forward"]
+    return dict.fromkeys(functions)
 
 
-def _counted(node: ast.AST) -> ast.Attribute | None:
+def _counter(node: ast.AugAssign | ast.Assign) -> ast.Attribute | None:
     """``self.n`` of ``self.n += 1`` and ``self.n = self.n + 1``."""
-    target: ast.expr
-    step: ast.expr
-    if isinstance(node, ast.AugAssign):
-        target, step = node.target, node.value
-    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
-        target, step = node.targets[0], node.value.right
-        if ast.unparse(node.value.left) != ast.unparse(target):
+    match node:
+        case ast.AugAssign(target=ast.Attribute() as counter, value=step):
+            pass
+        case ast.Assign(targets=[ast.Attribute() as counter, *_], value=ast.BinOp(left=before, right=step)):
+            if ast.unparse(before) != ast.unparse(counter):
+                return None
+        case _:
             return None
-    else:
-        return None
-    own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
     whole = isinstance(step, ast.Constant) and type(step.value) is int
-    return target if own and whole and isinstance(target, ast.Attribute) else None
+    return counter if whole and is_own(counter) else None
 
 
-def _is_integer(source: Source, target: ast.Attribute) -> bool:
-    """Whether ``self.n`` starts as a Python integer."""
-    starts = (other for other in source.nodes(ast.Assign) if any(_same(target, one) for one in other.targets))
-    return any(isinstance(start.value, ast.Constant) and type(start.value.value) is int for start in starts)
-
-
-def _same(one: ast.Attribute, other: ast.expr) -> bool:
-    return isinstance(other, ast.Attribute) and ast.unparse(one) == ast.unparse(other)
+def _starts_as_integer(source: Source, counter: ast.Attribute) -> bool:
+    """Whether an attribute is given a whole number anywhere."""
+    name = ast.unparse(counter)
+    return any(
+        isinstance(assign.value, ast.Constant) and type(assign.value.value) is int
+        for assign in source.nodes(ast.Assign)
+        if any(isinstance(target, ast.Attribute) and ast.unparse(target) == name for target in assign.targets)
+    )

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.compiled import loop_names
+from togi.lint.source.call_sites import method_calls
+from togi.lint.source.compiled import loop_names, names_in
+from togi.lint.source.identifiers import target_names
 from togi.lint.source.loaders import is_test
-from togi.lint.source.syntax import argument, first_name, is_constant, last_name, unpacks
-from togi.lint.source.tree import Loop
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import StatementLoop, statement_loops
+from togi.lint.source.syntax import argument, arguments_of, first_name, is_constant, last_name, unpacks
 from togi.lint.source.value import Kind
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _DIFFERENTIATE = frozenset(["backward", "manual_backward", "grad", "jacobian", "hessian", "vjp", "scale_loss"])
 _DEPTH = 2
@@ -58,20 +57,15 @@ class RetainGraphInLoop(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         if ".backward(" not in source.text or is_test(source.path):
             return
-        for node in source.index.attributes.get("backward", ()):
-            call = source.parent(node)
-            if not isinstance(call, ast.Call) or call.func is not node or not _retains(call):
-                continue
-            loop = next(
-                (one for one in source.loops(call) if isinstance(one, ast.For | ast.AsyncFor | ast.While)), None
-            )
-            if loop is None or not _is_computed_in(source, loop, node.value) or _goes_through_again(source, loop, call):
+        for call, method in method_calls(source, ("backward",)):
+            loop = next(statement_loops(source, call), None) if _retains(call) else None
+            if loop is None or not _is_computed_in(source, loop, method.value) or _is_repeated(source, loop, call):
                 continue
             yield source.finding(
                 self.id,
                 call,
-                f"the activations of {ast.unparse(node.value)} are kept for another backward pass, and the loop holds "
-                "no other",
+                f"the activations of {ast.unparse(method.value)} are kept for another backward pass, and the loop "
+                "holds no other",
                 "leave retain_graph out; if PyTorch then says that a graph is gone through a second time, detach the "
                 "state that is carried over from the step before",
                 evidence=f"the loop in line {loop.lineno} holds one backward pass",
@@ -82,17 +76,16 @@ def _retains(call: ast.Call) -> bool:
     return not unpacks(call) and is_constant(argument(call, "retain_graph", 1), True)
 
 
-def _is_computed_in(source: Source, loop: Loop, loss: ast.expr) -> bool:
+def _is_computed_in(source: Source, loop: StatementLoop, loss: ast.expr) -> bool:
     """Whether each pass of the loop computes the loss: ``loss``, ``loss.mean()``, ``scaler.scale(loss)``."""
     root = first_name(loss)
-    names = {root} if root else {one.id for one in source.walk(loss, ast.Name)}
-    targets = (
-        {one.id for one in source.walk(loop.target, ast.Name)} if isinstance(loop, ast.For | ast.AsyncFor) else set()
-    )
+    names = {root} if root else names_in(source, loss)
+    targets = target_names(source, loop)
     return bool(names & (loop_names(source, loop) - targets)) and not names & targets
 
 
-def _goes_through_again(source: Source, loop: Loop, retaining: ast.Call) -> bool:
+def _is_repeated(source: Source, loop: StatementLoop, retaining: ast.Call) -> bool:
+    """Whether something else in the loop goes through the graph."""
     return any(_differentiates(source, call, _DEPTH) for call in source.walk(loop, ast.Call) if call is not retaining)
 
 
@@ -102,10 +95,10 @@ def _differentiates(source: Source, call: ast.Call, depth: int) -> bool:
     callee = source.value(call.func).definition
     if not isinstance(callee, ast.FunctionDef) or callee in source.ancestors(call):
         return False
-    return depth == 0 or any(_differentiates(source, one, depth - 1) for one in source.walk(callee, ast.Call))
+    return depth == 0 or any(_differentiates(source, inner, depth - 1) for inner in source.walk(callee, ast.Call))
 
 
 def _is_given_closure(source: Source, call: ast.Call) -> bool:
     """``optimizer.step(closure)``; not ``scaler.step(optimizer)``."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "step" else None
-    return owner is not None and bool(call.args or call.keywords) and source.value(owner).kind is Kind.OPTIMIZER
+    return owner is not None and bool(arguments_of(call)) and source.value(owner).kind is Kind.OPTIMIZER

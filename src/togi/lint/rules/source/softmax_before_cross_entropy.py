@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.loaders import assigned
+from togi.lint.source.model import Source
 from togi.lint.source.references import reaching
 from togi.lint.source.syntax import argument
 from togi.lint.source.value import Kind, excerpt
 
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
-
 _LOSSES = ("torch.nn.CrossEntropyLoss", "torch.nn.modules.loss.CrossEntropyLoss")
-_SOFTMAX = {
-    **{f"torch.{place}softmax": "softmax" for place in ("", "nn.functional.", "special.", "Tensor.")},
-    **{f"torch.{place}log_softmax": "log_softmax" for place in ("", "nn.functional.", "special.", "Tensor.")},
-    "torch.nn.Softmax": "softmax",
-    "torch.nn.Softmax2d": "softmax",
-    "torch.nn.LogSoftmax": "log_softmax",
+_FUNCTIONS = {
+    f"torch.{package}{name}": name
+    for package in ("", "nn.functional.", "special.", "Tensor.")
+    for name in ("softmax", "log_softmax")
 }
+_LAYERS = {"torch.nn.Softmax": "softmax", "torch.nn.Softmax2d": "softmax", "torch.nn.LogSoftmax": "log_softmax"}
 _SAME_NUMBERS = frozenset("view reshape float squeeze contiguous flatten transpose permute to cpu cuda clone".split())
 _DEPTH = 5
 _MESSAGE = {
@@ -70,12 +66,12 @@ class SoftmaxBeforeCrossEntropy(SourceRule):
         if "oftmax" not in source.text or not ("cross_entropy" in source.text or "CrossEntropyLoss" in source.text):
             return
         for call in source.nodes(ast.Call):
-            given = argument(call, "input", 0)
-            if given is None or not _is_cross_entropy(source, call):
+            logits = argument(call, "input", 0)
+            if logits is None or not _is_cross_entropy(source, call):
                 continue
-            kind = _softmax(source, given, _DEPTH)
+            kind = _softmax(source, logits, _DEPTH)
             if kind is not None:
-                yield source.finding(self.id, call, f"{excerpt(given, 40)} {_MESSAGE[kind]}", _REMEDY[kind])
+                yield source.finding(self.id, call, f"{excerpt(logits, 40)} {_MESSAGE[kind]}", _REMEDY[kind])
 
 
 def _is_cross_entropy(source: Source, call: ast.Call) -> bool:
@@ -90,42 +86,43 @@ def _softmax(source: Source, node: ast.expr, depth: int) -> str | None:
     if depth == 0:
         return None
     if isinstance(node, ast.Name):
-        made = reaching(source, node)
-        return _softmax(source, made, depth - 1) if made is not None else None
+        value = reaching(source, node)
+        return _softmax(source, value, depth - 1) if value is not None else None
     if not isinstance(node, ast.Call):
         return None
     name = source.qualified(node.func) or ""
-    if name in _SOFTMAX:
-        return _SOFTMAX[name] if not name.startswith("torch.nn.Soft") else None  # the layer itself, not its result
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    if name in _LAYERS:
+        return None  # the layer itself, not its result
     if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME_NUMBERS:
         return _softmax(source, node.func.value, depth - 1)
-    return _of_module(source, node.func, depth)
+    return _softmax_of_module(source, node.func, depth)
 
 
-def _of_module(source: Source, func: ast.expr, depth: int) -> str | None:
-    """What calling a module returns."""
+def _softmax_of_module(source: Source, func: ast.expr, depth: int) -> str | None:
+    """With which softmax a module ends."""
     module = source.value(func)
     if module.kind is not Kind.MODULE or not module.certain:
         return None
     if isinstance(module.definition, ast.ClassDef):
         forward = source.classes.method(module.definition, "forward")
-        returns = (
-            [one for one in source.walk(forward, ast.Return) if source.function(one) is forward] if forward else []
-        )
-        return _agreed({_softmax(source, one.value, depth - 1) if one.value else None for one in returns})
+        returns = source.walk(forward, ast.Return) if forward is not None else []
+        values = [node.value for node in returns if source.function(node) is forward]
+        return _agreed({_softmax(source, value, depth - 1) if value is not None else None for value in values})
     if module.qualified == "torch.nn.Sequential":
-        return _agreed({_last_layer(source, one) for one in assigned(source, func)})
-    return _SOFTMAX.get(module.qualified or "")
+        return _agreed({_last_layer(source, value) for value in assigned(source, func)})
+    return _LAYERS.get(module.qualified or "")
 
 
-def _last_layer(source: Source, made: ast.expr) -> str | None:
+def _last_layer(source: Source, sequential: ast.expr) -> str | None:
     """The softmax with which ``nn.Sequential(...)`` ends, behind ``.to(device)`` and the like."""
-    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Call):
-        made = made.func.value
-    if not isinstance(made, ast.Call) or source.qualified(made.func) != "torch.nn.Sequential" or not made.args:
-        return None
-    last = made.args[-1]
-    return _SOFTMAX.get(source.qualified(last.func) or "") if isinstance(last, ast.Call) else None
+    match sequential:
+        case ast.Call(func=ast.Attribute(value=ast.Call() as moved)):
+            return _last_layer(source, moved)
+        case ast.Call(func=func, args=[*_, ast.Call(func=layer)]) if source.qualified(func) == "torch.nn.Sequential":
+            return _LAYERS.get(source.qualified(layer) or "")
+    return None
 
 
 def _agreed(kinds: set[str | None]) -> str | None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.compiled import compilation
+from togi.lint.source.identifiers import mentions
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import statement_loops
 from togi.lint.source.syntax import last_name
 from togi.lint.source.timing import Interval, event_intervals, intervals
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _MEANT = ("compil", "warm", "first", "cold", "startup", "trace")
 _PASSIVE = {"print", "compile", "len", "isinstance", "type", "id", "repr"}
@@ -56,53 +55,55 @@ class TimingIncludesCompilation(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         if "compile" not in source.text:
             return
-        found: dict[ast.Call, Interval] = {}
+        first_calls: dict[ast.Call, Interval] = {}
         for interval in (*intervals(source), *event_intervals(source)):
-            call = None if _meant(source, interval) else _first_compiled(source, interval)
+            call = None if _is_meant(source, interval) else _first_compiled(source, interval)
             if call is not None:
-                found.setdefault(call, interval)
-        for call, interval in found.items():
-            what = ast.unparse(call.func)
+                first_calls.setdefault(call, interval)
+        for call, interval in first_calls.items():
+            function, start = ast.unparse(call.func), interval.start.lineno
             yield source.finding(
                 self.id,
                 call,
-                f"the first call of {what} compiles it, between two readings of the clock",
-                f"call {what} a few times before the reading in line {interval.start.lineno}",
-                evidence=f"measured from line {interval.start.lineno} to line {interval.reading.lineno}",
+                f"the first call of {function} compiles it, between two readings of the clock",
+                f"call {function} a few times before the reading in line {start}",
+                evidence=f"measured from line {start} to line {interval.reading.lineno}",
             )
+
+
+def _is_meant(source: Source, interval: Interval) -> bool:
+    """Whether compilation is what is measured, or each pass of a loop, of which the first may be dropped."""
+    statement = source.index.statement(interval.difference)
+    loop = next(statement_loops(source, interval.start), None)
+    if loop is not None and not isinstance(statement, ast.AugAssign) and not _compiled_in(source, interval, loop):
+        return True
+    results = statement.targets if isinstance(statement, ast.Assign) else []
+    starts = interval.start.targets if isinstance(interval.start, ast.Assign) else []
+    return any(mentions(source, target, _MEANT) for target in (*results, *starts))
+
+
+def _compiled_in(source: Source, interval: Interval, loop: ast.AST) -> bool:
+    """Whether what is measured is compiled anew in each pass of the loop."""
+    compiled = (compilation(source, call.func) for call in interval.calls if isinstance(call.func, ast.Name))
+    return any(node is not None and loop in source.ancestors(node) for node in compiled)
 
 
 def _first_compiled(source: Source, interval: Interval) -> ast.Call | None:
     for call in interval.calls:
         if isinstance(call.func, ast.Name | ast.Attribute) and compilation(source, call.func) is not None:
-            return None if _called_before(source, call, interval) else call
+            return None if _is_called_before(source, call, interval) else call
     return None
 
 
-def _called_before(source: Source, call: ast.Call, interval: Interval) -> bool:
+def _is_called_before(source: Source, call: ast.Call, interval: Interval) -> bool:
     """Whether the same was called, or given to a function, above the first reading."""
-    what, scope = ast.unparse(call.func), source.scope(call)
-    for other in source.nodes(ast.Call):
-        if other.lineno >= interval.start.lineno or source.scope(other) is not scope:
+    function, scope = ast.unparse(call.func), source.scope(call)
+    for earlier in source.nodes(ast.Call):
+        if earlier.lineno >= interval.start.lineno or source.scope(earlier) is not scope:
             continue
-        name = last_name(other.func)
-        given = name not in _PASSIVE and any(ast.unparse(arg) == what for arg in other.args)
-        if given or ast.unparse(other.func) == what:
+        warms_up = last_name(earlier.func) not in _PASSIVE
+        if ast.unparse(earlier.func) == function or (
+            warms_up and any(ast.unparse(arg) == function for arg in earlier.args)
+        ):
             return True
     return False
-
-
-def _compiled_in(source: Source, interval: Interval, loop: ast.AST) -> bool:
-    """Whether what is measured is compiled anew in each pass of the loop."""
-    made = (compilation(source, call.func) for call in interval.calls if isinstance(call.func, ast.Name))
-    return any(one is not None and loop in source.ancestors(one) for one in made)
-
-
-def _meant(source: Source, interval: Interval) -> bool:
-    statement = source.index.statement(interval.difference)
-    loops = [loop for loop in source.loops(interval.start) if isinstance(loop, ast.For | ast.While)]
-    if loops and not isinstance(statement, ast.AugAssign) and not _compiled_in(source, interval, loops[0]):
-        return True
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    names = " ".join(ast.unparse(target) for target in (*targets, *getattr(interval.start, "targets", ()))).lower()
-    return any(word in names for word in _MEANT)

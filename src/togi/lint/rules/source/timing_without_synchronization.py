@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.model import Source
 from togi.lint.source.timing import Interval, device_work, intervals, may_wait, on_cuda
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 
 class TimingWithoutSynchronization(SourceRule):
@@ -48,13 +45,13 @@ class TimingWithoutSynchronization(SourceRule):
     id = "timing-without-synchronization"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        found: dict[ast.Call, tuple[Interval, ast.expr]] = {}
+        unsynchronized: dict[ast.Call, tuple[Interval, ast.expr]] = {}
         for interval in intervals(source):
             if not any(may_wait(source, call) for call in interval.calls):
                 work = device_work(source, interval)
                 if work is not None and on_cuda(source, work, interval):
-                    found.setdefault(interval.reading, (interval, work))
-        for reading, (interval, queued) in found.items():
+                    unsynchronized.setdefault(interval.reading, (interval, work))
+        for reading, (interval, queued) in unsynchronized.items():
             yield source.finding(
                 self.id,
                 reading,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.compatibility import guarded
+from togi.lint.source.model import Source
 from togi.lint.source.references import called, uses
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _COMPILE = "torch.compile for speed; torch.export and AOTInductor (.pt2) for running without Python"
 _INSTEAD = {
@@ -63,14 +60,16 @@ class Torchscript(SourceRule):
     id = "torchscript"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        found = [(node, name) for node, name in uses(source, _NAMES) if _counts(source, node, _NAMES[name])]
-        calls = {source.parent(node) for node, _ in found}
-        for node, name in found:
-            if not any(above in calls and above is not source.parent(node) for above in source.ancestors(node)):
-                yield source.finding(self.id, node, _message(_NAMES[name]), f"use {_INSTEAD[_NAMES[name]]}")
+        places = [(node, _NAMES[name]) for node, name in uses(source, _NAMES)]
+        counting = [(node, function) for node, function in places if _counts(source, node, function)]
+        calls = {source.parent(node) for node, _ in counting}
+        for node, function in counting:
+            if calls.isdisjoint(set(source.ancestors(node)) - {source.parent(node)}):
+                yield source.finding(self.id, node, _message(function), f"use {_INSTEAD[function]}")
 
 
 def _counts(source: Source, node: ast.expr, function: str) -> bool:
+    """Whether something is compiled, run, loaded or saved, not only named."""
     above = source.parent(node)
     if function == "ScriptModule":
         return isinstance(above, ast.ClassDef) and node in above.bases

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.call_sites import method_calls
+from togi.lint.source.compiled import names_in
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import neighbours
 from togi.lint.source.syntax import argument, is_constant, last_name, position, unpacks
 from togi.lint.source.value import Kind, excerpt
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 _WAITS = frozenset("synchronize wait item tolist cpu elapsed_time query join barrier".split())
 """Calls that wait for the device, or for something that may."""
 _READS = frozenset("numpy item tolist".split())
 _FUNCTIONS = frozenset("print float int bool str repr list format".split())
+_KNOWN = ("len", "range", "print", "isinstance", "list")
 
 
 class UnawaitedCopyToHost(SourceRule):
@@ -56,10 +57,10 @@ class UnawaitedCopyToHost(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         if "non_blocking" not in source.text:
             return
-        for call in source.nodes(ast.Call):
-            if not _copies_to_host(source, call):
+        for call, method in method_calls(source, ("to", "copy_")):
+            if not _copies_to_host(source, call, method):
                 continue
-            read = _read_at_once(source, call) or _read_later(source, call)
+            read = _read_at_once(source, call) or _read_later(source, call, method)
             if read is not None:
                 yield source.finding(
                     self.id,
@@ -71,23 +72,22 @@ class UnawaitedCopyToHost(SourceRule):
                 )
 
 
-def _copies_to_host(source: Source, call: ast.Call) -> bool:
-    func = call.func
-    if not isinstance(func, ast.Attribute) or unpacks(call) or func.attr not in ("to", "copy_"):
+def _copies_to_host(source: Source, call: ast.Call, method: ast.Attribute) -> bool:
+    """Whether it copies from the device to the CPU without waiting."""
+    into = method.attr == "copy_"
+    if unpacks(call) or not is_constant(argument(call, "non_blocking", 1 if into else None), True):
         return False
-    flag = argument(call, "non_blocking", 1 if func.attr == "copy_" else None)
-    if not is_constant(flag, True):
-        return False
-    if func.attr == "copy_":
-        into, given = source.value(func.value), argument(call, "src", 0)
-        return into.device == "cpu" and given is not None and source.value(given).on_device
+    if into:
+        copied = argument(call, "src", 0)
+        return source.value(method.value).device == "cpu" and copied is not None and source.value(copied).on_device
     target = argument(call, "device", 0)
-    to_cpu = target is not None and (is_constant(target, "cpu") or _is_cpu_device(source, target))
-    return to_cpu and source.value(func.value).device != "cpu"
+    return target is not None and _is_cpu(source, target) and source.value(method.value).device != "cpu"
 
 
-def _is_cpu_device(source: Source, node: ast.expr) -> bool:
-    """``torch.device("cpu")``, by name too."""
+def _is_cpu(source: Source, node: ast.expr) -> bool:
+    """``"cpu"`` and ``torch.device("cpu")``, the second by name too."""
+    if is_constant(node, "cpu"):
+        return True
     value = source.value(node)
     return value.kind is Kind.DEVICE and value.device == "cpu"
 
@@ -99,38 +99,32 @@ def _read_at_once(source: Source, call: ast.Call) -> ast.expr | None:
         if isinstance(above, ast.Attribute) and above.attr in _READS:
             return above
         if isinstance(above, ast.Call) and above.func is not node:
-            return above if last_name(above.func) in _FUNCTIONS and isinstance(above.func, ast.Name) else None
+            return above if isinstance(above.func, ast.Name) and above.func.id in _FUNCTIONS else None
         node = above
     return None
 
 
-def _read_later(source: Source, call: ast.Call) -> ast.expr | None:
+def _read_later(source: Source, call: ast.Call, method: ast.Attribute) -> ast.expr | None:
     """The first read of the name that holds the copy, in the statements of its block, before anything may wait."""
-    statement = source.index.statement(call)
-    above = source.parent(statement) if statement is not None else None
-    name = _name_of(statement, call)
-    blocks = (getattr(above, part, None) for part in ("body", "orelse", "finalbody"))
-    block = next((one for one in blocks if isinstance(one, list) and statement in one), None)
-    if block is None or not name:
-        return None
-    for later in block[block.index(statement) + 1 :]:
-        for node in _in_order(source, later):
-            if _reads(source, node, name):
-                return node
-            if isinstance(node, ast.Call) and _may_wait(source, node):
-                return None
-            if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
-                return None
+    name = _name_of_copy(source, call, method)
+    _, after = neighbours(source, call)
+    for node in (node for statement in after for node in _in_order(source, statement)):
+        if _reads(source, node, name):
+            return node
+        if isinstance(node, ast.Call) and _may_wait(source, node):
+            return None
+        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
+            return None
     return None
 
 
-def _name_of(statement: ast.stmt | None, call: ast.Call) -> str:
-    """``y`` of ``y = x.to(...)`` and of ``y.copy_(...)``."""
+def _name_of_copy(source: Source, call: ast.Call, method: ast.Attribute) -> str:
+    """``y`` of ``y = x.to(...)`` and of ``y.copy_(...)``; empty where nothing is named."""
+    statement = source.index.statement(call)
+    holder: ast.expr = method.value if method.attr == "copy_" else call
     if isinstance(statement, ast.Assign) and statement.value is call and isinstance(statement.targets[0], ast.Name):
-        return statement.targets[0].id
-    func = call.func
-    copies = isinstance(func, ast.Attribute) and func.attr == "copy_" and isinstance(func.value, ast.Name)
-    return func.value.id if copies and isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) else ""
+        holder = statement.targets[0]
+    return holder.id if isinstance(holder, ast.Name) else ""
 
 
 def _in_order(source: Source, statement: ast.stmt) -> Iterator[ast.expr]:
@@ -139,15 +133,15 @@ def _in_order(source: Source, statement: ast.stmt) -> Iterator[ast.expr]:
 
 
 def _reads(source: Source, node: ast.AST, name: str) -> bool:
-    if isinstance(node, ast.If):
-        return isinstance(node.test, ast.Name) and node.test.id == name
-    if not isinstance(node, ast.Call):
-        return False
-    func = node.func
-    if isinstance(func, ast.Attribute) and func.attr in _READS:
-        return any(one.id == name for one in source.walk(func.value, ast.Name))
-    if isinstance(func, ast.Name) and func.id in _FUNCTIONS and source.qualified(func) == func.id:
-        return any(isinstance(one, ast.Name) and one.id == name for one in node.args)
+    """Whether ``node`` reads what ``name`` holds: ``if y:``, ``y.numpy()``, ``print(y)``."""
+    match node:
+        case ast.If(test=ast.Name(id=tested)):
+            return tested == name
+        case ast.Call(func=ast.Attribute(value=owner, attr=attribute)) if attribute in _READS:
+            return name in names_in(source, owner)
+        case ast.Call(func=ast.Name(id=function) as func, args=values) if function in _FUNCTIONS:
+            named = any(isinstance(value, ast.Name) and value.id == name for value in values)
+            return named and source.qualified(func) == function
     return False
 
 
@@ -156,10 +150,8 @@ def _may_wait(source: Source, call: ast.Call) -> bool:
     if last_name(call.func) in _WAITS:
         return True
     name = source.qualified(call.func) or ""
-    known = name.startswith(("torch.", "math.", "time.")) or name in ("len", "range", "print", "isinstance", "list")
+    if name.startswith(("torch.", "math.", "time.")) or name in _KNOWN:
+        return False
     owner = source.value(call.func.value).kind if isinstance(call.func, ast.Attribute) else Kind.UNKNOWN
-    return (
-        not known
-        and owner not in (Kind.TENSOR, Kind.LIST, Kind.OPTIMIZER, Kind.NDARRAY)
-        and (source.value(call.func).kind is not Kind.MODULE)
-    )
+    of_known = owner in (Kind.TENSOR, Kind.LIST, Kind.OPTIMIZER, Kind.NDARRAY)
+    return not of_known and source.value(call.func).kind is not Kind.MODULE

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.compatibility import gives, guarded
+from togi.lint.source.call_sites import calls_without
 from togi.lint.source.edits import add_argument
-from togi.lint.source.references import uses
+from togi.lint.source.fixes import fix
+from togi.lint.source.model import Source
 from togi.lint.source.syntax import argument
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
 
 
 class UnsafeLoad(SourceRule):
@@ -39,35 +36,28 @@ class UnsafeLoad(SourceRule):
 
     or ``safetensors.torch.load_file(path)``, which maps the file instead of copying it.
 
+    Fix safety: the fix is not applied without being asked. A file that holds more than tensors and plain containers can
+    then not be loaded on any version. There is no fix where ``pickle_module`` is given.
+
     Source: https://docs.pytorch.org/docs/stable/generated/torch.load.html
     """
 
     id = "unsafe-load"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for node, _ in uses(source, {"torch.load"}):
-            call = source.parent(node)
-            if not isinstance(call, ast.Call) or call.func is not node or any(k.arg is None for k in call.keywords):
-                continue
-            if argument(call, "weights_only") is None and not _chosen(source, call):
-                yield source.finding(
-                    self.id,
-                    call,
-                    "without weights_only, torch.load runs code of the file before torch 2.6 and refuses it since",
-                    "add weights_only=True (False only for files you trust), or keep weights as safetensors",
-                    fix=_fix(source, call),
-                )
-
-
-def _chosen(source: Source, call: ast.Call) -> bool:
-    """One side of a choice between versions, or in the handler of an error: done where ``weights_only`` is unknown."""
-    return guarded(source, call, gives("weights_only")) or any(
-        isinstance(above, ast.ExceptHandler) for above in source.ancestors(call)
-    )
+        for call, _ in calls_without(source, {"torch.load"}, "weights_only"):
+            if any(isinstance(above, ast.ExceptHandler) for above in source.ancestors(call)):
+                continue  # done where weights_only is unknown
+            yield source.finding(
+                self.id,
+                call,
+                "without weights_only, torch.load runs code of the file before torch 2.6 and refuses it since",
+                "add weights_only=True (False only for files you trust), or keep weights as safetensors",
+                fix=_fix(source, call),
+            )
 
 
 def _fix(source: Source, call: ast.Call) -> Fix | None:
     if argument(call, "pickle_module", 2) is not None:
         return None
-    edit = add_argument(source, call, "weights_only=True")
-    return Fix(title="Load tensors only", edits=(edit,), safe=False) if edit else None
+    return fix("Load tensors only", add_argument(source, call, "weights_only=True"), safe=False)

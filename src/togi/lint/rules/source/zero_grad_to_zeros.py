@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from togi.lint.finding import Edit, Finding, Fix
+from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.edits import end
-from togi.lint.source.syntax import argument, is_constant
-
-if TYPE_CHECKING:
-    from togi.lint.source.model import Source
+from togi.lint.source.call_sites import method_calls
+from togi.lint.source.fixes import fix, replace_arguments
+from togi.lint.source.model import Source
+from togi.lint.source.surroundings import function_name
+from togi.lint.source.syntax import argument, arguments_of, is_constant
 
 
 class ZeroGradToZeros(SourceRule):
@@ -41,8 +40,8 @@ class ZeroGradToZeros(SourceRule):
         for p in model.parameters():
             p.grad = None
 
-    The fix is not applied without being asked: an optimizer skips a parameter whose gradient is None, but still
-    applies momentum and weight decay to one whose gradient is zero, and ``p.grad`` may be read elsewhere.
+    Fix safety: the fix is not applied without being asked. An optimizer skips a parameter whose gradient is None, but
+    still applies momentum and weight decay to one whose gradient is zero, and ``p.grad`` may be read elsewhere.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
     """
@@ -50,30 +49,25 @@ class ZeroGradToZeros(SourceRule):
     id = "zero-grad-to-zeros"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for call in source.nodes(ast.Call):
-            if not isinstance(call.func, ast.Attribute):
-                continue
-            if call.func.attr == "zero_grad" and is_constant(argument(call, "set_to_none", 0), False):
+        for call, method in method_calls(source, ("zero_grad",)):
+            if is_constant(argument(call, "set_to_none", 0), False):
                 yield source.finding(
                     self.id,
                     call,
                     "gradients are filled with zeros each step, and keep their memory through the forward pass",
-                    f"write {ast.unparse(call.func)}(), which lets them go",
-                    fix=_without_arguments(source, call),
+                    f"write {ast.unparse(method)}(), which lets them go",
+                    fix=_fix(source, call),
                 )
-            elif call.func.attr == "zero_" and (gradient := _gradient(call.func.value)) and _repeats(source, call):
+        for call, method in method_calls(source, ("zero_",)):
+            gradient = _gradient(method.value)
+            # A class may offer a zero_grad of its own.
+            if gradient is not None and source.loops(call) and "zero_grad" not in function_name(source, call):
                 yield source.finding(
                     self.id,
                     call,
                     f"{ast.unparse(gradient)} is filled with zeros in each pass of the loop, one kernel a parameter",
                     f"write {ast.unparse(gradient)} = None, or optimizer.zero_grad()",
                 )
-
-
-def _repeats(source: Source, call: ast.Call) -> bool:
-    """In a loop, but not in what a class offers as its own ``zero_grad``."""
-    name = getattr(source.function(call), "name", "")
-    return bool(source.loops(call)) and "zero_grad" not in name
 
 
 def _gradient(node: ast.expr) -> ast.Attribute | None:
@@ -85,9 +79,6 @@ def _gradient(node: ast.expr) -> ast.Attribute | None:
     return node if isinstance(node, ast.Attribute) and node.attr == "grad" else None
 
 
-def _without_arguments(source: Source, call: ast.Call) -> Fix | None:
-    if len(call.args) + len(call.keywords) != 1:
-        return None
-    (line, column), (end_line, end_column) = end(source, call.func), end(source, call)
-    edit = Edit(line=line, column=column, end_line=end_line, end_column=end_column, text="()")
-    return Fix(title="Set gradients to None", edits=(edit,), safe=False)
+def _fix(source: Source, call: ast.Call) -> Fix | None:
+    only_argument = len(arguments_of(call)) == 1
+    return fix("Set gradients to None", replace_arguments(source, call, "()"), safe=False) if only_argument else None

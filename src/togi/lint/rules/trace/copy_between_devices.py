@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from togi.core.quantities import size
-from togi.lint.finding import Cost, Finding
+from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.record import Event, Trace, by_line, evidence, per_step, place_of, times, total, total_bytes
+from togi.lint.rules.trace._finding import finding
+from togi.lint.trace.record import Trace, by_line, per_step, times, total, total_bytes
 
 _STAGED = "not asynchronous"
 
@@ -41,37 +42,27 @@ class CopyBetweenDevices(TraceRule):
     id = "copy-between-devices"
 
     def check(self, trace: Trace) -> Iterable[Finding]:
-        copies = [event for event in trace.of("copy") if not event.waits and _STAGED in event.why]
-        for events in by_line(copies):
-            yield _copied(self.id, events, trace)
+        staged = [event for event in trace.of("copy") if not event.waits and _STAGED in event.why]
+        for events in by_line(staged):
+            first, moved = events[0], total_bytes(events)
+            yield finding(
+                self.id,
+                events,
+                trace,
+                message=f"{first.op} moves {size(moved)} {per_step(trace)} between host and GPU: {first.why}.",
+                remedy="Pin the memory first (DataLoader(pin_memory=True) or tensor.pin_memory() once), or make it on "
+                "the GPU.",
+                cost=f"{size(moved)} {per_step(trace)}, counted",
+                moved=moved,
+            )
         for events in by_line(trace.of("mixed-devices")):
-            yield _mixed(self.id, events, trace)
-
-
-def _copied(rule: str, events: list[Event], trace: Trace) -> Finding:
-    first, moved = events[0], total_bytes(events)
-    return Finding(
-        rule=rule,
-        message=f"{first.op} moves {size(moved)} {per_step(trace)} between host and GPU: {first.why}.",
-        remedy="Pin the memory first (DataLoader(pin_memory=True) or tensor.pin_memory() once), or make it on the GPU.",
-        place=place_of(first),
-        layer=first.layer,
-        evidence=evidence(events, trace),
-        count=total(events),
-        cost=Cost(text=f"{size(moved)} {per_step(trace)}, counted", measured=False, bytes=moved),
-    )
-
-
-def _mixed(rule: str, events: list[Event], trace: Trace) -> Finding:
-    first = events[0]
-    return Finding(
-        rule=rule,
-        message=f"In {first.op} {first.why} ({times(total(events))} {per_step(trace)}).",
-        remedy="Call .cpu() first, once and outside of the step."
-        if first.op.endswith(("numpy", "__array__"))
-        else "Register it as a buffer, so that it moves with the module, or make it with device=x.device.",
-        place=place_of(first),
-        layer=first.layer,
-        evidence=evidence(events, trace),
-        count=total(events),
-    )
+            first = events[0]
+            yield finding(
+                self.id,
+                events,
+                trace,
+                message=f"In {first.op} {first.why} ({times(total(events))} {per_step(trace)}).",
+                remedy="Call .cpu() first, once and outside of the step."
+                if first.op.endswith(("numpy", "__array__"))
+                else "Register it as a buffer, so that it moves with the module, or make it with device=x.device.",
+            )

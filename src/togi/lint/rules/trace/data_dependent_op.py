@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from togi.lint.finding import Cost, Finding
+from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.record import Trace, by_line, evidence, per_step, place_of, times, total
+from togi.lint.rules.trace._finding import finding
+from togi.lint.trace.record import Trace, by_line, per_step, times, total
 
 
 class DataDependentOp(TraceRule):
@@ -39,15 +40,13 @@ class DataDependentOp(TraceRule):
 
     def check(self, trace: Trace) -> Iterable[Finding]:
         for events in by_line(trace.of("dynamic-shape")):
-            first, count = events[0], total(events)
-            yield Finding(
-                rule=self.id,
+            first = events[0]
+            yield finding(
+                self.id,
+                [event.model_copy(update={"detail": ""}) for event in events],  # the message has it
+                trace,
                 message=f"The size of what {first.op} gives depends on values; this time it was {first.detail}.",
                 remedy="Keep the full size and mask: torch.where(mask, a, b), a multiplication by the mask, topk or "
                 "nonzero_static with a size that is large enough.",
-                place=place_of(first),
-                layer=first.layer,
-                evidence=evidence([event.model_copy(update={"detail": ""}) for event in events], trace),
-                count=count,
-                cost=Cost(text=f"{times(count)} {per_step(trace)}: no CUDA graph over this line", measured=False),
+                cost=f"{times(total(events))} {per_step(trace)}: no CUDA graph over this line",
             )

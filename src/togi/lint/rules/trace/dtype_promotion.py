@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from togi.core.quantities import size
-from togi.lint.finding import Cost, Finding
+from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.record import Trace, by_line, evidence, per_step, place_of, total, total_bytes
+from togi.lint.rules.trace._finding import finding
+from togi.lint.trace.record import Trace, by_line, per_step, total_bytes
 
 
 class DtypePromotion(TraceRule):
@@ -40,17 +41,12 @@ class DtypePromotion(TraceRule):
         for events in by_line(trace.of("promotion")):
             first, more = events[0], total_bytes(events)
             narrow = first.detail.partition(" -> ")[0]
-            yield Finding(
-                rule=self.id,
+            yield finding(
+                self.id,
+                events,
+                trace,
                 message=f"In {first.op} {first.why}.",
                 remedy=f"Convert the wider operand, which is usually a constant, once: .to(torch.{narrow}).",
-                place=place_of(first),
-                layer=first.layer,
-                evidence=evidence(events, trace),
-                count=total(events),
-                cost=Cost(
-                    text=f"{size(more)} more in the result alone, {per_step(trace)}, counted",
-                    measured=False,
-                    bytes=more,
-                ),
+                cost=f"{size(more)} more in the result alone, {per_step(trace)}, counted",
+                moved=more,
             )

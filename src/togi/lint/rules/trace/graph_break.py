@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from togi.lint.finding import Cost, Finding
+from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.record import Event, Trace, evidence, place_of
+from togi.lint.rules.trace._finding import finding
+from togi.lint.trace.record import Event, Trace
 
 
 class GraphBreak(TraceRule):
@@ -37,24 +38,25 @@ class GraphBreak(TraceRule):
 
     def check(self, trace: Trace) -> Iterable[Finding]:
         for event in trace.of("graph-break"):
-            yield Finding(
-                rule=self.id,
+            yield finding(
+                self.id,
+                [event],
+                trace,
                 message=f"torch.compile breaks its graph here: {event.why}.",
                 remedy=_remedy(event),
-                place=place_of(event),
-                evidence=evidence([event], trace),
-                cost=Cost(text="one more graph, entered through Python", measured=False),
+                cost="one more graph, entered through Python",
             )
 
 
 def _remedy(event: Event) -> str:
-    if event.why.startswith("the branch depends"):
+    reason = event.why
+    if reason.startswith("the branch depends"):
         return "Choose with torch.where or torch.cond, or branch on something that the host knows (shape, config)."
-    if "item()" in event.why or "tolist" in event.why:
+    if "item()" in reason or "tolist" in reason:
         return "Keep the value a tensor, or set torch._dynamo.config.capture_scalar_outputs = True."
-    if "print" in event.detail or "log" in event.why:
+    if "print" in event.detail or "log" in reason:
         return "Print outside of the compiled function, or guard it with 'if not torch.compiler.is_compiling()'."
-    if "dynamic shape" in event.why.lower() or "data dependent" in event.why.lower():
+    if "dynamic shape" in reason.lower() or "data dependent" in reason.lower():
         return "Keep the full size and mask, or set torch._dynamo.config.capture_dynamic_output_shape_ops = True."
     hint = next((line for line in event.detail.splitlines() if line.startswith("Hint:")), "")
     return hint.removeprefix("Hint:").strip() or "Move this line out of what is compiled."

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from togi.core.quantities import size
-from togi.lint.finding import Cost, Finding
+from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.record import Event, Trace, by_line, evidence, per_step, place_of, total, total_bytes
+from togi.lint.rules.trace._finding import finding
+from togi.lint.trace.record import Event, Trace, by_line, per_step, total_bytes
 
 LEAST_BYTES = 64 * 1024
 """Lines that move less than this per step are not worth a change."""
@@ -42,23 +43,17 @@ class LayoutCopy(TraceRule):
 
     def check(self, trace: Trace) -> Iterable[Finding]:
         for events in by_line(event for event in trace.of("layout") if not event.backward):
-            moved = total_bytes(events)
+            first, moved = events[0], total_bytes(events)
             if moved >= LEAST_BYTES:
-                yield _finding(self.id, events, moved, trace)
-
-
-def _finding(rule: str, events: list[Event], moved: int, trace: Trace) -> Finding:
-    first = events[0]
-    return Finding(
-        rule=rule,
-        message=f"{first.op} copies {size(moved)} {per_step(trace)} (read and written): {first.why}.",
-        remedy=_remedy(first),
-        place=place_of(first),
-        layer=first.layer,
-        evidence=evidence(events, trace),
-        count=total(events),
-        cost=Cost(text=f"{size(moved)} of memory traffic {per_step(trace)}, counted", measured=False, bytes=moved),
-    )
+                yield finding(
+                    self.id,
+                    events,
+                    trace,
+                    message=f"{first.op} copies {size(moved)} {per_step(trace)} (read and written): {first.why}.",
+                    remedy=_remedy(first),
+                    cost=f"{size(moved)} of memory traffic {per_step(trace)}, counted",
+                    moved=moved,
+                )
 
 
 def _remedy(event: Event) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from togi.core.quantities import plural
-from togi.lint.finding import Cost, Finding
+from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.record import Event, Trace, by_line, evidence, line_of, place_of, total
+from togi.lint.rules.trace._finding import finding
+from togi.lint.trace.record import Event, Trace, by_line, line_of, total
 
 _TO_DEVICE = "Make it on the device (device=x.device), or once in __init__ as a buffer (register_buffer)."
 _MESSAGES = {
@@ -83,23 +84,17 @@ class NoCudaGraph(TraceRule):
     def check(self, trace: Trace) -> Iterable[Finding]:
         waits = {line_of(event) for event in trace.events if event.waits}
         for cause in _MESSAGES:
-            events = [event for event in trace.of("cuda-graph") if event.why == cause]
+            events: Iterable[Event] = (event for event in trace.of("cuda-graph") if event.why == cause)
             if cause == "copy between devices":
-                events = [event for event in events if line_of(event) not in waits]
+                events = (event for event in events if line_of(event) not in waits)
             for group in by_line(events):
-                yield _finding(self.id, group, trace)
-
-
-def _finding(rule: str, events: list[Event], trace: Trace) -> Finding:
-    first, count = events[0], total(events)
-    message = _MESSAGES[first.why].format(op=first.op, count=count)
-    cost = _COSTS.get(first.why, "kernels launched one by one").format(count=plural(count, "recording"))
-    return Finding(
-        rule=rule,
-        message=f"{message[0].upper()}{message[1:]}.",
-        remedy=_REMEDIES[first.why],
-        place=place_of(first),
-        evidence=evidence(events, trace),
-        count=count,
-        cost=Cost(text=cost, measured=False),
-    )
+                count = total(group)
+                message = _MESSAGES[cause].format(op=group[0].op, count=count)
+                yield finding(
+                    self.id,
+                    group,
+                    trace,
+                    message=f"{message[0].upper()}{message[1:]}.",
+                    remedy=_REMEDIES[cause],
+                    cost=_COSTS.get(cause, "kernels launched one by one").format(count=plural(count, "recording")),
+                )

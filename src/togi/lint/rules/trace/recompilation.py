@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from togi.lint.finding import Cost, Finding
+from togi.core.quantities import plural
+from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.record import Event, Trace, evidence, place_of, times
+from togi.lint.rules.trace._finding import finding
+from togi.lint.trace.record import Event, Trace, times
 
 
 class Recompilation(TraceRule):
@@ -39,16 +41,13 @@ class Recompilation(TraceRule):
     def check(self, trace: Trace) -> Iterable[Finding]:
         for event in trace.of("recompilation"):
             function = event.stack[0].function if event.stack else "the module"
-            yield Finding(
-                rule=self.id,
+            yield finding(
+                self.id,
+                [event],
+                trace,
                 message=f"{function} was compiled again, {times(event.count)}: {_reason(event)}.",
                 remedy=_remedy(event),
-                place=place_of(event),
-                evidence=evidence([event], trace),
-                count=event.count,
-                cost=Cost(
-                    text=f"{event.count} more compilation{'s' if event.count > 1 else ''}, counted", measured=False
-                ),
+                cost=f"{plural(event.count, 'more compilation')}, counted",
             )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from togi.core.quantities import size
-from togi.lint.finding import Cost, Finding, shown
+from togi.core.quantities import plural, size
+from togi.lint.finding import Finding, shown
 from togi.lint.rule import TraceRule
-from togi.lint.trace.record import Event, Trace, by_line, evidence, per_step, place_of, times, total, total_bytes
+from togi.lint.rules.trace._finding import finding
+from togi.lint.trace.record import Event, Trace, by_line, per_step, times, total, total_bytes
 
 _REMEDIES = {
     "Tensor.item": "Keep it a tensor (detach() it), and read it once every many steps or after the loop.",
@@ -78,29 +79,22 @@ class Synchronization(TraceRule):
 
     def check(self, trace: Trace) -> Iterable[Finding]:
         for events in by_line(event for event in trace.events if event.waits):
-            yield _finding(self.id, events, trace)
-
-
-def _finding(rule: str, events: list[Event], trace: Trace) -> Finding:
-    first, count = events[0], total(events)
-    unseen = all(not event.seen_by_debug_mode for event in events)
-    told = evidence(events, trace)
-    return Finding(
-        rule=rule,
-        message=f"{first.op} makes the host wait for the GPU, {times(count)} {per_step(trace)}: {first.why}.",
-        remedy=_remedy(first),
-        place=place_of(first),
-        layer=first.layer,
-        evidence=f"{told}\ntorch.cuda.set_sync_debug_mode does not report it." if unseen else told,
-        count=count,
-        cost=_cost(events, count, trace),
-    )
-
-
-def _cost(events: list[Event], count: int, trace: Trace) -> Cost:
-    moved = total_bytes(events)
-    text = f"{count} synchronisation{'s' if count > 1 else ''} {per_step(trace)}, counted"
-    return Cost(text=f"{text}; {size(moved)} copied" if moved else text, measured=False, bytes=moved or None)
+            first, count, moved = events[0], total(events), total_bytes(events)
+            copied = f"; {size(moved)} copied" if moved else ""
+            wait = finding(
+                self.id,
+                events,
+                trace,
+                message=f"{first.op} makes the host wait for the GPU, {times(count)} {per_step(trace)}: {first.why}.",
+                remedy=_remedy(first),
+                cost=f"{plural(count, 'synchronisation')} {per_step(trace)}, counted{copied}",
+                moved=moved or None,
+            )
+            if any(event.seen_by_debug_mode for event in events):
+                yield wait
+            else:
+                unseen = f"{wait.evidence}\ntorch.cuda.set_sync_debug_mode does not report it."
+                yield wait.model_copy(update={"evidence": unseen})
 
 
 def _remedy(event: Event) -> str:
