@@ -43,7 +43,7 @@ def negative_sizes(boxes: Tensor, format: str) -> Tensor:
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """In which dtype boxes are computed and answered: float64 in its own, all others in float32."""
+    """The dtype to compute in: float64 stays, all others become float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

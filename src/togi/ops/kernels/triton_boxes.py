@@ -90,8 +90,10 @@ def _hull(low1, high1, low2, high2):
 
 
 @triton.jit
-def _measure(ax1, ay1, ax2, ay2, area1, bx1, by1, bx2, by2, area2, KIND: tl.constexpr, ZERO: tl.constexpr):
-    """One of ``KINDS`` of corners that broadcast against each other; see ``togi.ops.measures``."""
+def _measure(a, b, KIND: tl.constexpr, ZERO: tl.constexpr):
+    """One of ``KINDS`` of all pairs: ``a`` is the rows' corners and area, ``b`` the columns'. See ``ops.measures``."""
+    ax1, ay1, ax2, ay2, area1 = a[0][:, None], a[1][:, None], a[2][:, None], a[3][:, None], a[4][:, None]
+    bx1, by1, bx2, by2, area2 = b[0][None, :], b[1][None, :], b[2][None, :], b[3][None, :], b[4][None, :]
     overlap = _extent(ax1, ax2, bx1, bx2) * _extent(ay1, ay2, by1, by2)
     if KIND == 0:
         return overlap
@@ -163,7 +165,7 @@ def best_kernel(
     ``best`` and ``index`` [slices, n]. BOUNDED: among those that come after ``bound`` and ``bound_index`` alone."""
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < n
-    ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    a = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
     RANK: tl.constexpr = tl.int32 if tl.float32 == DTYPE else tl.int64
     LOWEST: tl.constexpr = -(2**31) if tl.float32 == DTYPE else -(2**63)
     limit = tl.zeros((BLOCK_N,), RANK)
@@ -179,23 +181,8 @@ def best_kernel(
     for start in range(first, tl.minimum(first + per_slice, m), BLOCK_M):
         # beyond the end the last candidate again: it loses to itself, whose index is lower
         columns = tl.minimum(start + lanes, m - 1)
-        bx1, by1, bx2, by2, area2 = _corners(
-            candidates, columns, columns >= 0, candidate_stride, candidate_step, FORMAT, DTYPE
-        )
-        iou = _measure(
-            ax1[:, None],
-            ay1[:, None],
-            ax2[:, None],
-            ay2[:, None],
-            area1[:, None],
-            bx1[None, :],
-            by1[None, :],
-            bx2[None, :],
-            by2[None, :],
-            area2[None, :],
-            1,
-            ZERO,
-        )
+        b = _corners(candidates, columns, columns >= 0, candidate_stride, candidate_step, FORMAT, DTYPE)
+        iou = _measure(a, b, 1, ZERO)
         if BOUNDED:
             rank = _rank(iou)
             after = (rank == limit[:, None]) & (columns[None, :] > limit_index[:, None])
@@ -237,28 +224,13 @@ def tied_kernel(
     """Whether a query has the best IoU of some candidate: fills ``tied`` [n]."""
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < n
-    ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    a = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
     found = tl.zeros((BLOCK_N,), tl.int32)
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         valid = columns < m
-        bx1, by1, bx2, by2, area2 = _corners(
-            candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE
-        )
-        iou = _measure(
-            ax1[:, None],
-            ay1[:, None],
-            ax2[:, None],
-            ay2[:, None],
-            area1[:, None],
-            bx1[None, :],
-            by1[None, :],
-            bx2[None, :],
-            by2[None, :],
-            area2[None, :],
-            1,
-            ZERO,
-        )
+        b = _corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
+        iou = _measure(a, b, 1, ZERO)
         best = tl.load(candidate_best + columns, mask=valid, other=0.0)
         same = (iou == best[None, :]) & valid[None, :]
         found = found | tl.max(same.to(tl.int32), 1)
@@ -287,22 +259,9 @@ def matrix_kernel(
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     columns = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside, valid = rows < n, columns < m
-    ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
-    bx1, by1, bx2, by2, area2 = _corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
-    value = _measure(
-        ax1[:, None],
-        ay1[:, None],
-        ax2[:, None],
-        ay2[:, None],
-        area1[:, None],
-        bx1[None, :],
-        by1[None, :],
-        bx2[None, :],
-        by2[None, :],
-        area2[None, :],
-        KIND,
-        ZERO,
-    )
+    a = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    b = _corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
+    value = _measure(a, b, KIND, ZERO)
     at = out + rows.to(tl.int64)[:, None] * m + columns[None, :]
     tl.store(at, value, mask=inside[:, None] & valid[None, :])
 
