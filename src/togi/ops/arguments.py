@@ -33,7 +33,7 @@ def check_pair(names: tuple[str, str], first: object, second: object) -> tuple[T
     a, b = _boxes(names[0], first), _boxes(names[1], second)
     if a.dtype != b.dtype:
         raise BoxError(
-            f"{described(names[0], a)} and {described(names[1], b)} differ in dtype: rounding one of them in silence could "
+            f"{form_of(names[0], a)} and {form_of(names[1], b)} differ in dtype: rounding one of them in silence could "
             f"change matches. Convert one, for example {names[1]}.to({names[0]}.dtype)."
         )
     if a.device != b.device:
@@ -48,7 +48,7 @@ def check_aligned(names: tuple[str, str], a: Tensor, b: Tensor) -> None:
     """Raises BoxError unless both have the same shape."""
     if a.shape != b.shape:
         raise BoxError(
-            f"{described(names[0], a)} and {described(names[1], b)} cannot be compared box by box: give the "
+            f"{form_of(names[0], a)} and {form_of(names[1], b)} cannot be compared box by box: give the "
             "same shape, or leave out aligned=True to compare every pair."
         )
 
@@ -58,14 +58,12 @@ def batch_shape(names: tuple[str, str], a: Tensor, b: Tensor) -> torch.Size:
     agree."""
     for name, tensor in zip(names, (a, b), strict=True):
         if tensor.dim() < 2:
-            raise BoxError(
-                f"{described(name, tensor)}: pairs need [N, 4] or [..., N, 4]; for one box give {name}[None]."
-            )
+            raise BoxError(f"{form_of(name, tensor)}: pairs need [N, 4] or [..., N, 4]; for one box give {name}[None].")
     try:
         return torch.Size(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise BoxError(
-            f"{described(names[0], a)} and {described(names[1], b)}: the dimensions before the last two do not broadcast. "
+            f"{form_of(names[0], a)} and {form_of(names[1], b)}: the dimensions before the last two do not broadcast. "
             "For images with different numbers of boxes give a list of tensors."
         ) from None
 
@@ -99,12 +97,12 @@ def _boxes(name: str, given: object) -> Tensor:
         raise BoxError(f"{name} is {a_type(given)}: give a tensor [N, 4], or a list of them for several images.")
     if given.dim() < 1 or given.shape[-1] != 4:
         raise BoxError(
-            f"{described(name, given)}: the last dimension has to be 4 (the format says which four numbers). For no "
+            f"{form_of(name, given)}: the last dimension has to be 4 (the format says which four numbers). For no "
             "boxes give torch.zeros(0, 4); rotated boxes (5 numbers) are not supported here."
         )
     if given.dtype not in DTYPES:
         raise BoxError(
-            f"{described(name, given)}: areas and ratios of integers would overflow or truncate, and other types are not "
+            f"{form_of(name, given)}: areas and ratios of integers would overflow or truncate, and other types are not "
             f"supported. Convert it: {name}.float()."
         )
     return given
@@ -138,6 +136,6 @@ def _one_of(name: str, given: str, known: Sequence[str]) -> None:
         raise BoxError(f"{name}={given!r} is unknown; it can be {', '.join(known)}{nearest(str(given), known)}")
 
 
-def described(name: str, tensor: Tensor) -> str:
+def form_of(name: str, tensor: Tensor) -> str:
     """``boxes [3, 4] (float32)``."""
     return f"{name} {list(tensor.shape)} ({str(tensor.dtype).removeprefix('torch.')})"

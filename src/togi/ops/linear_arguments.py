@@ -9,7 +9,7 @@ from torch import Tensor
 
 from togi.core.errors import TogiError, nearest
 from togi.core.quantities import a_type
-from togi.ops.arguments import DTYPES, described
+from togi.ops.arguments import DTYPES, form_of
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -48,26 +48,26 @@ def check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | 
     """Raises CrossEntropyError unless shapes, devices and the type of the target go together."""
     if hidden.dim() < 1 or weight.dim() != 2 or hidden.shape[-1] != weight.shape[1]:
         raise CrossEntropyError(
-            f"{described('hidden', hidden)} and {described('weight', weight)}: hidden has to be [..., D] and weight [V, D]. "
-            "Is the weight stored the other way round? Then give weight.T."
+            f"{form_of('hidden', hidden)} and {form_of('weight', weight)}: hidden has to be [..., D] and weight "
+            "[V, D]. Is the weight stored the other way round? Then give weight.T."
         )
     if len(weight) == 0:
         raise CrossEntropyError(
-            f"{described('weight', weight)}: a vocabulary of 0 has no loss; give [V, D] with V of 1 or more."
+            f"{form_of('weight', weight)}: a vocabulary of 0 has no loss; give [V, D] with V of 1 or more."
         )
     if target.shape != hidden.shape[:-1]:
         raise CrossEntropyError(
-            f"{described('target', target)} has to be of the shape {list(hidden.shape[:-1])}: one class per row of "
-            f"{described('hidden', hidden)}. To predict the next token give hidden[:, :-1] and tokens[:, 1:]."
+            f"{form_of('target', target)} has to be of the shape {list(hidden.shape[:-1])}: one class per row of "
+            f"{form_of('hidden', hidden)}. To predict the next token give hidden[:, :-1] and tokens[:, 1:]."
         )
     if target.dtype != torch.int64:
         raise CrossEntropyError(
-            f"{described('target', target)}: classes are int64, so write target.long(). Probabilities per class are not "
+            f"{form_of('target', target)}: classes are int64, so write target.long(). Probabilities per class are not "
             "supported here: they would be N x V themselves."
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise CrossEntropyError(
-            f"{described('bias', bias)} has to be {[len(weight)]}: one per row of {described('weight', weight)}."
+            f"{form_of('bias', bias)} has to be {[len(weight)]}: one per row of {form_of('weight', weight)}."
         )
     devices = {t.device for t in (hidden, weight, target, bias) if t is not None}
     if len(devices) > 1:
@@ -82,13 +82,13 @@ def check_dtypes(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Raises CrossEntropyError unless all are of one floating dtype."""
     dtypes = {t.dtype for t in (hidden, weight, bias) if t is not None}
     if len(dtypes) > 1:
-        described_bias = "" if bias is None else f" and {described('bias', bias)}"
+        described_bias = "" if bias is None else f" and {form_of('bias', bias)}"
         raise CrossEntropyError(
-            f"{described('hidden', hidden)} and {described('weight', weight)}"
+            f"{form_of('hidden', hidden)} and {form_of('weight', weight)}"
             f"{described_bias} differ in dtype. Run it under torch.autocast, or convert one: hidden.to(weight.dtype)."
         )
     if hidden.dtype not in DTYPES:
-        raise CrossEntropyError(f"{described('hidden', hidden)}: give float32, float64, float16 or bfloat16.")
+        raise CrossEntropyError(f"{form_of('hidden', hidden)}: give float32, float64, float16 or bfloat16.")
 
 
 def check_range(targets: Tensor, vocabulary: int) -> None:

@@ -22,7 +22,8 @@ from togi.core.quantities import parse_size, size
 from togi.tiling.capture import NotLean, Refuted, in_one_line
 from togi.tiling.fingerprint import fingerprint
 from togi.tiling.kind import Kind, wants_gradient
-from togi.tiling.plan import Fitted, LeanPlan, PlannedFunction
+from togi.tiling.lean_plan import LeanPlan
+from togi.tiling.plan import Fitted, PlannedFunction
 from togi.torch_internals.autograd import is_wrapped_by_transform
 from togi.torch_internals.tensors import FakeTensor, tree_flatten, tree_unflatten
 
@@ -158,7 +159,7 @@ class LeanFunction(Generic[P, R]):
     def _run(self, planned: PlannedFunction, fitted: Fitted, tensors: Sequence[Tensor], gradient: bool) -> Any:
         try:
             with self._lock if not planned.ready(fitted) else nullcontext():
-                if id(fitted.program) not in planned.proofs:
+                if fitted.program not in planned.proofs:
                     result = planned.decide(tensors, fitted)
                     if not gradient:
                         return result

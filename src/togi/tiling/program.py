@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from togi.tiling.capture import Captured, element_count
+from togi.tiling.capture import Captured
 from togi.tiling.combining import COMBINERS, Combiner
 from togi.tiling.peak import Weights, is_number, peak_of
 from togi.tiling.schedule import Loop, Product, Schedule, Task
+from togi.tiling.sizes import element_count
 from togi.tiling.slicing import Call, Length, Offset, Slice
 
 aten = torch.ops.aten
@@ -117,7 +118,7 @@ class TileLoop:
         if backward:
             return sum(own.values()) + 2 * max(own.values(), default=0.0), 0.0
         kept = [p.first for p in self.products if not p.combined]
-        highest = peak_of(list(computed), lambda part: _slices_of(computed[part]), own.__getitem__, kept)
+        highest = peak_of(list(computed), lambda part: computed[part].slices, own.__getitem__, kept)
         parts = sum(3.0 * weights.spread_bytes(p.node) for p in self.products if p.combined)
         return highest, parts
 
@@ -153,12 +154,6 @@ def _sink(product: Product, length: int) -> _Assembled | Combiner:
     if product.combined:
         return COMBINERS[product.node.target](product.node, product.dim, length)
     return _Assembled(product, length)
-
-
-def _slices_of(call: Call) -> list[Slice]:
-    found: list[Slice] = []
-    _map(call.args, lambda item: found.append(item) if isinstance(item, Slice) else None)
-    return found
 
 
 def _body(loop: Loop, sliced: Sequence[Slice], whole: Sequence[fx.Node]) -> fx.GraphModule:
@@ -198,7 +193,6 @@ def _map(items: Any, change: Callable[[Any], Any]) -> Any:
     return change(items)
 
 
-aten = torch.ops.aten
 RunLoop = Callable[[TileLoop, Sequence[Any], int], list[Any]]
 """``(loop, reads, length) -> products``."""
 
@@ -208,7 +202,7 @@ class Program:
 
     def __init__(self, captured: Captured, schedule: Schedule) -> None:
         self.captured, self.schedule = captured, schedule
-        self.loops = {id(loop): TileLoop(loop, captured.graph) for loop in schedule.loops}
+        self.loops = {loop: TileLoop(loop, captured.graph) for loop in schedule.loops}
         self.dropped = _dropped_after(schedule.tasks, captured.outputs)
 
     @property
@@ -222,7 +216,7 @@ class Program:
         )
         for task, dropped in zip(self.schedule.tasks, self.dropped, strict=True):
             if isinstance(task, Loop):
-                loop = self.loops[id(task)]
+                loop = self.loops[task]
                 made = run_loop(loop, [values[node] for node in loop.reads], weights.number(task.length))
                 values.update(zip((p.node for p in task.products), made, strict=True))
                 del made
@@ -237,7 +231,7 @@ class Program:
 
         def allocated(task: Task) -> float:
             if isinstance(task, Loop):
-                return self.loops[id(task)].product_bytes(weights)
+                return self.loops[task].product_bytes(weights)
             return weights.own_bytes(task)
 
         made = {p.node: task for task in self.schedule.tasks if isinstance(task, Loop) for p in task.products}
@@ -255,7 +249,7 @@ def result_bytes(captured: Captured, weights: Weights) -> int:
         while source.op == "call_function" and weights.own_bytes(source) == 0 and source.all_input_nodes:
             source = source.all_input_nodes[0]
         if source.op == "call_function" and isinstance(node.meta["val"], Tensor):
-            total += weights.number(element_count(node.meta["val"].shape)) * node.meta["val"].element_size()
+            total += weights.number(element_count(node.meta["val"])) * node.meta["val"].element_size()
     return total
 
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, within
-from togi.tiling.capture import Captured, NotLean, Refuted, evaluate, in_one_line, size_expression
+from togi.tiling.capture import Captured, NotLean, Refuted, in_one_line
 from togi.tiling.peak import Weights, plain_peak_bytes
 from togi.tiling.program import TileLoop, Tiles
+from togi.tiling.sizes import evaluate, size_expressions
 from togi.tiling.special_points import KINDS, compare_specials
 from togi.torch_internals.tensors import tree_leaves
 from togi.verify.compare import mismatches
@@ -78,7 +79,7 @@ def prove(
         expected = _answers(plain, part, held, gradients)
     except Exception as error:  # the user's function on a part of the user's data: an index may point outside of it
         refusal = NotLean(f"the plain function cannot be called on a part of the problem ({in_one_line(error)})")
-        refusal.remember = _nothing  # the next call of these sizes brings other values
+        refusal.remember = lambda: None  # the next call of these sizes brings other values
         raise refusal from error
     try:
         found = _answers(lambda *given: streamed(given, weights, _TILES), part, held, gradients)
@@ -192,8 +193,8 @@ def _cut(captured: Captured, tensors: Sequence[Tensor], values: Mapping[sympy.Sy
     part = []
     for tensor, node in zip(tensors, captured.placeholders, strict=False):
         cut = tensor
-        for dim, size in enumerate(node.meta["val"].shape):
-            cut = cut.narrow(dim, 0, evaluate(size_expression(size), values))
+        for dim, size in enumerate(size_expressions(node.meta["val"])):
+            cut = cut.narrow(dim, 0, evaluate(size, values))
         part.append(cut.contiguous() if tensor.is_contiguous() else cut)
     return part if captured.admits(part) else None
 
@@ -227,10 +228,6 @@ def _truth(
         return _answers(plain, wide, held, gradients)
     except Exception:  # the user's function may be written for one type: then plain itself is the reference
         return None
-
-
-def _nothing() -> None:
-    pass
 
 
 def _distance(

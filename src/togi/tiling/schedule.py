@@ -58,6 +58,14 @@ class Wanted:
     sliced: frozenset[Slice] = frozenset()
     whole: frozenset[fx.Node] = frozenset()
 
+    @property
+    def reads(self) -> set[fx.Node]:
+        """The nodes that it takes from outside."""
+        return {slice_.node for slice_ in self.sliced} | self.whole
+
+    def merged(self, other: Wanted) -> Wanted:
+        return Wanted({**self.computed, **other.computed}, self.sliced | other.sliced, self.whole | other.whole)
+
 
 @dataclass(frozen=True, eq=False)
 class Loop:
@@ -69,7 +77,7 @@ class Loop:
 
     @property
     def reads(self) -> set[fx.Node]:
-        return {slice_.node for slice_ in self.wanted.sliced} | set(self.wanted.whole)
+        return self.wanted.reads
 
 
 Task = Loop | fx.Node
@@ -168,7 +176,7 @@ class _Scheduler:
                 left.append(node)
             else:
                 products.append(fitting[0])
-                wanted = _merged(wanted, fitting[1])
+                wanted = wanted.merged(fitting[1])
         return Loop(tuple(products), wanted, way.length), left
 
     def _fits(self, products: list[Product], wanted: Wanted, other: Product, others: Wanted) -> bool:
@@ -180,15 +188,13 @@ class _Scheduler:
         both = {s.node for s in mine} & {s.node for s in theirs}
         if not both or any((s in mine) != (s in theirs) for s in mine | theirs if s.node in both):
             return False
-        reads = {s.node for s in others.sliced} | set(others.whole)
-        return not any(p.node in self.ancestors[node] | {node} for node in reads for p in products)
+        return not any(p.node in self.ancestors[node] | {node} for node in others.reads for p in products)
 
     def _cost(self, way: Product, wanted: Wanted, left: list[fx.Node]) -> tuple[float, ...]:
         """Tiles fine enough; then fewer loops; then nothing to combine; then rows that lie together; then fine rows."""
         computed = [s for s in wanted.computed if s.node in self.large]
         row_bytes = max((self.weights.own_bytes(s.node) for s in computed), default=0) / self.weights.number(way.length)
-        reads = {s.node for s in wanted.sliced} | set(wanted.whole)
-        loops = len(left) + len(self._products(reads, set()))
+        loops = len(left) + len(self._products(wanted.reads, set()))
         outermost = max((s.dim for s in computed), default=0)
         return (row_bytes > self.large_bytes, loops, way.combined, outermost, row_bytes)
 
@@ -230,7 +236,7 @@ class _Scheduler:
         stack = [call]
         while stack:
             current = stack.pop()
-            for part in _slices(current):
+            for part in current.slices:
                 if part in computed or part in sliced:
                     continue
                 inner = self._call_inside(part)
@@ -239,7 +245,7 @@ class _Scheduler:
                 else:
                     computed[part] = inner
                     stack.append(inner)
-            whole |= _plain_nodes(current)
+            whole |= current.whole_nodes
         needed = [node for node in whole if node in self.large]
         if needed:
             raise NotSliceable(f"a slice along dimension {product.dim} needs all of {name(needed[0])}, which is large")
@@ -273,9 +279,9 @@ class _Scheduler:
             call = sliced_call(part.node, part.dim)
         except NotSliceable:
             return False
-        if any(node.op == "call_function" and not is_number(node) for node in _plain_nodes(call)):
+        if any(node.op == "call_function" and not is_number(node) for node in call.whole_nodes):
             return False
-        return all(self._view_of_input(inner.node) or self._affordable(inner) for inner in _slices(call))
+        return all(self._view_of_input(inner.node) or self._affordable(inner) for inner in call.slices)
 
     def _view_of_input(self, node: fx.Node) -> bool:
         while node.op == "call_function" and node.target in VIEWS:
@@ -316,27 +322,3 @@ def _floating(node: fx.Node) -> bool:
     found = node.meta["val"]
     first = found if isinstance(found, Tensor) else found[0]
     return bool(first.is_floating_point()) and not name(node).startswith("aten.arg")
-
-
-def _slices(call: Call) -> Iterator[Slice]:
-    for item in _flat((call.args, dict(call.kwargs))):
-        if isinstance(item, Slice):
-            yield item
-
-
-def _plain_nodes(call: Call) -> set[fx.Node]:
-    return {item for item in _flat((call.args, dict(call.kwargs))) if isinstance(item, fx.Node)}
-
-
-def _flat(items: Any) -> Iterator[Any]:
-    if isinstance(items, dict):
-        items = items.values()
-    elif not isinstance(items, list | tuple):
-        yield items
-        return
-    for item in items:
-        yield from _flat(item)
-
-
-def _merged(one: Wanted, other: Wanted) -> Wanted:
-    return Wanted({**one.computed, **other.computed}, one.sliced | other.sliced, one.whole | other.whole)

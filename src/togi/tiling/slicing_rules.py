@@ -190,22 +190,14 @@ def _one_of(node: fx.Node, dim: int) -> Call:
     return _other(node, dim, [arguments(node)["dim"]], drops=True)
 
 
-@rule(aten.cat.default)
-def _cat(node: fx.Node, dim: int) -> Call:
+@rule(aten.cat.default, aten.stack.default)
+def _joined(node: fx.Node, dim: int) -> Call:
     parts: Any = node.args[0]
     along = arguments(node)["dim"] % rank(node)
     if dim == along:
-        raise NotSliceable("aten.cat joins tensors along the dimension")
-    return Call(node.target, ([Slice(part, dim) for part in parts], along))
-
-
-@rule(aten.stack.default)
-def _stack(node: fx.Node, dim: int) -> Call:
-    parts: Any = node.args[0]
-    along = arguments(node)["dim"] % rank(node)
-    if dim == along:
-        raise NotSliceable("aten.stack joins tensors along the dimension")
-    return Call(node.target, ([Slice(part, dim - (dim > along)) for part in parts], along))
+        raise NotSliceable(f"{name(node)} joins tensors along the dimension")
+    own = dim - (dim > along) if node.target is aten.stack.default else dim
+    return Call(node.target, ([Slice(part, own) for part in parts], along))
 
 
 @rule(aten.gather.default)
