@@ -81,12 +81,7 @@ def unwritten(graph: EditableGraph, source: Node, root: Node) -> bool:
 
 def _replace(graph: EditableGraph, root: Node, operator: Any, given: dict[str, Any]) -> bool:
     """``operator(**given)`` in the place of ``root``, unless it lays its result out otherwise."""
-    node = graph.call_with(operator, given, before=root)
-    if str(node.meta["val"].stride()) != str(root.meta["val"].stride()):
-        graph.erase(node)
-        return False
-    graph.replace(root, node)
-    return True
+    return graph.replace_if_laid_out_alike(root, [graph.call_with(operator, given, before=root)])
 
 
 def fuse_layer_norms(graph: EditableGraph) -> int:

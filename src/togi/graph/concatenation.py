@@ -33,13 +33,7 @@ def _split(graph: EditableGraph, node: Node) -> bool:
         return False
     if not all(unwritten(graph, piece, node) for piece in pieces):
         return False
-    sums = _sum_of_each(graph, node, pieces)
-    if str(sums[-1].meta["val"].stride()) != str(node.meta["val"].stride()):
-        for made in reversed(sums):
-            graph.erase(made)
-        return False
-    graph.replace(node, sums[-1])
-    return True
+    return graph.replace_if_laid_out_alike(node, _sum_of_each(graph, node, pieces))
 
 
 def _worthwhile(joined: Node, pieces: Sequence[Node]) -> bool:
@@ -47,11 +41,8 @@ def _worthwhile(joined: Node, pieces: Sequence[Node]) -> bool:
     if not 2 <= len(pieces) <= _MOST_PIECES:
         return False
     dtypes = {found.dtype for each in (joined, *pieces) if (found := value(each)) is not None}
-    return len(dtypes) == 1 and all(type(each) is int and each >= _LEAST_CHANNELS for each in map(_channels, pieces))
-
-
-def _channels(piece: Node) -> object:
-    return shape(piece)[1]
+    channels = [shape(piece)[1] for piece in pieces]
+    return len(dtypes) == 1 and all(type(count) is int and count >= _LEAST_CHANNELS for count in channels)
 
 
 def _sum_of_each(graph: EditableGraph, node: Node, pieces: Sequence[Node]) -> list[Node]:

@@ -6,7 +6,7 @@ Used by all rewrites. The meaning of calls as linear algebra is in ``linear``, m
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -217,6 +217,16 @@ class EditableGraph:
         """``other`` takes the place of ``node``, which goes."""
         node.replace_all_uses_with(other)
         self.erase(node)
+
+    def replace_if_laid_out_alike(self, node: Node, made: Sequence[Node]) -> bool:
+        """The last of the calls ``made`` takes the place of ``node``; all of them go if it lays its result out
+        otherwise. Whether it could."""
+        if str(made[-1].meta["val"].stride()) != str(node.meta["val"].stride()):
+            for call in reversed(made):
+                self.erase(call)
+            return False
+        self.replace(node, made[-1])
+        return True
 
     def erase(self, node: Node) -> None:
         """Remove a call that has no users."""

@@ -40,12 +40,7 @@ def _fold(graph: EditableGraph, node: Node) -> bool:
         "stride": [2, 2],
         "padding": padding,
     }
-    made = graph.call_with(aten.conv_transpose2d.input, given, before=node)
-    if str(made.meta["val"].stride()) != str(node.meta["val"].stride()):
-        graph.erase(made)
-        return False
-    graph.replace(node, made)
-    return True
+    return graph.replace_if_laid_out_alike(node, [graph.call_with(aten.conv_transpose2d.input, given, before=node)])
 
 
 def _doubles(upsampling: Node) -> bool:

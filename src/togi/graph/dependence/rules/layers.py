@@ -35,14 +35,8 @@ def _of_each_row(given: Operands, state: Rows, weight: Rows) -> Answer:
     return Rows(1, 1, weight.inner)
 
 
-@rule("native_layer_norm layer_norm")
-def _layer_norm(given: Operands) -> Answer:
-    count = len(given["normalized_shape"])
-    return given.kept("input", range(-count, 0))
-
-
-@rule("_fused_rms_norm rms_norm")
-def _rms_norm(given: Operands) -> Answer:
+@rule("native_layer_norm layer_norm _fused_rms_norm rms_norm")
+def _norm(given: Operands) -> Answer:
     return given.kept("input", range(-len(given["normalized_shape"]), 0))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from togi.graph.dependence.recording import Value
-from togi.graph.dependence.rules.registry import Answer, Operands, agreed, rule
+from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, rule
 from togi.graph.dependence.state import SAME, Depends, Rows, Same, Times, plain, product, quotient
 
 
@@ -91,15 +91,8 @@ def constant(made: Value) -> Answer:
     return Rows(dims[0], 1, made.shape[dims[0]].each) if len(dims) == 1 else Rows(-1)
 
 
-@rule("select")
-def _select(given: Operands) -> Answer:
-    dim = given["dim"] % (given.rank + 1)
-    state = given.kept("self", [dim])
-    return state.at(state.dim - int(dim < state.dim))
-
-
-@rule("unbind")
-def _unbind(given: Operands) -> Answer:
+@rule("select unbind")
+def _picked(given: Operands) -> Answer:
     dim = given["dim"] % (given.rank + 1)
     state = given.kept("self", [dim])
     return state.at(state.dim - int(dim < state.dim))
@@ -208,10 +201,7 @@ def _cat(given: Operands) -> Answer:
     dim = given["dim"] % given.rank
     parts = [part for part in given["tensors"] if part.shape != (0,) or given.rank == 1]
     states = [given.states[part] for part in parts]
-    found = agreed_blocks(given, states, dim)
-    if isinstance(found, Same) or any(isinstance(state, Same) for state in states):
-        raise Depends(f"{given.call.name} puts rows next to what is the same for all")
-    return found
+    return _all_have_rows(given, states, agreed_blocks(given, states, dim))
 
 
 def agreed_blocks(given: Operands, states: list[Any], dim: int) -> Rows | Same:
@@ -227,10 +217,14 @@ def agreed_blocks(given: Operands, states: list[Any], dim: int) -> Rows | Same:
 def _stack(given: Operands) -> Answer:
     dim = given["dim"] % given.rank
     states = [given.states[part] for part in given["tensors"]]
-    found = agreed(given.call, states)
-    if isinstance(found, Same) or any(isinstance(state, Same) for state in states):
+    rows = _all_have_rows(given, states, agreed(given.call, states))
+    return rows.at(rows.dim + int(dim <= rows.dim))
+
+
+def _all_have_rows(given: Operands, states: list[Found], together: Found) -> Rows:
+    if isinstance(together, Same) or any(isinstance(state, Same) for state in states):
         raise Depends(f"{given.call.name} puts rows next to what is the same for all")
-    return found.at(found.dim + int(dim <= found.dim))
+    return together
 
 
 @rule("constant_pad_nd")
