@@ -294,7 +294,7 @@ def bench(
     """
     need_torch("bench")
     from togi.study.bench import run_bench
-    from togi.subject.spec import check_spec
+    from togi.subject.locator import check_locator
 
     for subject in subjects:
         if not isinstance(subject, str | Path):
@@ -314,7 +314,7 @@ def bench(
         raise TogiError(f"callers={callers!r} is not a number of callers: give 1, or as many as call at once")
     limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
     for subject in subjects:
-        check_spec(str(subject))
+        check_locator(str(subject))
     specs = [str(subject) for subject in subjects]
     return run_bench(
         specs,
@@ -692,9 +692,9 @@ def _reference(
                 f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
                 "return them from it in a togi.Subject instead of passing them separately"
             )
-        from togi.subject.spec import check_spec
+        from togi.subject.locator import check_locator
 
-        check_spec(subject)
+        check_locator(subject)
         yield SubjectRef.here("locator", subject), subject
         return
     folder = Path(tempfile.mkdtemp(prefix="togi-live-"))

@@ -23,7 +23,7 @@ from togi.lint.rule import Kind
 from togi.lint.selection import Selected, deduplicate, ignore_comments, select, selected_rules
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 from togi.lint.source_text import UndecodableError, decode
-from togi.subject.spec import Spec, check_spec, parse
+from togi.subject.locator import Spec, check_locator
 from togi.worker.protocol import SubjectRef
 
 
@@ -77,8 +77,7 @@ def check_subjects(
 
 def check_subject(spec: str, given: Overrides, options: SubjectOptions, *, cache: bool = True) -> CheckResult:
     """Check what a locator names. Raises TogiError when it names nothing, or for settings that cannot be used."""
-    check_spec(spec)
-    parsed = parse(spec)
+    parsed = check_locator(spec)
     kinds: Sequence[Kind] = ("module", "trace") if parsed.form == "file" else ("module",)
     return check_reference(SubjectRef.here("locator", spec), spec, kinds, given, options, source=parsed, cache=cache)
 

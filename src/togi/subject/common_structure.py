@@ -27,19 +27,16 @@ _LEFT_OUT = Structure(kind="constant", value="a number")
 def in_common(values: Sequence[Any]) -> Structure | None:
     """The structure of values that differ in their tensors alone, and in counts of these; None where they differ in
     more."""
-    found = _in_common([Structure.of(value) for value in values], [_shapes(value) for value in values], 0)
-    return None if found is None else found[0]
-
-
-def _shapes(value: Any) -> Shapes:
-    return [tensor.shape for tensor in tensors_in(value)]
+    shapes = [[tensor.shape for tensor in tensors_in(value)] for value in values]
+    common = _in_common([Structure.of(value) for value in values], shapes, 0)
+    return None if common is None else common[0]
 
 
 def _in_common(structures: Sequence[Structure], shapes: Sequence[Shapes], first: int) -> tuple[Structure, int] | None:
     """``first``: number of the first tensor; with the structure comes that of the first behind it."""
     one = structures[0]
     if all(other == one for other in structures):
-        return one, first + sum(leaf.kind == "tensor" for leaf in one.leaves())
+        return one, first + one.tensor_count
     if one.is_leaf or not _alike(structures):
         return None
     children: list[Structure] = []

@@ -86,7 +86,7 @@ def is_undecided(subject: Subject) -> bool:
     return subject.mode is None and _is_training(_unwrapped(subject.module, []))
 
 
-def as_given(subject: Subject, prepared: nn.Module) -> nn.Module:
+def in_given_modes(subject: Subject, prepared: nn.Module) -> nn.Module:
     """A copy of ``prepared`` that shares its parameters, in the mode that the subject was handed over in. Raises
     whatever copying raises."""
     copied = sharing_parameters(prepared)
@@ -129,14 +129,14 @@ def _unwrapped(module: nn.Module, notes: list[str]) -> nn.Module:
         module = inner
 
 
-def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers by name, each once."""
     yield from module.named_parameters()
     yield from module.named_buffers()
 
 
 def _check_values(module: nn.Module) -> None:
-    for name, tensor in tensors_of(module):
+    for name, tensor in named_tensors(module):
         if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise SubjectError(
                 f"'{name}' is a lazy parameter that has no size yet: call the module once in the factory, before it is "
@@ -216,7 +216,7 @@ def _switches_modes(module: nn.Module) -> bool:
 
 
 def _note_devices(module: nn.Module, device: str, notes: list[str]) -> None:
-    devices = {str(tensor.device) for _, tensor in tensors_of(module)}
+    devices = {str(tensor.device) for _, tensor in named_tensors(module)}
     elsewhere = sorted(name for name in devices if torch.device(name).type != torch.device(device).type)
     if elsewhere:
         notes.append(f"It was on {', '.join(elsewhere)} and was moved to {device}.")

@@ -125,18 +125,8 @@ class Structure(Record):
         if self.is_leaf:
             yield path, self, value
             return
-        items = _items(value)
-        if (
-            items is None
-            or (items.kind, items.keys, items.context, len(items.children))
-            != (
-                self.kind,
-                self.keys,
-                self.value,
-                len(self.children),
-            )
-            or not self._is_class_of(value)
-        ):
+        items = self._taken_apart(value)
+        if items is None:
             raise ValueError(f"{path or 'the value'} is {_describe(value)}, expected {self.describe()}")
         for count, counted, dim, more in self._counts:
             number, tensor = items.children[count], items.children[counted]
@@ -209,31 +199,28 @@ class Structure(Record):
 
     def _opener(self) -> Callable[[Any], Collection[Any] | None]:
         """The children of a value, or None where it is not such a container."""
-        kind, keys, count, context = self.kind, self.keys, len(self.children), self.value
         known: set[type] = set()  # classes of which nothing but the parts has to be looked at
-        same_class, quickly = self._is_class_of, _quick_opener(kind, keys, count)
+        quickly = _quick_opener(self.kind, self.keys, len(self.children))
 
         def opened(value: Any) -> Collection[Any] | None:
             if type(value) in known:
                 return quickly(value)
-            items = _items(value)
-            if (
-                items is None
-                or (items.kind, items.keys, items.context, len(items.children))
-                != (
-                    kind,
-                    keys,
-                    context,
-                    count,
-                )
-                or not same_class(value)
-            ):
+            items = self._taken_apart(value)
+            if items is None:
                 return None
-            if kind != "pytree":
+            if self.kind != "pytree":
                 known.add(type(value))
             return items.children
 
         return opened
+
+    def _taken_apart(self, value: Any) -> _Items | None:
+        """The parts of a value, or None where it is not a container of this kind, class and keys."""
+        items = _items(value)
+        own = (self.kind, self.keys, self.value, len(self.children))
+        if items is None or (items.kind, items.keys, items.context, len(items.children)) != own:
+            return None
+        return items if self._is_class_of(value) else None
 
     def _is_class_of(self, value: Any) -> bool:
         """Whether a value is of the very class: one derived from it may behave otherwise. A class that togi imported
@@ -296,7 +283,11 @@ class Structure(Record):
                 return self.value
 
     def leaves(self) -> Iterator[Structure]:
-        return (leaf for _, leaf in self.named_leaves())
+        return (part for part in self.parts() if part.is_leaf)
+
+    @functools.cached_property
+    def tensor_count(self) -> int:
+        return sum(leaf.kind == "tensor" for leaf in self.leaves())
 
     def resolve(self) -> None:
         """That values can be built again here. Raises ArtifactError where a class is missing or not of such values."""
@@ -511,8 +502,7 @@ def _made_by_its_class(cls: Any, named: dict[str, Any]) -> Any:
 def _opened(value: Any) -> _Items | None:
     """The parts of a container that can be put together again from others."""
     items = _items(value)
-    whole = items is not None and (items.kind not in _WHOLE or Structure.of(value).kind != "opaque")
-    return items if whole else None
+    return items if items is not None and (items.kind not in _WHOLE or _collect(value, [], ())) else None
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.locator import Spec
 from togi.subject.made_inputs import DYNAMIC_SIZE, made_tensor
 from togi.subject.signature import Signature
-from togi.subject.spec import Spec
 from togi.torch_internals.archive import ArchiveReader, ArchiveWriter
 from togi.torch_internals.tensors import tree_unflatten
 
@@ -23,32 +23,32 @@ _ZIP_VERSION = 6
 """As torch.export writes it (torch/export/pt2_archive/_package.py)."""
 
 
-def from_exported(spec: Spec, seed: int) -> Subject:
+def from_exported(locator: Spec, seed: int) -> Subject:
     """The program's module, one sample, and its dynamic dimensions as they were exported.
 
     Raises SubjectError when the file is not an exported program or cannot be loaded by this torch.
     """
-    _check_kind(spec)
+    _check_kind(locator)
     try:
-        program = _load(spec.path)
+        program = _load(locator.path)
         module = program.module()
     except Exception as error:  # foreign code: versions of torch reject each other's files in many ways
         raise SubjectError(
-            f"{spec.text} cannot be loaded by torch {torch.__version__} without unpickling: {error} "
+            f"{locator.text} cannot be loaded by torch {torch.__version__} without unpickling: {error} "
             "If you trust the file, write a factory: return torch.export.load(FILE).module(), sample"
         ) from error
     sample, varying = _sample(program, torch.Generator().manual_seed(seed))
     return Subject(module, sample, dynamic=_dynamic(module, sample, varying))
 
 
-def _check_kind(spec: Spec) -> None:
-    if not zipfile.is_zipfile(spec.path):
-        raise SubjectError(f"{spec.text} is no .pt2 file (those are zip archives, written by torch.export.save).")
-    with zipfile.ZipFile(spec.path) as archive:
+def _check_kind(locator: Spec) -> None:
+    if not zipfile.is_zipfile(locator.path):
+        raise SubjectError(f"{locator.text} is no .pt2 file (those are zip archives, written by torch.export.save).")
+    with zipfile.ZipFile(locator.path) as archive:
         names = archive.namelist()
     if any("/data/aotinductor/" in name for name in names):
         raise SubjectError(
-            f"{spec.text} is an AOTInductor package: machine code, in which there is nothing left to optimize. "
+            f"{locator.text} is an AOTInductor package: machine code, in which there is nothing left to optimize. "
             "Give the module, or the program it was compiled from."
         )
 
