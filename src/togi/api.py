@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from togi.artifact.load import OptimizedModule
     from togi.artifact.program import Installed
     from togi.artifact.signing import Trusted
-    from togi.footprint.account.make import Watched
     from togi.footprint.account.record import Account
+    from togi.footprint.account.watched import Watched
     from togi.footprint.fit.result import FitResult
     from togi.footprint.prediction.record import Prediction
     from togi.footprint.snapshot.record import SnapshotAccount
@@ -457,7 +457,7 @@ def memory(
     """
     if subject is None:
         need_torch("memory")
-        from togi.footprint.account.make import Watched
+        from togi.footprint.account.watched import Watched
 
         return Watched(module, device=parse_device(device))
     if isinstance(subject, str | Path) and _is_snapshot(subject):
@@ -538,7 +538,7 @@ def fit(
         batch=batch,
         dtype=dtype,
         device=device,
-        memory_bytes=parse_size(memory, "memory"),
+        budget_bytes=parse_size(memory, "memory"),
         allow_approximate=allow_approximate,
         time_limit_s=parse_duration(time_limit_s, "time_limit_s"),
         seed=seed,

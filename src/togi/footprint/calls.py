@@ -57,7 +57,7 @@ class PredictRequest(StepRequest):
 
 
 class FitRequest(StepRequest):
-    memory_bytes: int
+    budget_bytes: int
     """The whole peak of the step."""
     allow_approximate: bool = False
     time_limit_s: float

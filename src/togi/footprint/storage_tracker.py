@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from togi.torch_internals.layouts import NoStorage, storages_of
 from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.modules import FORWARD, Where
 from togi.torch_internals.tensors import operands, storage_key
+
+if TYPE_CHECKING:
+    from togi.footprint.step import Step
 
 _NOWHERE = Where()
 _DEVICE_OF_FAKE = torch.ops.prim.device.default
@@ -64,6 +68,13 @@ def category_of(lifetime: StorageLifetime, backward_at: int | None, kept: Contai
     return Category(lifetime.category) if lifetime.category else Category.TEMPORARY
 
 
+_UNMARKED = nullcontext()
+
+
+def _unmarked(_number: int) -> AbstractContextManager[Any]:
+    return _UNMARKED
+
+
 @cache
 def _name(operator: Any) -> str:
     return str(operator)
@@ -77,6 +88,8 @@ class StorageTracker(DispatchObserver):
 
     where: Callable[[], Where] = Where
     """Asked before every operation."""
+    mark: Callable[[int], AbstractContextManager[Any]] = _unmarked
+    """Entered round every operation, by its number."""
     lifetimes: list[StorageLifetime] = field(default_factory=list)
     current_bytes: int = 0
     peak_bytes: int = 0
@@ -101,6 +114,16 @@ class StorageTracker(DispatchObserver):
         for tensor in tensors:
             self._track(tensor, category=category, where=Where(module))
 
+    def add_step(self, step: Step) -> None:
+        """Track what is there when a step begins."""
+        for category, tensors in step.existing():
+            self.add_existing(tensors, category)
+
+    def categorise(self, tensors: Iterable[Tensor], category: str) -> None:
+        """Say what storages are for that have no category yet."""
+        for lifetime in (lifetime for tensor in tensors for lifetime in self.lifetimes_behind(tensor)):
+            lifetime.category = lifetime.category or category
+
     def lifetime_of(self, tensor: Tensor) -> StorageLifetime | None:
         """Of the living storage that holds the tensor (of the first, where it has several); None where none is
         tracked."""
@@ -118,7 +141,8 @@ class StorageTracker(DispatchObserver):
         self._now = self.where()
         for tensor in operands((*args, *kwargs.values()) if kwargs else args):
             self._read(tensor)
-        results = operator(*args, **kwargs)
+        with self.mark(self.operations):
+            results = operator(*args, **kwargs)
         for tensor in (results,) if isinstance(results, Tensor) else operands((results,)):
             self._track(tensor, _name(operator), self._now)
         return results

@@ -76,6 +76,17 @@ def find_batch(inputs: Sequence[TensorFacts], calls: Sequence[Sequence[Shape]], 
     return Batch(dims=tuple(dims))
 
 
+def shared_rows(sample: Inputs) -> int | None:
+    """The size of dimension 0, where all tensors that have one share it; else None."""
+    sizes = {tensor.shape[0] for tensor in sample.tensors() if tensor.dim()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def sliced_rows(sample: Inputs, rows: slice) -> Inputs:
+    """These rows of every tensor that has dimensions: views."""
+    return sample.map(lambda tensor: tensor[rows] if tensor.dim() else tensor)
+
+
 def rows(tensor: Tensor, count: int, dim: int = 0) -> Tensor:
     """So many along a dimension: those that are there in turn, or the first of them."""
     import torch

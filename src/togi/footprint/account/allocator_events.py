@@ -9,7 +9,7 @@ Source: torch/csrc/profiler/collection.h (ExtraFields<EventType::Allocation>), t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -17,7 +17,6 @@ from typing import Any, final
 
 from torch.profiler import profile
 
-from togi.footprint.storage_tracker import StorageTracker
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.torch_internals.profiler import EventType, FastMark, memory_profile
 
@@ -78,12 +77,9 @@ class Allocations:
         return (b for b in self.blocks if b.order <= order and (b.freed is None or b.freed > order))
 
 
-class MarkingTracker(StorageTracker):
-    """A storage tracker that also marks every operation in the profile, which tells its allocations from others."""
-
-    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        with FastMark(f"{MARK}{self.operations + 1}"):
-            return super().operation(operator, args, kwargs)
+def operation_mark(number: int) -> FastMark:
+    """A range in the profile round the operation of this number, which tells its allocations from others."""
+    return FastMark(f"{MARK}{number}")
 
 
 def read_allocations(profiler: profile, device: str) -> Allocations | None:
@@ -128,7 +124,6 @@ def rise_bytes(run: Callable[[], object], device: str = "cpu") -> int | None:
 
 
 def _allocations(roots: list[Any]) -> Iterator[Any]:
-
     queue = list(roots)
     while queue:
         event = queue.pop()

@@ -26,8 +26,9 @@ from typing_extensions import Self
 from togi.core.errors import TogiError
 from togi.core.proven import Proven
 from togi.core.user_code import place_in, user_frames
-from togi.footprint.account.allocator_events import Allocations, MarkingTracker, read_allocations
+from togi.footprint.account.allocator_events import Allocations, operation_mark, read_allocations
 from togi.footprint.account.record import Category
+from togi.footprint.prediction.caching_allocator import rounded
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import SavedValueHooks, current_node
 from togi.torch_internals.modules import BACKWARD, ModuleTracker
@@ -38,8 +39,6 @@ PROVEN = Proven(part="togi memory: the account of a run", cpu="2026-11-21", cuda
 
 
 _RAW = "_raw_saved_"
-_ROUNDED_BYTES = 512
-"""Torch's allocator on a GPU gives away multiples of it."""
 _SMALLEST_BYTES = 64 * 1024
 """Names that hold less are not looked at."""
 
@@ -107,7 +106,7 @@ class Watch:
         """Called once all that is there before the run is added. On a GPU the difference are workspaces of libraries:
         cuBLAS keeps one from a thread's first product on, and no event of the run tells of it."""
         if self.device == "cuda":
-            known = sum(-(-found.bytes // _ROUNDED_BYTES) * _ROUNDED_BYTES for found in self.existing)
+            known = sum(rounded(lifetime.bytes) for lifetime in self.existing)
             torch.cuda.synchronize()
             self.unowned_bytes = max(0, torch.cuda.memory_allocated() - known)
 
@@ -156,25 +155,21 @@ class Watch:
 
     def _accumulated(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
-            self._categorise([parameter.grad], Category.GRADIENT)
+            self.tracker.categorise([parameter.grad], Category.GRADIENT)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._categorise(tensors_of(list(optimizer.state.values())), Category.OPTIMIZER)
+        self.tracker.categorise(tensors_of(list(optimizer.state.values())), Category.OPTIMIZER)
 
     def _output(self, output: Any) -> None:
-        self._categorise(tensors_of(output), Category.OUTPUT)
-
-    def _categorise(self, tensors: Iterable[Tensor], category: Category) -> None:
-        for lifetime in (found for tensor in tensors for found in self.tracker.lifetimes_behind(tensor)):
-            lifetime.category = lifetime.category or category
+        self.tracker.categorise(tensors_of(output), Category.OUTPUT)
 
 
 @final
-class _WatchingTracker(MarkingTracker):
+class _WatchingTracker(StorageTracker):
     """Also tells the watch when backward begins, keeps addresses, and looks at names at every new peak."""
 
     def __init__(self, watch: Watch) -> None:
-        super().__init__(where=watch.modules.now)
+        super().__init__(where=watch.modules.now, mark=operation_mark)
         self.addresses: dict[int, list[StorageLifetime]] = {}
         self._watch = watch
         self._in_backward = False

@@ -16,7 +16,7 @@ from togi.footprint.account.allocator_events import rise_bytes
 from togi.footprint.step import Step
 from togi.subject.behaviour import SavedBuffers
 from togi.torch_internals.layouts import NoStorage, storages_of
-from togi.torch_internals.tensors import storage_key, tensors_of
+from togi.torch_internals.tensors import storage_key
 
 
 @contextmanager
@@ -127,13 +127,9 @@ def static_bytes(step: Step) -> int:
     return bytes_of(tensors_before(step)) + gradients
 
 
-def tensors_before(step: Step) -> Iterable[Tensor]:
+def tensors_before(step: Step) -> Iterator[Tensor]:
     """Parameters, buffers, inputs, optimizer state."""
-    state = list(step.optimizer.state.values()) if step.optimizer is not None else []
-    yield from step.module.parameters()
-    yield from step.module.buffers()
-    yield from step.sample.tensors()
-    yield from tensors_of(state)
+    return (tensor for _, tensors in step.existing() for tensor in tensors)
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

@@ -23,6 +23,7 @@ from togi.decide.faithful import within
 from togi.footprint.fit.measure import random_state
 from togi.footprint.fit.result import Proof
 from togi.footprint.step import Step
+from togi.subject.behaviour import same
 from togi.torch_internals.modes import without_modes
 from togi.verify.compare import identical
 from togi.verify.reference import apart, noise_limit
@@ -146,14 +147,11 @@ def noise_between(runs: Sequence[Outcome]) -> Noise | None:
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     """NaN equals the same NaN, and 0.0 does not equal -0.0."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(_bits(one), _bits(other))
+    return same([_dense(one)], [_dense(other)])
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
-    return dense.contiguous().reshape(-1).view(torch.uint8)
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor if tensor.layout == torch.strided else tensor.detach().to_dense()
 
 
 def _relative(before: Tensor, after: Tensor) -> float:

@@ -17,18 +17,8 @@ import torch
 from torch import Tensor
 
 from togi.core.proven import Proven
-from togi.footprint.prediction.fake_run import (
-    OperationCall,
-    OtherSpec,
-    RunRecorder,
-    TensorSpec,
-    baseline_bytes,
-    by_category,
-    is_spec,
-    moment_of,
-    record,
-    specs_of,
-)
+from togi.footprint.prediction.fake_run import RunRecorder, baseline_bytes, by_category, moment_of, record
+from togi.footprint.prediction.operation_call import OperationCall, OtherSpec, TensorSpec, is_spec, specs_of
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes

@@ -17,14 +17,8 @@ import torch
 from togi.core.proven import Proven, day
 from togi.footprint.prediction.caching_allocator import CachingAllocator
 from togi.footprint.prediction.cuda_kernels import CudaKernels
-from togi.footprint.prediction.fake_run import (
-    OperationCall,
-    RunRecorder,
-    baseline_bytes,
-    by_category,
-    moment_of,
-    record,
-)
+from togi.footprint.prediction.fake_run import RunRecorder, baseline_bytes, by_category, moment_of, record
+from togi.footprint.prediction.operation_call import OperationCall
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime

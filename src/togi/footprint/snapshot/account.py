@@ -13,19 +13,18 @@ from togi.footprint.snapshot.allocator import (
     PRIVATE,
     Alive,
     DeviceSegments,
-    EventTrace,
-    FailedAllocation,
     Frame,
     Owner,
-    State,
     Sum,
     block_of,
     frame_of,
     held,
     users_line,
 )
+from togi.footprint.snapshot.events import EventTrace, FailedAllocation, State
 from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
-from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler, SnapshotError, Window
+from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler
+from togi.footprint.snapshot.window import SnapshotError, Window
 
 PROVEN = Proven(part="togi memory on a CUDA snapshot (snapshots made up by the tests)", cuda=None)
 
@@ -118,13 +117,13 @@ def _account(file: Path, total_bytes: int, value: Any, consumer: SnapshotConsume
     segments = consumer.segments.get(id(snapshot["segments"]), {})
     if snapshot["segments"]:
         raise SnapshotError(f"{file}: an item of 'segments' is not a segment (it has no 'blocks' and 'total_size')")
-    traces = _traces(file, snapshot, consumer)
+    traces, settings = _traces(file, snapshot, consumer), snapshot.get("allocator_settings")
     devices = sorted(segments.keys() | traces.keys())
     return SnapshotAccount(
         path=str(file),
         file_bytes=total_bytes,
         devices=tuple(_device_account(one, segments.get(one, DeviceSegments()), traces.get(one)) for one in devices),
-        allocator_settings=_settings(snapshot.get("allocator_settings")),
+        allocator_settings=json.loads(json.dumps(settings, default=str)) if isinstance(settings, dict) else {},
         notes=tuple(_notes(traces, consumer)),
     )
 
@@ -136,12 +135,6 @@ def _traces(file: Path, snapshot: dict[str, Any], consumer: SnapshotConsumer) ->
         raise SnapshotError(f"{file}: 'device_traces' is not a list of events for each device: is the file whole?")
     found = ((device, consumer.traces.get(id(one))) for device, one in enumerate(lists))
     return {device: trace for device, trace in found if trace is not None}
-
-
-def _settings(settings: Any) -> dict[str, Any]:
-    """As JSON has them."""
-    plain: dict[str, Any] = json.loads(json.dumps(settings, default=str)) if isinstance(settings, dict) else {}
-    return plain
 
 
 def _notes(traces: dict[int, EventTrace], consumer: SnapshotConsumer) -> list[str]:
@@ -186,7 +179,8 @@ def _private_pools(pools: tuple[Pool, ...], alive: tuple[Held, ...]) -> Iterator
 
 
 def _history(segments: DeviceSegments, trace: EventTrace) -> History:
-    lasting = _lasting(segments, trace)
+    # blocks from before the first event that are still alive: alive at the peak too, whenever that was
+    lasting = [block for address, block in segments.alive.items() if address not in trace.live]
     earlier = sum(one.size for one in lasting) + trace.freed_unseen_bytes
     reserved = segments.reserved_bytes - trace.reserved
     return History(
@@ -204,13 +198,8 @@ def _history(segments: DeviceSegments, trace: EventTrace) -> History:
     )
 
 
-def _lasting(segments: DeviceSegments, trace: EventTrace) -> list[Alive]:
-    """Blocks from before the first event that are still alive: alive at the peak too, whenever that was."""
-    return [one for address, one in segments.alive.items() if address not in trace.live]
-
-
 def _holdings(lasting: list[Alive], trace: EventTrace) -> list[Held]:
-    sums = {owner: _copy(one) for owner, one in trace.at_peak.items()}
+    sums = {owner: one.copy() for owner, one in trace.at_peak.items()}
     for owner, one in _sums(lasting).items():
         sums.setdefault(owner, Sum()).add(one.bytes, one.blocks)
     found = held(sums)
@@ -231,12 +220,6 @@ def _sums(alive: list[Alive]) -> dict[Owner, Sum]:
     for one in alive:
         sums.setdefault(one.owner, Sum()).add(one.size, 1)
     return sums
-
-
-def _copy(one: Sum) -> Sum:
-    copied = Sum()
-    copied.add(one.bytes, one.blocks)
-    return copied
 
 
 def _moment(point: State) -> TraceEvent:

@@ -145,11 +145,8 @@ def _other_shapes(entry: Chunk, tensors: Mapping[str, Tensor]) -> str:
 def _room(like: Tensor, dimension: int, length: int) -> Tensor:
     """Uninitialised, of the whole size, its dimensions in memory in the order of the slice's (channels_last, ...)."""
     shape = [length if d == dimension else size for d, size in enumerate(like.shape)]
-    strides, step = [0] * len(shape), 1
-    for d in sorted(range(len(shape)), key=lambda d: (like.stride(d), -d)):
-        strides[d] = step
-        step *= max(shape[d], 1)
-    return like.new_empty_strided(shape, strides)
+    outermost_first = sorted(range(like.dim()), key=like.stride().__getitem__, reverse=True)
+    return torch.empty_permuted(shape, outermost_first, dtype=like.dtype, device=like.device)
 
 
 def _part(module: nn.Module, one: Chunk) -> nn.Module:

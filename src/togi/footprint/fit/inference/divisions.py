@@ -258,7 +258,7 @@ class _AskingInFull:
 
 
 def _why_dependent(part: nn.Module, entry: Chunk, sample: Inputs) -> str:
-    leaves = named_leaves(type(part).forward, sample.args, sample.kwargs)
+    leaves = _leaves(part, sample)
     shapes = [entry.inputs[name] for name, leaf in leaves.items() if isinstance(leaf, Tensor)]
     cut = tuple(shape.index(CUT) if CUT in shape else None for shape in shapes)
     tensors = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]

@@ -59,8 +59,7 @@ class Simulation:
         tracker = ModuleTracker(module)
         stacks = _Stacks(tracker)
         recording = RunRecorder(where=stacks.now)
-        recording.add_existing([*module.parameters(), *module.buffers()], "parameter")
-        recording.add_existing(self.step.sample.tensors(), "input")
+        recording.add_step(self.step)
         try:
             with torch.random.fork_rng(), tracker.following(), recording, self.mode or nullcontext():
                 self.step.run()

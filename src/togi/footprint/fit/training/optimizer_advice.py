@@ -11,8 +11,9 @@ Sources: PyTorch documentation, torch.optim (foreach, fused); torch.optim.Adafac
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,19 +65,13 @@ def advise(step: Step) -> tuple[str, ...]:
 
 def _leaner_way(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterator[str]:
     name = type(optimizer).__name__
-    found = [
-        (measured.peak, way)
-        for way in _WAYS
-        if way.keys() <= optimizer.defaults.keys()
-        and (measured := _measured(lambda groups, way=way: _again(optimizer, groups, way), optimizer)) is not None  # type: ignore[misc]
-    ]
-    if not found:
-        return
-    peak, way = min(found, key=lambda one: one[0])
-    if now.peak - peak >= _WORTH_BYTES:
+    ways = [way for way in _WAYS if way.keys() <= optimizer.defaults.keys()]
+    leanest = _leanest(ways, lambda groups, way: _again(optimizer, groups, way), optimizer)
+    if leanest is not None and now.peak - leanest[0].peak >= _WORTH_BYTES:
+        measured, way = leanest
         yield (
             f"{name}({_told(way)}) instead of {name}({_told(_given_way(optimizer))}) lowers the peak of the "
-            f"optimizer's step by {size(now.peak - peak)} (measured: {size(now.state)} of state and "
+            f"optimizer's step by {size(now.peak - measured.peak)} (measured: {size(now.state)} of state and "
             f"{size(now.temporary)} of temporaries now). The same algorithm."
         )
 
@@ -85,15 +80,9 @@ def _adafactor(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterato
     if type(optimizer) not in _ADAMS:
         return
     ways = ({"foreach": False}, {"foreach": True})
-    found = [
-        (measured.peak, measured, way)
-        for way in ways
-        if (measured := _measured(lambda groups, way=way: _adafactor_of(groups, way), optimizer)) is not None  # type: ignore[misc]
-    ]
-    if not found:
-        return
-    peak, measured, way = min(found, key=lambda one: one[0])
-    if now.peak - peak >= _WORTH_BYTES:
+    leanest = _leanest(ways, _adafactor_of, optimizer)
+    if leanest is not None and now.peak - leanest[0].peak >= _WORTH_BYTES:
+        measured, way = leanest
         yield (
             f"Adafactor({_told(way)}) in place of {type(optimizer).__name__} keeps {size(measured.state)} of state "
             f"instead of {size(now.state)} and takes {size(measured.temporary)} of temporaries instead of "
@@ -102,6 +91,15 @@ def _adafactor(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterato
 
 
 Groups = list[dict[str, Any]]
+Way = dict[str, bool]
+
+
+def _leanest(
+    ways: Iterable[Way], make: Callable[[Groups, Way], torch.optim.Optimizer], given: torch.optim.Optimizer
+) -> tuple[OptimizerBytes, Way] | None:
+    """The way with the lowest peak of those that run."""
+    measured = [(found, way) for way in ways if (found := _measured(partial(make, way=way), given)) is not None]
+    return min(measured, key=lambda entry: entry[0].peak, default=None)
 
 
 def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.optim.Optimizer) -> OptimizerBytes | None:
@@ -113,10 +111,10 @@ def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.opti
         temporary = torch_allocator_peak_bytes(optimizer.step, groups[0]["params"][0].device) or 0
     except (RuntimeError, ValueError, TypeError):  # TypeError: a step that needs a closure (LBFGS)
         return None
-    return OptimizerBytes(state=bytes_of(_state(optimizer)), temporary=temporary)
+    return OptimizerBytes(state=bytes_of(tensors_of(list(optimizer.state.values()))), temporary=temporary)
 
 
-def _again(optimizer: torch.optim.Optimizer, groups: Groups, way: dict[str, bool]) -> torch.optim.Optimizer:
+def _again(optimizer: torch.optim.Optimizer, groups: Groups, way: Way) -> torch.optim.Optimizer:
     """Of the same class, groups and settings, but run in another way."""
     changed = {**dict.fromkeys(_given_way(optimizer)), **way} if way else {}
     make: Callable[..., torch.optim.Optimizer] = type(optimizer)
@@ -125,7 +123,7 @@ def _again(optimizer: torch.optim.Optimizer, groups: Groups, way: dict[str, bool
     return make([{**group, **changed} for group in groups], **options)
 
 
-def _adafactor_of(groups: Groups, way: dict[str, bool]) -> torch.optim.Optimizer:
+def _adafactor_of(groups: Groups, way: Way) -> torch.optim.Optimizer:
     return torch.optim.Adafactor([p for group in groups for p in group["params"]], foreach=way["foreach"])
 
 
@@ -143,7 +141,3 @@ def _copy(parameter: Tensor) -> nn.Parameter:
     if parameter.requires_grad:
         copy.grad = torch.zeros_like(parameter)
     return copy
-
-
-def _state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return tensors_of(list(optimizer.state.values()))

@@ -1,4 +1,4 @@
-"""From a training step to a plan of what autograd saves; where nothing else fits, in micro-batches too."""
+"""From a training step to a plan of what autograd saves."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.proof import Noise, Outcome, TrainingRun, compare, noise_between, outcome_of
-from togi.footprint.fit.result import FitResult, Proof
-from togi.footprint.fit.training.micro_batches import MicroBatchProof, accumulated, judge, rows_of
-from togi.footprint.fit.training.observe import Costs, Observed, costs_of, made_by_operation, observe
+from togi.footprint.fit.training.costs import Costs, costs_of, made_by_operation
+from togi.footprint.fit.training.observe import Observed, observe
 from togi.footprint.fit.training.optimizer_advice import advise
 from togi.footprint.fit.training.saved_tensors import ms_per_byte
 from togi.footprint.fit.training.search import RecomputeSearch
@@ -36,42 +35,6 @@ from togi.subject.behaviour import same
 
 _FRONT = 12
 _FORMS = {torch.bool: Action.BITS, torch.float32: Action.NARROW}
-
-
-def fit_training(
-    step: Step,
-    budget_bytes: int,
-    *,
-    allow_approximate: bool = False,
-    device: str = "cpu",
-    seed: int = 0,
-    time_limit_s: float = 60.0,
-) -> FitResult:
-    """Plan ``step`` under ``budget_bytes``, which count all: parameters, gradients, optimizer state, activations.
-
-    Micro-batches come last, and only where approximations are allowed: sums in another order round otherwise.
-
-    Raises:
-        FitError: gradients differ between two equal runs, or a plan that should be exact is not.
-    """
-    began = time.monotonic()
-    planner = TrainingPlanner(step, allow_approximate=allow_approximate, device=device, seed=seed)
-    found = planner.plan(budget_bytes, time_limit_s=time_limit_s)
-    if found.fits or not allow_approximate:
-        return found
-    for parts in _parts(step):
-        proof = judge(step, parts)
-        if proof.reason:
-            return _with_note(found, f"Not in micro-batches: {proof.reason}.")
-        planner = TrainingPlanner(accumulated(step, parts), allow_approximate=True, device=device, seed=seed)
-        divided = planner.plan(budget_bytes, time_limit_s=time_limit_s)
-        if divided.fits:
-            return _in_parts(divided, found, proof, parts)
-        if time.monotonic() - began > time_limit_s:
-            return _with_note(
-                found, f"{parts} micro-batches do not fit either; more were not tried in {time_limit_s:g} s."
-            )
-    return found
 
 
 @final
@@ -314,41 +277,3 @@ def _stop_learning(step: Step) -> None:
     """Every run must begin with equal parameters, the optimizer's work included."""
     for group in step.optimizer.param_groups if step.optimizer is not None else ():
         group["lr"] = 0.0
-
-
-def _parts(step: Step) -> Iterator[int]:
-    """2, 4, 8, ... and at last a row each."""
-    try:
-        rows = rows_of(step.sample)
-    except FitError:
-        return
-    parts = 2
-    while parts < rows:
-        yield parts
-        parts *= 2
-    if rows > 1:
-        yield rows
-
-
-def _in_parts(divided: FitResult, whole: FitResult, proof: MicroBatchProof, parts: int) -> FitResult:
-    """The plan of a step in parts next to the unmodified step of the whole batch."""
-    draws = " (random draws are others in every part)" if proof.approximate else ""
-    said = f"{parts} micro-batches: the sums of their gradients round otherwise{draws}"
-    return divided.model_copy(
-        update={
-            "plan": divided.plan.model_copy(update={"micro_batches": parts, "exact": False}),
-            "plain": whole.plain,
-            "plans_tried": whole.plans_tried + divided.plans_tried,
-            "planning_s": whole.planning_s + divided.planning_s,
-            "proof": Proof(
-                exact=False,
-                gradients=divided.proof.gradients,
-                differences=(said, *divided.proof.differences),
-                worst_relative=max(proof.relative_difference or 0.0, divided.proof.worst_relative),
-            ),
-        }
-    )
-
-
-def _with_note(found: FitResult, note: str) -> FitResult:
-    return found.model_copy(update={"notes": (*found.notes, note)})

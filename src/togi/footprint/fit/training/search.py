@@ -39,10 +39,10 @@ class RecomputeSearch:
     seen: dict[Choice, tuple[int, float]] = field(default_factory=dict)
     """(peak in bytes, milliseconds) of every choice that was forecast."""
 
-    def cheapest(self, budget_bytes: int) -> Choice | None:
+    def cheapest(self, aim_bytes: int) -> Choice | None:
         """The choice with the least repeated work whose forecast peak is within the budget; None where none is."""
         best: Choice | None = None
-        for descent in self._descents(budget_bytes):
+        for descent in self._descents(aim_bytes):
             found = descent.down()
             if found is not None and (best is None or self.seen[found][1] < self.seen[best][1]):
                 best = found
@@ -50,11 +50,11 @@ class RecomputeSearch:
                 break
         return best
 
-    def _descents(self, budget_bytes: int) -> Iterator[_Descent]:
+    def _descents(self, aim_bytes: int) -> Iterator[_Descent]:
         for exponent in _EXPONENTS:
-            yield _Descent(self, budget_bytes, exponent, Choice())
+            yield _Descent(self, aim_bytes, exponent, Choice())
         for count in _SEGMENTS:
-            yield _Descent(self, budget_bytes, 1.0, segments(self.timeline.observed.calls, count))
+            yield _Descent(self, aim_bytes, 1.0, segments(self.timeline.observed.calls, count))
 
     def forecast(self, choice: Choice) -> Forecast:
         found = self.timeline.forecast(choice)
@@ -79,14 +79,14 @@ class RecomputeSearch:
 class _Descent:
     """One way from nothing dropped to the budget, and back as far as it allows."""
 
-    def __init__(self, search: RecomputeSearch, budget_bytes: int, exponent: float, start: Choice) -> None:
-        self._search, self._budget_bytes, self._exponent = search, budget_bytes, exponent
-        self._groups = _by_key(search.timeline.results, budget_bytes * _SMALLEST_SHARE)
+    def __init__(self, search: RecomputeSearch, aim_bytes: int, exponent: float, start: Choice) -> None:
+        self._search, self._aim_bytes, self._exponent = search, aim_bytes, exponent
+        self._groups = _by_key(search.timeline.results, aim_bytes * _SMALLEST_SHARE)
         self._choice = start
         self._forecast = search.forecast(self._choice)
 
     def down(self) -> Choice | None:
-        while self._forecast.peak_bytes > self._budget_bytes:
+        while self._forecast.peak_bytes > self._aim_bytes:
             if time.monotonic() > self._search.deadline or not (self._drop_one() or self._take_one_up()):
                 return None
         self._back()
@@ -94,13 +94,13 @@ class _Descent:
 
     def _drop_one(self) -> bool:
         """The best of the next few by estimate; all are tried before it gives up."""
-        before = self._forecast.above(self._budget_bytes)
+        before = self._forecast.above(self._aim_bytes)
         ranked = self._ranked()
         for start in range(0, len(ranked), _TRIED_AT_ONCE):
             best: tuple[float, Choice, Forecast] | None = None
             for choice in ranked[start : start + _TRIED_AT_ONCE]:
                 found = self._search.forecast(choice)
-                gain = before - found.above(self._budget_bytes)
+                gain = before - found.above(self._aim_bytes)
                 rate = self._rate(gain, found.ms - self._forecast.ms)
                 if gain > 0 and (best is None or rate > best[0]):
                     best = rate, choice, found
@@ -115,7 +115,7 @@ class _Descent:
         """What is kept and lies under the area above the budget is dropped, or packed, one by one; first what takes
         most off it for each millisecond."""
         line = self._search.timeline
-        above = np.maximum(self._forecast.alive - self._budget_bytes, 0)
+        above = np.maximum(self._forecast.alive - self._aim_bytes, 0)
         found: list[tuple[float, Choice]] = []
         for key, group in self._groups.items():
             if key in self._choice.dropped:
@@ -138,11 +138,11 @@ class _Descent:
 
     def _take_one_up(self) -> bool:
         """Where nothing more can be dropped with gain: what is recomputed at once may be too much."""
-        before = self._forecast.above(self._budget_bytes)
+        before = self._forecast.above(self._aim_bytes)
         best: tuple[float, Choice, Forecast] | None = None
         for choice in self._with_one_more():
             found = self._search.forecast(choice)
-            above = found.above(self._budget_bytes)
+            above = found.above(self._aim_bytes)
             if above < before and (best is None or above < best[0]):
                 best = above, choice, found
             if time.monotonic() > self._search.deadline:
@@ -166,7 +166,7 @@ class _Descent:
                     return
                 choice = self._choice.with_kept(key)
                 found = self._search.forecast(choice)
-                if found.peak_bytes <= self._budget_bytes and found.ms <= self._forecast.ms:
+                if found.peak_bytes <= self._aim_bytes and found.ms <= self._forecast.ms:
                     self._choice, self._forecast, changed = choice, found, True
 
     def _cost(self, key: str) -> float:
