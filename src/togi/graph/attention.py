@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.fx import Node
 
 from togi.graph.composites import unwritten
@@ -174,14 +174,12 @@ def _mask_fits(graph: EditableGraph, scores: _Scores, softmax: Node) -> bool:
         return False
     if scores.added is not None:
         alike = form.dtype == softmax.meta["val"].dtype
-        return alike and not (_may_be_infinite(graph, scores.added) if constant is None else _hides_all(constant))
+        if constant is None:
+            return alike and not _may_be_infinite(graph, scores.added)
+        return alike and not bool((constant == -math.inf).all(-1).any())
     if constant is None or constant.dtype != torch.bool:
         return False
     return not bool((constant if scores.hidden is not None else ~constant).all(-1).any())
-
-
-def _hides_all(mask: Tensor) -> bool:
-    return bool((mask == -math.inf).all(-1).any())
 
 
 def _may_be_infinite(graph: EditableGraph, mask: Node) -> bool:

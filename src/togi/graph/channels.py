@@ -162,11 +162,8 @@ def _neighbours(graph: EditableGraph, group: Group, node: Node, dim: int) -> lis
 
 
 def _reads_once(user: Node, node: Node) -> bool:
-    return sum(source is node for source in _flat(user.args)) == 1
-
-
-def _flat(args: Any) -> list[Any]:
-    return [item for arg in args for item in (arg if isinstance(arg, list | tuple) else (arg,))]
+    items = (item for arg in user.args for item in (arg if isinstance(arg, list | tuple) else (arg,)))
+    return sum(item is node for item in items) == 1
 
 
 def _carried(graph: EditableGraph, user: Node, node: Node, dim: int) -> int | None:

@@ -100,7 +100,8 @@ def _fuse_layer_norm(graph: EditableGraph, root: Node) -> bool:
             sizes = [shape(source)[dim] for dim in dims]
             if not all(type(size) is int for size in sizes):
                 return False
-            root, weight, bias = _affine(graph, root, sizes)
+            root, weight = _constant_operand(graph, root, "mul.Tensor", sizes)
+            root, bias = _constant_operand(graph, root, "add.Tensor", sizes)
             if not all(unwritten(graph, node, root) for node in _steps(source, root)):
                 return False
             options = {"input": source, "normalized_shape": sizes, "weight": weight, "bias": bias, "eps": eps}
@@ -171,14 +172,8 @@ def _is_variance(node: Any, source: Node, centred: Node, dims: list[int]) -> boo
     return squared and arguments(square)["self"] is centred
 
 
-def _affine(graph: EditableGraph, root: Node, sizes: list[int]) -> tuple[Node, Any, Any]:
-    """The call that ends the norm, and the constant weight and bias that follow ``root``, or None."""
-    root, weight = _constant_operand(graph, root, "mul.Tensor", sizes)
-    root, bias = _constant_operand(graph, root, "add.Tensor", sizes)
-    return root, weight, bias
-
-
 def _constant_operand(graph: EditableGraph, root: Node, operation: str, sizes: list[int]) -> tuple[Node, Any]:
+    """The ``operation`` that follows ``root``, and its constant; ``root`` and None where that is something else."""
     users = list(root.users)
     if len(users) != 1 or not is_call(users[0], operation) or not same_form(root, users[0]):
         return root, None

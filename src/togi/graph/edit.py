@@ -6,7 +6,7 @@ Used by all rewrites. The meaning of calls as linear algebra is in ``linear``, m
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -259,14 +259,11 @@ class EditableGraph:
         self.graph.lint()
         self.module.recompile()
         self.module.delete_all_unused_submodules()
-        for name in self._unused_attributes():
-            delattr(self.module, name)
-        return candidate.with_(module=GraphModule(self.module, candidate.signature))
-
-    def _unused_attributes(self) -> Iterator[str]:
         used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
-        held = [*own_parameters(self.module), *own_buffers(self.module)]
-        return iter([name for name in held if name not in used])
+        for name in [*own_parameters(self.module), *own_buffers(self.module)]:
+            if name not in used:
+                delattr(self.module, name)
+        return candidate.with_(module=GraphModule(self.module, candidate.signature))
 
 
 _ARITHMETIC = frozenset(

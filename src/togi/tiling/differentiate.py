@@ -63,15 +63,12 @@ class Run:
     ) -> list[Tensor | None]:
         """The gradients of ``reads``, given those of the flat products and the combined results."""
         totals: list[Tensor | None] = [None] * len(reads)
-        results = self._results(combined)
+        flat = iter(combined)
+        results = [_packed(product, flat) if product.combined else None for product in self.loop.products]
         for offset in range(0, self.length, self.backward_tile):
             count = min(self.backward_tile, self.length - offset)
             self._add_tile(totals, reads, results, gradients, needs, offset, count)
         return [total.to(read.dtype) if total is not None else None for total, read in zip(totals, reads, strict=True)]
-
-    def _results(self, combined: Sequence[Tensor]) -> list[Any]:
-        flat = iter(combined)
-        return [_packed(product, flat) if product.combined else None for product in self.loop.products]
 
     def _add_tile(
         self,

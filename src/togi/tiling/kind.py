@@ -52,7 +52,8 @@ class Kind:
         try:
             way = _Way(plain, tensors, self._budget_bytes, self._compiling)
         except NotLean as refusal:
-            admits = refusal.admits or partial(_same_shapes, [tensor.shape for tensor in tensors])
+            shapes = [tensor.shape for tensor in tensors]
+            admits = refusal.admits or (lambda others: [tensor.shape for tensor in others] == shapes)
             refusal.remember = partial(self._refused.append, (admits, str(refusal)))
             raise
         self.ways.append(way)
@@ -103,7 +104,3 @@ def _captured(plain: Callable[..., Any], tensors: Sequence[Tensor], *, multi_pas
 
 def wants_gradient(planned: PlannedFunction, tensors: Sequence[Tensor]) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *planned.captured.constants))
-
-
-def _same_shapes(shapes: Sequence[torch.Size], tensors: Sequence[Tensor]) -> bool:
-    return [tensor.shape for tensor in tensors] == list(shapes)

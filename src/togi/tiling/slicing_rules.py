@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -72,30 +72,29 @@ def _item(node: fx.Node, dim: int) -> Call:
     return Call(operator.getitem, (Slice(node.args[0], dim), node.args[1]))  # type: ignore[arg-type]
 
 
-@rule(
+def _mixing(dims: Callable[[fx.Node], Sequence[int]], *targets: Any) -> None:
+    """Rules of operations that mix the positions of these dimensions of their first operand, and of no others."""
+    rule(*targets)(lambda node, dim: _other(node, dim, dims(node)))
+
+
+_mixing(
+    lambda node: [arguments(node)["dim"]],
     *(aten.glu.default, aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.cumprod.default),
     *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default, aten.sort.default, aten.sort.stable),
     *(aten.topk.default, aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default),
 )
-def _along_one(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [arguments(node)["dim"]])
-
-
-@rule(aten.flip.default)
-def _flip(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, arguments(node)["dims"])
-
-
-@rule(aten.roll.default)
-def _roll(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, arguments(node)["dims"] or range(rank(node)))
-
-
-@rule(aten.constant_pad_nd.default)
-def _pad(node: fx.Node, dim: int) -> Call:
-    pads = arguments(node)["pad"]
-    padded = [-1 - i // 2 for i, amount in enumerate(pads) if amount != 0]
-    return _other(node, dim, padded)
+_mixing(lambda node: arguments(node)["dims"], aten.flip.default)
+_mixing(lambda node: arguments(node)["dims"] or range(rank(node)), aten.roll.default)
+_mixing(
+    lambda node: [-1 - i // 2 for i, amount in enumerate(arguments(node)["pad"]) if amount != 0],
+    aten.constant_pad_nd.default,
+)
+_mixing(
+    lambda node: range(rank(node) - len(arguments(node)["normalized_shape"]), rank(node)),
+    aten.native_layer_norm.default,
+)
+_mixing(lambda _: [1], aten._native_batch_norm_legit_no_training.default)
+_mixing(lambda node: range(1, rank(node)), aten.convolution.default)
 
 
 @rule(
@@ -298,22 +297,6 @@ def _distances(node: fx.Node, dim: int) -> Call:
     else:
         pair = broadcast_slice(left, dim, out), broadcast_slice(right, dim, out)  # type: ignore[arg-type]
     return Call(node.target, (*pair, *node.args[2:]))
-
-
-@rule(aten.native_layer_norm.default)
-def _layer_norm(node: fx.Node, dim: int) -> Call:
-    count, normalized = rank(node), arguments(node)["normalized_shape"]
-    return _other(node, dim, range(count - len(normalized), count))
-
-
-@rule(aten._native_batch_norm_legit_no_training.default)
-def _batch_norm_evaluating(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [1])
-
-
-@rule(aten.convolution.default)
-def _convolution(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, range(1, rank(node)))
 
 
 @rule(aten._scaled_dot_product_flash_attention_for_cpu.default)

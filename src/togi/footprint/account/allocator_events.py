@@ -87,7 +87,8 @@ def read_allocations(profiler: profile, device: str) -> Allocations | None:
     results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
     if results is None or not hasattr(results, "experimental_event_tree"):
         return None
-    events = [event for event in _allocations(results.experimental_event_tree()) if _device(event) == device]
+    on_any = _allocations(results.experimental_event_tree())
+    events = [event for event in on_any if str(event.extra_fields.device).partition(":")[0] == device]
     if not events:
         return None
     events.sort(key=lambda event: event.start_time_ns)
@@ -130,10 +131,6 @@ def _allocations(roots: list[Any]) -> Iterator[Any]:
         queue.extend(event.children)
         if event.tag == EventType.Allocation:
             yield event
-
-
-def _device(event: Any) -> str:
-    return str(event.extra_fields.device).partition(":")[0]
 
 
 def _maker(event: Any) -> tuple[int | None, str]:

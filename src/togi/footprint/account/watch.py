@@ -62,7 +62,9 @@ class Watch:
     def __init__(self, module: nn.Module | None = None, *, device: str = "cpu") -> None:
         self.device = torch.device(device).type
         self.root = type(module).__name__ if module is not None else ""
-        self.modules = ModuleTracker(module, root=self.root, on_output=self._output)
+        self.modules = ModuleTracker(
+            module, root=self.root, on_output=lambda output: self._categorise(output, Category.OUTPUT)
+        )
         self.tracker = _WatchingTracker(self)
         self.kept: dict[StorageLifetime, list[str]] = {}
         """What autograd keeps, with each place that keeps it (``NodeName.attribute``)."""
@@ -111,9 +113,12 @@ class Watch:
             self.unowned_bytes = max(0, torch.cuda.memory_allocated() - known)
 
     def __enter__(self) -> Self:
+        def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            self._categorise(list(optimizer.state.values()), Category.OPTIMIZER)
+
         self._profiler = self._stack.enter_context(memory_profile(self.device))
         self._stack.enter_context(self.modules.following())
-        self._stack.callback(register_optimizer_step_post_hook(self._stepped).remove)
+        self._stack.callback(register_optimizer_step_post_hook(stepped).remove)
         self._hooks = SavedValueHooks()
         self._started = time.perf_counter()
         self._stack.enter_context(self.tracker)
@@ -142,26 +147,23 @@ class Watch:
 
     def backward_begins(self, node: Any) -> None:
         """Called at the first operation of a backward pass, with autograd's node."""
+
+        def accumulated(parameter: Tensor) -> None:
+            self._categorise(parameter.grad, Category.GRADIENT)
+
         self.backward_at = self.tracker.operations
         for below in _nodes_below(node):
             for name, tensor in _saved_by(below, self._hooks):
                 for lifetime in self.tracker.lifetimes_behind(tensor):
                     self.kept.setdefault(lifetime, []).append(f"{below.name()}.{name}")
             if (variable := getattr(below, "variable", None)) is not None:
-                self._stack.callback(variable.register_post_accumulate_grad_hook(self._accumulated).remove)
+                self._stack.callback(variable.register_post_accumulate_grad_hook(accumulated).remove)
+
+    def _categorise(self, holder: Any, category: Category) -> None:
+        self.tracker.categorise(tensors_of(holder), category)
 
     def _named_parts(self, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         return ((name or self.root, part) for name, part in module.named_modules())
-
-    def _accumulated(self, parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            self.tracker.categorise([parameter.grad], Category.GRADIENT)
-
-    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self.tracker.categorise(tensors_of(list(optimizer.state.values())), Category.OPTIMIZER)
-
-    def _output(self, output: Any) -> None:
-        self.tracker.categorise(tensors_of(output), Category.OUTPUT)
 
 
 @final

@@ -72,7 +72,8 @@ class CachingAllocator:
         block.in_use = False
         for neighbour in (block.previous, block.next):
             if neighbour is not None and not neighbour.in_use:
-                self._remove_free(neighbour)
+                free = self._free[neighbour.small]
+                del free[bisect_left(free, (neighbour.bytes, neighbour.address), key=lambda entry: entry[:2])]
                 block = _joined(block, neighbour)
         self._add_free(block)
 
@@ -114,10 +115,6 @@ class CachingAllocator:
 
     def _add_free(self, block: Block) -> None:
         insort(self._free[block.small], (block.bytes, block.address, block), key=lambda entry: entry[:2])
-
-    def _remove_free(self, block: Block) -> None:
-        free = self._free[block.small]
-        del free[bisect_left(free, (block.bytes, block.address), key=lambda entry: entry[:2])]
 
 
 def rounded(bytes: int) -> int:

@@ -149,7 +149,8 @@ class _Recurrent(torch.autograd.Function):
     def forward(
         ctx: Any, reserve: int, batch_first: bool, directions: int, given: Tensor, *rest: Tensor
     ) -> tuple[Tensor, ...]:
-        states, hidden_size = _leading_states(rest), rest[0].shape[-1]
+        states = [tensor for tensor in rest[:2] if tensor.dim() == 3]  # one or two: weights and biases have fewer
+        hidden_size = rest[0].shape[-1]
         kept = given.new_empty(reserve)
         if batch_first:
             given = given.transpose(0, 1)
@@ -165,11 +166,6 @@ class _Recurrent(torch.autograd.Function):
         found = torch.empty_like(given)
         others = [torch.empty_like(tensor) if tensor.requires_grad else None for tensor in rest]
         return (None, None, None, found.transpose(0, 1) if ctx.batch_first else found, *others)
-
-
-def _leading_states(rest: tuple[Tensor, ...]) -> list[Tensor]:
-    """One state or two: they have three dimensions, weights and biases two and one."""
-    return [tensor for tensor in rest[:2] if tensor.dim() == 3]
 
 
 def _reserve(given: Tensor, state: Tensor, layers: int, bidirectional: bool) -> int:

@@ -32,14 +32,10 @@ def from_timm(locator: Spec, seed: int) -> Subject:
 
 def _create(timm: Any, locator: Spec, size: int | None) -> Any:
     options: dict[str, Any] = {} if locator.integer("classes") is None else {"num_classes": locator.integer("classes")}
-    if size is not None and _fixed_size(timm, locator.target):
+    config = timm.get_pretrained_cfg(locator.target)
+    if size is not None and config is not None and config.fixed_input_size:
         options["img_size"] = size  # transformers with one position embedding per patch are built for one size
     try:
         return timm.create_model(locator.target, pretrained=False, **options)
     except Exception as error:  # foreign code: timm raises its own and its models' errors
         raise SubjectError(f"{locator.text}: timm cannot build it: {type(error).__name__}: {error}") from error
-
-
-def _fixed_size(timm: Any, name: str) -> bool:
-    config = timm.get_pretrained_cfg(name)
-    return bool(config is not None and config.fixed_input_size)

@@ -39,7 +39,8 @@ def from_torchscript(locator: Spec, seed: int) -> Subject:
         raise SubjectError(f"{locator.text} cannot be loaded: {type(error).__name__}: {error}") from error
     generator = torch.Generator().manual_seed(seed)
     if "inputs" in locator.options:
-        sample: Inputs | None = _asked(locator, generator)
+        asked = locator.options["inputs"].split(",")
+        sample: Inputs | None = Inputs(tuple(_asked_tensor(locator, text, generator) for text in asked))
     else:
         sample = _traced(locator, generator) or _from_graph(module, generator)
     if sample is None:
@@ -78,12 +79,8 @@ def _pickled(locator: Spec) -> str:
     )
 
 
-def _asked(locator: Spec, generator: torch.Generator) -> Inputs:
-    """``1x3x224x224,1x77:int64`` as positional tensors."""
-    return Inputs(tuple(_asked_tensor(locator, text, generator) for text in locator.options["inputs"].split(",")))
-
-
 def _asked_tensor(locator: Spec, text: str, generator: torch.Generator) -> torch.Tensor:
+    """Of ``1x77:int64``: sizes and dtype."""
     sizes, _, name = text.partition(":")
     dtype = getattr(torch, name or "float32", None)
     parts = sizes.split("x") if sizes else []

@@ -87,14 +87,9 @@ def _preset_size(name: str) -> int:
     """Side of the square picture that the published weights of this model were evaluated on."""
     import torchvision
 
-    arguments = _preset(torchvision, name)
+    arguments = getattr(torchvision.models.get_model_weights(name).DEFAULT.transforms, "keywords", {})
     size = arguments.get("crop_size", arguments.get("resize_size", 224))
     return int(size[0]) if isinstance(size, tuple | list) else int(size)
-
-
-def _preset(torchvision: Any, name: str) -> dict[str, Any]:
-    weights = torchvision.models.get_model_weights(name)
-    return dict(getattr(weights.DEFAULT.transforms, "keywords", {}))
 
 
 def _frames(name: str) -> int:

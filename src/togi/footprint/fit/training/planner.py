@@ -55,7 +55,8 @@ class TrainingPlanner(Planner[Choice]):
     def __init__(self, step: Step, *, allow_approximate: bool = False, device: str = "cpu", seed: int = 0) -> None:
         super().__init__(step, device, seed)
         began = time.monotonic()
-        _stop_learning(step)
+        for group in step.optimizer.param_groups if step.optimizer is not None else ():
+            group["lr"] = 0.0  # every run must begin with equal parameters, the optimizer's work included
         replaced = ReplacedTensors(step.module)
         self._moved = _first_run(step, seed)
         self._replaced = replaced.names
@@ -271,9 +272,3 @@ def _largest_at_the_floor(timeline: Timeline) -> str:
     alive = sorted((p for p in timeline.observed.lifetimes if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)
     largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
     return f"At that floor the largest tensors besides parameters and inputs are {largest}."
-
-
-def _stop_learning(step: Step) -> None:
-    """Every run must begin with equal parameters, the optimizer's work included."""
-    for group in step.optimizer.param_groups if step.optimizer is not None else ():
-        group["lr"] = 0.0

@@ -98,7 +98,8 @@ class ForwardRecording(DispatchObserver):
         kind = _kind(operator)
         given: list[Tensor] = []
         replaced((args, kwargs), Tensor, given.append)
-        if kind.opaque or kwargs.get("generator") is not None or not all(map(_is_known, given)):
+        known = all(is_plain(tensor) and not tensor.is_inference() for tensor in given)
+        if kind.opaque or kwargs.get("generator") is not None or not known:
             results = operator(*args, **kwargs)
             self._forget(results, given if kind.writes else ())
             return results
@@ -196,7 +197,3 @@ class ForwardRecording(DispatchObserver):
         unseen = [tensor for tensor in made if is_plain(tensor) and self.value_of(tensor) is None]
         for tensor in [*unseen, *filter(is_plain, written)]:
             self._enter(tensor, Value())
-
-
-def _is_known(tensor: Tensor) -> bool:
-    return is_plain(tensor) and not tensor.is_inference()

@@ -140,7 +140,8 @@ class _Descent:
         """Where nothing more can be dropped with gain: what is recomputed at once may be too much."""
         before = self._forecast.above(self._aim_bytes)
         best: tuple[float, Choice, Forecast] | None = None
-        for choice in self._with_one_more():
+        for key in sorted(self._choice.dropped | self._choice.packed):
+            choice = self._choice.with_kept(key)
             found = self._search.forecast(choice)
             above = found.above(self._aim_bytes)
             if above < before and (best is None or above < best[0]):
@@ -152,25 +153,22 @@ class _Descent:
         _, self._choice, self._forecast = best
         return True
 
-    def _with_one_more(self) -> Iterator[Choice]:
-        for key in sorted(self._choice.dropped | self._choice.packed):
-            yield self._choice.with_kept(key)
-
     def _back(self) -> None:
         """Takes up what the budget does not ask for, until nothing more can be."""
         changed = True
         while changed:
             changed = False
-            for key in sorted(self._choice.dropped | self._choice.packed, key=self._cost, reverse=True):
+            repeats = self._forecast.repeats
+            dearest_first = sorted(
+                self._choice.dropped | self._choice.packed, key=lambda key: repeats.get(call_of(key), 0.0), reverse=True
+            )
+            for key in dearest_first:
                 if time.monotonic() > self._search.deadline:
                     return
                 choice = self._choice.with_kept(key)
                 found = self._search.forecast(choice)
                 if found.peak_bytes <= self._aim_bytes and found.ms <= self._forecast.ms:
                     self._choice, self._forecast, changed = choice, found, True
-
-    def _cost(self, key: str) -> float:
-        return self._forecast.repeats.get(call_of(key), 0.0)
 
 
 def _off(above: np.ndarray, line: Timeline, result: Result, bytes: int) -> float:

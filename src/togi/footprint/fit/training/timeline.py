@@ -205,15 +205,12 @@ class _Sum:
                 elif (made is target or self._is_awaited(made, at)) and made not in self._again:
                     now -= sizes.pop(made, 0)
                     stays += made.bytes
-                    self._stay(made, at)
+                    self._again.add(made)
+                    self._alive[after(at) : after(self._line.last_done[made])] += made.bytes
         return max(0, most - stays)
 
     def _is_awaited(self, result: Result, at: int) -> bool:
         return bool(result.saved) and self._line._last_asked[result] >= at
-
-    def _stay(self, result: Result, at: int) -> None:
-        self._again.add(result)
-        self._alive[after(at) : after(self._line.last_done[result])] += result.bytes
 
     def _needed(self, target: Result) -> list[Call]:
         found: set[Call] = set()

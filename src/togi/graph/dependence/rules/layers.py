@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from togi.graph.dependence.recording import Value
-from togi.graph.dependence.rules.registry import Answer, Operands, agreed, rule
+from togi.graph.dependence.rules.registry import Answer, Operands, agreed, mixing, rule
 from togi.graph.dependence.state import Depends, Rows, Same, Times, plain, quotient
 
 
@@ -35,9 +35,10 @@ def _of_each_row(given: Operands, state: Rows, weight: Rows) -> Answer:
     return Rows(1, 1, weight.inner)
 
 
-@rule("native_layer_norm layer_norm _fused_rms_norm rms_norm")
-def _norm(given: Operands) -> Answer:
-    return given.kept("input", range(-len(given["normalized_shape"]), 0))
+mixing(
+    "native_layer_norm layer_norm _fused_rms_norm rms_norm", lambda g: range(-len(g["normalized_shape"]), 0), "input"
+)
+mixing("col2im", lambda _: [-2, -1])
 
 
 @rule("native_group_norm", sizes="N HxW")
@@ -91,11 +92,6 @@ def _on_last(count: int) -> None:
 
 for _count in _LAST:
     _on_last(_count)
-
-
-@rule("col2im")
-def _col2im(given: Operands) -> Answer:
-    return given.kept("self", [-2, -1])
 
 
 @rule("grid_sampler_2d grid_sampler_3d grid_sampler")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, aligned, rule
+from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, aligned, mixing, rule
 from togi.graph.dependence.state import Depends, Rows, Same
 
 
@@ -31,14 +31,8 @@ def product_of(given: Operands, left: str, right: str) -> Found:
     return agreed(given.call, [one, other])
 
 
-@rule("mv")
-def _matrix_vector(given: Operands) -> Answer:
-    return given.kept("self", [-1])
-
-
-@rule("linear")
-def _linear(given: Operands) -> Answer:
-    return given.kept("input", [-1])
+mixing("mv", lambda _: [-1])
+mixing("linear", lambda _: [-1], "input")
 
 
 @rule("_cdist_forward _euclidean_dist")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from togi.graph.dependence.rules.elementwise import pointwise
-from togi.graph.dependence.rules.registry import Answer, Operands, rule
+from togi.graph.dependence.rules.registry import Answer, Operands, mixing, rule
 
 
 @rule(
@@ -23,14 +23,9 @@ def _reduced(given: Operands) -> Answer:
     return state if given["keepdim"] else state.at(state.dim - sum(dim < state.dim for dim in gone))
 
 
-@rule(
+mixing(
     "_softmax _log_softmax softmax log_softmax _safe_softmax cumsum cumprod logcumsumexp cummax cummin sort topk "
-    "argsort glu"
+    "argsort glu",
+    lambda given: [given["dim"]],
 )
-def _along_one(given: Operands) -> Answer:
-    return given.kept("self", [given["dim"]])
-
-
-@rule("_fft_r2c _fft_c2r _fft_c2c")
-def _fft(given: Operands) -> Answer:
-    return given.kept("self", given["dim"])
+mixing("_fft_r2c _fft_c2r _fft_c2c", lambda given: given["dim"])

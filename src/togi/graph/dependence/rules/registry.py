@@ -95,6 +95,11 @@ def rule(names: str, *, sizes: str = "", numbers: bool = False, shape_only: bool
     return register
 
 
+def mixing(names: str, dims: Callable[[Operands], Sequence[int]], argument: str = "self") -> None:
+    """Register operators that mix the positions of these dimensions of one argument, and of no others."""
+    rule(names)(lambda given: given.kept(argument, dims(given)))
+
+
 def entry_of(operator: Any) -> Entry | None:
     """What is known of an operator; None for nothing."""
     if not isinstance(operator, OpOverload):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from togi.graph.dependence.recording import Value
-from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, rule
+from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, mixing, rule
 from togi.graph.dependence.state import SAME, Depends, Rows, Same, Times, plain, product, quotient
 
 
@@ -150,9 +150,10 @@ def _split(given: Operands) -> Answer:
     return found
 
 
-@rule("unfold")
-def _unfold(given: Operands) -> Answer:
-    return given.kept("self", [given["dimension"]])
+mixing("unfold", lambda given: [given["dimension"]])
+mixing("flip", lambda given: given["dims"])
+mixing("roll", lambda given: given["dims"] or range(given.rank))
+mixing("constant_pad_nd", lambda given: [-1 - at // 2 for at, amount in enumerate(given["pad"]) if amount != 0])
 
 
 @rule("diagonal")
@@ -160,16 +161,6 @@ def _diagonal(given: Operands) -> Answer:
     gone = [given["dim1"] % (given.rank + 1), given["dim2"] % (given.rank + 1)]
     state = given.kept("self", gone)
     return state.at(state.dim - sum(dim < state.dim for dim in gone))
-
-
-@rule("flip")
-def _flip(given: Operands) -> Answer:
-    return given.kept("self", given["dims"])
-
-
-@rule("roll")
-def _roll(given: Operands) -> Answer:
-    return given.kept("self", given["dims"] or range(given.rank))
 
 
 @rule("as_strided", sizes="size stride")
@@ -225,9 +216,3 @@ def _all_have_rows(given: Operands, states: list[Found], together: Found) -> Row
     if isinstance(together, Same) or any(isinstance(state, Same) for state in states):
         raise Depends(f"{given.call.name} puts rows next to what is the same for all")
     return together
-
-
-@rule("constant_pad_nd")
-def _pad(given: Operands) -> Answer:
-    pads = given["pad"]
-    return given.kept("self", [-1 - at // 2 for at, amount in enumerate(pads) if amount != 0])
