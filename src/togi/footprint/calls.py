@@ -82,8 +82,8 @@ FIT = ChildCall(
 """Of a training step, or with ``train=False`` of an inference pass."""
 
 
-def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
+def _check_name(kind: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
         raise UnknownNameError(
-            f"there is no {what} '{name}' here{nearest(name, known) or '.'} Known: {', '.join(known)}."
+            f"there is no {kind} '{name}' here{nearest(name, known) or '.'} Known: {', '.join(known)}."
         )

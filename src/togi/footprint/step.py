@@ -157,13 +157,13 @@ def _own_loss(subject: Subject) -> Callable[[nn.Module, Inputs], Tensor]:
     assert step is not None
 
     def loss(module: nn.Module, sample: Inputs) -> Tensor:
-        found = step(module, as_given(sample))
-        if not isinstance(found, Tensor) or found.numel() != 1 or not found.requires_grad:
+        loss_of_step = step(module, as_given(sample))
+        if not isinstance(loss_of_step, Tensor) or loss_of_step.numel() != 1 or not loss_of_step.requires_grad:
             raise SubjectError(
-                f"step(module, sample) returned {_describe(found)}; it must return the loss: one floating-point value "
-                "that depends on the parameters, before backward()."
+                f"step(module, sample) returned {_describe(loss_of_step)}; it must return the loss: one floating-point "
+                "value that depends on the parameters, before backward()."
             )
-        return found
+        return loss_of_step
 
     return loss
 
@@ -195,7 +195,11 @@ def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, for
         foreach: whether the optimizer treats all parameters at once; None for its own choice, which is made by device.
     """
     fakes: dict[int, nn.Parameter] = {}
-    replace_tensors(step.module, lambda one: fakes.setdefault(id(one), _fake_parameter(one, mode)), mode.from_tensor)
+    replace_tensors(
+        step.module,
+        lambda parameter: fakes.setdefault(id(parameter), _fake_parameter(parameter, mode)),
+        mode.from_tensor,
+    )
     optimizer = step.optimizer
     if optimizer is not None:
         groups = [
@@ -211,8 +215,8 @@ def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, for
 
 def _of_batch(sample: Inputs, batch: int) -> Inputs:
     """``with_batch`` without a list of as many tensors as rows; it also says whether there is a batch at all."""
-    one = with_batch(sample, 1)
-    return one.map(lambda tensor: tensor.new_empty((batch, *tensor.shape[1:])) if tensor.dim() else tensor)
+    single = with_batch(sample, 1)
+    return single.map(lambda tensor: tensor.new_empty((batch, *tensor.shape[1:])) if tensor.dim() else tensor)
 
 
 def _fake_parameter(parameter: nn.Parameter, mode: FakeTensorMode) -> nn.Parameter:

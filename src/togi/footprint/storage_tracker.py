@@ -62,8 +62,8 @@ def category_of(lifetime: StorageLifetime, backward_at: int | None, kept: Contai
     """
     if lifetime.category and lifetime not in kept:
         return Category(lifetime.category)
-    made = lifetime.where.phase == FORWARD and lifetime.op != ""
-    if made and backward_at is not None and lifetime.born <= backward_at and lifetime.alive_at(backward_at + 1):
+    made_forward = lifetime.where.phase == FORWARD and lifetime.op != ""
+    if made_forward and backward_at is not None and lifetime.born <= backward_at and lifetime.alive_at(backward_at + 1):
         return Category.ACTIVATION
     return Category(lifetime.category) if lifetime.category else Category.TEMPORARY
 
@@ -131,8 +131,8 @@ class StorageTracker(DispatchObserver):
 
     def lifetimes_behind(self, tensor: Tensor) -> list[StorageLifetime]:
         """Of all storages that are tracked of the tensor: a sparse one has several."""
-        found = (self._alive.get(storage_key(storage)) for storage in self._storages(tensor))
-        return [known[1] for known in found if known is not None]
+        entries = (self._alive.get(storage_key(storage)) for storage in self._storages(tensor))
+        return [known[1] for known in entries if known is not None]
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if operator is _DEVICE_OF_FAKE:  # a fake tensor is asked for its device: no operation of the run
@@ -194,5 +194,5 @@ class StorageTracker(DispatchObserver):
             return
         lifetime.died = self.operations
         self.current_bytes -= lifetime.bytes
-        if (found := self._alive.get(key)) and found[1] is lifetime:
+        if (entry := self._alive.get(key)) and entry[1] is lifetime:
             del self._alive[key]

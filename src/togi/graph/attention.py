@@ -121,10 +121,10 @@ def _scores(graph: EditableGraph, node: Any) -> _Scores | None:
         query, keys = node.args[:2]
         return _Scores(query=query, keys=keys) if isinstance(query, Node) and isinstance(keys, Node) else None
     for inner, change in _steps(graph, node):
-        found = _scores(graph, inner) if same_form(inner, node) else None
-        if found is not None:
-            plain = found.mask is None or not change  # what is masked already is not scaled or masked again
-            return replace(found, **{**change, "scale": found.scale * change.get("scale", 1.0)}) if plain else None
+        scores = _scores(graph, inner) if same_form(inner, node) else None
+        if scores is not None:
+            plain = scores.mask is None or not change  # what is masked already is not scaled or masked again
+            return replace(scores, **{**change, "scale": scores.scale * change.get("scale", 1.0)}) if plain else None
     return None
 
 
@@ -153,8 +153,8 @@ def _steps(graph: EditableGraph, node: Node) -> Iterator[tuple[Any, dict[str, An
 
 
 def _hides(graph: EditableGraph, fill: Any) -> bool:
-    found = number(graph, fill)
-    return found is not None and found <= _HIDDEN
+    number_filled = number(graph, fill)
+    return number_filled is not None and number_filled <= _HIDDEN
 
 
 def _fit(scores: _Scores, values: Any) -> bool:

@@ -63,9 +63,9 @@ class Branch:
 def readings(graph: EditableGraph, term: Node) -> Iterator[Branch]:
     """The ways to read a term of a sum as a branch of some source; calls passed through have no other user."""
     yield _identity(term, term, torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64), None)
-    found = _linear_chain(graph, term)
-    if found is not None:
-        yield found
+    chain = _linear_chain(graph, term)
+    if chain is not None:
+        yield chain
     pool = _average_pool(term)
     if pool is not None:
         yield pool
@@ -92,32 +92,32 @@ def _identity(term: Node, source: Node, scale: Tensor, shift: Tensor, dim: int |
 
 def _linear_chain(graph: EditableGraph, term: Node) -> Branch | None:
     """Scale and shift after a linear call, after another linear call."""
-    found = _linear_before(graph, term)
-    if found is None or found.transposed:
+    call = _linear_before(graph, term)
+    if call is None or call.transposed:
         return None
-    cost, first = found.weight.numel(), found.node
-    inner = _linear_before(graph, found.source) if _only_used_once(found.source) else None
+    cost, first = call.weight.numel(), call.node
+    inner = _linear_before(graph, call.source) if _only_used_once(call.source) else None
     if (
         inner is not None
-        and _pointwise(found)
+        and _pointwise(call)
         and not inner.transposed
         and inner.groups == 1
-        and inner.spatial == found.spatial
+        and inner.spatial == call.spatial
     ):
-        outer = found.weight.flatten(1)
+        outer = call.weight.flatten(1)
         cost, first = cost + inner.weight.numel(), inner.node
         weight = torch.tensordot(outer, inner.weight, dims=1)
-        found = replace(inner, weight=weight, bias=outer @ inner.bias + found.bias)
+        call = replace(inner, weight=weight, bias=outer @ inner.bias + call.bias)
     return Branch(
         term=term,
-        source=found.source,
+        source=call.source,
         first=first,
-        kernel=found.weight,
-        bias=found.bias,
-        stride=found.stride,
-        padding=found.padding,
-        dilation=found.dilation,
-        groups=found.groups,
+        kernel=call.weight,
+        bias=call.bias,
+        stride=call.stride,
+        padding=call.padding,
+        dilation=call.dilation,
+        groups=call.groups,
         cost=cost,
     )
 

@@ -255,10 +255,10 @@ def _flat_name(target: str, taken: Any) -> str:
 
 
 def _attribute(module: nn.Module, target: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in target.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _shared(value: Any, written: bool) -> Any:

@@ -142,8 +142,8 @@ def group_of(graph: EditableGraph, producer: Node, multiple: int) -> Group | Non
 
 def _neighbours(graph: EditableGraph, group: Group, node: Node, dim: int) -> list[tuple[Node, int]] | None:
     """What must be padded if ``node`` is: what it is made from, and what is made from it."""
-    found = _origins(graph, node, dim)
-    if found is None:
+    neighbours = _origins(graph, node, dim)
+    if neighbours is None:
         return None
     for user in node.users:
         if call_name(user) == "sym_size.int" and user.args[1] != dim:
@@ -157,8 +157,8 @@ def _neighbours(graph: EditableGraph, group: Group, node: Node, dim: int) -> lis
         out = _carried(graph, user, node, dim)
         if out is None:
             return None
-        found.append((user, out))
-    return found
+        neighbours.append((user, out))
+    return neighbours
 
 
 def _reads_once(user: Node, node: Node) -> bool:
@@ -168,30 +168,30 @@ def _reads_once(user: Node, node: Node) -> bool:
 
 def _carried(graph: EditableGraph, user: Node, node: Node, dim: int) -> int | None:
     """The dimension in which ``user`` carries the channels of its argument ``node``, or None where it does not."""
-    found = layer(graph, user)
-    if found is not None:
-        whole = type(shape(user)[found.channel_dim]) is int
-        own = found.depthwise and not found.dense and found.source is node
-        return dim if own and whole and dim == found.channel_dim else None
+    taker = layer(graph, user)
+    if taker is not None:
+        whole = type(shape(user)[taker.channel_dim]) is int
+        own = taker.depthwise and not taker.dense and taker.source is node
+        return dim if own and whole and dim == taker.channel_dim else None
     return carried_to(graph, user, node, dim)
 
 
 def _origins(graph: EditableGraph, node: Node, dim: int) -> list[tuple[Node, int]] | None:
     """The arguments through which the channels came, with their dimension; none for a dense layer."""
-    made = layer(graph, node)
-    if made is not None and made.dense:
-        return [] if dim == made.channel_dim else None
+    producer = layer(graph, node)
+    if producer is not None and producer.dense:
+        return [] if dim == producer.channel_dim else None
     if call_name(node) == "cat.default" and arguments(node)["dim"] % len(shape(node)) == dim:
         return []  # parts that are not padded keep their channels
     sources = [source for source in node.all_input_nodes if shape(source) and graph.constant(source) is None]
-    found = []
+    origins = []
     for source in sources:
         dims = [d for d in range(len(shape(source))) if _carried(graph, node, source, d) == dim]
         if len(dims) == 1:
-            found.append((source, dims[0]))
+            origins.append((source, dims[0]))
         elif not _broadcast(node, source, dim):
             return None
-    return found or None
+    return origins or None
 
 
 def _broadcast(node: Node, source: Node, dim: int) -> bool:
@@ -201,9 +201,9 @@ def _broadcast(node: Node, source: Node, dim: int) -> bool:
 
 
 def _layout(graph: EditableGraph, group: Group, node: Node, multiple: int) -> Layout | None:
-    made, dim = layer(graph, node), group.dims[node]
-    if made is not None and made.dense:
-        return _own_layout(made, multiple)
+    producer, dim = layer(graph, node), group.dims[node]
+    if producer is not None and producer.dense:
+        return _own_layout(producer, multiple)
     if call_name(node) == "cat.default" and arguments(node)["dim"] % len(shape(node)) == dim:
         parts = [group.layouts.get(part) or _unpadded(part, dim) for part in arguments(node)["tensors"]]
         return None if None in parts else Layout.joined([part for part in parts if part is not None])
@@ -229,25 +229,25 @@ def pad_group(graph: EditableGraph, group: Group) -> None:
     for node in group.dims:
         _pad_node(graph, group, node)
     for taker, value in group.consumers.items():
-        found = layer(graph, taker)
-        assert found is not None
-        _set(graph, taker, weight=group.layouts[value].pad(found.weight, 1 - found.out_axis))
+        dense = layer(graph, taker)
+        assert dense is not None
+        _set(graph, taker, weight=group.layouts[value].pad(dense.weight, 1 - dense.out_axis))
     graph.propagate(group.layouts)
 
 
 def _pad_node(graph: EditableGraph, group: Group, node: Node) -> None:
-    layout, made, name = group.layouts[node], layer(graph, node), call_name(node)
-    if made is not None:
+    layout, producer, name = group.layouts[node], layer(graph, node), call_name(node)
+    if producer is not None:
         bias = graph.constant(arguments(node)["bias"])
-        axis = made.out_axis if made.dense else 0
-        if made.transposed and not made.dense:
+        axis = producer.out_axis if producer.dense else 0
+        if producer.transposed and not producer.dense:
             (source,) = (s for s in node.all_input_nodes if s in group.layouts)
-            weight = group.layouts[source].pad(made.weight, 0)
+            weight = group.layouts[source].pad(producer.weight, 0)
         else:
-            weight = layout.pad(made.weight, axis)
+            weight = layout.pad(producer.weight, axis)
         _set(graph, node, weight=weight, **({} if bias is None else {"bias": layout.pad(bias, 0)}))
-        if not made.dense:
-            per_channel = int(shape(node)[group.dims[node]]) // made.groups
+        if not producer.dense:
+            per_channel = int(shape(node)[group.dims[node]]) // producer.groups
             set_arguments(node, {**arguments(node), "groups": layout.size // per_channel})
     elif name == "batch_norm.default":
         fills = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}

@@ -53,14 +53,14 @@ def set_arguments(node: Node, values: Mapping[str, Any]) -> None:
 
 def value(node: Any) -> Tensor | None:
     """The fake tensor with the node's shape, strides and dtype, or None where it is not one tensor."""
-    found = node.meta.get("val") if isinstance(node, Node) else None
-    return found if isinstance(found, Tensor) else None
+    val = node.meta.get("val") if isinstance(node, Node) else None
+    return val if isinstance(val, Tensor) else None
 
 
 def shape(node: Any) -> tuple[Any, ...]:
     """Sizes of a tensor node; dynamic ones are symbols. Empty where it is not a tensor."""
-    found = value(node)
-    return tuple(found.shape) if found is not None else ()
+    tensor = value(node)
+    return tuple(tensor.shape) if tensor is not None else ()
 
 
 def same_form(one: Any, other: Any) -> bool:
@@ -149,8 +149,8 @@ class EditableGraph:
         if node in self._written:
             return None
         if node.op == "get_attr":
-            found = self.attribute(node)
-            return found.detach() if isinstance(found, Tensor) else None
+            result = self.attribute(node)
+            return result.detach() if isinstance(result, Tensor) else None
         if not pure(node) or "empty" in call_name(node):
             return None
         known = self._of_form if call_name(node).partition(".")[0] in OF_FORM else self.constant
@@ -158,16 +158,16 @@ class EditableGraph:
             return None
         args, kwargs = fx.map_arg((node.args, node.kwargs), known)
         with torch.no_grad():
-            found = node.target(*args, **kwargs)  # type: ignore[operator]
-        return found if isinstance(found, Tensor) else None
+            result = node.target(*args, **kwargs)  # type: ignore[operator]
+        return result if isinstance(result, Tensor) else None
 
     @staticmethod
     def _of_form(node: Node) -> Tensor | None:
         """Some tensor of the node's form, where no dimension of it is dynamic."""
-        found = value(node)
-        if found is None or not all(type(size) is int for size in found.shape):
+        form = value(node)
+        if form is None or not all(type(size) is int for size in form.shape):
             return None
-        return torch.empty_strided(found.shape, found.stride(), dtype=found.dtype, device=found.device)
+        return torch.empty_strided(form.shape, form.stride(), dtype=form.dtype, device=form.device)
 
     def insert_constant(self, tensor: Tensor, name: str, before: Node) -> Node:
         """A new parameter (no gradient) named after ``name``, read just before ``before``."""

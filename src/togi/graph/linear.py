@@ -206,10 +206,10 @@ def _arithmetic(graph: EditableGraph, node: Node, name: str) -> Affine | None:
         source, other = other, source
     if not isinstance(source, Node) or not same_form(node, source) or isinstance(given.get("alpha"), Node):
         return None
-    found = _per_channel(graph, other, len(shape(node)))
-    if found is None or type(given.get("alpha", 1)) not in (int, float):
+    constant = _per_channel(graph, other, len(shape(node)))
+    if constant is None or type(given.get("alpha", 1)) not in (int, float):
         return None
-    number, dim = found
+    number, dim = constant
     one, zero = torch.ones_like(number), torch.zeros_like(number)
     number = number * given.get("alpha", 1)
     scale, shift = {

@@ -66,12 +66,12 @@ def _terms(graph: EditableGraph, node: Node, factor: float = 1.0) -> Iterator[_T
 
 def _merge_sum(graph: EditableGraph, root: Node) -> int:
     """Merge what fits among the terms of the sum that ends in ``root``. Returns how many branches went."""
-    found = list(_terms(graph, root))
+    summands = list(_terms(graph, root))
     form = value(root)
-    if None in found or form is None or not form.dtype.is_floating_point:
+    if None in summands or form is None or not form.dtype.is_floating_point:
         return 0
-    terms = [term for term in found if isinstance(term, _Term)]
-    number = sum(term for term in found if isinstance(term, float))
+    terms = [term for term in summands if isinstance(term, _Term)]
+    number = sum(term for term in summands if isinstance(term, float))
     branches = {term.node: _readings(graph, term, root) for term in terms}
     groups = []
     while (group := _best_group(branches)) is not None:
@@ -99,10 +99,15 @@ def _readings(graph: EditableGraph, term: _Term, root: Node) -> list[Branch]:
 
 def _best_group(branches: dict[Node, list[Branch]]) -> tuple[Branch, list[Branch]] | None:
     """The largest kernel that something can be merged into: ``(merged, members)``."""
-    anchors = [branch for found in branches.values() for branch in found if not branch.diagonal]
+    anchors = [branch for branches_of_term in branches.values() for branch in branches_of_term if not branch.diagonal]
     for anchor in sorted(anchors, key=lambda branch: -branch.kernel.numel()):
         result, members = anchor, [anchor]
-        rest = [branch for node, found in branches.items() if node is not anchor.term for branch in found]
+        rest = [
+            branch
+            for node, branches_of_term in branches.items()
+            if node is not anchor.term
+            for branch in branches_of_term
+        ]
         for other in sorted(rest, key=lambda branch: (branch.diagonal, -branch.kernel.numel())):
             if other.source is not anchor.source or any(other.term is member.term for member in members):
                 continue

@@ -50,8 +50,8 @@ def _expand(graph: EditableGraph, node: Any, root: Node) -> Polynomial | None:
         return {(): fixed}
     if not isinstance(node, Node) or not same_form(node, root):
         return None
-    found = _calculated(graph, node, root) if node is root or len(node.users) == 1 else None
-    return {(node,): 1.0} if found is None else found
+    calculated = _calculated(graph, node, root) if node is root or len(node.users) == 1 else None
+    return {(node,): 1.0} if calculated is None else calculated
 
 
 def _calculated(graph: EditableGraph, node: Node, root: Node) -> Polynomial | None:
@@ -60,8 +60,8 @@ def _calculated(graph: EditableGraph, node: Node, root: Node) -> Polynomial | No
         return None
     operation, given = call_name(node).partition(".")[0], arguments(node)
     if operation == "neg":
-        one = _expand(graph, given["self"], root)
-        return one and _product(one, {(): -1.0})
+        first = _expand(graph, given["self"], root)
+        return first and _product(first, {(): -1.0})
     if operation in ("pow", "square"):
         exponent = given.get("exponent", 2)
         if exponent not in (2, 3):
@@ -70,16 +70,16 @@ def _calculated(graph: EditableGraph, node: Node, root: Node) -> Polynomial | No
         for _ in range(int(exponent) - 1):
             power = power and base and _product(power, base)
         return power
-    one, other = _expand(graph, given["self"], root), _expand(graph, given["other"], root)
-    if one is None or other is None:
+    first, other = _expand(graph, given["self"], root), _expand(graph, given["other"], root)
+    if first is None or other is None:
         return None
     if operation == "mul":
-        return _product(one, other)
+        return _product(first, other)
     if operation == "div":
-        return _product(one, {(): 1 / other[()]}) if other.keys() == {()} and other[()] else None
+        return _product(first, {(): 1 / other[()]}) if other.keys() == {()} and other[()] else None
     if type(alpha := given["alpha"]) not in (int, float):
         return None
-    return _sum(one, _product(other, {(): alpha if operation == "add" else -alpha}))
+    return _sum(first, _product(other, {(): alpha if operation == "add" else -alpha}))
 
 
 _OPERATIONS = (

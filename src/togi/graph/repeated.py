@@ -28,10 +28,10 @@ def merge_duplicates(graph: EditableGraph) -> int:
         if any(memory.writers(value) for value in (node, *node.all_input_nodes)):
             continue
         # as text: 1, 1.0 and True are equal, yet choose other dtypes
-        one = first.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
-        if one is not node and not any(memory.share(node, value) for value in output):
+        earlier = first.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
+        if earlier is not node and not any(memory.share(node, value) for value in output):
             merged += node.op != "get_attr"
-            graph.replace(node, one)
+            graph.replace(node, earlier)
     return merged
 
 

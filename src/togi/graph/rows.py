@@ -62,8 +62,8 @@ def _bounds(pick: Node) -> tuple[int, int] | None:
         if given["step"] != 1 or type(start) is not int or type(end) is not int:
             return None
     whole = shape(given["self"])[given["dim"]]
-    kept = 1 if is_call(pick, "select.int") else shape(pick)[given["dim"]]
-    few = type(kept) is int and kept > 0 and (type(whole) is not int or 2 * kept <= whole)
+    rows_kept = 1 if is_call(pick, "select.int") else shape(pick)[given["dim"]]
+    few = type(rows_kept) is int and rows_kept > 0 and (type(whole) is not int or 2 * rows_kept <= whole)
     return (start, end) if few else None
 
 
@@ -74,48 +74,48 @@ def _move(graph: EditableGraph, pick: Node) -> Node | None:
     rows = _movable(graph, pick)
     if rows is None:
         return None
-    made: Node = arguments(pick)["self"]
+    call: Node = arguments(pick)["self"]
     dim = _dim(pick)
-    pick, *twins = [_as_slice(graph, user) for user in list(made.users)]
+    pick, *twins = [_as_slice(graph, user) for user in list(call.users)]
     for twin in twins:
         graph.replace(twin, pick)
-    given = arguments(made)
+    given = arguments(call)
     for name, at in rows.items():
         picked = {"self": given[name], "dim": at, "start": bounds[0], "end": bounds[1], "step": 1}
-        given[name] = graph.call_with(aten.slice.Tensor, picked, before=made)
+        given[name] = graph.call_with(aten.slice.Tensor, picked, before=call)
         given[name].meta[_MOVED] = True
     sizes = next((name for name in ("shape", "size") if name in given), None)
     if sizes is not None:
         given[sizes] = [shape(pick)[dim] if at == dim else size for at, size in enumerate(given[sizes])]
     if given.get("is_causal"):
         given["is_causal"] = False  # the last query sees all keys
-    set_arguments(made, given)
-    graph.propagate([made])
-    last = made
+    set_arguments(call, given)
+    graph.propagate([call])
+    last = call
     if any(graph.memory.share(pick, output) for output in graph.output.all_input_nodes):
-        last = graph.call_with(aten.clone.default, {"self": made, "memory_format": torch.contiguous_format}, pick)
+        last = graph.call_with(aten.clone.default, {"self": call, "memory_format": torch.contiguous_format}, pick)
     graph.replace(pick, last)
-    return made
+    return call
 
 
 def _movable(graph: EditableGraph, pick: Node) -> Rows | None:
     """From which operands of the call before would have to be picked instead; None where that is not the same."""
-    made = arguments(pick)["self"]
-    if not isinstance(made, Node) or not call_name(made) or graph.memory.writers(made):
+    call = arguments(pick)["self"]
+    if not isinstance(call, Node) or not call_name(call) or graph.memory.writers(call):
         return None
-    if not (pure(made) or is_call(made, _ATTENTION)):  # torch takes it for random, whether or not it drops anything
+    if not (pure(call) or is_call(call, _ATTENTION)):  # torch takes it for random, whether or not it drops anything
         return None
-    form = made.meta["val"]
+    form = call.meta["val"]
     alike = (_dim(pick), _bounds(pick))
     if not isinstance(form, torch.Tensor) or not all(
         is_call(user, *_PICKS) and (_dim(user), _bounds(user)) == alike and _may_be_made_anew(graph, user)
-        for user in made.users
+        for user in call.users
     ):
         return None
-    rule = _RULES.get(call_name(made))
-    if rule is None and torch.Tag.pointwise in made.target.tags:  # type: ignore[union-attr]
+    rule = _RULES.get(call_name(call))
+    if rule is None and torch.Tag.pointwise in call.target.tags:  # type: ignore[union-attr]
         rule = _pointwise
-    return rule(made, _dim(pick), pick) if rule is not None else None
+    return rule(call, _dim(pick), pick) if rule is not None else None
 
 
 def _dim(pick: Node) -> int:
@@ -179,10 +179,10 @@ def _product(node: Node, dim: int, pick: Node) -> Rows | None:
     if min(len(shape(left)), len(shape(right))) < 2:
         return None  # a vector has no rows
     wanted = {rank - 2: [True, False], rank - 1: [False, True]}.get(dim, [True, True])
-    found = {
+    places = {
         n: _of_operand(node, operand, dim) for n, operand, w in zip(names, (left, right), wanted, strict=True) if w
     }
-    rows = {name: at for name, at in found.items() if at is not None}
+    rows = {name: at for name, at in places.items() if at is not None}
     return rows or None
 
 

@@ -35,8 +35,8 @@ def put_plainly(graph_module: fx.GraphModule) -> None:
     for node in graph_module.graph.find_nodes(op="call_function", target=aten.cat.default):
         shapes = [part.meta["val"].shape for part in node.args[0]]
         if any(len(shape) != 1 for shape in shapes):
-            kept = [part for part, shape in zip(node.args[0], shapes, strict=True) if not _is_legacy_empty(shape)]
-            node.args = (kept, *node.args[1:])
+            parts = [part for part, shape in zip(node.args[0], shapes, strict=True) if not _is_legacy_empty(shape)]
+            node.args = (parts, *node.args[1:])
     plain = {
         aten.view.default: aten.reshape.default,
         aten._unsafe_view.default: aten.reshape.default,

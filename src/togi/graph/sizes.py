@@ -39,8 +39,8 @@ def sizes_held(candidate: Candidate, graph: nn.Module, decided: Decided, names: 
         names: of dynamic sizes in the graph: those of one name are one size there.
     """
     beside = _Beside(candidate, graph, decided.firm)
-    kept = [text for text in decided.of_small if not beside.is_idle(text)]
-    return list(dict.fromkeys([*decided.firm, *kept, *beside.of_one_and_none(names)]))
+    small = [text for text in decided.of_small if not beside.is_idle(text)]
+    return list(dict.fromkeys([*decided.firm, *small, *beside.of_one_and_none(names)]))
 
 
 class _Beside:
@@ -64,7 +64,7 @@ class _Beside:
         tried = [sizes for sizes in self.seen if not holds(self._of(sizes))]
         for sizes in self._searched(text):
             tensors = self._of(sizes)
-            if not holds(tensors) and all(each(tensors) for each in self.firm):
+            if not holds(tensors) and all(condition_holds(tensors) for condition_holds in self.firm):
                 tried.append(sizes)
                 break
         return bool(tried) and all(self.agree(sizes) for sizes in tried)
@@ -116,8 +116,8 @@ class _Beside:
         try:
             with torch.no_grad():
                 seed_all(0)
-                found = self.graph(*tensors)
-            return all(_same(*each) for each in zip(found, right, signature.outputs_facts, strict=True))
+                answer = self.graph(*tensors)
+            return all(_same(*compared) for compared in zip(answer, right, signature.outputs_facts, strict=True))
         except Exception:  # whatever a graph of other sizes raises
             return False
 
@@ -144,18 +144,18 @@ class _Beside:
     def _apart(self, names: dict[Place, str]) -> Iterator[list[Place]]:
         """Sizes that were equal in all samples and are several in the graph."""
         for lead in self.leads:
-            one: dict[str, list[Place]] = {}
+            by_name: dict[str, list[Place]] = {}
             for place, (other, more) in self.follows.items():
                 if other == lead and not more:
-                    one.setdefault(names[place], []).append(place)
-            if len(one) > 1:
-                yield from one.values()
+                    by_name.setdefault(names[place], []).append(place)
+            if len(by_name) > 1:
+                yield from by_name.values()
 
 
-def _same(found: Tensor, right: Tensor, facts: TensorFacts) -> bool:
-    if found.shape != right.shape or found.dtype != right.dtype or found.dim() != len(facts.shape):
+def _same(answer: Tensor, right: Tensor, facts: TensorFacts) -> bool:
+    if answer.shape != right.shape or answer.dtype != right.dtype or answer.dim() != len(facts.shape):
         return False
-    if not (found.is_floating_point() or found.is_complex()):
-        return torch.equal(found, right)
+    if not (answer.is_floating_point() or answer.is_complex()):
+        return torch.equal(answer, right)
     largest = float(right.abs().nan_to_num(0.0, posinf=0.0).max()) if right.numel() else 0.0
-    return torch.allclose(found, right, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)
+    return torch.allclose(answer, right, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)

@@ -49,8 +49,8 @@ def _torchs_own(operator: OpOverload) -> Callable[..., Any]:
     if operator is torch.ops.aten.slice.Tensor:
         return _sliced
     name = operator.overloadpacket.__name__
-    found: Callable[..., Any] = getattr(torch, name, getattr(Tensor, name, operator))
-    return found
+    function: Callable[..., Any] = getattr(torch, name, getattr(Tensor, name, operator))
+    return function
 
 
 def _sliced(tensor: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:

@@ -84,9 +84,11 @@ def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:
 def in_plain_words(error: Exception) -> str:
     """What stands in the way, at which line of the user's source, and what change would let it."""
     text = f"{type(error).__name__}: {error}"
-    what, change = next((said for sign, *said in _IN_PLAIN_WORDS if sign in text), (first_line(error).rstrip("."), ""))
+    reason, change = next(
+        (explanation for sign, *explanation in _IN_PLAIN_WORDS if sign in text), (first_line(error).rstrip("."), "")
+    )
     line = error_line(error)
-    return f"{what}{f', at {line}' if line else ''}{f'. {change}' if change else ''}"
+    return f"{reason}{f', at {line}' if line else ''}{f'. {change}' if change else ''}"
 
 
 def found_rank(node: fx.Node) -> str:

@@ -81,15 +81,15 @@ def is_running(pid: int) -> bool:
 
 def descendants(pid: int) -> list[int]:
     """The processes that a process started, and those that these did; none where /proc does not tell."""
-    found, queue = [], [pid]
+    pids, queue = [], [pid]
     while queue:
         current = queue.pop()
         with contextlib.suppress(OSError):
             for listing in Path(f"/proc/{current}/task").glob("*/children"):
                 children = [int(child) for child in read_text(listing).split()]
-                found += children
+                pids += children
                 queue += children
-    return found
+    return pids
 
 
 ROOT = Path("/sys/fs/cgroup")

@@ -174,7 +174,7 @@ def _read(nvml: Any, handle: Any, busy_since_s: float) -> Gpu:
     reasons = _asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
     cuda = _asked(lambda: nvml.nvmlSystemGetCudaDriverVersion())
     running = _asked(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or ()
-    processes = tuple(_process(nvml, one.pid, one.usedGpuMemory) for one in running)
+    processes = tuple(_process(nvml, entry.pid, entry.usedGpuMemory) for entry in running)
     pids, busy = [process.pid for process in processes], _busy(nvml, handle, busy_since_s)
     return Gpu(
         name=_text(_asked(lambda: nvml.nvmlDeviceGetName(handle))) or None,
@@ -222,5 +222,5 @@ def _own_numbers() -> bool:
         return True
 
 
-def _text(found: Any) -> str:
-    return found.decode(errors="replace") if isinstance(found, bytes) else str(found or "")
+def _text(answer: Any) -> str:
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer or "")

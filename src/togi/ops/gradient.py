@@ -168,10 +168,10 @@ def _total(parts: list[Corners]) -> Corners:
     return Corners(*(sum(values[1:], values[0]) for values in zip(*parts, strict=True)))
 
 
-def _to_format(found: Corners, boxes: Tensor, format: str) -> Tensor:
+def _to_format(gradient: Corners, boxes: Tensor, format: str) -> Tensor:
     """From corners and area to the four numbers that the boxes were given in."""
-    _, _, c, d = boxes.to(found.area.dtype).unbind(-1)
-    x1, y1, x2, y2, area = found
+    _, _, c, d = boxes.to(gradient.area.dtype).unbind(-1)
+    x1, y1, x2, y2, area = gradient
     if format == "xyxy":
         width, height = c - boxes[:, 0].to(c.dtype), d - boxes[:, 1].to(d.dtype)
         by_width, by_height = area * height, area * width

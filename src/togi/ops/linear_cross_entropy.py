@@ -84,8 +84,8 @@ def linear_cross_entropy(
     losses, log_sums, _ = _rows(rows, weight, bias, targets, ignore_index, float(label_smoothing), memory_bytes)
     if z_loss:
         losses = losses + z_loss * log_sums.square()
-    found = _reduced(losses, target, ignore_index, reduction)
-    return found if is_cast else found.to(hidden.dtype)
+    loss = _reduced(losses, target, ignore_index, reduction)
+    return loss if is_cast else loss.to(hidden.dtype)
 
 
 def _reduced(losses: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
@@ -127,12 +127,12 @@ def _rows(
                 total[rows] *= (top[rows] - shift).exp_()
                 total[rows] += blocks.widened(logits, work).sub_(shift).exp_().sum(1, keepdim=True)
                 top[rows] = higher
-    found = top - (1 - label_smoothing) * at_target
+    differences = top - (1 - label_smoothing) * at_target
     if label_smoothing:
-        found -= sums * (label_smoothing / len(weight))
+        differences -= sums * (label_smoothing / len(weight))
     # the logarithm last: a large logit would swallow it
     for result, values in (
-        (losses, found + total.log()),
+        (losses, differences + total.log()),
         (log_sums, top + total.log()),
         *zip(scales, (top, total), strict=True),
     ):
@@ -233,8 +233,8 @@ def _backward(
     ctx: Any, upstream: Tensor, upstream_log_sums: Tensor, _upstream_scales: Tensor
 ) -> tuple[Tensor | None, ...]:
     wanted = list(ctx.needs_input_grad[:3])
-    found = _gradient(upstream, upstream_log_sums, *ctx.saved_tensors, *ctx.options, wanted)
-    for_inputs = (gradient if wants else None for gradient, wants in zip(found, wanted, strict=True))
+    gradients = _gradient(upstream, upstream_log_sums, *ctx.saved_tensors, *ctx.options, wanted)
+    for_inputs = (gradient if wants else None for gradient, wants in zip(gradients, wanted, strict=True))
     return (*for_inputs, None, None, None, None)
 
 

@@ -71,7 +71,7 @@ def find_batch(inputs: Sequence[TensorFacts], calls: Sequence[Sequence[Shape]], 
     """
     dims = _named(inputs, dynamic) or _first(inputs)
     sizes = [{shapes[i][dim] for i, dim in dims} for shapes in calls]
-    if not dims or any(len(found) != 1 or 0 in found for found in sizes):
+    if not dims or any(len(lengths) != 1 or 0 in lengths for lengths in sizes):
         raise SubjectError(_unclear(inputs))
     return Batch(dims=tuple(dims))
 
@@ -111,7 +111,7 @@ def _first(inputs: Sequence[TensorFacts]) -> list[tuple[int, int]]:
 
 
 def _unclear(inputs: Sequence[TensorFacts]) -> str:
-    shapes = [f"{each.name} ({', '.join('any' if n is None else str(n) for n in each.shape)})" for each in inputs]
+    shapes = [f"{facts.name} ({', '.join('any' if n is None else str(n) for n in facts.shape)})" for facts in inputs]
     name = inputs[0].name if inputs else "x"
     return (
         f"it is not clear which dimension is the batch: the inputs are {', '.join(shapes) or 'no tensors'}, and more "

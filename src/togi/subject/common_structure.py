@@ -34,26 +34,26 @@ def in_common(values: Sequence[Any]) -> Structure | None:
 
 def _in_common(structures: Sequence[Structure], shapes: Sequence[Shapes], first: int) -> tuple[Structure, int] | None:
     """``first``: number of the first tensor; with the structure comes that of the first behind it."""
-    one = structures[0]
-    if all(other == one for other in structures):
-        return one, first + one.tensor_count
-    if one.is_leaf or not _alike(structures):
+    sample = structures[0]
+    if all(other == sample for other in structures):
+        return sample, first + sample.tensor_count
+    if sample.is_leaf or not _alike(structures):
         return None
     children: list[Structure] = []
     numbers: dict[int, list[int]] = {}
     tensors: dict[Scalar, int] = {}
-    for position in range(len(one.children)):
+    for position in range(len(sample.children)):
         parts = [structure.children[position] for structure in structures]
-        if one.kind in KEYED and all(map(_is_number, parts)):
+        if sample.kind in KEYED and all(map(_is_number, parts)):
             numbers[position] = [int(str(part.value)) for part in parts]
             children.append(parts[0])
             continue
-        if one.kind in KEYED and parts[0].kind == "tensor":
-            tensors[one.keys[position]] = first
-        found = _in_common(parts, shapes, first)
-        if found is None:
+        if sample.kind in KEYED and parts[0].kind == "tensor":
+            tensors[sample.keys[position]] = first
+        common = _in_common(parts, shapes, first)
+        if common is None:
             return None
-        child, first = found
+        child, first = common
         children.append(child)
     for position, counted in numbers.items():
         if len(set(counted)) > 1:
@@ -61,14 +61,14 @@ def _in_common(structures: Sequence[Structure], shapes: Sequence[Shapes], first:
             if count is None:
                 return None
             children[position] = count
-    return _with_children(one, children), first
+    return _with_children(sample, children), first
 
 
 def _as_count(numbers: Sequence[int], shapes: Sequence[Shapes], tensors: Mapping[Scalar, int]) -> Structure | None:
     """Of the first tensor next to it that has a size from which it is a constant apart in every value."""
     for key, tensor in tensors.items():
-        for dim in range(min(len(each[tensor]) for each in shapes)):
-            more = {number - each[tensor][dim] for number, each in zip(numbers, shapes, strict=True)}
+        for dim in range(min(len(own[tensor]) for own in shapes)):
+            more = {number - own[tensor][dim] for number, own in zip(numbers, shapes, strict=True)}
             if len(more) == 1:
                 return Structure(kind="count", keys=(key, dim), value=more.pop())
     return None

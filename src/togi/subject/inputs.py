@@ -119,7 +119,7 @@ def as_given(sample: Inputs) -> Any:
 
 def samples_of(samples: Any) -> tuple[Inputs, ...]:
     """One sample, or a list of samples, as a non-empty tuple of ``Inputs``."""
-    found = tuple(Inputs.of(s) for s in samples) if isinstance(samples, list) else (Inputs.of(samples),)
-    if not found:
+    calls = tuple(Inputs.of(s) for s in samples) if isinstance(samples, list) else (Inputs.of(samples),)
+    if not calls:
         raise SubjectError("the list of samples is empty: togi needs at least one example input to run the module with")
-    return found
+    return calls

@@ -157,8 +157,8 @@ def _existing(locator: Spec) -> Path:
     if path.is_dir() if wants_folder else path.is_file():
         return path
     if path.exists():
-        found, wanted = ("a file", "a folder") if wants_folder else ("a folder", "a file")
-        raise SubjectError(f"{locator.text}: {path} is {found}; a subject of this form ({locator.form}) is {wanted}.")
+        actual, wanted = ("a file", "a folder") if wants_folder else ("a folder", "a file")
+        raise SubjectError(f"{locator.text}: {path} is {actual}; a subject of this form ({locator.form}) is {wanted}.")
     if not path.parent.is_dir():
         raise SubjectError(f"{locator.text}: there is no folder {path.parent} (looked from {Path.cwd()}).")
     near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))

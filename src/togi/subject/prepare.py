@@ -185,12 +185,12 @@ def _note_training(module: nn.Module, mode: Mode, notes: list[str]) -> None:
     if not parts:
         return
     listed = f" ({', '.join(sorted(parts)[:3])})"
-    which = "It was" if _is_training(module) else "Parts of it were"
-    said = f"{which} handed over in training mode{'' if _is_training(module) else listed}"
+    subject_of = "It was" if _is_training(module) else "Parts of it were"
+    note = f"{subject_of} handed over in training mode{'' if _is_training(module) else listed}"
     if mode is Mode.EVAL:
-        notes.append(f"{said}; it is run in eval().")
+        notes.append(f"{note}; it is run in eval().")
     else:
-        notes.append(f"{said}, and it is run so. If that is not meant, call eval() on it first.")
+        notes.append(f"{note}, and it is run so. If that is not meant, call eval() on it first.")
 
 
 def _set_eval(module: nn.Module) -> None:

@@ -40,11 +40,11 @@ def other_input(signature: Signature, position: int, tensor: Any) -> TypeError |
 
 def sizes_apart(signature: Signature, relation: Relation, tensors: Sequence[Tensor]) -> ValueError:
     """Why these two do not belong together."""
-    (one, dim), (other, along) = relation.one, relation.other
+    (i, dim), (j, along) = relation.one, relation.other
     apart = f"{abs(relation.more)} {'more' if relation.more > 0 else 'less'} than" if relation.more else "the same as"
     return ValueError(
-        f"{signature.inputs_facts[one].name} has {tensors[one].shape[dim]} in dimension {dim}, where "
-        f"{signature.inputs_facts[other].name} has {tensors[other].shape[along]} in dimension {along}, but it had "
+        f"{signature.inputs_facts[i].name} has {tensors[i].shape[dim]} in dimension {dim}, where "
+        f"{signature.inputs_facts[j].name} has {tensors[j].shape[along]} in dimension {along}, but it had "
         f"{apart} that in every sample that it was tuned and proven with. To vary both by themselves, tune with "
         "samples in which they do."
     )
@@ -59,12 +59,12 @@ def unmet_condition(signature: Signature, text: str, tensors: Sequence[Tensor]) 
             f"{signature.inputs_facts[i].name} is empty (dimension {dim}), as it was in no sample that was tuned and "
             "proven with. Call the original for that, or tune with a sample that is empty too."
         )
-    found = " and ".join(
+    actual = " and ".join(
         f"{signature.inputs_facts[i].name}.shape[{dim}] is {tensors[i].shape[dim]}" for i, dim in sizes
     )
     (words,) = signature.in_words([text])
     return ValueError(
-        f"{found}, but what was proven holds where {words}: for other sizes the original computes "
+        f"{actual}, but what was proven holds where {words}: for other sizes the original computes "
         "something else. Call the original for those, or tune it for them as a subject of its own."
     )
 

@@ -48,14 +48,14 @@ def values_of(sample: Inputs) -> list[Any]:
 
 def arguments_of_all(samples: Sequence[Inputs]) -> tuple[Structure, ...]:
     """The structure of each argument. Raises SubjectError where the samples have none in common."""
-    found = arguments_in_common(samples)
-    if found is None:
+    structures = arguments_in_common(samples)
+    if structures is None:
         number = next(n for n in range(2, len(samples) + 1) if arguments_in_common(samples[:n]) is None)
         raise SubjectError(
             f"sample {number} is called differently from sample 1 (other arguments, nesting or constants). "
             "All samples must be calls of one form; tune each form as a subject of its own."
         )
-    return found
+    return structures
 
 
 def arguments_in_common(samples: Sequence[Inputs]) -> tuple[Structure, ...] | None:
@@ -63,9 +63,9 @@ def arguments_in_common(samples: Sequence[Inputs]) -> tuple[Structure, ...] | No
     in common."""
     if len({(len(sample.args), tuple(sorted(sample.kwargs))) for sample in samples}) > 1:
         return None
-    found = [in_common(values) for values in zip(*map(values_of, samples), strict=True)]
-    known = tuple(structure for structure in found if structure is not None)
-    return known if len(known) == len(found) else None
+    common = [in_common(values) for values in zip(*map(values_of, samples), strict=True)]
+    structures = tuple(structure for structure in common if structure is not None)
+    return structures if len(structures) == len(common) else None
 
 
 def flat(entries: Iterable[tuple[str, Structure, Any]]) -> list[tuple[str, torch.Tensor]]:
@@ -102,14 +102,15 @@ def relations_between(
     Pictures of two squares need not be squares, and what is declared dynamic is so by itself."""
     relations: list[Relation] = []
     leads: dict[tuple[int, int], list[int]] = {}
-    for i, dim in ((i, dim) for i, each in enumerate(facts) for dim, size in enumerate(each.shape) if size is None):
+    for i, dim in ((i, dim) for i, tensor in enumerate(facts) for dim, size in enumerate(tensor.shape) if size is None):
         sizes = [sample[i][1].shape[dim] for sample in samples]
         if len(set(sizes)) == 1 or facts[i].name in dynamic:
             continue
         apart = {
-            lead: found.pop()
-            for lead, known in leads.items()
-            if lead[0] != i and len(found := {size - other for size, other in zip(sizes, known, strict=True)}) == 1
+            lead: differences.pop()
+            for lead, lead_sizes in leads.items()
+            if lead[0] != i
+            and len(differences := {size - lead_size for size, lead_size in zip(sizes, lead_sizes, strict=True)}) == 1
         }
         if len(apart) == 1:  # of several, as both sides of squares are, nobody knows which it belongs to
             ((lead, more),) = apart.items()

@@ -130,8 +130,8 @@ class Signature(Record):
     @property
     def opaque(self) -> str | None:
         """Why outputs cannot be rebuilt from tensors, or None."""
-        found = [part.type for part in self.outputs.parts() if part.is_opaque]
-        return f"the output holds a {found[0]}, which has no tensor form" if found else None
+        opaque_types = [part.type for part in self.outputs.parts() if part.is_opaque]
+        return f"the output holds a {opaque_types[0]}, which has no tensor form" if opaque_types else None
 
     def resolve(self) -> None:
         """That this process has what outputs are made of, before the first call asks for it.
@@ -314,12 +314,16 @@ class Signature(Record):
         """The other sizes that vary with this one: flat input and dimension."""
         leads = {relation.one: relation.other for relation in self.relations}
         lead = leads.get(place, place)
-        return [each for each in (lead, *(one for one, other in leads.items() if other == lead)) if each != place]
+        return [
+            related
+            for related in (lead, *(follower for follower, its_lead in leads.items() if its_lead == lead))
+            if related != place
+        ]
 
     def build_inputs(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """``(args, kwargs)`` as the samples call it."""
-        rest = iter(tensors)
-        values = [structure.build(rest) for structure in self.arguments]
+        remaining = iter(tensors)
+        values = [structure.build(remaining) for structure in self.arguments]
         return tuple(values[: self.positional]), dict(
             zip(self.names[self.positional :], values[self.positional :], strict=True)
         )
@@ -343,14 +347,14 @@ class Signature(Record):
         names, as_set = self._keywords
         if len(args) == self.positional and kwargs.keys() == as_set:  # called as the samples are
             return [*args, *[kwargs[name] for name in names]]
-        given = dict(zip(positional_names(self.parameters, len(args)), args, strict=True)) | dict(kwargs)
-        if len(given) == len(args) + len(kwargs):
-            missing = [name for name in self.names if name not in given]
-            extra = [name for name in given if name not in self.names and given[name] is not None]
+        by_name = dict(zip(positional_names(self.parameters, len(args)), args, strict=True)) | dict(kwargs)
+        if len(by_name) == len(args) + len(kwargs):
+            missing = [name for name in self.names if name not in by_name]
+            extra = [name for name in by_name if name not in self.names and by_name[name] is not None]
             if not missing and not extra:
-                return [given[name] for name in self.names]
+                return [by_name[name] for name in self.names]
         raise TypeError(
-            f"called with ({', '.join(given)}), but it was tuned for calls of the form ({', '.join(self.names)}). "
+            f"called with ({', '.join(by_name)}), but it was tuned for calls of the form ({', '.join(self.names)}). "
             "Tune it again with samples of the form you need."
         )
 

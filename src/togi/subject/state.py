@@ -52,11 +52,11 @@ class WithState(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         state = State(self.module, self.names)
-        given, own = kwargs.pop(STATE), state.read()
-        state.write(given)
+        state_given, own = kwargs.pop(STATE), state.read()
+        state.write(state_given)
         try:
             output = self.module(*args, **kwargs)
-            given.update(state.read())
+            state_given.update(state.read())
         finally:
             state.write(own)
         return output

@@ -77,10 +77,10 @@ class Structure(Record):
         """Of a child: the number of the child that it counts, which dimension, and how much more it is than that."""
         if self.kind in KEYED and len(count.keys) == 2:
             tensors = [i for i, child in enumerate(self.children) if child.kind == "tensor"]
-            found = next((i for i in tensors if self.keys[i : i + 1] == count.keys[:1]), None)
+            counted = next((i for i in tensors if self.keys[i : i + 1] == count.keys[:1]), None)
             dim, more = count.keys[1], count.value
-            if found is not None and type(dim) is int and dim >= 0 and type(more) is int:
-                return found, dim, more
+            if counted is not None and type(dim) is int and dim >= 0 and type(more) is int:
+                return counted, dim, more
         raise ValueError(f"a count of {count.keys}, which is not a size of a tensor next to it")
 
     @classmethod
@@ -131,10 +131,10 @@ class Structure(Record):
         for count, counted, dim, more in self._counts:
             number, tensor = items.children[count], items.children[counted]
             if hasattr(tensor, "shape") and _count(tensor, dim, more) != number:
-                key, what = _labels(self)[count], _labels(self)[counted]
+                key, counted_key = _labels(self)[count], _labels(self)[counted]
                 raise ValueError(
-                    f"{path}{key} is {number!r}, where {path}{what} has the shape {tuple(tensor.shape)}, but in every "
-                    f"call seen it was {f'{more} more than ' * bool(more)}its size in dimension {dim}"
+                    f"{path}{key} is {number!r}, where {path}{counted_key} has the shape {tuple(tensor.shape)}, but in "
+                    f"every call seen it was {f'{more} more than ' * bool(more)}its size in dimension {dim}"
                 )
         for key, child, item in zip(_labels(self), self.children, items.children, strict=True):
             yield from child.walk(item, f"{path}{key}")
@@ -186,8 +186,8 @@ class Structure(Record):
                 if not reader(child, tensors):
                     return False
             if counts:
-                held = list(children)
-                return all(_count(held[counted], dim, more) == held[count] for count, counted, dim, more in counts)
+                parts = list(children)
+                return all(_count(parts[counted], dim, more) == parts[count] for count, counted, dim, more in counts)
             return True
 
         return read
@@ -199,17 +199,17 @@ class Structure(Record):
 
     def _opener(self) -> Callable[[Any], Collection[Any] | None]:
         """The children of a value, or None where it is not such a container."""
-        known: set[type] = set()  # classes of which nothing but the parts has to be looked at
+        right_classes: set[type] = set()  # classes of which nothing but the parts has to be looked at
         quickly = _quick_opener(self.kind, self.keys, len(self.children))
 
         def opened(value: Any) -> Collection[Any] | None:
-            if type(value) in known:
+            if type(value) in right_classes:
                 return quickly(value)
             items = self._taken_apart(value)
             if items is None:
                 return None
             if self.kind != "pytree":
-                known.add(type(value))
+                right_classes.add(type(value))
             return items.children
 
         return opened
@@ -330,12 +330,12 @@ def dtype_of(name: str) -> torch.dtype:
     """Raises ArtifactError where torch has no dtype of this name."""
     import torch
 
-    found = vars(torch).get(name)
-    if not isinstance(found, torch.dtype):
+    dtype = vars(torch).get(name)
+    if not isinstance(dtype, torch.dtype):
         raise ArtifactError(
             f"{name[:80]!r} is not a dtype of torch {torch.__version__}: it is damaged, or for another one"
         )
-    return found
+    return dtype
 
 
 def _device_of(name: str) -> torch.device:
@@ -405,8 +405,8 @@ def _registered(value: Any) -> _Items | None:
     """A value whose class torch's pytree knows."""
     from togi.torch_internals.tensors import one_level
 
-    found = one_level(value)
-    return None if found is None else _Items("pytree", (), *found)
+    parts = one_level(value)
+    return None if parts is None else _Items("pytree", (), *parts)
 
 
 def _maker(kind: Kind, keys: tuple[Scalar, ...], context: Scalar, cls: Any) -> Callable[[Collection[Any]], Any]:
@@ -471,9 +471,9 @@ def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False, in_
     """
     import torch
 
-    found = change(value)
-    if found is not _ENTER:
-        return found
+    answer = change(value)
+    if answer is not _ENTER:
+        return answer
     items = None if isinstance(value, (torch.Tensor, *CONSTANTS)) else _opened(value)
     if items is None:
         return value
@@ -507,29 +507,29 @@ def _opened(value: Any) -> _Items | None:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors of a nested value, in the order of ``walk``; none of what is opaque."""
-    found: list[Tensor] = []
-    _collect(value, found, ())
-    return found
+    tensors: list[Tensor] = []
+    _collect(value, tensors, ())
+    return tensors
 
 
-def _collect(value: Any, found: list[Tensor], around: tuple[int, ...]) -> bool:
+def _collect(value: Any, tensors: list[Tensor], around: tuple[int, ...]) -> bool:
     """Add the tensors of a value. Whether all of it can be taken apart."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        found.append(value)
+        tensors.append(value)
         return True
     if isinstance(value, (*CONSTANTS, enum.Enum, torch.dtype, torch.device, torch.SymInt, type)):
         return True
     items = None if id(value) in around else _items(value)
     if items is None:
         return False
-    before = len(found)
+    before = len(tensors)
     whole = True
     for child in items.children:
-        whole &= _collect(child, found, (*around, id(value)))
+        whole &= _collect(child, tensors, (*around, id(value)))
     if not whole and items.kind in _WHOLE:
-        del found[before:]
+        del tensors[before:]
     return whole
 
 

@@ -85,8 +85,8 @@ def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) 
         return tensor / torch.where(norm < eps, norm + (eps - norm).detach(), norm)
 
     kind = torch.promote_types(x1.dtype, x2.dtype)
-    one, other = torch.broadcast_tensors(x1.to(kind), x2.to(kind))  # type: ignore[no-untyped-call]
-    return (directed(one) * directed(other)).sum(dim)
+    first, second = torch.broadcast_tensors(x1.to(kind), x2.to(kind))  # type: ignore[no-untyped-call]
+    return (directed(first) * directed(second)).sum(dim)
 
 
 _IN_WORDS: dict[Any, Callable[..., Any]] = {torch.cosine_similarity: _cosine_similarity}
@@ -166,8 +166,8 @@ def _contiguous_fake(mode: FakeTensorMode, tensor: Tensor, index: int) -> Tensor
     context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
     sized = mode.from_tensor(tensor, source=varying_source(f"tensor{index}"), symbolic_context=context)
     with mode:
-        made = torch.empty(sized.shape, dtype=tensor.dtype, device=tensor.device)
-    return made.requires_grad_(tensor.requires_grad)
+        stand_in = torch.empty(sized.shape, dtype=tensor.dtype, device=tensor.device)
+    return stand_in.requires_grad_(tensor.requires_grad)
 
 
 def _traced(
@@ -204,7 +204,7 @@ def _why(error: Exception) -> str:
 def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
     """Tensors held by the traced module as further placeholders."""
     graph = module.graph
-    found: list[Tensor] = []
+    constants: list[Tensor] = []
     known: dict[str, fx.Node] = {}
     last = [node for node in graph.nodes if node.op == "placeholder"][-1:]
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
@@ -213,13 +213,13 @@ def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
             raise NotLean("it calls higher-order operations (conditions, loops or maps as operators)")
         if str(node.target) not in known:
             with graph.inserting_after(last[-1]) if last else graph.inserting_before():
-                lifted = graph.placeholder(f"held_{len(found)}")
+                lifted = graph.placeholder(f"held_{len(constants)}")
             lifted.meta["val"] = value
             last, known[str(node.target)] = [lifted], lifted
-            found.append(value)
+            constants.append(value)
         node.replace_all_uses_with(known[str(node.target)])
         graph.erase_node(node)
-    return tuple(found)
+    return tuple(constants)
 
 
 def _refuse_effects(graph: fx.Graph) -> None:

@@ -153,8 +153,8 @@ class TopK(Combiner):
         if self.values is not None and self.index is not None:
             values = torch.cat([self.values, values], self.dim)
             index = torch.cat([self.index, index], self.dim)
-        kept = min(self.count, values.shape[self.dim])
-        self.values, order = values.topk(kept, self.dim, self.largest, True)
+        count_kept = min(self.count, values.shape[self.dim])
+        self.values, order = values.topk(count_kept, self.dim, self.largest, True)
         self.index = index.gather(self.dim, order)
 
     def finish(self) -> tuple[Tensor, Tensor]:
@@ -225,8 +225,8 @@ class Norm(Combiner):
 
 def tile_topk(tile: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
     """``topk`` of a tile, which may hold fewer than ``k``."""
-    found = tile.topk(min(k, tile.shape[dim]), dim, largest, True)
-    return found[0], found[1]
+    best = tile.topk(min(k, tile.shape[dim]), dim, largest, True)
+    return best[0], best[1]
 
 
 COMBINERS: dict[Any, type[Combiner]] = {

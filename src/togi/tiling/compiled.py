@@ -69,9 +69,9 @@ def with_compiled(loop: TileLoop, reads: Sequence[Any], plain: Tiling, weights: 
     excess, fixed = plain.excess, plain.fixed_positions
     if len(sizes) > 1:
         excess, fixed = excess_of(loop, reads, form.body, sizes[-2:], per_position, _LEAST_EXCESS)
-    found = Tiling(tile_bytes=tile * per_position, excess=excess, fixed_positions=fixed, per_position_s=took_s)
-    told = f"compiled: {plain_s / took_s:.2f} x"
-    return Choice(plain=plain, compiled=found, body=form.body, any_length=any_length, compiling=told)
+    tiling = Tiling(tile_bytes=tile * per_position, excess=excess, fixed_positions=fixed, per_position_s=took_s)
+    gain = f"compiled: {plain_s / took_s:.2f} x"
+    return Choice(plain=plain, compiled=tiling, body=form.body, any_length=any_length, compiling=gain)
 
 
 class _Compiled:
@@ -95,20 +95,20 @@ class _Compiled:
         length = weights.number(self.loop.loop.length)
         _, besides = self.loop.tile_bytes(weights)
         tile = tile_of(self.loop, plain, weights, room_bytes)
-        found: list[int] = []
+        tiles: list[int] = []
         for _ in range(_SIZES):
             before = self.times
             took_s = self._run(reads, tile, length)
-            if len(found) > self.loop.uses_length and self.times > before:
-                return found, False  # numbers are compiled in at first, and left open the second time
-            found.append(tile)
+            if len(tiles) > self.loop.uses_length and self.times > before:
+                return tiles, False  # numbers are compiled in at first, and left open the second time
+            tiles.append(tile)
             peak = peak_of_tile(self.loop, reads, self.body, tile)
             tile = rounded(2 * tile)
             if tile > length or took_s > _LONG_S:
                 break
             if peak is None or 2 * peak + besides > room_bytes:
                 break
-        return found, True
+        return tiles, True
 
     def _run(self, reads: Sequence[Any], tile: int, length: int) -> float:
         """At two places, as the offset may be a number of the body too. Seconds of a warm call."""

@@ -62,8 +62,8 @@ def _loss_of_each(operation: Any, *args: Any, **kwargs: Any) -> Any:
     reduction = given["reduction"]
     if reduction == 0:
         return NotImplemented
-    each = operation(*(0 if name == "reduction" else value for name, value in given.items()))
-    return each.mean() if reduction == 1 else each.sum()
+    losses = operation(*(0 if name == "reduction" else value for name, value in given.items()))
+    return losses.mean() if reduction == 1 else losses.sum()
 
 
 _NORMS = [aten.norm.Scalar, aten.norm.ScalarOpt_dtype, aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype]
@@ -72,10 +72,10 @@ _NORMS = [aten.norm.Scalar, aten.norm.ScalarOpt_dtype, aten.norm.ScalarOpt_dim, 
 def _vector_norm(operation: Any, *args: Any, **kwargs: Any) -> Tensor:
     given = bound_arguments(operation, args, kwargs)
     order = 2 if given["p"] is None else given["p"]
-    found: Tensor = aten.linalg_vector_norm(
+    norm: Tensor = aten.linalg_vector_norm(
         given["self"], order, given.get("dim") or None, given.get("keepdim", False), dtype=given.get("dtype")
     )
-    return found
+    return norm
 
 
 def _std(tensor: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
@@ -88,8 +88,8 @@ def _std_mean(
 ) -> tuple[Tensor, Tensor]:
     dims = list(range(tensor.dim())) if not dim else [dim] if isinstance(dim, int) else list(dim)
     count = 1
-    for each in dims:
-        count = count * tensor.shape[each]
+    for reduced in dims:
+        count = count * tensor.shape[reduced]
     mean = tensor.mean(dims, keepdim=True)
     freedom = max(count - (1 if correction is None else correction), 0)
     deviation = aten.linalg_vector_norm(tensor - mean, 2, dims, keepdim) / torch.sym_sqrt(freedom)

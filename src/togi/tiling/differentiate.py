@@ -86,14 +86,14 @@ class Run:
         ]
         with torch.enable_grad(), without_saved_tensor_hooks():
             parts = self.loop.body(*inputs)
-            made, given = self._pairs(parts, results, gradients, offset, count)
+            values, given = self._pairs(parts, results, gradients, offset, count)
         wanted = [tensor for tensor, need in zip(inputs, needs, strict=False) if need]
-        if not made:
+        if not values:
             return
-        found = iter(torch.autograd.grad(made, wanted, given, allow_unused=True))
-        del parts, made, given
+        gradients_of_wanted = iter(torch.autograd.grad(values, wanted, given, allow_unused=True))
+        del parts, values, given
         for i, need in enumerate(needs):
-            gradient = next(found) if need else None
+            gradient = next(gradients_of_wanted) if need else None
             if gradient is not None:
                 totals[i] = self._added(totals[i], gradient, reads[i], i, offset, count)
 
@@ -101,7 +101,7 @@ class Run:
         self, parts: Any, results: Sequence[Any], gradients: Sequence[Tensor | None], offset: int, count: int
     ) -> tuple[list[Tensor], list[Tensor]]:
         """What of the tile has a gradient, and that gradient."""
-        made, given, at = [], [], 0
+        values, given, at = [], [], 0
         for product, part, result in zip(self.loop.products, parts, results, strict=True):
             combiner = (
                 COMBINERS[product.node.target](product.node, product.dim, self.length) if product.combined else None
@@ -117,10 +117,10 @@ class Run:
                         replace_saved(tensor, "result", result)
                     with torch.no_grad():
                         gradient = combiner.part_gradient(part, result, gradient, offset, count)
-                made.append(tensor)
+                values.append(tensor)
                 given.append(gradient.to(tensor.dtype))
             at += width
-        return made, given
+        return values, given
 
     def _added(
         self, total: Tensor | None, gradient: Tensor, read: Tensor, position: int, offset: int, count: int
@@ -140,5 +140,5 @@ def _tensors(result: Any) -> list[Tensor]:
 
 def _packed(product: Product, flat: Any) -> Any:
     """The product's results taken from ``flat``, as its node gives them."""
-    found = product.node.meta["val"]
-    return next(flat) if isinstance(found, Tensor) else tuple(next(flat) for _ in _tensors(found))
+    results = product.node.meta["val"]
+    return next(flat) if isinstance(results, Tensor) else tuple(next(flat) for _ in _tensors(results))

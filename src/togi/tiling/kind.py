@@ -96,10 +96,10 @@ def _fitting(planned: PlannedFunction, tensors: Sequence[Tensor]) -> PlannedFunc
 def _captured(plain: Callable[..., Any], tensors: Sequence[Tensor], *, multi_pass: bool) -> Captured:
     """The graph of ``plain``; traced again where only a tensor that it holds wants gradients."""
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    found = capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=gradient))
-    if not gradient and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in found.constants):
+    captured = capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=gradient))
+    if not gradient and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in captured.constants):
         return capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=True))
-    return found
+    return captured
 
 
 def wants_gradient(planned: PlannedFunction, tensors: Sequence[Tensor]) -> bool:

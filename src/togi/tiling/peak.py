@@ -47,8 +47,8 @@ class Weights:
 
     def spread_bytes(self, node: fx.Node) -> int:
         """Bytes of the node's results if they were written out (an expanded view counts in full)."""
-        found = node.meta.get("val")
-        parts = found if isinstance(found, list | tuple) else [found]
+        results = node.meta.get("val")
+        parts = results if isinstance(results, list | tuple) else [results]
         return sum(self.number(element_count(part)) * part.element_size() for part in parts if isinstance(part, Tensor))
 
     def own_bytes(self, node: fx.Node) -> int:

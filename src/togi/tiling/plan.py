@@ -66,16 +66,16 @@ class PlannedFunction:
             NotLean: there is no program that keeps to the budget.
         """
         shapes = tuple(tensor.shape for tensor in tensors)
-        found = self.fitted.get(shapes)
-        if found is None:
+        fitted = self.fitted.get(shapes)
+        if fitted is None:
             try:
-                found = self._fit(tensors, gradient)
+                fitted = self._fit(tensors, gradient)
             except NotLean as refusal:
-                found = str(refusal)
-            self._remember(shapes, found)
-        if isinstance(found, str):
-            raise NotLean(found)
-        return found
+                fitted = str(refusal)
+            self._remember(shapes, fitted)
+        if isinstance(fitted, str):
+            raise NotLean(fitted)
+        return fitted
 
     def refuse(self, tensors: Sequence[Tensor], reason: str) -> None:
         """From now on ``fit`` raises for tensors of these shapes."""
@@ -86,10 +86,10 @@ class PlannedFunction:
         self.refuted[program] = reason
         self.fitted.clear()
 
-    def _remember(self, shapes: tuple[torch.Size, ...], found: Fitted | str) -> None:
+    def _remember(self, shapes: tuple[torch.Size, ...], fitted: Fitted | str) -> None:
         if len(self.fitted) > 256:
             self.fitted.clear()
-        self.fitted[shapes] = found
+        self.fitted[shapes] = fitted
 
     def _fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
         weights = Weights(self.captured.sizes.values(tensors))
@@ -157,9 +157,9 @@ class PlannedFunction:
         """Run it, and add its seconds to those that decide when it is compiled."""
         tiles = self._tiles(loop, reads, length, fitted)
         began = time.thread_time()
-        made = loop.run(reads, length, tiles)
+        products = loop.run(reads, length, tiles)
         self._spend(loop, time.thread_time() - began)
-        return made
+        return products
 
     def _tiles(self, loop: TileLoop, reads: Sequence[Any], length: int, fitted: Fitted) -> Tiles:
         """The tiles chosen, as far as they keep to the room at the sizes of this call.
@@ -178,7 +178,7 @@ class PlannedFunction:
 
     def compile_what_pays(self, tensors: Sequence[Tensor], fitted: Fitted) -> None:
         """Compile the loops that have run for as long as compiling takes. Called under the caller's lock."""
-        due = [] if fitted.program is None else [one for one in fitted.program.tile_loops if self._is_due(one)]
+        due = [] if fitted.program is None else [loop for loop in fitted.program.tile_loops if self._is_due(loop)]
         if not due:
             return
 
@@ -237,9 +237,9 @@ class PlannedFunction:
             plain = self.choices[loop].plain
             back = largest_tile(loop, fitted.weights, self.budget_bytes, plain, backward=True)
             began = time.thread_time()
-            made = Run(loop, length, tiles, max(1, min(tiles.plain, back)))(reads)
+            products = Run(loop, length, tiles, max(1, min(tiles.plain, back)))(reads)
             self._spend(loop, time.thread_time() - began)
-            return made
+            return products
 
         return fitted.program.run(tensors, fitted.weights, in_tiles)
 
@@ -260,10 +260,10 @@ class PlannedFunction:
             needed = kept.tile_bytes if kept else needed_bytes(loop, choice, cut, fitted.weights)
             tile = cut.compiled or cut.plain
             tiles.append(needed)
-            told = choice.compiling
-            if not told and self.compiling is None:
-                told = f"compiled once it has run for {compiling_costs_s():g} s"
-            lines.append(described(loop, tile, needed, fitted.weights.number(loop.loop.length), told))
+            compiling = choice.compiling
+            if not compiling and self.compiling is None:
+                compiling = f"compiled once it has run for {compiling_costs_s():g} s"
+            lines.append(described(loop, tile, needed, fitted.weights.number(loop.loop.length), compiling))
         return LeanPlan(
             strategy="streamed",
             peak_after_bytes=int(after + max(tiles)),

@@ -136,8 +136,8 @@ class _Assembled:
         parts = [part] if isinstance(part, Tensor) else list(part)
         if self.made is None:
             self.made = [self._room(piece) for piece in parts]
-        for made, piece in zip(self.made, parts, strict=True):
-            made.narrow(self.product.dim, offset, count).copy_(piece)
+        for room, piece in zip(self.made, parts, strict=True):
+            room.narrow(self.product.dim, offset, count).copy_(piece)
 
     def finish(self) -> Any:
         assert self.made is not None
@@ -159,25 +159,27 @@ def _sink(product: Product, length: int) -> _Assembled | Combiner:
 def _body(loop: Loop, sliced: Sequence[Slice], whole: Sequence[fx.Node]) -> fx.GraphModule:
     """The work of one tile: ``body(*slices, *whole[, offset][, length])``, one part per product."""
     graph = fx.Graph()
-    made: dict[Any, fx.Node] = {}
+    emitted: dict[Any, fx.Node] = {}
     for i, part in enumerate(sliced):
-        made[part] = graph.placeholder(f"slice_{i}")
+        emitted[part] = graph.placeholder(f"slice_{i}")
     for i, node in enumerate(whole):
-        made[node] = graph.placeholder(f"whole_{i}")
-    made[Offset()] = graph.placeholder("offset")
-    made[Length()] = graph.placeholder("length")
+        emitted[node] = graph.placeholder(f"whole_{i}")
+    emitted[Offset()] = graph.placeholder("offset")
+    emitted[Length()] = graph.placeholder("length")
 
     def emit(call: Call) -> fx.Node:
-        args = _map(call.args, lambda item: made.get(item, item) if _marker(item) else item)
-        kwargs = {key: _map(item, lambda i: made.get(i, i) if _marker(i) else i) for key, item in call.kwargs.items()}
+        args = _map(call.args, lambda item: emitted.get(item, item) if _marker(item) else item)
+        kwargs = {
+            key: _map(item, lambda i: emitted.get(i, i) if _marker(i) else i) for key, item in call.kwargs.items()
+        }
         return graph.call_function(call.target, tuple(args), kwargs)
 
     for part, call in loop.wanted.computed.items():
-        made[part] = emit(call)
-    graph.output(tuple(emit(p.call()) if p.combined else made[p.first] for p in loop.products))
+        emitted[part] = emit(call)
+    graph.output(tuple(emit(p.call()) if p.combined else emitted[p.first] for p in loop.products))
     for marker in (Offset(), Length()):
-        if not made[marker].users:
-            graph.erase_node(made[marker])
+        if not emitted[marker].users:
+            graph.erase_node(emitted[marker])
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
@@ -217,9 +219,9 @@ class Program:
         for task, dropped in zip(self.schedule.tasks, self.dropped, strict=True):
             if isinstance(task, Loop):
                 loop = self.loops[task]
-                made = run_loop(loop, [values[node] for node in loop.reads], weights.number(task.length))
-                values.update(zip((p.node for p in task.products), made, strict=True))
-                del made
+                products = run_loop(loop, [values[node] for node in loop.reads], weights.number(task.length))
+                values.update(zip((p.node for p in task.products), products, strict=True))
+                del products
             else:
                 values[task] = _value(task, values, weights)
             for node in dropped:
@@ -234,10 +236,10 @@ class Program:
                 return self.loops[task].product_bytes(weights)
             return weights.own_bytes(task)
 
-        made = {p.node: task for task in self.schedule.tasks if isinstance(task, Loop) for p in task.products}
-        outputs = [made.get(node, node) for node in self.captured.outputs]
+        maker = {p.node: task for task in self.schedule.tasks if isinstance(task, Loop) for p in task.products}
+        outputs = [maker.get(node, node) for node in self.captured.outputs]
         return int(
-            peak_of(self.schedule.tasks, lambda task: [made.get(n, n) for n in _reads(task)], allocated, outputs)
+            peak_of(self.schedule.tasks, lambda task: [maker.get(n, n) for n in _reads(task)], allocated, outputs)
         )
 
 
@@ -255,8 +257,8 @@ def result_bytes(captured: Captured, weights: Weights) -> int:
 
 def _value(node: fx.Node, values: Mapping[fx.Node, Any], weights: Weights) -> Any:
     if is_number(node):
-        found = node.meta["val"]
-        return found if isinstance(found, int | float) else _number(found, weights)
+        number = node.meta["val"]
+        return number if isinstance(number, int | float) else _number(number, weights)
     target: Any = node.target
     if target in (aten.view.default, aten._unsafe_view.default):
         target = aten.reshape.default
@@ -267,8 +269,8 @@ def _value(node: fx.Node, values: Mapping[fx.Node, Any], weights: Weights) -> An
 def _number(symbolic: Any, weights: Weights) -> int | float | bool:
     expression = symbolic.node.expr.xreplace(dict(weights.values))
     kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(symbolic)]
-    found: int | float | bool = kind(expression)
-    return found
+    value: int | float | bool = kind(expression)
+    return value
 
 
 def _reads(task: Task) -> list[fx.Node]:
@@ -281,8 +283,8 @@ def _dropped_after(tasks: Sequence[Task], outputs: Sequence[fx.Node]) -> list[li
     """Per task, the nodes whose value nobody reads later."""
     seen, dropped = set(outputs), []
     for task in reversed(tasks):
-        made = [p.node for p in task.products] if isinstance(task, Loop) else [task]
-        last = [node for node in dict.fromkeys((*_reads(task), *made)) if node not in seen]
+        nodes_made = [p.node for p in task.products] if isinstance(task, Loop) else [task]
+        last = [node for node in dict.fromkeys((*_reads(task), *nodes_made)) if node not in seen]
         dropped.append(last)
         seen.update(last)
     return dropped[::-1]

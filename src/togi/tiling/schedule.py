@@ -128,28 +128,28 @@ class _Scheduler:
         small: set[fx.Node] = set()
         loops: list[Loop] = []
         pending = self._products(self.captured.outputs, small)
-        made: set[fx.Node] = set()
+        nodes_made: set[fx.Node] = set()
         while pending:
-            chosen = self._grouped(sorted(pending - made, key=self.order.__getitem__))
+            chosen = self._grouped(sorted(pending - nodes_made, key=self.order.__getitem__))
             loops += chosen
-            made |= {product.node for loop in chosen for product in loop.products}
-            pending = self._products([node for loop in chosen for node in loop.reads], small) - made
+            nodes_made |= {product.node for loop in chosen for product in loop.products}
+            pending = self._products([node for loop in chosen for node in loop.reads], small) - nodes_made
         return Schedule(self._ordered(small, loops))
 
     def _products(self, wanted: Any, small: set[fx.Node]) -> set[fx.Node]:
         """Products that computing ``wanted`` whole takes; the small nodes on the way are added to ``small``."""
-        found: set[fx.Node] = set()
+        products: set[fx.Node] = set()
         stack = list(wanted)
         while stack:
             node = stack.pop()
-            if node.op != "call_function" or node in small or node in found:
+            if node.op != "call_function" or node in small or node in products:
                 continue
             if self._is_product(node):
-                found.add(node)
+                products.add(node)
             else:
                 small.add(node)
                 stack += [] if is_number(node) else node.all_input_nodes
-        return found
+        return products
 
     def _is_product(self, node: fx.Node) -> bool:
         return not is_number(node) and (
@@ -204,16 +204,16 @@ class _Scheduler:
         Raises:
             NotLean: there is none (unless ``quiet``).
         """
-        found, reasons = [], []
+        ways, reasons = [], []
         for product in self._candidates(node):
             try:
-                found.append((product, self._wanted(product)))
+                ways.append((product, self._wanted(product)))
             except NotSliceable as reason:
                 reasons.append(str(reason))
-        if not found and not quiet:
+        if not ways and not quiet:
             why = "; ".join(dict.fromkeys(reasons)) or _without_ways(node)
             raise NotLean(f"no dimension is safe for {name(node)}: {why}")
-        return found
+        return ways
 
     def _candidates(self, node: fx.Node) -> Iterator[Product]:
         for dim in range(rank(node)):
@@ -319,6 +319,6 @@ def _without_ways(node: fx.Node) -> str:
 
 def _floating(node: fx.Node) -> bool:
     """Whether gradients can be asked of it."""
-    found = node.meta["val"]
-    first = found if isinstance(found, Tensor) else found[0]
+    results = node.meta["val"]
+    first = results if isinstance(results, Tensor) else results[0]
     return bool(first.is_floating_point()) and not name(node).startswith("aten.arg")

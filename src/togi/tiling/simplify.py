@@ -23,11 +23,11 @@ def differentiated(graph: fx.Graph, tensors: Sequence[Tensor]) -> set[fx.Node]:
     if not torch.is_grad_enabled():
         return set()
     given = [node for node in graph.nodes if node.op == "placeholder"]
-    found = {node for node, tensor in zip(given, tensors, strict=True) if tensor.requires_grad}
+    reached = {node for node, tensor in zip(given, tensors, strict=True) if tensor.requires_grad}
     for node in graph.nodes:
-        if any(source in found for source in node.all_input_nodes):
-            found.add(node)
-    return found
+        if any(source in reached for source in node.all_input_nodes):
+            reached.add(node)
+    return reached
 
 
 def merge_equal(graph: fx.Graph, differentiated: set[fx.Node]) -> None:

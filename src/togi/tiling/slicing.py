@@ -101,9 +101,9 @@ def broadcast_slice(operand: fx.Node, dim: int, out_rank: int) -> Any:
 
 
 def value(node: fx.Node) -> Tensor:
-    found = node.meta["val"]
-    assert isinstance(found, Tensor), f"{node} is not a tensor"
-    return found
+    tensor = node.meta["val"]
+    assert isinstance(tensor, Tensor), f"{node} is not a tensor"
+    return tensor
 
 
 def rank(node: fx.Node) -> int:

@@ -37,9 +37,9 @@ def sliced_call(node: fx.Node, dim: int) -> Call:
     Raises:
         NotSliceable: the operation mixes positions of that dimension, or has no rule.
     """
-    found = RULES.get(node.target)
-    if found is not None:
-        return found(node, dim)
+    known_rule = RULES.get(node.target)
+    if known_rule is not None:
+        return known_rule(node, dim)
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         return pointwise(node, dim)
     raise NotSliceable(f"{name(node)} has no rule for slices")
@@ -314,8 +314,8 @@ def _attention(node: fx.Node, dim: int) -> Call:
 @rule(aten.full.default, aten.zeros.default, aten.ones.default)
 def _constant(node: fx.Node, dim: int) -> Call:
     shape: Any = node.args[0]
-    made = [Length() if i == dim else given for i, given in enumerate(shape)]
-    return Call(node.target, (made, *node.args[1:]), node.kwargs)
+    sliced = [Length() if i == dim else given for i, given in enumerate(shape)]
+    return Call(node.target, (sliced, *node.args[1:]), node.kwargs)
 
 
 @rule(aten.slice_scatter.default, aten.select_scatter.default)
@@ -333,13 +333,13 @@ def _assignment(node: fx.Node, dim: int) -> Call:
 @rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
 def _positions(node: fx.Node, _dim: int) -> Call:
     given = arguments(node)
-    made = value(node)
-    if made.is_floating_point():
+    counted = value(node)
+    if counted.is_floating_point():
         raise NotSliceable("a floating-point aten.arange is not cut: its roundings depend on where it begins")
     return Call(
         positions,
         (given.get("start", 0), given.get("step", 1), Offset(), Length()),
-        {"dtype": made.dtype, "device": made.device},
+        {"dtype": counted.dtype, "device": counted.device},
     )
 
 

@@ -158,8 +158,8 @@ def choose(loop: TileLoop, reads: Sequence[Any], weights: Weights, room_bytes: f
     length = weights.number(loop.loop.length)
     most = min(largest_tile(loop, weights, room_bytes, Tiling(tile_bytes=0.0)), length)
     excess, fixed = excess_of(loop, reads, loop.body, _two_sizes(most, per_position), per_position, least=1.0)
-    found = Tiling(tile_bytes=0.0, excess=excess, fixed_positions=fixed)
-    most = max(1, min(largest_tile(loop, weights, room_bytes, found), length))
+    tiling = Tiling(tile_bytes=0.0, excess=excess, fixed_positions=fixed)
+    most = max(1, min(largest_tile(loop, weights, room_bytes, tiling), length))
     if device_of(reads) != "cpu":
         return Tiling(tile_bytes=most * per_position, excess=excess, fixed_positions=fixed)
     cached = CACHED_BYTES / max(per_position, 1e-9)

@@ -52,8 +52,10 @@ class Allocations:
     @cached_property
     def operations(self) -> list[int]:
         """The operation that was running, or the last one before, at every allocation and free."""
-        made = {block.order: block.operation for block in self.blocks}
-        return list(accumulate(range(len(self.sums)), lambda now, order: max(now, made.get(order, now)), initial=0))[1:]
+        operation_of = {block.order: block.operation for block in self.blocks}
+        return list(
+            accumulate(range(len(self.sums)), lambda now, order: max(now, operation_of.get(order, now)), initial=0)
+        )[1:]
 
     @property
     def peak_order(self) -> int:

@@ -36,17 +36,18 @@ def account_from(watch: Watch) -> Account:
     allocations = watch.allocations
     order, owner = allocations.peak_order, _owners(watch)
     holdings = _holdings_at(watch, order, owner)
-    outputs = sum(found.bytes for found in watch.tracker.lifetimes if found.category == Category.OUTPUT)
+    outputs = sum(lifetime.bytes for lifetime in watch.tracker.lifetimes if lifetime.category == Category.OUTPUT)
     return Account(
         device=watch.device,
         train=watch.backward_at is not None,
         peak_bytes=sum(holding.bytes for holding in holdings),
-        baseline_bytes=sum(found.bytes for found in watch.existing) + watch.unowned_bytes,
+        baseline_bytes=sum(lifetime.bytes for lifetime in watch.existing) + watch.unowned_bytes,
         peak=_moment(watch, order, owner),
         holdings=holdings,
         kept=_kept_by_autograd(watch),
         held_names=_held_names(watch, order, owner),
-        minimum_bytes=sum(found.bytes for found in watch.existing if found.category in BEFORE_THE_RUN) + outputs,
+        minimum_bytes=sum(lifetime.bytes for lifetime in watch.existing if lifetime.category in BEFORE_THE_RUN)
+        + outputs,
         timeline=_timeline(watch, owner),
         watched_ms=watch.ms,
         notes=watch.tracker.notes,
@@ -58,15 +59,15 @@ def _owners(watch: Watch) -> dict[Allocation, StorageLifetime]:
     by_address: dict[int, list[Allocation]] = {}
     for block in watch.allocations.blocks:
         by_address.setdefault(block.address, []).append(block)
-    found: dict[Allocation, StorageLifetime] = {}
+    owners: dict[Allocation, StorageLifetime] = {}
     for address, lifetimes in watch.tracker.addresses.items():
         blocks = by_address.get(address, [])
         born = [block.operation for block in blocks]
         for lifetime in lifetimes:
             number = bisect_right(born, lifetime.born) - 1
-            if number >= 0 and blocks[number] not in found:
-                found[blocks[number]] = lifetime
-    return found
+            if number >= 0 and blocks[number] not in owners:
+                owners[blocks[number]] = lifetime
+    return owners
 
 
 def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[Holding, ...]:
@@ -75,9 +76,9 @@ def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLif
     sums: dict[tuple[Category, str, str, str, str], list[int]] = {}
 
     def add(bytes: int, category: Category, module: str = "", line: str = "", op: str = "", phase: str = "") -> None:
-        held = sums.setdefault((category, module, line, op, phase), [0, 0])
-        held[0] += bytes
-        held[1] += 1
+        total = sums.setdefault((category, module, line, op, phase), [0, 0])
+        total[0] += bytes
+        total[1] += 1
 
     if watch.unowned_bytes:
         add(watch.unowned_bytes, Category.WORKSPACE, op=_BEFORE)
@@ -85,33 +86,35 @@ def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLif
         if lifetime.alive_at(operation):
             add(lifetime.bytes, Category(lifetime.category), lifetime.where.module)
     for block in watch.allocations.alive_at(order):
-        if (made := owner.get(block)) is None:
+        if (held := owner.get(block)) is None:
             add(block.bytes, Category.WORKSPACE, op=block.maker)
         else:
-            where = made.where
-            add(block.bytes, _category(made, watch), where.module, where.line, made.op, where.phase)
-    found = (
+            where = held.where
+            add(block.bytes, _category(held, watch), where.module, where.line, held.op, where.phase)
+    holdings = (
         Holding(bytes=bytes, blocks=blocks, category=category, module=module, line=line, op=op, phase=phase)
         for (category, module, line, op, phase), (bytes, blocks) in sums.items()
     )
-    return tuple(sorted(found, key=lambda holding: -holding.bytes))
+    return tuple(sorted(holdings, key=lambda holding: -holding.bytes))
 
 
 def _moment(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> PeakMoment:
     """What was running when the allocation at ``order`` was made."""
     block = next(block for block in watch.allocations.blocks if block.order == order)
-    made = owner.get(block) or next((found for b, found in owner.items() if b.operation == block.operation), None)
+    maker = owner.get(block) or next(
+        (lifetime for b, lifetime in owner.items() if b.operation == block.operation), None
+    )
     first, last = watch.allocations.sums[0][0], watch.allocations.sums[-1][0]
     share = (block.born_ns - first) / (last - first) if last > first else 0.0
-    if made is None:
+    if maker is None:
         return PeakMoment(op=block.maker, share_of_run=share)
-    where = made.where
-    return PeakMoment(op=made.op, module=where.module, line=where.line, phase=where.phase, share_of_run=share)
+    where = maker.where
+    return PeakMoment(op=maker.op, module=where.module, line=where.line, phase=where.phase, share_of_run=share)
 
 
 def _kept_by_autograd(watch: Watch) -> tuple[Kept, ...]:
     """The largest first; what was there before the run (weights) included, since autograd keeps a reference to it."""
-    found = [
+    entries = [
         Kept(
             bytes=lifetime.bytes,
             kept_by=tuple(sorted(set(places))),
@@ -122,7 +125,7 @@ def _kept_by_autograd(watch: Watch) -> tuple[Kept, ...]:
         )
         for lifetime, places in watch.kept.items()
     ]
-    return tuple(sorted(found, key=lambda kept: -kept.bytes))
+    return tuple(sorted(entries, key=lambda entry: -entry.bytes))
 
 
 def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[HeldName, ...]:
@@ -135,27 +138,27 @@ def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLife
         if _idle(lifetime, operation, watch) and lifetime.bytes >= _WORTH * peak
     }
     block_of = {lifetime: block for block, lifetime in owner.items()}
-    found: list[HeldName] = []
+    held_names: list[HeldName] = []
     for line in {name.line for who in idle.values() for name in who}:
         held = [lifetime for lifetime, who in idle.items() if any(name.line == line for name in who)]
-        again = _held_again(watch, {name for one in held for name in idle[one] if name.line == line})
+        again = _held_again(watch, {name for lifetime in held for name in idle[lifetime] if name.line == line})
         early = {block_of[lifetime]: lifetime.used for lifetime in (*held, *again) if lifetime in block_of}
         saved = peak - _peak_with(watch.allocations, early)
-        found += [
+        held_names += [
             HeldName(name=name.name, line=line, bytes=lifetime.bytes, saved_bytes=saved)
             for lifetime in held
             for name in dict.fromkeys(idle[lifetime])
             if name.line == line and saved > 0
         ]
-    return tuple(sorted(found, key=lambda held: (-held.saved_bytes, held.line, held.name)))
+    return tuple(sorted(held_names, key=lambda name: (-name.saved_bytes, name.line, name.name)))
 
 
 def _held_again(watch: Watch, names: Collection[Name]) -> list[StorageLifetime]:
     """What the same names held, and nobody used again, wherever a peak was reached: in other passes of a loop."""
     return [
         lifetime
-        for at, found in watch.names_at_peaks
-        for lifetime, who in found.items()
+        for at, names_held in watch.names_at_peaks
+        for lifetime, who in names_held.items()
         if any(name in names for name in who) and _idle(lifetime, at, watch)
     ]
 
@@ -163,9 +166,9 @@ def _held_again(watch: Watch, names: Collection[Name]) -> list[StorageLifetime]:
 def _idle(lifetime: StorageLifetime, operation: int, watch: Watch) -> bool:
     """Nobody uses it again, nothing but the name keeps it, and it was made in this run. An output may be used after the
     run, where it is still there: what a loop keeps from the pass before is not."""
-    kept = lifetime in watch.kept or lifetime.category in (Category.GRADIENT, Category.OPTIMIZER)
-    kept = kept or (lifetime.category == Category.OUTPUT and lifetime.died is None)
-    return lifetime.used < operation and not kept and lifetime.op != ""
+    is_kept = lifetime in watch.kept or lifetime.category in (Category.GRADIENT, Category.OPTIMIZER)
+    is_kept = is_kept or (lifetime.category == Category.OUTPUT and lifetime.died is None)
+    return lifetime.used < operation and not is_kept and lifetime.op != ""
 
 
 def _peak_with(allocations: Allocations, early: Mapping[Allocation, int]) -> int:
@@ -187,8 +190,8 @@ def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> Cate
         return changes.setdefault(category, [0] * (len(sums) + 1))
 
     for block in watch.allocations.blocks:
-        made = owner.get(block)
-        of = series(_category(made, watch) if made else Category.WORKSPACE)
+        held = owner.get(block)
+        of = series(_category(held, watch) if held else Category.WORKSPACE)
         of[block.order] += block.bytes
         of[len(sums) if block.freed is None else block.freed] -= block.bytes
     for lifetime in watch.existing:
@@ -198,21 +201,21 @@ def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> Cate
             of[watch.allocations.place_after(lifetime.died)] -= lifetime.bytes
     if watch.unowned_bytes:
         series(Category.WORKSPACE)[0] += watch.unowned_bytes
-    kept = _points([total for _, total in sums])
+    orders = _points([total for _, total in sums])
     return CategoryTimeline(
-        ms=tuple((sums[order][0] - sums[0][0]) * 1e-6 for order in kept),
-        bytes={category: _sums_at(of, kept) for category, of in changes.items()},
+        ms=tuple((sums[order][0] - sums[0][0]) * 1e-6 for order in orders),
+        bytes={category: _sums_at(of, orders) for category, of in changes.items()},
     )
 
 
 def _points(totals: Sequence[int]) -> list[int]:
     """Of every stretch the place of its highest and of its last total, so that no peak is lost."""
     width = max(1, 2 * len(totals) // _POINTS)
-    kept: set[int] = set()
+    places: set[int] = set()
     for first in range(0, len(totals), width):
         stretch = range(first, min(first + width, len(totals)))
-        kept |= {max(stretch, key=totals.__getitem__), stretch[-1]}
-    return sorted(kept)
+        places |= {max(stretch, key=totals.__getitem__), stretch[-1]}
+    return sorted(places)
 
 
 def _sums_at(changes: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:

@@ -105,10 +105,10 @@ class Account(Record):
 
     def by_category(self) -> dict[Category, int]:
         """Bytes at the peak; sums to ``peak_bytes``."""
-        found: dict[Category, int] = {}
+        sums: dict[Category, int] = {}
         for holding in self.holdings:
-            found[holding.category] = found.get(holding.category, 0) + holding.bytes
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            sums[holding.category] = sums.get(holding.category, 0) + holding.bytes
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     @property
     def factor_x(self) -> float:

@@ -137,7 +137,7 @@ class Watch:
                 "memory of its own: 'togi bench' shows the resident set."
             )
         if self.device == "cpu":
-            gone = ((one.died, one.bytes) for one in self.existing if one.died is not None)
+            gone = ((lifetime.died, lifetime.bytes) for lifetime in self.existing if lifetime.died is not None)
             allocations = allocations.with_unseen_frees(gone)
         self.allocations = allocations
 
@@ -232,7 +232,7 @@ def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[Stor
     ``frame.f_locals`` of a function is a snapshot that the frame keeps, and with it every value, until it is asked for
     again (Python 3.12 and older). The snapshot is therefore emptied at once; looking must not keep anything alive.
     """
-    found: dict[StorageLifetime, list[Name]] = {}
+    names_of: dict[StorageLifetime, list[Name]] = {}
     for frame in frames:
         if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             continue  # a module or class body: its names are not locals, and last as long as it does
@@ -240,10 +240,10 @@ def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[Stor
         snapshot = frame.f_locals
         for name, value in snapshot.items():
             for lifetime in _storages_held_by(value, tracker):
-                found.setdefault(lifetime, []).append(Name(name, place))
+                names_of.setdefault(lifetime, []).append(Name(name, place))
         if isinstance(snapshot, dict):
             snapshot.clear()
-    return found
+    return names_of
 
 
 def _storages_held_by(value: object, tracker: StorageTracker) -> Iterator[StorageLifetime]:
@@ -256,5 +256,5 @@ def _storages_held_by(value: object, tracker: StorageTracker) -> Iterator[Storag
     else:
         return
     for tensor in values:
-        found = tracker.lifetimes_behind(tensor) if isinstance(tensor, Tensor) else []
-        yield from (lifetime for lifetime in found if lifetime.bytes >= _SMALLEST_BYTES)
+        lifetimes = tracker.lifetimes_behind(tensor) if isinstance(tensor, Tensor) else []
+        yield from (lifetime for lifetime in lifetimes if lifetime.bytes >= _SMALLEST_BYTES)

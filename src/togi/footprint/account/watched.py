@@ -43,27 +43,27 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     watch.count_unowned()
     with watch:
         step.run()
-    found = account_from(watch)
+    account = account_from(watch)
     trained = sum(p.nbytes for p in step.module.parameters() if p.requires_grad) if step.train else 0
-    return found.model_copy(
+    return account.model_copy(
         update={
             "subject": subject,
             "train": step.train,
             "plain_ms": plain_ms,
-            "minimum_bytes": found.minimum_bytes + trained,
-            "notes": (*step.notes, *found.notes, *_note_of_watching(step, found)),
+            "minimum_bytes": account.minimum_bytes + trained,
+            "notes": (*step.notes, *account.notes, *_note_of_watching(step, account)),
         }
     )
 
 
-def _note_of_watching(step: Step, found: Account) -> Iterator[str]:
+def _note_of_watching(step: Step, account: Account) -> Iterator[str]:
     """Autograd adds into a tensor's own memory where nobody else holds it, and whoever watches holds it."""
-    rise = rise_bytes(step.run, found.device)
-    plain_bytes = found.baseline_bytes + (rise or 0)
-    if rise is not None and found.peak_bytes > plain_bytes * (1 + _WATCHING_SHOWS):
+    rise = rise_bytes(step.run, account.device)
+    plain_bytes = account.baseline_bytes + (rise or 0)
+    if rise is not None and account.peak_bytes > plain_bytes * (1 + _WATCHING_SHOWS):
         yield (
             f"While it is not watched, the step peaks at {size(plain_bytes)}: the account is of the watched one, which "
-            f"takes {size(found.peak_bytes - plain_bytes)} more, since torch reuses less memory then."
+            f"takes {size(account.peak_bytes - plain_bytes)} more, since torch reuses less memory then."
         )
 
 

@@ -51,15 +51,15 @@ class ReplacedForward(ABC):
 
 def forward_of(module: nn.Module) -> ReplacedForward | None:
     """The object that a plan put on the module; None where there is none."""
-    found = vars(module).get(_FORWARD)
-    return found if isinstance(found, ReplacedForward) else None
+    forward = vars(module).get(_FORWARD)
+    return forward if isinstance(forward, ReplacedForward) else None
 
 
 def restore(modules: Iterable[nn.Module]) -> None:
     """Give each module its own ``forward`` back; those without a plan are left alone."""
     for module in modules:
-        if (found := forward_of(module)) is not None:
-            found.take_away()
+        if (replacement := forward_of(module)) is not None:
+            replacement.take_away()
 
 
 def why_not_replaceable(module: nn.Module) -> str:

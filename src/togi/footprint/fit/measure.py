@@ -80,12 +80,12 @@ def measured_peak_bytes(
     kind = torch.device(device).type
     before = bytes_of(t for t in tensors_before(step) if t.device.type == kind)
     if kind == "cpu":  # they are allocated again where it is seen
-        before -= bytes_of(one for name, one in _named(step.module) if name in replaced)
+        before -= bytes_of(tensor for name, tensor in _named(step.module) if name in replaced)
 
     def observed() -> None:
         torch.empty(1)  # comes and goes: a run that takes nothing is told from a profiler that sees nothing
         if kind == "cpu":
-            _allocate_again([one for name, one in _named(step.module) if name in replaced])
+            _allocate_again([tensor for name, tensor in _named(step.module) if name in replaced])
         run()
 
     rise = rise_bytes(observed, device)
@@ -98,7 +98,7 @@ class ReplacedTensors:
     """Which parameters and buffers a run lets go of, by name: it makes new ones, as ``buffer = buffer * 0.9`` does."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._storages = {name: weakref.ref(one.untyped_storage()) for name, one in _named(module)}
+        self._storages = {name: weakref.ref(tensor.untyped_storage()) for name, tensor in _named(module)}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,17 +108,17 @@ class ReplacedTensors:
 def _allocate_again(tensors: Sequence[Tensor]) -> None:
     """The CPU's profiler tells rightly only of those frees whose allocation it saw."""
     fresh: dict[int, torch.UntypedStorage] = {}
-    for one in tensors:
-        storage = fresh.setdefault(storage_key(one.untyped_storage()), one.untyped_storage().clone())  # type: ignore[no-untyped-call]
-        there = torch.empty(0, dtype=one.dtype).set_(storage, one.storage_offset(), one.shape, one.stride())
-        one.data = there
+    for tensor in tensors:
+        storage = fresh.setdefault(storage_key(tensor.untyped_storage()), tensor.untyped_storage().clone())  # type: ignore[no-untyped-call]
+        there = torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        tensor.data = there
 
 
 def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Dense ones: others hold several storages, or none."""
-    for name, one in (*module.named_parameters(), *module.named_buffers()):
-        if one.layout is torch.strided and type(one) in (Tensor, nn.Parameter, nn.Buffer):
-            yield name, one
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.layout is torch.strided and type(tensor) in (Tensor, nn.Parameter, nn.Buffer):
+            yield name, tensor
 
 
 def static_bytes(step: Step) -> int:

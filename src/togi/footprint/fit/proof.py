@@ -48,7 +48,7 @@ class Outcome:
     def tensors(self) -> dict[str, Tensor]:
         """All by the names that differences carry."""
         kinds = {"gradient of": self.gradients, "buffer": self.buffers, "parameter": self.moved}
-        named = {f"{kind} {name}": tensor for kind, found in kinds.items() for name, tensor in found.items()}
+        named = {f"{kind} {name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
         return {"loss": self.loss, **named}
 
 
@@ -102,27 +102,27 @@ NOISE_SHARE = 4.0
 
 def compare(reference: Outcome, other: Outcome, noise: Noise = MappingProxyType({})) -> Proof:
     """To the bit, or where ``noise`` has a name within that. Missing gradients count as different."""
-    found: list[str] = []
+    differences: list[str] = []
     worst, within_noise = 0.0, True
     expected, planned = reference.tensors, other.tensors
     for name in sorted(expected.keys() | planned.keys()):
         before, after = expected.get(name), planned.get(name)
         if before is None or after is None:
-            found.append(f"{name} {'appeared' if before is None else 'is gone'}")
+            differences.append(f"{name} {'appeared' if before is None else 'is gone'}")
             worst, within_noise = float("inf"), False
         elif not _same_bits(before, after):
             relative = _relative(before, after)
             worst = max(worst, relative) if name.startswith("gradient") else worst
             within_noise = within_noise and relative <= NOISE_SHARE * noise.get(name, 0.0)
-            found.append(f"{name}: relative difference {relative:.1e}")
+            differences.append(f"{name}: relative difference {relative:.1e}")
     if not torch.equal(reference.random_state, other.random_state):
-        found.append("the random state afterwards differs")
+        differences.append("the random state afterwards differs")
         within_noise = False
     return Proof(
-        exact=not found,
-        within_noise=bool(found) and within_noise,
+        exact=not differences,
+        within_noise=bool(differences) and within_noise,
         gradients=len(reference.gradients),
-        differences=tuple(found[:_NAMED]),
+        differences=tuple(differences[:_NAMED]),
         worst_relative=worst,
     )
 
@@ -133,15 +133,15 @@ def noise_between(runs: Sequence[Outcome]) -> Noise | None:
     first, *others = runs
     expected = first.tensors
     for other in others:
-        found = other.tensors
-        if expected.keys() != found.keys() or not torch.equal(first.random_state, other.random_state):
+        tensors = other.tensors
+        if expected.keys() != tensors.keys() or not torch.equal(first.random_state, other.random_state):
             return None
         for name, tensor in expected.items():
-            if _same_bits(tensor, found[name]):
+            if _same_bits(tensor, tensors[name]):
                 continue
-            if tensor.shape != found[name].shape or apart(found[name], tensor) > noise_limit(tensor):
+            if tensor.shape != tensors[name].shape or apart(tensors[name], tensor) > noise_limit(tensor):
                 return None
-            noise[name] = max(noise.get(name, 0.0), _relative(tensor, found[name]))
+            noise[name] = max(noise.get(name, 0.0), _relative(tensor, tensors[name]))
     return noise
 
 
@@ -157,8 +157,8 @@ def _dense(tensor: Tensor) -> Tensor:
 def _relative(before: Tensor, after: Tensor) -> float:
     """NaN-safe: a difference that is not a number is infinite."""
     scale = before.double().square().mean().sqrt()
-    found = ((after.double() - before.double()).abs().max() / scale).item()
-    return found if found == found else float("inf")
+    relative = ((after.double() - before.double()).abs().max() / scale).item()
+    return relative if relative == relative else float("inf")
 
 
 @dataclass

@@ -88,5 +88,7 @@ def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, pro
     on_cpu = all(tensor.device.type == "cpu" for tensor in sample.tensors())
     peak = highest_peak(recorder, probe).peak_bytes if recorder.calls and on_cpu else recorder.peak_bytes
     tensors = tensors_of(results)
-    made = {id(lifetime): lifetime.bytes for t in tensors if (lifetime := recorder.lifetime_of(t)) and lifetime.op}
-    return Estimate(peak - there, sum(made.values()), writes.written, any(t.requires_grad for t in tensors))
+    result_bytes = {
+        id(lifetime): lifetime.bytes for t in tensors if (lifetime := recorder.lifetime_of(t)) and lifetime.op
+    }
+    return Estimate(peak - there, sum(result_bytes.values()), writes.written, any(t.requires_grad for t in tensors))

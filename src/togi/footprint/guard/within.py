@@ -135,12 +135,12 @@ class _Call:
         """Results of all rows, and one part on its way."""
         assert self.whole is not None
         try:
-            found = estimate(self.function, self.sample, part, self.probe)
+            part_estimate = estimate(self.function, self.sample, part, self.probe)
         except Exception as error:  # foreign code: it may insist on its sizes
             raise self._may_not_be_split(
                 "", f"{part} of its {self.rows} rows do not run ({first_line(error)})"
             ) from error
-        return self.whole.result_bytes + (found.peak_bytes if found else self.whole.peak_bytes)
+        return self.whole.result_bytes + (part_estimate.peak_bytes if part_estimate else self.whole.peak_bytes)
 
     def _fewer_rows(self, part: int | None, refusal: str) -> int:
         before = part or self.rows

@@ -177,8 +177,8 @@ class Probe:
     def _measure(self, call: OperationCall) -> tuple[int, int] | None:
         if call.read_bytes + call.made_bytes > self.limit_bytes:
             return None
-        found = [bytes for value in (0, 1) if (bytes := self._with_values(call, value)) is not None]
-        return (min(found), max(found)) if found else None
+        peaks = [bytes for value in (0, 1) if (bytes := self._with_values(call, value)) is not None]
+        return (min(peaks), max(peaks)) if peaks else None
 
     def _with_values(self, call: OperationCall, value: int) -> int | None:
         with without_modes(), torch.set_grad_enabled(call.grad_enabled):

@@ -80,8 +80,8 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
     kernels = CudaKernels()
     foreach = True if step.optimizer is not None else None  # the default of torch's optimizers on CUDA
     recorder = record(step, batch=batch, around=kernels, foreach=foreach, first=True)
-    found = [peaks(recorder, level, kernels.reserve_bytes // 2) for level in workspaces()]
-    allocated, reserved = zip(*found, strict=True)  # more can be reserved for less: it fragments differently
+    peaks_of_levels = [peaks(recorder, level, kernels.reserve_bytes // 2) for level in workspaces()]
+    allocated, reserved = zip(*peaks_of_levels, strict=True)  # more can be reserved for less: it fragments differently
     call = recorder.calls[max(0, recorder.peak_at - 1)]
     return Prediction(
         subject=subject,

@@ -68,18 +68,22 @@ class RunRecorder(StorageTracker):
         results = self._fixed(operator, args, kwargs, super().operation(operator, args, kwargs))
         if self.operations == number:  # the tracker counts no question, such as for the device
             return results
-        made = [event for sign, event in self.events[place:] if sign == 1]
-        made_bytes = sum(event.bytes for event in made if isinstance(event, StorageLifetime))
+        allocated = [event for sign, event in self.events[place:] if sign == 1]
+        made_bytes = sum(event.bytes for event in allocated if isinstance(event, StorageLifetime))
         call = OperationCall(self.operations, operator, specs, before, made_bytes, self._now, grad_enabled)
         self.calls.append(call)
         self.events.insert(place, (0, call))
         return results
 
     def _storages(self, tensor: Tensor) -> list[torch.UntypedStorage]:
-        found = super()._storages(tensor)
-        if tensor.layout is not torch.strided and isinstance(tensor, FakeTensor) and not (found and found[-1].nbytes()):
+        storages = super()._storages(tensor)
+        if (
+            tensor.layout is not torch.strided
+            and isinstance(tensor, FakeTensor)
+            and not (storages and storages[-1].nbytes())
+        ):
             self.uncounted[f"{tensor.layout} (a run without values cannot know how many they hold)"] = None
-        return found
+        return storages
 
     def _spec(self, tensor: Tensor) -> TensorSpec | OtherSpec:
         if is_one_storage(tensor):
@@ -211,13 +215,13 @@ def moment_of(call: OperationCall, recorder: RunRecorder) -> PeakMoment:
 
 def by_category(recorder: RunRecorder, call: OperationCall, peak_bytes: int) -> dict[Category, int]:
     """What was alive during ``call``; the rest of the peak is the kernel's workspace."""
-    found: dict[Category, int] = {}
+    sums: dict[Category, int] = {}
     for lifetime in recorder.lifetimes:
         if lifetime.bytes and _alive_during(lifetime, call):
             category = category_of(lifetime, recorder.backward_at)
-            found[category] = found.get(category, 0) + lifetime.bytes
-    found[Category.WORKSPACE] = peak_bytes - sum(found.values())
-    return dict(sorted(((c, n) for c, n in found.items() if n), key=lambda item: -item[1]))
+            sums[category] = sums.get(category, 0) + lifetime.bytes
+    sums[Category.WORKSPACE] = peak_bytes - sum(sums.values())
+    return dict(sorted(((c, n) for c, n in sums.items() if n), key=lambda item: -item[1]))
 
 
 def _alive_during(lifetime: StorageLifetime, call: OperationCall) -> bool:

@@ -141,7 +141,7 @@ class DeviceSegments:
 
     def pools(self) -> tuple[Pool, ...]:
         """The largest first."""
-        found = (
+        pools = (
             Pool(
                 pool=pool,
                 stream=stream,
@@ -155,7 +155,7 @@ class DeviceSegments:
             )
             for (pool, stream, kind), sums in self.sums.items()
         )
-        return tuple(sorted(found, key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream, pool.kind)))
+        return tuple(sorted(pools, key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream, pool.kind)))
 
 
 @final
@@ -180,9 +180,9 @@ class Sum:
 
 def held(sums: Mapping[Owner, Sum]) -> list[Held]:
     """The owners that hold something, the largest first."""
-    found = (
-        Held(bytes=one.bytes, blocks=one.blocks, line=owner.line, pool=owner.pool, stream=owner.stream)
-        for owner, one in sums.items()
-        if one.bytes
+    holdings = (
+        Held(bytes=owned.bytes, blocks=owned.blocks, line=owner.line, pool=owner.pool, stream=owner.stream)
+        for owner, owned in sums.items()
+        if owned.bytes
     )
-    return sorted(found, key=lambda one: (-one.bytes, one.line, one.pool))
+    return sorted(holdings, key=lambda holding: (-holding.bytes, holding.line, holding.pool))

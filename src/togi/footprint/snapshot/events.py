@@ -180,7 +180,9 @@ class TimelineBuilder:
         return AllocatorTimeline(
             ms=tuple(ms for ms, _, _ in points),
             bytes={
-                Layer.ALLOCATED: tuple(allocated + one for _, one, _ in points),
-                Layer.CACHED: tuple(max(0, reserved - allocated + two - one) for _, one, two in points),
+                Layer.ALLOCATED: tuple(allocated + allocated_since for _, allocated_since, _ in points),
+                Layer.CACHED: tuple(
+                    max(0, reserved - allocated + two - allocated_since) for _, allocated_since, two in points
+                ),
             },
         )

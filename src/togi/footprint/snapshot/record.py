@@ -125,6 +125,9 @@ class SnapshotAccount(Record):
     def peak_bytes(self) -> int:
         """The most that any device had allocated, as far as the file knows."""
         return max(
-            (one.history.peak_allocated_bytes if one.history else one.allocated_bytes for one in self.devices),
+            (
+                device.history.peak_allocated_bytes if device.history else device.allocated_bytes
+                for device in self.devices
+            ),
             default=0,
         )

@@ -298,7 +298,7 @@ class SafeUnpickler:
         return line if line is not None else self._line_of_run(run)
 
     def _line_of_run(self, run: bytes) -> str | None:
-        slots = [int.from_bytes(one or four, "little") for one, four in _REFERENCE.findall(run)]
+        slots = [int.from_bytes(short or four, "little") for short, four in _REFERENCE.findall(run)]
         if len(slots) >= _BATCH or max(slots) >= len(self._memo):
             return None
         line = self._consumer.line_of([self._memo[slot] for slot in slots])
@@ -362,9 +362,9 @@ class SafeUnpickler:
             if line is None:
                 raise TypeError("a traceback of what is not a frame")
             mapping["frames"] = self._replace(frames, line)
-        kept = self._consumer.finished(mapping, self._holder())
-        if kept is not mapping:
-            stack[-1] = self._replace(mapping, kept)
+        replacement = self._consumer.finished(mapping, self._holder())
+        if replacement is not mapping:
+            stack[-1] = self._replace(mapping, replacement)
 
     def _holder(self) -> PickledList | None:
         """The list that the dict on top of the stack is going to be appended to, if it is one. It is right beneath it,
@@ -376,11 +376,11 @@ class SafeUnpickler:
         beneath = self._below[-1][-1] if self._below and self._below[-1] else None
         return beneath if type(beneath) is PickledList else None
 
-    def _replace(self, value: PickledList | PickledDict, kept: Any) -> Any:
+    def _replace(self, value: PickledList | PickledDict, replacement: Any) -> Any:
         self._plain -= 1
         if value.slot >= 0:
-            self._memo[value.slot] = kept
-        return kept
+            self._memo[value.slot] = replacement
+        return replacement
 
     def _count_plain(self) -> None:
         self._plain += 1

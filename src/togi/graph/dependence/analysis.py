@@ -99,18 +99,18 @@ class _Walk:
         return ""
 
     def _step(self, number: int, call: Call) -> None:
-        found: Sequence[State]
+        states: Sequence[State]
         try:
-            found = self._found(call)
+            states = self._found(call)
         except Depends as error:
-            found = [Mixed(str(error), number)] * len(call.results)
+            states = [Mixed(str(error), number)] * len(call.results)
         for value in call.written:
-            result = found[0] if found else self._written_unseen(number, call)
+            result = states[0] if states else self._written_unseen(number, call)
             before = self.state(value)
             if isinstance(before, Mixed) or result != before:
                 reason = result if isinstance(result, Mixed) else Mixed(f"{call.name} writes rows over others", number)
                 self.spoilt[value.storage] = before if isinstance(before, Mixed) else reason
-        for value, state in zip(call.results, found, strict=True):
+        for value, state in zip(call.results, states, strict=True):
             self._set(value, state)
 
     def _written_unseen(self, number: int, call: Call) -> State:

@@ -53,8 +53,8 @@ class RowProof:
             return Verdict(reason=f"it cannot be followed without values: {said(error)}")
         verdict = Verdict()
         for piece in dict.fromkeys(pieces):
-            one = piece == 1 or self._whole < _LEAST
-            verdict = self._of_one(max(self._whole, _LEAST)) if one else self._of(self._whole, piece)
+            alone = piece == 1 or self._whole < _LEAST
+            verdict = self._of_one(max(self._whole, _LEAST)) if alone else self._of(self._whole, piece)
             if verdict.reason:
                 return placed(verdict, functools.partial(self._record, max(self._whole, _LEAST)))
         return verdict

@@ -118,10 +118,10 @@ class Library:
         return ctypes.CDLL(str(path))
 
     def _compile(self, path: Path, compiler: str) -> None:
-        handle, made = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+        handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
         os.close(handle)
         try:
-            command = [compiler, *FLAGS, *self.flags, "-o", made, str(self.source)]
+            command = [compiler, *FLAGS, *self.flags, "-o", unfinished, str(self.source)]
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
             )
@@ -132,12 +132,12 @@ class Library:
                     or ["nothing said"]
                 )
                 raise KernelUnavailableError(f"{compiler} exited with {done.returncode}: {lines[0]}")
-            os.chmod(made, 0o700)
-            os.replace(made, path)
+            os.chmod(unfinished, 0o700)
+            os.replace(unfinished, path)
         except subprocess.TimeoutExpired as error:
             raise KernelUnavailableError(f"{compiler} took longer than {_TIMEOUT_S} s") from error
         finally:
-            Path(made).unlink(missing_ok=True)
+            Path(unfinished).unlink(missing_ok=True)
 
     def _new_lock(self) -> None:
         """In a forked child: another thread of the parent may have held it, and does not exist here."""
@@ -149,8 +149,8 @@ def find_compiler() -> str:
     if sys.platform == "win32":
         raise KernelUnavailableError("the native kernel is built with GCC or Clang, which Windows does not bring")
     wanted = os.environ.get("CXX")
-    found = next(filter(None, map(shutil.which, [wanted] if wanted else COMPILERS)), None)
-    if found is None:
+    compiler = next(filter(None, map(shutil.which, [wanted] if wanted else COMPILERS)), None)
+    if compiler is None:
         looked_for = f"$CXX={wanted}" if wanted else ", ".join(COMPILERS)
         raise KernelUnavailableError(f"no C++ compiler found (looked for {looked_for}); install g++ to have it")
-    return found
+    return compiler

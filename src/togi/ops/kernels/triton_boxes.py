@@ -73,8 +73,8 @@ def _share(overlap, union):
     """overlap / union. Most pairs of boxes share nothing, and a rounded division of zero is not the fast one: it is
     replaced by one of a number so small that nothing overflows, whose product with that zero is the same."""
     none = overlap == 0
-    found = _quotient(tl.where(none, 8.673617379884035e-19, overlap), union)  # 2**-60
-    return tl.where(none, found * overlap, found)
+    ratio = _quotient(tl.where(none, 8.673617379884035e-19, overlap), union)  # 2**-60
+    return tl.where(none, ratio * overlap, ratio)
 
 
 @triton.jit
@@ -225,7 +225,7 @@ def tied_kernel(
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < n
     a = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
-    found = tl.zeros((BLOCK_N,), tl.int32)
+    is_tied = tl.zeros((BLOCK_N,), tl.int32)
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         valid = columns < m
@@ -233,8 +233,8 @@ def tied_kernel(
         iou = _measure(a, b, 1, ZERO)
         best = tl.load(candidate_best + columns, mask=valid, other=0.0)
         same = (iou == best[None, :]) & valid[None, :]
-        found = found | tl.max(same.to(tl.int32), 1)
-    tl.store(tied + rows, found != 0, mask=inside)
+        is_tied = is_tied | tl.max(same.to(tl.int32), 1)
+    tl.store(tied + rows, is_tied != 0, mask=inside)
 
 
 @triton.jit(do_not_specialize=["n"])  # but m, the stride of the result: aligned rows are written faster

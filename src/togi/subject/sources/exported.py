@@ -95,12 +95,12 @@ def _sample(program: Any, generator: torch.Generator) -> tuple[Inputs, dict[int,
     placeholders = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     values: list[Any] = []
     varying: dict[int, list[int]] = {}
-    for given in program.graph_signature.input_specs:
-        if given.kind.name != "USER_INPUT":
+    for specification in program.graph_signature.input_specs:
+        if specification.kind.name != "USER_INPUT":
             continue
-        like = placeholders.get(given.arg.name)
+        like = placeholders.get(specification.arg.name)
         if not isinstance(like, Tensor):
-            values.append(getattr(given.arg, "value", None) if like is None else _concrete(like, ranges))
+            values.append(getattr(specification.arg, "value", None) if like is None else _concrete(like, ranges))
             continue
         tensor = made_tensor(like.dtype, [_concrete(size, ranges) for size in like.shape], generator)
         varying[id(tensor)] = [dim for dim, size in enumerate(like.shape) if not isinstance(size, int)]
@@ -124,5 +124,5 @@ def _concrete(size: Any, ranges: Any) -> Any:
 
 def _dynamic(module: nn.Module, sample: Inputs, varying: dict[int, list[int]]) -> dict[str, list[int]] | None:
     """By the flat input names that ``Signature`` uses."""
-    found = {name: varying[id(tensor)] for name, tensor in Signature.named_inputs(module, sample)}
-    return {name: dims for name, dims in found.items() if dims} or None
+    dims_by_name = {name: varying[id(tensor)] for name, tensor in Signature.named_inputs(module, sample)}
+    return {name: dims for name, dims in dims_by_name.items() if dims} or None

@@ -95,14 +95,14 @@ def _import_file(path: Path) -> ModuleType:
     It is registered before it runs, because dataclasses and pickling look their module up while it runs.
     """
     name = f"togi_subject_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None
-    assert found.loader is not None
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None
+    assert specification.loader is not None
     linecache.checkcache(str(path))
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        specification.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

@@ -16,10 +16,13 @@ def unpickled(path: Path) -> Any:
     import cloudpickle
 
     with path.open("rb") as file:
-        found = cloudpickle.load(file)
-    if isinstance(module := getattr(found, "module", None), nn.Module) and "transformers.modeling_utils" in sys.modules:
+        subject = cloudpickle.load(file)
+    if (
+        isinstance(module := getattr(subject, "module", None), nn.Module)
+        and "transformers.modeling_utils" in sys.modules
+    ):
         _note_classes(module, sys.modules["transformers.modeling_utils"].PreTrainedModel)
-    return found
+    return subject
 
 
 def _note_classes(module: nn.Module, base: type[nn.Module]) -> None:

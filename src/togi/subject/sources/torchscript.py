@@ -39,8 +39,8 @@ def from_torchscript(locator: Spec, seed: int) -> Subject:
         raise SubjectError(f"{locator.text} cannot be loaded: {type(error).__name__}: {error}") from error
     generator = torch.Generator().manual_seed(seed)
     if "inputs" in locator.options:
-        asked = locator.options["inputs"].split(",")
-        sample: Inputs | None = Inputs(tuple(_asked_tensor(locator, text, generator) for text in asked))
+        texts = locator.options["inputs"].split(",")
+        sample: Inputs | None = Inputs(tuple(_asked_tensor(locator, text, generator) for text in texts))
     else:
         sample = _traced(locator, generator) or _from_graph(module, generator)
     if sample is None:
@@ -94,7 +94,7 @@ def _asked_tensor(locator: Spec, text: str, generator: torch.Generator) -> torch
 def _traced(locator: Spec, generator: torch.Generator) -> Inputs | None:
     """Inputs like those that ``torch.jit.trace`` noted in the file: it keeps their form, sizes and dtypes."""
     with zipfile.ZipFile(locator.path) as archive:
-        notes = [each for each in archive.infolist() if each.filename.endswith("/traced_inputs.pkl")]
+        notes = [entry for entry in archive.infolist() if entry.filename.endswith("/traced_inputs.pkl")]
         text = archive.read(notes[0]) if notes and notes[0].file_size <= MAX_NOTE_BYTES else b""
     if not text or not _remembers_little(text):
         return None
@@ -117,7 +117,7 @@ def _remembers_little(text: bytes) -> bool:
     """Nine bytes can have a pickle's memo made of gigabytes. False as well where it is not a pickle."""
     try:
         return all(
-            "PUT" not in code.name or int(given or 0) <= len(text) for code, given, _ in pickletools.genops(text)
+            "PUT" not in code.name or int(argument or 0) <= len(text) for code, argument, _ in pickletools.genops(text)
         )
     except Exception:  # whatever a damaged pickle raises
         return False
@@ -145,7 +145,7 @@ class _TensorForms(pickle.Unpickler):
         dtype = _STORAGES.get(name) if module == "torch" else None
         if dtype is not None:
             return dtype
-        known = {
+        functions = {
             "torch._utils._rebuild_tensor_v2": self._tensor,
             "torch.jit._pickle.restore_type_tag": lambda value, _type: value,
             "torch.jit._pickle.build_intlist": list,
@@ -154,9 +154,9 @@ class _TensorForms(pickle.Unpickler):
             "torch.jit._pickle.build_tensorlist": list,
             "collections.OrderedDict": dict,
         }
-        if f"{module}.{name}" not in known:
+        if f"{module}.{name}" not in functions:
             raise pickle.UnpicklingError(f"{module}.{name} is not a part of a tensor's form")
-        return known[f"{module}.{name}"]
+        return functions[f"{module}.{name}"]
 
     def persistent_load(self, pid: Any) -> torch.dtype:
         """A storage: ``("storage", FloatStorage, key, device, size)``, of which only the dtype counts."""

@@ -194,12 +194,12 @@ class _Maker:
                 f"{self.locator.text}: its main input is '{self.main}', for which togi makes no example. "
                 "Write a factory that returns the model with inputs of your own."
             )
-        found: dict[str, Tensor] = {}
+        arguments: dict[str, Tensor] = {}
         for name in needed:
-            found.update(self._make(name))
+            arguments.update(self._make(name))
         if self.config.is_encoder_decoder and "decoder_input_ids" in self.accepted:
-            found["decoder_input_ids"] = self._tokens(self._length())
-        return found
+            arguments["decoder_input_ids"] = self._tokens(self._length())
+        return arguments
 
     def _is_joint(self, name: str) -> bool:
         """Models of text and pictures (CLIP) need both: they have one configuration for each."""
@@ -241,8 +241,8 @@ class _Maker:
         return self.batch, self.locator.integer("length") or _SAMPLES_PER_SECOND
 
     def _size(self, config: Any) -> tuple[int, int]:
-        if asked := self.locator.integer("size"):
-            return asked, asked
+        if side := self.locator.integer("size"):
+            return side, side
         size: Any = getattr(config, "image_size", None) or getattr(config, "input_size", None) or 224
         if isinstance(size, dict):
             size = (size.get("height", 224), size.get("width", 224))

@@ -32,11 +32,11 @@ def chunk(module: nn.Module, chunks: Sequence[Chunk], *, at_most_parts: int | No
 
     ``at_most_parts``: leave the rest of a result without values; for simulations, where one slice is like the others.
     """
-    parts = [_part(module, one) for one in chunks]
+    parts = [_part(module, entry) for entry in chunks]
     if len({id(part) for part in parts}) < len(parts):
         raise FitError("the plan cuts one module twice: keep one of the two entries")
-    for part, one in zip(parts, chunks, strict=True):
-        ChunkedForward(part, one, at_most_parts=at_most_parts).put()
+    for part, planned in zip(parts, chunks, strict=True):
+        ChunkedForward(part, planned, at_most_parts=at_most_parts).put()
     return parts
 
 
@@ -149,25 +149,25 @@ def _room(like: Tensor, dimension: int, length: int) -> Tensor:
     return torch.empty_permuted(shape, outermost_first, dtype=like.dtype, device=like.device)
 
 
-def _part(module: nn.Module, one: Chunk) -> nn.Module:
+def _part(module: nn.Module, entry: Chunk) -> nn.Module:
     names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
-    if one.module not in names:
+    if entry.module not in names:
         raise FitError(
-            f"the plan cuts '{one.module}', which {type(module).__name__} does not have"
-            f"{nearest(one.module, names) or '.'} A plan belongs to the architecture that it was made for: run "
+            f"the plan cuts '{entry.module}', which {type(module).__name__} does not have"
+            f"{nearest(entry.module, names) or '.'} A plan belongs to the architecture that it was made for: run "
             "'togi fit --inference' on this one."
         )
-    if reason := why_not_replaceable(names[one.module]):
-        raise FitError(f"{one.label} cannot be cut: {reason}")
-    if one.size < 1 or not any(CUT in shape for shape in one.inputs.values()):
-        raise FitError(f"{one.label}: the plan cuts nothing of it (size {one.size}); a size is 1 or more")
-    return names[one.module]
+    if reason := why_not_replaceable(names[entry.module]):
+        raise FitError(f"{entry.label} cannot be cut: {reason}")
+    if entry.size < 1 or not any(CUT in shape for shape in entry.inputs.values()):
+        raise FitError(f"{entry.label}: the plan cuts nothing of it (size {entry.size}); a size is 1 or more")
+    return names[entry.module]
 
 
 def named_leaves(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Every leaf in order: ``hidden_states``, ``position_embeddings[0]``. ``forward`` is unbound: it has a ``self``."""
     names = _positional(forward)
-    found = {}
+    leaves = {}
     for path, leaf in tree_flatten_with_path((tuple(args), dict(kwargs)))[0]:
         side, key, *rest = path
         if getattr(side, "idx", 0) == 0:
@@ -175,8 +175,8 @@ def named_leaves(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
             name = names[at] if at < len(names) else f"argument {at}"
         else:
             name = str(key.key)  # type: ignore[attr-defined]
-        found[name + keystr(tuple(rest))] = leaf
-    return found
+        leaves[name + keystr(tuple(rest))] = leaf
+    return leaves
 
 
 def constants(leaves: Mapping[str, Any]) -> dict[str, str]:

@@ -90,9 +90,9 @@ class ChunkSearch:
                 if child.cuts not in seen:
                     seen.add(child.cuts)
                     heapq.heappush(waiting, (child.cost_ms, next(order), child, kind, peak.bytes))
-        found = self._in_rows(aim_bytes, forbidden) if waiting else None
-        self.ended_early = bool(waiting) and found is None
-        return found
+        draft_in_rows = self._in_rows(aim_bytes, forbidden) if waiting else None
+        self.ended_early = bool(waiting) and draft_in_rows is None
+        return draft_in_rows
 
     def _in_rows(self, aim_bytes: int, forbidden: frozenset[Way]) -> Draft | None:
         """When the time is over: the whole module in halves, quarters, ... of its batch. That is soon tried."""
@@ -135,9 +135,9 @@ class ChunkSearch:
     def whys(self, draft: Draft) -> Iterator[str]:
         """Of the modules that run at the draft's peak, why those are not cut that are not."""
         for name in self.peak(draft).stack:
-            found = self._divisions.get(self._kind_of.get(name, ""), Divisions())
-            if found.problems:
-                reasons = "; ".join(dict.fromkeys(found.problems))
+            divisions = self._divisions.get(self._kind_of.get(name, ""), Divisions())
+            if divisions.problems:
+                reasons = "; ".join(dict.fromkeys(divisions.problems))
                 yield f"{name or 'The whole module'} runs at the peak; in these ways it cannot be cut: {reasons}."
 
     def _finer(self, draft: Draft, stack: Sequence[str], forbidden: frozenset[Way]) -> Iterator[tuple[Draft, str]]:
@@ -165,10 +165,10 @@ class ChunkSearch:
         return length
 
     def _with(self, draft: Draft, cut: tuple[str, int, int]) -> Draft:
-        return self._priced([*(one for one in draft.cuts if one[0] != cut[0]), cut])
+        return self._priced([*(earlier for earlier in draft.cuts if earlier[0] != cut[0]), cut])
 
     def _priced(self, cuts: Sequence[tuple[str, int, int]]) -> Draft:
-        return Draft(tuple(sorted(cuts)), sum(self._cost_ms(*one) for one in cuts))
+        return Draft(tuple(sorted(cuts)), sum(self._cost_ms(*entry) for entry in cuts))
 
     def _cost_ms(self, kind: str, way: int, size: int) -> float:
         total = 0.0
@@ -207,8 +207,8 @@ class ChunkSearch:
             if site.problem:
                 self._divisions[self._kind_of[site.name]] = Divisions([], [site.problem])
         open_questions = [site for site in new if not site.problem]
-        for name, found in (self._ask(open_questions) if open_questions else {}).items():
-            self._divisions[self._kind_of[name]] = found
+        for name, divisions in (self._ask(open_questions) if open_questions else {}).items():
+            self._divisions[self._kind_of[name]] = divisions
         for site in new:
             self._divisions.setdefault(self._kind_of[site.name], Divisions([], ["it was not reached again"]))
 

@@ -104,12 +104,14 @@ class _Stacks:
 def simulation_of(step: Step) -> Simulation:
     """On fake tensors if the pass runs on them, else on the real ones."""
     try:
-        found = Simulation(*fake_copy(step))
-        found.peak(())
+        simulation = Simulation(*fake_copy(step))
+        simulation.peak(())
     except Exception as error:  # foreign code: a model may read values, or not be copied
-        what = f"{type(error).__name__}: {first_line(error)}"
-        return Simulation(step, None, f"The pass does not run on fake tensors ({what}); plans are tried on real ones.")
-    return found
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        return Simulation(
+            step, None, f"The pass does not run on fake tensors ({reason}); plans are tried on real ones."
+        )
+    return simulation
 
 
 @dataclass(frozen=True)

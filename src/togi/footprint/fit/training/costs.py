@@ -72,29 +72,29 @@ def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Costs:
     with memory_profile(device) as profiler, tracker, timing(step.module) as milliseconds:
         run()
     allocations = read_allocations(profiler, device.partition(":")[0])
-    found = workspaces(allocations, tracker.lifetimes) if allocations is not None else {}
-    return Costs(milliseconds, found, tracker.operations, made_by_operation(tracker.lifetimes))
+    workspace_bytes = workspaces(allocations, tracker.lifetimes) if allocations is not None else {}
+    return Costs(milliseconds, workspace_bytes, tracker.operations, made_by_operation(tracker.lifetimes))
 
 
 def made_by_operation(lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:
     """Bytes of the storages that operations made, by the operation's number."""
     made: dict[int, int] = {}
-    for one in lifetimes:
-        if one.op and one.bytes:
-            made[one.born] = made.get(one.born, 0) + one.bytes
+    for lifetime in lifetimes:
+        if lifetime.op and lifetime.bytes:
+            made[lifetime.born] = made.get(lifetime.born, 0) + lifetime.bytes
     return made
 
 
 def workspaces(allocations: Allocations, lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:
     """By operation: the most that its own blocks took at once, less the results that a tracker books."""
     results: dict[int, int] = {}
-    for one in lifetimes:
-        results[one.born] = results.get(one.born, 0) + one.bytes
+    for lifetime in lifetimes:
+        results[lifetime.born] = results.get(lifetime.born, 0) + lifetime.bytes
     own: dict[int, list[Allocation]] = {}
     for block in allocations.blocks:
         own.setdefault(block.operation, []).append(block)
-    found = {number: _most_at_once(blocks) - results.get(number, 0) for number, blocks in own.items()}
-    return {number: bytes for number, bytes in found.items() if bytes > 0}
+    workspace_bytes = {number: _most_at_once(blocks) - results.get(number, 0) for number, blocks in own.items()}
+    return {number: bytes for number, bytes in workspace_bytes.items() if bytes > 0}
 
 
 def _most_at_once(blocks: list[Allocation]) -> int:

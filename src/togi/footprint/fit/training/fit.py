@@ -31,22 +31,22 @@ def fit_training(
     """
     began = time.monotonic()
     planner = TrainingPlanner(step, allow_approximate=allow_approximate, device=device, seed=seed)
-    found = planner.plan(budget_bytes, time_limit_s=time_limit_s)
-    if found.fits or not allow_approximate:
-        return found
+    whole = planner.plan(budget_bytes, time_limit_s=time_limit_s)
+    if whole.fits or not allow_approximate:
+        return whole
     for parts in _parts(step):
         proof = judge(step, parts)
         if proof.reason:
-            return _with_note(found, f"Not in micro-batches: {proof.reason}.")
+            return _with_note(whole, f"Not in micro-batches: {proof.reason}.")
         planner = TrainingPlanner(accumulated(step, parts), allow_approximate=True, device=device, seed=seed)
         divided = planner.plan(budget_bytes, time_limit_s=time_limit_s)
         if divided.fits:
-            return _in_parts(divided, found, proof, parts)
+            return _in_parts(divided, whole, proof, parts)
         if time.monotonic() - began > time_limit_s:
             return _with_note(
-                found, f"{parts} micro-batches do not fit either; more were not tried in {time_limit_s:g} s."
+                whole, f"{parts} micro-batches do not fit either; more were not tried in {time_limit_s:g} s."
             )
-    return found
+    return whole
 
 
 def _parts(step: Step) -> Iterator[int]:
@@ -66,7 +66,7 @@ def _parts(step: Step) -> Iterator[int]:
 def _in_parts(divided: FitResult, whole: FitResult, proof: MicroBatchProof, parts: int) -> FitResult:
     """The plan of a step in parts next to the unmodified step of the whole batch."""
     draws = " (random draws are others in every part)" if proof.approximate else ""
-    said = f"{parts} micro-batches: the sums of their gradients round otherwise{draws}"
+    rounding = f"{parts} micro-batches: the sums of their gradients round otherwise{draws}"
     return divided.model_copy(
         update={
             "plan": divided.plan.model_copy(update={"micro_batches": parts, "exact": False}),
@@ -76,12 +76,12 @@ def _in_parts(divided: FitResult, whole: FitResult, proof: MicroBatchProof, part
             "proof": Proof(
                 exact=False,
                 gradients=divided.proof.gradients,
-                differences=(said, *divided.proof.differences),
+                differences=(rounding, *divided.proof.differences),
                 worst_relative=max(proof.relative_difference or 0.0, divided.proof.worst_relative),
             ),
         }
     )
 
 
-def _with_note(found: FitResult, note: str) -> FitResult:
-    return found.model_copy(update={"notes": (*found.notes, note)})
+def _with_note(result: FitResult, note: str) -> FitResult:
+    return result.model_copy(update={"notes": (*result.notes, note)})

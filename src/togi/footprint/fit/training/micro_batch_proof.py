@@ -82,8 +82,8 @@ def _compared(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof:
                     reason="the step draws random numbers even in eval mode, so its gradients cannot be compared"
                 )
         for wide in _widened(step), step:
-            if wide is not None and (found := _judged(wide, parts, weigh)) is not None:
-                return dataclasses.replace(found, approximate=draws)
+            if wide is not None and (proof := _judged(wide, parts, weigh)) is not None:
+                return dataclasses.replace(proof, approximate=draws)
     return MicroBatchProof(reason="the loss depends on no parameter of the module")
 
 
@@ -106,8 +106,8 @@ def _judged(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof | No
     state.restore()
     added: dict[str, Tensor] = {}
     for piece, share in shares_of(step, parts, weigh):
-        found = _gradients(dataclasses.replace(step, sample=piece), parameters) or {}
-        for name, gradient in found.items():
+        gradients = _gradients(dataclasses.replace(step, sample=piece), parameters) or {}
+        for name, gradient in gradients.items():
             added[name] = added[name] + gradient * share if name in added else gradient * share
     changed = [name for name, value in _buffers(step.module).items() if not torch.equal(value, moved[name])]
     state.restore()
@@ -130,12 +130,12 @@ def _reason(changed: list[str], rounding: float, difference: float, dtype: torch
         )
     if difference <= 10 * rounding + _FLOOR.get(dtype, _HALF_FLOOR):
         return ""
-    said = "by weigh" if weighed else "by their rows"
+    weighting = "by weigh" if weighed else "by their rows"
     return (
-        f"the gradients of the parts, weighted {said}, differ from the whole batch's by {difference:.1e} (relative; "
-        f"rounding is {rounding:.1e}). A mean over tokens needs the number of tokens as weight (weigh=lambda part: "
-        "(part['labels'] != -100).sum()); a sum over rows has to be divided by them; a loss that compares rows with "
-        "each other (contrastive) cannot be divided at all"
+        f"the gradients of the parts, weighted {weighting}, differ from the whole batch's by {difference:.1e} "
+        f"(relative; rounding is {rounding:.1e}). A mean over tokens needs the number of tokens as weight "
+        "(weigh=lambda part: (part['labels'] != -100).sum()); a sum over rows has to be divided by them; a loss that "
+        "compares rows with each other (contrastive) cannot be divided at all"
     )
 
 
@@ -143,8 +143,8 @@ def _gradients(step: Step, parameters: dict[str, nn.Parameter]) -> dict[str, Ten
     loss = step.loss(step.module, step.sample)
     if not loss.requires_grad:
         return None
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    named = {name: g.detach() for name, g in zip(parameters, found, strict=True) if g is not None}
+    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    named = {name: g.detach() for name, g in zip(parameters, gradients, strict=True) if g is not None}
     return named or None
 
 
@@ -153,10 +153,10 @@ def _difference(whole: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     norm = sum(float(g.double().square().sum()) for g in whole.values()) ** 0.5
     worst = 0.0
     for name in whole.keys() | other.keys():
-        one, two = whole.get(name), other.get(name)
-        gap = two if one is None else one if two is None else one.double() - two.double()
+        own_gradient, two = whole.get(name), other.get(name)
+        gap = two if own_gradient is None else own_gradient if two is None else own_gradient.double() - two.double()
         assert gap is not None  # the name is from one of the two
-        own = float(one.double().norm()) if one is not None else 0.0
+        own = float(own_gradient.double().norm()) if own_gradient is not None else 0.0
         size = float(gap.double().norm())
         ratio = size / max(own, _SMALL * norm) if size else 0.0
         worst = max(worst, ratio if ratio == ratio else float("inf"))

@@ -86,9 +86,9 @@ def accumulated(step: Step, parts: int) -> Step:
     """
 
     def loss(module: nn.Module, sample: Inputs) -> Tensor:
-        found = backward(module, sample, step.loss, parts).requires_grad_()
-        found.register_hook(_check_upstream)  # type: ignore[no-untyped-call]
-        return found
+        total = backward(module, sample, step.loss, parts).requires_grad_()
+        total.register_hook(_check_upstream)  # type: ignore[no-untyped-call]
+        return total
 
     return dataclasses.replace(step, loss=loss)
 
@@ -108,7 +108,7 @@ def shares_of(step: Step, parts: int, weigh: Weigh | None) -> list[tuple[Inputs,
 
 
 def _shares(pieces: list[Any], weigh: Weigh | None) -> list[float]:
-    weights = [float(rows_of(Inputs.of(one)) if weigh is None else weigh(one)) for one in pieces]
+    weights = [float(rows_of(Inputs.of(piece)) if weigh is None else weigh(piece)) for piece in pieces]
     if not all(0 <= weight < float("inf") for weight in weights) or sum(weights) == 0:
         raise FitError(f"the micro-batches weigh {weights}: weights are finite, none below 0, and not all of them 0")
     return [weight / sum(weights) for weight in weights]

@@ -172,10 +172,10 @@ class _Observer(SavedTensorHooks):
         weakref.finalize(dropped, _note_done, saved, self._tracker)
         return dropped, saved
 
-    def unpack(self, found: Any) -> Tensor:
-        if not isinstance(found, tuple):
-            return super().unpack(found)
-        dropped, saved = found
+    def unpack(self, packed: Any) -> Tensor:
+        if not isinstance(packed, tuple):
+            return super().unpack(packed)
+        dropped, saved = packed
         if saved.asked_at is None:
             saved.asked_at = self._tracker.operations
         with self._tracker.paused():

@@ -98,7 +98,9 @@ def _leanest(
     ways: Iterable[Way], make: Callable[[Groups, Way], torch.optim.Optimizer], given: torch.optim.Optimizer
 ) -> tuple[OptimizerBytes, Way] | None:
     """The way with the lowest peak of those that run."""
-    measured = [(found, way) for way in ways if (found := _measured(partial(make, way=way), given)) is not None]
+    measured = [
+        (bytes_taken, way) for way in ways if (bytes_taken := _measured(partial(make, way=way), given)) is not None
+    ]
     return min(measured, key=lambda entry: entry[0].peak, default=None)
 
 

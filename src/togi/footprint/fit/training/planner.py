@@ -73,7 +73,7 @@ class TrainingPlanner(Planner[Choice]):
         allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
         self._forms = {dtype: _FORMS[dtype] for dtype in allowed}
         self.timeline = Timeline(
-            observed, workspaces, packing_ms_per_byte={one: ms_per_byte(one, device) for one in allowed}
+            observed, workspaces, packing_ms_per_byte={dtype: ms_per_byte(dtype, device) for dtype in allowed}
         )
         self._search = RecomputeSearch(self.timeline)
         plain_bytes = self._search.forecast(Choice()).peak_bytes
@@ -90,18 +90,18 @@ class TrainingPlanner(Planner[Choice]):
             self._search.deadline = deadline
             return self._search.cheapest(aim_bytes)
 
-        found = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
-        if found is None:
-            found = self._measured_once(self._search.least)
-            assert found is not None  # nothing is refused without an error
-        return found
+        candidate = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
+        if candidate is None:
+            candidate = self._measured_once(self._search.least)
+            assert candidate is not None  # nothing is refused without an error
+        return candidate
 
     def _best_of_all(self, best: Candidate[Choice], budget_bytes: int) -> Candidate[Choice]:
         """The cheapest within the budget, else the lowest: the unmodified step among them."""
-        fitting = [one for one in self._run_so_far if one.peak_bytes <= budget_bytes]
+        fitting = [candidate for candidate in self._run_so_far if candidate.peak_bytes <= budget_bytes]
         if fitting:
-            return min(fitting, key=lambda one: one.cost_ms)
-        return min(self._run_so_far, key=lambda one: (one.peak_bytes, one.cost_ms))
+            return min(fitting, key=lambda candidate: candidate.cost_ms)
+        return min(self._run_so_far, key=lambda candidate: (candidate.peak_bytes, candidate.cost_ms))
 
     def _measure(self, draft: Choice) -> Candidate[Choice]:
         forecast_bytes, cost_ms = self._search.seen[draft]
@@ -113,7 +113,9 @@ class TrainingPlanner(Planner[Choice]):
             if self._deterministic:
                 outcome = self._repeated()
         proof = compare(self._reference, outcome, self._noise)
-        if not (proof.exact or proof.within_noise) and all(one.action is not Action.NARROW for one in plan.policies):
+        if not (proof.exact or proof.within_noise) and all(
+            policy.action is not Action.NARROW for policy in plan.policies
+        ):
             raise FitError(
                 "the plan was refused, because its step is not the unmodified one to the bit: "
                 f"{'; '.join(proof.differences[:3])}. Something writes into tensors without torch's knowledge (NumPy, "
@@ -134,11 +136,11 @@ class TrainingPlanner(Planner[Choice]):
         try:
             with self._same_start():
                 costs = costs_of(self.step, run, self._device)
-                found = run.outcome
+                outcome = run.outcome
         except RuntimeError as error:  # foreign code: it ran twice
             raise FitError(self._why_not_watched(error)) from error
-        again = compare(self._reference, found)
-        if not again.exact and not self._can_be_proven(found) and not allow_random:
+        again = compare(self._reference, outcome)
+        if not again.exact and not self._can_be_proven(outcome) and not allow_random:
             raise FitError(
                 "two runs of the unmodified step with the same seed, weights and inputs differ, so no plan can be "
                 f"proven right: {'; '.join(again.differences[:3])}. {self._why_not_alike()}"
@@ -251,16 +253,16 @@ def _observed(step: Step, costs: Costs, start: AbstractContextManager[None]) -> 
     try:
         fake, mode = fake_copy(step)
         with mode:
-            found = observe(fake, costs.milliseconds)
-        if list(dict.fromkeys(call.name for call in found.calls)) == list(costs.milliseconds):
-            if made_by_operation(found.lifetimes) == costs.made:
-                return found, ""
+            observed = observe(fake, costs.milliseconds)
+        if list(dict.fromkeys(call.name for call in observed.calls)) == list(costs.milliseconds):
+            if made_by_operation(observed.lifetimes) == costs.made:
+                return observed, ""
             note = "Some operations take other memory on real tensors than on fake ones; it was watched on real ones."
         else:
             note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
     except Exception as error:  # foreign code: a model may read values, or not be copied
-        what = f"{type(error).__name__}: {first_line(error)}"
-        note = f"The step does not run on fake tensors ({what}); it was watched on real ones."
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        note = f"The step does not run on fake tensors ({reason}); it was watched on real ones."
     with start:
         return observe(step, costs.milliseconds), note
 

@@ -80,15 +80,15 @@ class ForwardRecording(DispatchObserver):
         """What the storage holds now; None where no recorded operation has seen it, or it has not just one storage."""
         if not is_plain(tensor):
             return None
-        found = self._current.get(storage_key(tensor.untyped_storage()))
-        return found.value() if found is not None else None
+        entry = self._current.get(storage_key(tensor.untyped_storage()))
+        return entry.value() if entry is not None else None
 
     def hold(self, value: Value, tensor: Tensor) -> None:
         """``value.hold(tensor)``. From now on it lives as long as somebody wants it, and not as long as its storage."""
         value.hold(tensor)
-        found = self._current.get(storage_key(tensor.untyped_storage()))
-        if found is not None and found.value() is value:
-            found.value = weakref.ref(value)
+        entry = self._current.get(storage_key(tensor.untyped_storage()))
+        if entry is not None and entry.value() is value:
+            entry.value = weakref.ref(value)
 
     def close(self) -> None:
         """Forget everything that no saved tensor needs."""
@@ -185,15 +185,15 @@ class ForwardRecording(DispatchObserver):
         current = self._current
 
         def gone(reference: weakref.ref[Any]) -> None:
-            if (found := current.get(address)) is not None and found.storage is reference:
+            if (entry := current.get(address)) is not None and entry.storage is reference:
                 del current[address]
 
         current[address] = _Entry(weakref.ref(storage, gone), lambda: value)
 
     def _forget(self, results: Any, written: Sequence[Tensor]) -> None:
         """What cannot be made again is held as soon as somebody reads it."""
-        made: list[Tensor] = []
-        replaced(results, Tensor, made.append)
-        unseen = [tensor for tensor in made if is_plain(tensor) and self.value_of(tensor) is None]
+        tensors: list[Tensor] = []
+        replaced(results, Tensor, tensors.append)
+        unseen = [tensor for tensor in tensors if is_plain(tensor) and self.value_of(tensor) is None]
         for tensor in [*unseen, *filter(is_plain, written)]:
             self._enter(tensor, Value())

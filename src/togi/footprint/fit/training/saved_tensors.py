@@ -166,11 +166,11 @@ class SavedTensorHooks:
         self.recording.hold(value, tensor)
         return self._kept(tensor)
 
-    def unpack(self, found: Any) -> Tensor:
-        if isinstance(found, RecomputedTensor | SavedTensor):
-            return found.unpack()
+    def unpack(self, packed: Any) -> Tensor:
+        if isinstance(packed, RecomputedTensor | SavedTensor):
+            return packed.unpack()
         assert self._outer is not None
-        return self._outer[1](found)
+        return self._outer[1](packed)
 
     def _kept(self, tensor: Tensor) -> Any:
         return SavedTensor(tensor) if self._outer is None else self._outer[0](tensor)
@@ -190,7 +190,7 @@ class SavingForward(ReplacedForward):
 
     def __init__(self, module: nn.Module, policies: Sequence[SavePolicy]) -> None:
         super().__init__(module)
-        self.actions: dict[str, Action] = {one.value: one.action for one in policies}
+        self.actions: dict[str, Action] = {policy.value: policy.action for policy in policies}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or not self.actions or torch.compiler.is_exporting():

@@ -43,9 +43,9 @@ class RecomputeSearch:
         """The choice with the least repeated work whose forecast peak is within the budget; None where none is."""
         best: Choice | None = None
         for descent in self._descents(aim_bytes):
-            found = descent.down()
-            if found is not None and (best is None or self.seen[found][1] < self.seen[best][1]):
-                best = found
+            choice = descent.down()
+            if choice is not None and (best is None or self.seen[choice][1] < self.seen[best][1]):
+                best = choice
             if time.monotonic() > self.deadline:
                 break
         return best
@@ -57,9 +57,9 @@ class RecomputeSearch:
             yield _Descent(self, aim_bytes, 1.0, segments(self.timeline.observed.calls, count))
 
     def forecast(self, choice: Choice) -> Forecast:
-        found = self.timeline.forecast(choice)
-        self.seen[choice] = found.peak_bytes, found.ms
-        return found
+        forecast = self.timeline.forecast(choice)
+        self.seen[choice] = forecast.peak_bytes, forecast.ms
+        return forecast
 
     @property
     def least(self) -> Choice:
@@ -69,11 +69,11 @@ class RecomputeSearch:
     @property
     def front(self) -> list[tuple[int, float, Choice]]:
         """(peak, milliseconds, choice) seen of which none is both lower and cheaper, by rising peak."""
-        found: list[tuple[int, float, Choice]] = []
+        front: list[tuple[int, float, Choice]] = []
         for choice, (peak, ms) in sorted(self.seen.items(), key=lambda item: item[1]):
-            if not found or ms < found[-1][1]:
-                found.append((peak, ms, choice))
-        return found
+            if not front or ms < front[-1][1]:
+                front.append((peak, ms, choice))
+        return front
 
 
 class _Descent:
@@ -99,11 +99,11 @@ class _Descent:
         for start in range(0, len(ranked), _TRIED_AT_ONCE):
             best: tuple[float, Choice, Forecast] | None = None
             for choice in ranked[start : start + _TRIED_AT_ONCE]:
-                found = self._search.forecast(choice)
-                gain = before - found.above(self._aim_bytes)
-                rate = self._rate(gain, found.ms - self._forecast.ms)
+                forecast = self._search.forecast(choice)
+                gain = before - forecast.above(self._aim_bytes)
+                rate = self._rate(gain, forecast.ms - self._forecast.ms)
                 if gain > 0 and (best is None or rate > best[0]):
-                    best = rate, choice, found
+                    best = rate, choice, forecast
             if best is not None:
                 _, self._choice, self._forecast = best
                 return True
@@ -116,21 +116,21 @@ class _Descent:
         most off it for each millisecond."""
         line = self._search.timeline
         above = np.maximum(self._forecast.alive - self._aim_bytes, 0)
-        found: list[tuple[float, Choice]] = []
+        rated: list[tuple[float, Choice]] = []
         for key, group in self._groups.items():
             if key in self._choice.dropped:
                 continue
             dropped = sum(_off(above, line, result, result.bytes) for result in group)
             if dropped > 0:
                 ms = sum(line.maker[result].ms for result in group)
-                found.append((self._rate(dropped, ms), self._choice.without(key)))
+                rated.append((self._rate(dropped, ms), self._choice.without(key)))
             if key in self._choice.packed or not all(map(line.is_packable, group)):
                 continue
             packed = sum(_off(above, line, result, result.bytes - line.packed_bytes(result)) for result in group)
             if packed > 0:
                 ms = sum(line.packing_ms(result) for result in group)
-                found.append((self._rate(packed, ms), self._choice.with_packed(key)))
-        return [choice for _, choice in sorted(found, key=lambda one: -one[0])]
+                rated.append((self._rate(packed, ms), self._choice.with_packed(key)))
+        return [choice for _, choice in sorted(rated, key=lambda entry: -entry[0])]
 
     def _rate(self, gain: float, ms: float) -> float:
         rate: float = gain / max(ms, _LEAST_MS) ** self._exponent
@@ -142,10 +142,10 @@ class _Descent:
         best: tuple[float, Choice, Forecast] | None = None
         for key in sorted(self._choice.dropped | self._choice.packed):
             choice = self._choice.with_kept(key)
-            found = self._search.forecast(choice)
-            above = found.above(self._aim_bytes)
+            forecast = self._search.forecast(choice)
+            above = forecast.above(self._aim_bytes)
             if above < before and (best is None or above < best[0]):
-                best = above, choice, found
+                best = above, choice, forecast
             if time.monotonic() > self._search.deadline:
                 break
         if best is None:
@@ -166,9 +166,9 @@ class _Descent:
                 if time.monotonic() > self._search.deadline:
                     return
                 choice = self._choice.with_kept(key)
-                found = self._search.forecast(choice)
-                if found.peak_bytes <= self._aim_bytes and found.ms <= self._forecast.ms:
-                    self._choice, self._forecast, changed = choice, found, True
+                forecast = self._search.forecast(choice)
+                if forecast.peak_bytes <= self._aim_bytes and forecast.ms <= self._forecast.ms:
+                    self._choice, self._forecast, changed = choice, forecast, True
 
 
 def _off(above: np.ndarray, line: Timeline, result: Result, bytes: int) -> float:
@@ -182,36 +182,38 @@ def segments(calls: Sequence[Call], count: int) -> Choice:
     """The forward pass cut into ``count`` parts that keep about the same, at the places where least goes across."""
     across = _going_across(calls)
     sums = np.cumsum([sum(r.bytes for r in call.makes if r.saved) for call in calls])
-    kept: set[Result] = set()
+    kept_results: set[Result] = set()
     for number in range(1, count):
         low, high = np.searchsorted(sums, [sums[-1] * (number - 0.4) / count, sums[-1] * (number + 0.4) / count])
         near = across[int(low) : int(high) + 1]
         # in the midst of an in-place operation there is nothing to keep
         places = [live for live in near if live and not any(result.overwritten for result in live)]
-        kept |= min(places, key=lambda live: sum(result.bytes for result in live), default=set())
+        kept_results |= min(places, key=lambda live: sum(result.bytes for result in live), default=set())
     saved = {r.key for call in calls for r in call.makes if r.saved and not r.overwritten}
-    return Choice(frozenset(saved - {r.key for r in kept}), frozenset(r.key for r in kept if not r.saved))
+    return Choice(
+        frozenset(saved - {r.key for r in kept_results}), frozenset(r.key for r in kept_results if not r.saved)
+    )
 
 
 def _going_across(calls: Sequence[Call]) -> list[set[Result]]:
     """For every call: what was made up to it and is read after it."""
     last = {read: at for at, call in enumerate(calls) for read in call.reads}
     live: set[Result] = set()
-    found = []
+    across = []
     for at, call in enumerate(calls):
-        live |= {made for made in call.makes if last.get(made, -1) > at}
+        live |= {result for result in call.makes if last.get(result, -1) > at}
         live = {result for result in live if last[result] > at}
-        found.append(set(live))
-    return found
+        across.append(set(live))
+    return across
 
 
 def _by_key(results: Iterable[Result], smallest_bytes: float) -> dict[str, list[Result]]:
     """Those that autograd keeps; a module that is called twice has several of one key."""
-    found: dict[str, list[Result]] = {}
+    by_key: dict[str, list[Result]] = {}
     for result in results:
         if result.saved and not result.overwritten and result.bytes >= smallest_bytes:
-            found.setdefault(result.key, []).append(result)
-    return found
+            by_key.setdefault(result.key, []).append(result)
+    return by_key
 
 
 def call_of(key: str) -> str:

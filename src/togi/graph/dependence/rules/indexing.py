@@ -95,11 +95,11 @@ def _picked(given: Operands) -> Rows:
     wide = max(len(indices[dim].shape) for dim in at)
     neighbours = at == list(range(at[0], at[0] + len(at)))
     place = at[0] if neighbours else 0
-    state, (found, numbered) = given.states[source], _common(given, indices, at, wide)
+    state, (common, numbered) = given.states[source], _common(given, indices, at, wide)
     own = isinstance(state, Rows) and numbered == [state.dim] and (state.outer, state.inner) == (1, 1)
-    if isinstance(found, Rows) and (own or (isinstance(state, Same) and not numbered)):
-        return found.at(found.dim + place)
-    if isinstance(state, Same) or isinstance(found, Rows) or state.dim in at:
+    if isinstance(common, Rows) and (own or (isinstance(state, Same) and not numbered)):
+        return common.at(common.dim + place)
+    if isinstance(state, Same) or isinstance(common, Rows) or state.dim in at:
         raise Depends(f"{given.call.name} reaches other rows by index")
     gone = sum(dim < state.dim for dim in at)
     return state.at(state.dim - gone + (wide if not neighbours or at[0] < state.dim else 0))

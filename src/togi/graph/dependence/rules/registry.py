@@ -87,10 +87,10 @@ RULES: dict[str, Entry] = {}
 def rule(names: str, *, sizes: str = "", numbers: bool = False, shape_only: bool = False) -> Callable[[Rule], Rule]:
     """Register for operators, by name without namespace where that is ``aten``, and without ``_`` of in-place forms."""
 
-    def register(found: Rule) -> Rule:
+    def register(function: Rule) -> Rule:
         for name in names.split():
-            RULES[name] = Entry(found, frozenset(sizes.split()), numbers, shape_only)
-        return found
+            RULES[name] = Entry(function, frozenset(sizes.split()), numbers, shape_only)
+        return function
 
     return register
 
@@ -126,7 +126,7 @@ def aligned(state: Found, rank: int, of: int) -> Found:
 
 def agreed(call: Call, states: Sequence[Found]) -> Found:
     """The one way in which all that have rows hold them."""
-    found = list(dict.fromkeys(state for state in states if isinstance(state, Rows)))
-    if len(found) > 1:
+    rows = list(dict.fromkeys(state for state in states if isinstance(state, Rows)))
+    if len(rows) > 1:
         raise Depends(f"{call.name} meets rows along different dimensions")
-    return found[0] if found else SAME
+    return rows[0] if rows else SAME

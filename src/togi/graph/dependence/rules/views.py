@@ -83,12 +83,12 @@ def _repeat(given: Operands) -> Answer:
     return Rows(dims[0], 1, repeats[dims[0]].each * own)
 
 
-def constant(made: Value) -> Answer:
+def constant(filled: Value) -> Answer:
     """Of a tensor that holds one value for all rows, wherever they are."""
-    if all(map(plain, made.shape)):
+    if all(map(plain, filled.shape)):
         return SAME
-    dims = [dim for dim, size in enumerate(made.shape) if isinstance(size, Times)]
-    return Rows(dims[0], 1, made.shape[dims[0]].each) if len(dims) == 1 else Rows(-1)
+    dims = [dim for dim, size in enumerate(filled.shape) if isinstance(size, Times)]
+    return Rows(dims[0], 1, filled.shape[dims[0]].each) if len(dims) == 1 else Rows(-1)
 
 
 @rule("select unbind")
@@ -111,11 +111,11 @@ def _slice(given: Operands) -> Answer:
 
 def _blocks(given: Operands, state: Rows, start: Any, end: Any, step: Any = 1) -> Rows:
     """Whole blocks of all rows: one half of what was doubled with ``torch.cat([x, x])``."""
-    size, one = given["self"].shape[state.dim], state.inner
+    size, block = given["self"].shape[state.dim], state.inner
     start = Times(0) if start == 0 else _from_the_front(start, size)
     end = size if end is None or (isinstance(end, int) and end >= 1 << 62) else _from_the_front(end, size)
     if step == 1 and isinstance(start, Times) and isinstance(end, Times):
-        first, last = quotient(start.each, one), quotient(min_of(end.each, size.each), one)
+        first, last = quotient(start.each, block), quotient(min_of(end.each, size.each), block)
         if first is not None and last is not None and not (state.numbers and (first, last) != (0, 1)):
             return Rows(state.dim, last - first, state.inner, state.numbers)
     raise Depends(f"{given.call.name} takes some rows and leaves others")
@@ -140,14 +140,14 @@ def _split(given: Operands) -> Answer:
         return state
     if dim != state.dim or fixed:
         raise Depends(f"{given.call.name} cuts by the number of rows")
-    found, start = [], 0
+    parts, start = [], 0
     for part in given.call.results:
         size = part.shape[dim]
         if not isinstance(size, Times):
             raise Depends(f"{given.call.name} separates rows")
-        found.append(_blocks(given, state, Times(start), Times(start + size.each)))
+        parts.append(_blocks(given, state, Times(start), Times(start + size.each)))
         start += size.each
-    return found
+    return parts
 
 
 mixing("unfold", lambda given: [given["dimension"]])
@@ -171,7 +171,7 @@ def _as_strided(given: Operands) -> Answer:
     if state.dim == 0 and (state.outer, state.inner) == (1, 1) and _contiguous(source) and offset is None:
         row = source.stride[0]
         for dim, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
-            others = [each for at, each in enumerate(zip(sizes, strides, strict=True)) if at != dim]
+            others = [pair for at, pair in enumerate(zip(sizes, strides, strict=True)) if at != dim]
             known = all(isinstance(number, int) for pair in others for number in pair) and isinstance(row, int)
             if size == Times(1) and stride == row and known and sum((n - 1) * step for n, step in others) < row:
                 return Rows(dim)
