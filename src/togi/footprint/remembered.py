@@ -1,4 +1,4 @@
-"""What a module remembers from call to call besides parameters and buffers: it cannot be put back, so it is named."""
+"""State that a module keeps from call to call besides parameters and buffers: it cannot be put back, so it is named."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kept_with_graph(module: nn.Module) -> list[str]:
 
 
 def why_not_twice(error: BaseException, module: nn.Module) -> str:
-    """Of a step that ran once, and fails the second time."""
+    """The error of a step that ran once, and fails the second time."""
     names = kept_with_graph(module)[:_NAMED]
     kept_names = f"{', '.join(names)}, with the graph" if names else "something, such as a hidden state with its graph,"
     return (
@@ -48,7 +48,8 @@ def why_not_twice(error: BaseException, module: nn.Module) -> str:
 
 @contextmanager
 def second_run(module: nn.Module) -> Iterator[None]:
-    """Round a run that is not the first. Raises SubjectError where it goes back through the graph of the one before."""
+    """Enter it round a run that is not the first. Raises SubjectError where it goes back through the graph of the one
+    before."""
     try:
         yield
     except RuntimeError as error:

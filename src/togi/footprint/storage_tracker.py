@@ -54,7 +54,7 @@ class StorageLifetime:
 
 
 def category_of(lifetime: StorageLifetime, backward_at: int | None, kept: Container[StorageLifetime] = ()) -> Category:
-    """What the storage is for.
+    """The purpose of the storage.
 
     Args:
         backward_at: the last operation before backward began; None where there was no backward.
@@ -101,7 +101,7 @@ class StorageTracker(DispatchObserver):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not in the figures, for the report."""
+        """Notes on what is not in the figures."""
         return tuple(f"Not counted: tensors of {kind}." for kind in self.uncounted)
 
     def __post_init__(self) -> None:
@@ -125,12 +125,12 @@ class StorageTracker(DispatchObserver):
             lifetime.category = lifetime.category or category
 
     def lifetime_of(self, tensor: Tensor) -> StorageLifetime | None:
-        """Of the living storage that holds the tensor (of the first, where it has several); None where none is
-        tracked."""
+        """The lifetime of the living storage that holds the tensor (of the first, where it has several); None where
+        none is tracked."""
         return next(iter(self.lifetimes_behind(tensor)), None)
 
     def lifetimes_behind(self, tensor: Tensor) -> list[StorageLifetime]:
-        """Of all storages that are tracked of the tensor: a sparse one has several."""
+        """The lifetimes of all storages that are tracked of the tensor: a sparse one has several."""
         entries = (self._alive.get(storage_key(storage)) for storage in self._storages(tensor))
         return [known[1] for known in entries if known is not None]
 
@@ -148,7 +148,8 @@ class StorageTracker(DispatchObserver):
         return results
 
     def _read(self, tensor: Tensor) -> None:
-        """What was made before the run, or behind the dispatcher's back, is tracked from when it is first seen."""
+        """Note that it is read. What was made before the run, or behind the dispatcher's back, is tracked from here
+        on."""
         for storage in self._storages(tensor):
             known = self._alive.get(storage_key(storage))
             if known is None:

@@ -21,7 +21,7 @@ Shape = Sequence[int | None]
 
 @final
 class Batch(Record):
-    """Where the samples of a call lie, and how many a call is to have."""
+    """The places of the samples of a call, and how many a call is to have."""
 
     dims: tuple[tuple[int, int], ...]
     """Flat input and dimension."""
@@ -44,13 +44,13 @@ class Batch(Record):
 
 @final
 class BatchRequest(Record):
-    """What the batch of a subject is asked with."""
+    """A request for the batch of a subject."""
 
     signature: Signature
 
 
 def batch_of(subject: Subject, request: BatchRequest) -> Batch:
-    """Of a subject's calls. Raises SubjectError as ``find_batch`` does."""
+    """The batch of a subject's calls. Raises SubjectError as ``find_batch`` does."""
     calls = [request.signature.flatten_inputs(call.args, call.kwargs) for call in subject.inputs]
     shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in calls]
     return find_batch(request.signature.inputs_facts, shapes, subject.dynamic or {})

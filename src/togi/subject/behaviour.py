@@ -91,7 +91,8 @@ class SavedBuffers:
         ]
 
     def restore(self) -> None:
-        """In place where the buffer is still the same tensor; one that was replaced or resized is put back."""
+        """Put them back, in place where the buffer is still the same tensor; one that was replaced or resized is put
+        back."""
         now = dict(self._module.named_buffers())
         with torch.no_grad():
             for name, value in self._values.items():

@@ -156,7 +156,8 @@ def data_names(value: Any) -> tuple[str, ...]:
 
 
 def attributes_beside(value: Mapping[Any, Any]) -> str | None:
-    """What the attributes of a dict of its own class are to its items: None where a new one has them by itself."""
+    """The relation of the attributes of a dict of its own class to its items: None where a new one has them by
+    itself."""
     attributes_held = getattr(value, "__dict__", {})
     if attributes_held is value:
         return "itself"

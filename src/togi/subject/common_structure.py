@@ -1,4 +1,4 @@
-"""What the structures of several values have in common: those of a module's calls, or of what it returned."""
+"""Merges the structures of several values: those of a module's calls, or of what it returned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shapes = Sequence[Sequence[int]]
 
 
 def without_counts(structure: Structure) -> Structure:
-    """What values have in common that differ in what may be a count: the numbers next to tensors are left out."""
+    """The structure without numbers next to tensors, which may be counts."""
     counts = structure.kind in KEYED and any(child.kind == "tensor" for child in structure.children)
     return _with_children(
         structure,
@@ -65,7 +65,7 @@ def _in_common(structures: Sequence[Structure], shapes: Sequence[Shapes], first:
 
 
 def _as_count(numbers: Sequence[int], shapes: Sequence[Shapes], tensors: Mapping[Scalar, int]) -> Structure | None:
-    """Of the first tensor next to it that has a size from which it is a constant apart in every value."""
+    """A count of the first tensor next to it that has a size from which it is a constant apart in every value."""
     for key, tensor in tensors.items():
         for dim in range(min(len(own[tensor]) for own in shapes)):
             more = {number - own[tensor][dim] for number, own in zip(numbers, shapes, strict=True)}
@@ -75,7 +75,8 @@ def _as_count(numbers: Sequence[int], shapes: Sequence[Shapes], tensors: Mapping
 
 
 def merged(first: Structure, second: Structure) -> Structure:
-    """What two outputs have in common: a part that differs from call to call cannot be rebuilt from tensors alone."""
+    """The common structure of two outputs: a part that differs from call to call cannot be rebuilt from tensors
+    alone."""
     if first == second:
         return first
     if first.children and _alike((first, second)):

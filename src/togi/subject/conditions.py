@@ -53,7 +53,8 @@ _Value = Callable[[Sequence[Any]], Any]
 
 
 def condition(text: str) -> Holds:
-    """Whether a call meets the condition. Sizes for which it cannot be computed (a division by zero) do not.
+    """A function that returns whether a call meets the condition. Sizes for which it cannot be computed (a division by
+    zero) do not.
 
     Raises ValueError where the text is not a condition.
     """
@@ -72,7 +73,7 @@ def condition(text: str) -> Holds:
 
 
 def size_of(i: int, dim: int) -> str:
-    """What a condition calls a size."""
+    """The name of a size in a condition."""
     return f"size({i}, {dim})"
 
 

@@ -1,4 +1,4 @@
-"""What a call of a module changes besides returning something: caches that it fills, tensors that it overwrites.
+"""Effects of a module's calls besides what they return: caches that they fill, tensors that they overwrite.
 
 An engine gets tensors and returns tensors, and changes nothing. ``togi.subject.pure.Pure`` gives it that form: the
 module with what it changes as further outputs. ``Effects.finish`` makes the change in the program's own objects.
@@ -37,7 +37,7 @@ class Change(Record):
 
 @final
 class Effects(Record):
-    """What one form of calls of a module changes."""
+    """The changes that one form of a module's calls makes."""
 
     changes: tuple[Change, ...] = ()
     state: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ class _Seen:
 
 
 def _change(key: str | int, seen: Sequence[_Seen]) -> Change | None:
-    """What became of one argument in all calls, or None where nothing did. Raises Refused where it differs."""
+    """The change of one argument in all calls, or None where there is none. Raises Refused where it differs."""
     if not any(argument.changed for argument in seen):
         return None
     after = in_common([argument.value for argument in seen])

@@ -73,7 +73,7 @@ def _clone(tensor: torch.Tensor) -> torch.Tensor:
 @final
 @dataclass(frozen=True)
 class Subject:
-    """What is optimized.
+    """A module with its example inputs: what is optimized.
 
     Args:
         module: the model. It is never changed; trials work on copies.
@@ -111,7 +111,8 @@ class Subject:
 
 
 def as_given(sample: Inputs) -> Any:
-    """In the form that factories write, which a training step expects: a tensor, a tuple, a dict, else ``Inputs``."""
+    """The sample in the form that factories write, which a training step expects: a tensor, a tuple, a dict, else
+    ``Inputs``."""
     if sample.kwargs:
         return dict(sample.kwargs) if not sample.args else sample
     return sample.args[0] if len(sample.args) == 1 else sample.args

@@ -1,4 +1,4 @@
-"""From what the user gave to what is measured: a copy of the module, with its inputs, on one device."""
+"""Prepares a subject for measuring: a copy of the module, with its inputs, on one device."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
 
 
 def mode_of(subject: Subject) -> Mode:
-    """As it was asked for; else ``eval()`` for a module that is in training mode itself (the survey refuses it where
-    that changes the answer). Parts that alone are in training mode were put into it, so they stay in it."""
+    """The mode that was asked for; else ``eval()`` for a module that is in training mode itself (the survey refuses it
+    where that changes the answer). Parts that alone are in training mode were put into it, so they stay in it."""
     if subject.mode is not None:
         return Mode.of(subject.mode)
     return Mode.EVAL if is_undecided(subject) else Mode.AS_IS
@@ -118,7 +118,8 @@ def _check_device(device: str) -> None:
 
 
 def _unwrapped(module: nn.Module, notes: list[str]) -> nn.Module:
-    """Without the wrappers of torch.compile and of data parallelism: those are ways to run a module, not the module."""
+    """The module without the wrappers of torch.compile and of data parallelism: those are ways to run a module, not the
+    module."""
     while True:
         inner = compiled_original(module)
         if inner is None and isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):

@@ -138,7 +138,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value leads to, with the last name on the way."""
+    """The values that a value leads to, with the last name on the way."""
     if isinstance(value, types.MethodType):
         yield "", value.__self__
         yield "", value.__func__

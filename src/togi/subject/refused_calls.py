@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def other_input(signature: Signature, position: int, tensor: Any) -> TypeError | ValueError:
-    """Why this is not the input that was proven."""
+    """An input of another type, device or shape than was proven."""
     import torch
 
     facts = signature.inputs_facts[position]
@@ -39,7 +39,7 @@ def other_input(signature: Signature, position: int, tensor: Any) -> TypeError |
 
 
 def sizes_apart(signature: Signature, relation: Relation, tensors: Sequence[Tensor]) -> ValueError:
-    """Why these two do not belong together."""
+    """Two sizes that do not belong together."""
     (i, dim), (j, along) = relation.one, relation.other
     apart = f"{abs(relation.more)} {'more' if relation.more > 0 else 'less'} than" if relation.more else "the same as"
     return ValueError(
@@ -51,7 +51,7 @@ def sizes_apart(signature: Signature, relation: Relation, tensors: Sequence[Tens
 
 
 def unmet_condition(signature: Signature, text: str, tensors: Sequence[Tensor]) -> ValueError:
-    """What is captured does not hold for these sizes."""
+    """Sizes for which the captured graph does not hold."""
     sizes = list(dict.fromkeys(sizes_in(text)))
     i, dim = sizes[0]
     if text == at_least(1, i, dim):
@@ -70,7 +70,7 @@ def unmet_condition(signature: Signature, text: str, tensors: Sequence[Tensor]) 
 
 
 def values_outside(signature: Signature, position: int, why: str) -> ValueError:
-    """Why these values may be answered otherwise than by the original."""
+    """Values that may be answered otherwise than by the original."""
     return ValueError(
         f"{signature.inputs_facts[position].name} {why}: beyond that the engine may answer otherwise than the "
         "original. Call the original for such values, or tune with a sample that holds them."
@@ -84,7 +84,7 @@ def other_structure(signature: Signature, name: str, structure: Structure, value
 
 
 def _difference(name: str, structure: Structure, value: Any) -> str:
-    """Where a value has another structure or another constant."""
+    """The place at which a value has another structure or another constant."""
     try:
         for path, leaf, item in structure.walk(value, name):
             if leaf.kind != "tensor" and not leaf.admits(item):

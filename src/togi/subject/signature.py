@@ -99,7 +99,7 @@ class Signature(Record):
     def of(
         cls, module: nn.Module, samples: Sequence[Inputs], outputs: Sequence[Any], dynamic: Dynamic | None = None
     ) -> Signature:
-        """From samples and the module's own outputs on them.
+        """Make it from samples and the module's own outputs on them.
 
         Raises SubjectError when samples differ in structure or in a constant.
         """
@@ -129,7 +129,7 @@ class Signature(Record):
 
     @property
     def opaque(self) -> str | None:
-        """Why outputs cannot be rebuilt from tensors, or None."""
+        """The reason why outputs cannot be rebuilt from tensors, or None."""
         opaque_types = [part.type for part in self.outputs.parts() if part.is_opaque]
         return f"the output holds a {opaque_types[0]}, which has no tensor form" if opaque_types else None
 
@@ -183,7 +183,7 @@ class Signature(Record):
         return tensors
 
     def of_argument(self, tensors: list[Tensor], key: str | int) -> list[Tensor]:
-        """Of the flat tensors of a call those of one argument, by its keyword or position."""
+        """The flat tensors of one argument of a call, by its keyword or position."""
         return tensors[self._places[key]]
 
     @functools.cached_property
@@ -245,7 +245,7 @@ class Signature(Record):
         return Signature(**(dict(self) | {"domains": tuple(domains)}))
 
     def unmet(self, given: Inputs) -> list[str]:
-        """What a call of this form does not meet, as ``conditions_in_words``."""
+        """The conditions that a call of this form does not meet, as ``conditions_in_words``."""
         if not self.conditions and not self._restricted:
             return []
         tensors = self.flatten_inputs(given.args, given.kwargs)
@@ -257,8 +257,8 @@ class Signature(Record):
         return [*self.in_words(text for text, holds in self._holding if not holds(tensors)), *outside]
 
     def conditions_in_words(self) -> list[str]:
-        """With the names of the inputs: of sizes, the shortest first, then of values. That nothing may be empty goes
-        without saying."""
+        """Conditions with the names of the inputs: of sizes, the shortest first, then of values. That nothing may be
+        empty goes without saying."""
         unsaid = {at_least(1, *place) for place in self.dynamic_dims}
         return [*self.in_words(text for text in self.conditions if text not in unsaid), *self.domains_in_words()]
 
@@ -277,7 +277,7 @@ class Signature(Record):
 
     @functools.cached_property
     def _restricted(self) -> list[tuple[int, Domain]]:
-        """By position, the inputs of which not every value is taken."""
+        """The inputs of which not every value is taken, by position."""
         return [(i, domain) for i, domain in enumerate(self.domains) if not domain.everything]
 
     @functools.cached_property
@@ -296,8 +296,8 @@ class Signature(Record):
 
     @functools.cached_property
     def _accepted(self) -> list[tuple[torch.dtype | None, Callable[[Tensor], bool], int, list[tuple[int, int]]]]:
-        """By input: its dtype, whether it is on its device, its number of dimensions, and those of one size alone.
-        Looked up once: programs call their parts in every step."""
+        """For each input: its dtype, whether it is on its device, its number of dimensions, and those of one size
+        alone. Looked up once: programs call their parts in every step."""
         import torch
 
         return [

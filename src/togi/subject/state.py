@@ -1,4 +1,5 @@
-"""What a module keeps from one call to the next in attributes of its own, such as a streaming model's hidden state.
+"""State that a module keeps from one call to the next in attributes of its own, such as a streaming model's hidden
+state.
 
 An engine keeps nothing: ``WithState`` is given these values in an argument more, and leaves in it what they are after
 the call, so that they are a change of an argument like any other (``togi.subject.effects``).

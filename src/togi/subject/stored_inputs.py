@@ -42,7 +42,7 @@ def write_inputs(path: Path, given: Sequence[Inputs]) -> None:
 
 
 def read_inputs(path: Path) -> list[Inputs]:
-    """What ``write_inputs`` wrote."""
+    """Read what ``write_inputs`` wrote."""
     from safetensors.torch import load_file
 
     tensors = load_file(str(path.with_suffix(".safetensors")))

@@ -74,7 +74,7 @@ class Structure(Record):
         return self
 
     def _counted(self, count: Structure) -> tuple[int, int, int]:
-        """Of a child: the number of the child that it counts, which dimension, and how much more it is than that."""
+        """The number of the child that a count counts, which dimension, and how much more it is than that."""
         if self.kind in KEYED and len(count.keys) == 2:
             tensors = [i for i, child in enumerate(self.children) if child.kind == "tensor"]
             counted = next((i for i in tensors if self.keys[i : i + 1] == count.keys[:1]), None)
@@ -194,7 +194,7 @@ class Structure(Record):
 
     @functools.cached_property
     def _counts(self) -> list[tuple[int, int, int, int]]:
-        """Of each count among the children: its number, that of the tensor, the dimension, how much more it is."""
+        """For each count among the children: its number, that of the tensor, the dimension, how much more it is."""
         return [(i, *self._counted(child)) for i, child in enumerate(self.children) if child.kind == "count"]
 
     def _opener(self) -> Callable[[Any], Collection[Any] | None]:
@@ -353,7 +353,7 @@ def _read_tensor(value: Any, tensors: list[Tensor]) -> bool:
 
 
 def _count(tensor: Any, dim: int, more: int) -> int | None:
-    """What counts a size of it; None where it is not a tensor with such a dimension. A symbol where sizes are
+    """A size of it, plus a constant; None where it is not a tensor with such a dimension. A symbol where sizes are
     symbols."""
     shape = getattr(tensor, "shape", ())
     return shape[dim] + more if dim < len(shape) else None

@@ -62,7 +62,7 @@ class Allocations:
         return max(range(len(self.sums)), key=lambda order: self.sums[order][1])
 
     def place_after(self, operation: int) -> int:
-        """Of the first allocation or free after that operation."""
+        """The place of the first allocation or free after that operation."""
         return bisect_right(self.operations, operation)
 
     def with_unseen_frees(self, frees: Iterable[tuple[int, int]]) -> Allocations:
@@ -116,8 +116,8 @@ def read_allocations(profiler: profile, device: str) -> Allocations | None:
 
 
 def rise_bytes(run: Callable[[], object], device: str = "cpu") -> int | None:
-    """How far ``run`` rises above what is there before it; None where torch reports no memory, or it takes none. On
-    the CPU what goes of what was there before is not seen to go."""
+    """The rise of the allocator in ``run`` above what is there before it; None where torch reports no memory, or it
+    takes none. On the CPU what goes of what was there before is not seen to go."""
     if not device.startswith("cpu"):
         return torch_allocator_peak_bytes(run, device)
     with memory_profile() as profiler:

@@ -99,7 +99,7 @@ def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLif
 
 
 def _moment(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> PeakMoment:
-    """What was running when the allocation at ``order`` was made."""
+    """The operation that ran when the allocation at ``order`` was made."""
     block = next(block for block in watch.allocations.blocks if block.order == order)
     maker = owner.get(block) or next(
         (lifetime for b, lifetime in owner.items() if b.operation == block.operation), None
@@ -154,7 +154,8 @@ def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLife
 
 
 def _held_again(watch: Watch, names: Collection[Name]) -> list[StorageLifetime]:
-    """What the same names held, and nobody used again, wherever a peak was reached: in other passes of a loop."""
+    """The storages that the same names held, and nobody used again, wherever a peak was reached: in other passes of a
+    loop."""
     return [
         lifetime
         for at, names_held in watch.names_at_peaks
@@ -182,7 +183,7 @@ def _peak_with(allocations: Allocations, early: Mapping[Allocation, int]) -> int
 
 
 def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> CategoryTimeline:
-    """What was there before the run counts from its start on."""
+    """The bytes of each category over the run. What was there before it counts from its start on."""
     sums = watch.allocations.sums
     changes: dict[Category, list[int]] = {}
 
@@ -209,7 +210,7 @@ def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> Cate
 
 
 def _points(totals: Sequence[int]) -> list[int]:
-    """Of every stretch the place of its highest and of its last total, so that no peak is lost."""
+    """The places of the highest and of the last total of every stretch, so that no peak is lost."""
     width = max(1, 2 * len(totals) // _POINTS)
     places: set[int] = set()
     for first in range(0, len(totals), width):

@@ -7,7 +7,7 @@ from togi.core.records import SCHEMA_VERSION, Record
 
 
 class Category(StrEnum):
-    """What a block of memory is for."""
+    """The purpose of a block of memory."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -81,7 +81,7 @@ class CategoryTimeline(Record):
 
 
 class Account(Record):
-    """Where the memory of one run went. All bytes are those of torch's allocator unless said otherwise."""
+    """An account of the memory of one run. All bytes are those of torch's allocator unless said otherwise."""
 
     schema_version: int = SCHEMA_VERSION
     subject: str = ""

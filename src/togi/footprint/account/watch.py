@@ -81,11 +81,11 @@ class Watch:
 
     @property
     def existing(self) -> list[StorageLifetime]:
-        """What was there before the run, as far as it is known."""
+        """The storages from before the run, as far as they are known."""
         return [lifetime for lifetime in self.tracker.lifetimes if lifetime.op == "" and lifetime.category]
 
     def add_existing(self, tensors: Iterable[Tensor], category: Category, module: str = "") -> None:
-        """What is there before the run."""
+        """Track what is there before the run."""
         self.tracker.add_existing((t for t in tensors if t.device.type == self.device), category, module)
 
     def add_module(self, module: nn.Module) -> None:
@@ -207,7 +207,8 @@ def _nodes_below(root: Any) -> Iterator[Any]:
 
 
 def _saved_by(node: Any, hooks: SavedValueHooks) -> Iterator[tuple[str, Tensor]]:
-    """What can be named without side effects: values behind hooks stay packed, for unpacking may compute them anew."""
+    """The saved tensors that can be named without side effects: values behind hooks stay packed, for unpacking may
+    compute them anew."""
     kind: Any = type(node)
     for attribute in _saved_attributes(kind):
         if not hooks.has(node, getattr(node, attribute)):

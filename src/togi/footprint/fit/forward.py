@@ -27,7 +27,7 @@ class ReplacedForward(ABC):
 
     @property
     def __code__(self) -> CodeType:
-        """Of the forward that was replaced: torch.export names its lines."""
+        """The code of the forward that was replaced: torch.export names its lines."""
         code: CodeType = (self.replaced or type(self.module).forward).__code__
         return code
 
@@ -63,7 +63,7 @@ def restore(modules: Iterable[nn.Module]) -> None:
 
 
 def why_not_replaceable(module: nn.Module) -> str:
-    """Why its forward cannot be replaced; empty where it can."""
+    """The reason why its forward cannot be replaced; empty where it can."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is TorchScript, whose forward is not Python's. Plan the module that it was made from"
     if forward_of(module) is not None:

@@ -47,7 +47,7 @@ def put_back(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def random_state(module: nn.Module) -> Tensor:
-    """Of the generators that a step may draw from: the CPU's, and CUDA's where the module lies there."""
+    """The state of the generators that a step may draw from: the CPU's, and CUDA's where the module lies there."""
     on_device = any(parameter.is_cuda for parameter in module.parameters())
     return torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state()]) if on_device else torch.get_rng_state()
 
@@ -68,7 +68,7 @@ def deterministic() -> Iterator[None]:
 def measured_peak_bytes(
     step: Step, run: Callable[[], None], device: str = "cpu", replaced: Collection[str] = ()
 ) -> int:
-    """What is there before, and how far ``run``, which is the step in some form, rises above it.
+    """The bytes that are there before, plus the rise of ``run``, which is the step in some form.
 
     Args:
         replaced: names of parameters and buffers for which the step makes new ones, as ``ReplacedTensors`` finds them.
@@ -95,7 +95,8 @@ def measured_peak_bytes(
 
 
 class ReplacedTensors:
-    """Which parameters and buffers a run lets go of, by name: it makes new ones, as ``buffer = buffer * 0.9`` does."""
+    """Names of the parameters and buffers that a run lets go of: it makes new ones, as ``buffer = buffer * 0.9``
+    does."""
 
     def __init__(self, module: nn.Module) -> None:
         self._storages = {name: weakref.ref(tensor.untyped_storage()) for name, tensor in _named(module)}
@@ -122,7 +123,8 @@ def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def static_bytes(step: Step) -> int:
-    """What is there in every step: parameters, buffers, inputs, optimizer state, and a gradient for each parameter."""
+    """Bytes that are there in every step: parameters, buffers, inputs, optimizer state, and a gradient for each
+    parameter."""
     gradients = sum(p.nbytes for p in step.module.parameters() if p.requires_grad)
     return bytes_of(tensors_before(step)) + gradients
 
@@ -133,7 +135,8 @@ def tensors_before(step: Step) -> Iterator[Tensor]:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Of their storages, each once. A tensor whose memory torch does not show counts nothing, as in an account."""
+    """Bytes of their storages, each once. A tensor whose memory torch does not show counts nothing, as in an
+    account."""
     storages: dict[int, int] = {}
     for tensor in tensors:
         with suppress(NoStorage):

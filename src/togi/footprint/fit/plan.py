@@ -30,7 +30,7 @@ _NAMED = 3
 
 @final
 class Plan(Record):
-    """What is done with which results or module calls, with the figures for which it was chosen."""
+    """A plan: what is done with which results or module calls, with the figures for which it was chosen."""
 
     schema_version: Literal[2] = PLAN_VERSION
     kind: str = "plan"
@@ -104,7 +104,8 @@ class Plan(Record):
         weigh: Callable[[Any], Any] | None = None,
         scale: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """In a training loop, in place of ``loss = step(module, sample); loss.backward()``: under ``micro_batches``.
+        """Run backward in a training loop, in place of ``loss = step(module, sample); loss.backward()``: under
+        ``micro_batches``.
 
         See ``micro_batches.backward`` for the arguments. Gradients are added to ``.grad``; the loss is detached.
         """
@@ -113,7 +114,7 @@ class Plan(Record):
         return backward(module, sample, step, self.micro_batches, weigh=weigh, scale=scale)
 
     def save(self, path: str | Path) -> None:
-        """As indented JSON."""
+        """Write it as indented JSON."""
         Path(path).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -143,7 +144,8 @@ class Plan(Record):
 
 
 def architecture_of(module: nn.Module) -> dict[str, str]:
-    """By module, as in ``named_modules()``: ``Linear(weight float32 [64, 64], bias float32 [64])``."""
+    """The class and parameters of each module, by its name in ``named_modules()``: ``Linear(weight float32 [64, 64],
+    bias float32 [64])``."""
     described = {}
     for name, part in module.named_modules():
         parameters = [_parameter(*named) for named in part.named_parameters(recurse=False)]
@@ -159,7 +161,7 @@ def _parameter(name: str, parameter: nn.Parameter) -> str:
 
 
 def _differences(planned: dict[str, str], actual: dict[str, str]) -> list[str]:
-    """What another module has otherwise, in the order of the plan's."""
+    """The differences of another module, in the order of the plan's."""
     missing = [
         f"there is no module '{name}' ({planned[name]}) in it{nearest(name, actual)}"
         for name in planned

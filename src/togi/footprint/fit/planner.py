@@ -36,7 +36,7 @@ D = TypeVar("D")
 
 
 class TimeLimit:
-    """How long planning may take, from the first look at the step on. What has begun is finished."""
+    """A limit on how long planning may take, from the first look at the step on. What has begun is finished."""
 
     def __init__(self, seconds: float, spent_s: float = 0.0) -> None:
         now = time.monotonic()
@@ -138,7 +138,7 @@ class Planner(ABC, Generic[D]):
 
     @abstractmethod
     def _frontier(self) -> Iterable[D]:
-        """By forecast: drafts that no other beats in both peak and cost, few enough to read."""
+        """Drafts that by forecast no other beats in both peak and cost, few enough to read."""
 
     @abstractmethod
     def _plans_tried(self) -> int: ...
@@ -147,7 +147,7 @@ class Planner(ABC, Generic[D]):
     def _notes(self, best: Candidate[D], fits: bool) -> Iterable[str]: ...
 
     def _run_frontier(self, limit: TimeLimit) -> None:
-        """As far as time allows. A forecast is not a offer: what is shown next to the chosen plan was run."""
+        """Run them as far as time allows. A forecast is not an offer: what is shown next to the chosen plan was run."""
         ends = min(limit.ends, time.monotonic() + _FRONT_SHARE * limit.seconds)
         for draft in self._frontier():
             if time.monotonic() > ends:
@@ -156,11 +156,11 @@ class Planner(ABC, Generic[D]):
                 self._measured_once(draft)
 
     def _best_of_all(self, best: Candidate[D], budget_bytes: int) -> Candidate[D]:
-        """Where ``best`` does not fit, and others were run since."""
+        """The best of all that were run, where ``best`` does not fit."""
         return best
 
     def _front(self, best: Candidate[D]) -> list[Candidate[D]]:
-        """Of those that were run: none is both lower and cheaper, by falling peak."""
+        """Candidates of which none is both lower and cheaper, by falling peak, of all that were run."""
         front: list[Candidate[D]] = []
         for candidate in sorted(self._run_so_far, key=lambda candidate: (candidate.peak_bytes, candidate.cost_ms)):
             if not front or candidate.cost_ms < front[-1].cost_ms or candidate in (best, self.unmodified):
@@ -184,7 +184,7 @@ class Planner(ABC, Generic[D]):
     def _within(
         self, budget_bytes: int, aim_bytes: int, limit: TimeLimit, search: Callable[[int, float], D | None]
     ) -> Candidate[D] | None:
-        """What ``search(aim_bytes, deadline)`` finds, once its measured peak is within the budget.
+        """The candidate that ``search(aim_bytes, deadline)`` finds, once its measured peak is within the budget.
 
         A peak above the budget by so much asks for a forecast that is lower by as much.
         """

@@ -35,7 +35,7 @@ _NAMED = 10
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a forward and a backward pass left behind."""
+    """All that a forward and a backward pass left behind."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
@@ -74,7 +74,7 @@ class TrainingRun:
 
     @property
     def outcome(self) -> Outcome:
-        """What the call left behind; asked for before the module is put back."""
+        """All that the call left behind; asked for before the module is put back."""
         value, dtype = self._loss
         parameters = dict(self._step.module.named_parameters())
         return Outcome(
@@ -87,7 +87,7 @@ class TrainingRun:
 
 
 def outcome_of(step: Step, moved: Collection[str] = ()) -> Outcome:
-    """Of one run."""
+    """The outcome of one run."""
     run = TrainingRun(step, moved)
     run()
     return run.outcome
@@ -101,7 +101,7 @@ NOISE_SHARE = 4.0
 
 
 def compare(reference: Outcome, other: Outcome, noise: Noise = MappingProxyType({})) -> Proof:
-    """To the bit, or where ``noise`` has a name within that. Missing gradients count as different."""
+    """Compare them to the bit, or within ``noise`` where it has the name. Missing gradients count as different."""
     differences: list[str] = []
     worst, within_noise = 0.0, True
     expected, planned = reference.tensors, other.tensors
@@ -128,7 +128,7 @@ def compare(reference: Outcome, other: Outcome, noise: Noise = MappingProxyType(
 
 
 def noise_between(runs: Sequence[Outcome]) -> Noise | None:
-    """What runs of one step differ by, from the first; None where that is more than the order of sums explains."""
+    """The differences of runs of one step from the first; None where that is more than the order of sums explains."""
     noise: dict[str, float] = {}
     first, *others = runs
     expected = first.tensors
@@ -163,7 +163,7 @@ def _relative(before: Tensor, after: Tensor) -> float:
 
 @dataclass
 class Outputs:
-    """What the unmodified module returns, and, once it is asked for, how exactly."""
+    """The outputs of the unmodified module, and, once it is asked for, how exact they are."""
 
     step: Step
     tensors: list[Tensor]
@@ -177,7 +177,7 @@ class Outputs:
 
     @property
     def note(self) -> str:
-        """Why there is no float64 to compare with."""
+        """The reason why there is no float64 to compare with."""
         return self.own_error.note
 
     def compare(self, tensors: Sequence[Tensor], structure: Any) -> Proof:

@@ -24,7 +24,7 @@ from togi.torch_internals.tensors import (
 
 
 class Estimate(NamedTuple):
-    """What a run on fake tensors shows."""
+    """The findings of a run on fake tensors."""
 
     peak_bytes: int
     result_bytes: int
@@ -65,7 +65,7 @@ class _Writes:
 
 
 def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Estimate | None:
-    """Of a call with the first ``rows`` rows, None for all; None where the call depends on values.
+    """Estimate a call with the first ``rows`` rows, None for all; None where the call depends on values.
 
     What the function reaches besides its arguments (parameters) was there before and does not count. On the CPU the
     kernels that could set the peak are run alone, by ``probe``, for what they take on the way; on another device their

@@ -171,7 +171,8 @@ class _Call:
         return self._why_dependent({part, self.rows % part or part})
 
     def _why_dependent(self, parts: set[int]) -> str:
-        """Of parts of so many rows, at their full size: on fake tensors, which take no memory."""
+        """The reason why parts of so many rows depend on each other, at their full size: on fake tensors, which take no
+        memory."""
         if self.proof is None:
             tensors = self.sample.tensors()
             self.proof = RowProof(self._flat, tensors, [0 if tensor.dim() else None for tensor in tensors])

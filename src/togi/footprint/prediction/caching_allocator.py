@@ -50,7 +50,7 @@ class CachingAllocator:
         self._next_address = 0
 
     def allocate(self, key: Hashable, bytes: int) -> None:
-        """Nothing for 0 bytes. The key must not be in use."""
+        """Allocate nothing for 0 bytes. The key must not be in use."""
         if bytes <= 0:
             return
         if key in self._in_use:
@@ -64,7 +64,7 @@ class CachingAllocator:
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
 
     def free(self, key: Hashable) -> None:
-        """Nothing for a key that holds no bytes."""
+        """Free nothing for a key that holds no bytes."""
         block = self._in_use.pop(key, None)
         if block is None:
             return
@@ -118,7 +118,7 @@ class CachingAllocator:
 
 
 def rounded(bytes: int) -> int:
-    """What a request takes."""
+    """The bytes that a request takes."""
     return -(-bytes // _ROUND_BYTES) * _ROUND_BYTES
 
 

@@ -50,7 +50,8 @@ def compiled(module: nn.Module) -> Iterator[None]:
 
 
 def compilation_notes() -> list[str]:
-    """How many graphs ``torch.compile`` made, and why it was more than one: to be asked inside ``compiled``."""
+    """Notes on how many graphs ``torch.compile`` made, and why it was more than one: to be asked inside
+    ``compiled``."""
     compiled_so_far = compilations()
     graphs, breaks = compiled_so_far.graphs, compiled_so_far.counted_breaks
     if not graphs:
@@ -85,7 +86,7 @@ def _said(error: BaseException) -> str:
 
 
 def _empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
-    """As the program's own, which does not pass the dispatcher."""
+    """Stands for the program's own, which does not pass the dispatcher."""
     return torch.empty_strided(size, stride, dtype=dtype)
 
 

@@ -103,7 +103,7 @@ def upper_bound_bytes(call: OperationCall) -> int:
 
 
 def _blocked_weight_bytes(call: OperationCall) -> int:
-    """Of a grouped convolution's weight: (groups x outputs, inputs, *kernel) with both channels padded."""
+    """Bytes of a grouped convolution's weight: (groups x outputs, inputs, *kernel) with both channels padded."""
     place = {"aten::convolution": 1, "aten::convolution_backward": 2}.get(call.func.name().partition(".")[0])
     if place is None:
         return 0

@@ -39,7 +39,7 @@ _UNKNOWN_SHARE = 0.03
 @final
 @dataclass(frozen=True)
 class Workspaces:
-    """What libraries take, at one end of the range or in its middle."""
+    """The memory that libraries take, at one end of the range or in its middle."""
 
     cublas_bytes: int
     """Per thread that multiplies matrices; kept: (4096 x 2 + 16 x 8) KiB or 32 MiB."""

@@ -214,7 +214,7 @@ def moment_of(call: OperationCall, recorder: RunRecorder) -> PeakMoment:
 
 
 def by_category(recorder: RunRecorder, call: OperationCall, peak_bytes: int) -> dict[Category, int]:
-    """What was alive during ``call``; the rest of the peak is the kernel's workspace."""
+    """The bytes that were alive during ``call``; the rest of the peak is the kernel's workspace."""
     sums: dict[Category, int] = {}
     for lifetime in recorder.lifetimes:
         if lifetime.bytes and _alive_during(lifetime, call):

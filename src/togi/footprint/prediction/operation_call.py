@@ -13,7 +13,7 @@ from togi.torch_internals.tensors import tree_leaves, tree_map_only
 
 
 class TensorSpec(NamedTuple):
-    """What a kernel's need of memory depends on."""
+    """A tensor's form, on which a kernel's need of memory depends."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -21,7 +21,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of the storage that holds it; a view of more counts as itself."""
+        """Bytes of the storage that holds it; a view of more counts as itself."""
         if 0 in self.shape:
             return 0
         last = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
@@ -71,5 +71,5 @@ def spec_of(tensor: Tensor) -> TensorSpec:
 
 
 def is_spec(value: Any) -> bool:
-    """For ``tree_map``: a spec is a leaf, not a tuple."""
+    """True if it is a leaf for ``tree_map``: a specification is one, and not a tuple."""
     return isinstance(value, TensorSpec | OtherSpec)

@@ -1,4 +1,4 @@
-"""From a snapshot file to its account, in one pass over the file."""
+"""Makes the account of a snapshot, in one pass over the file."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _account(file: Path, total_bytes: int, value: Any, consumer: SnapshotConsume
 
 
 def _traces(file: Path, snapshot: dict[str, Any], consumer: SnapshotConsumer) -> dict[int, EventTrace]:
-    """By device: the position of its list."""
+    """The traces by device, which is the position of their list."""
     lists = snapshot.get("device_traces") or []
     if type(lists) not in (PickledList, list) or any(type(events) is not PickledList or events for events in lists):
         raise SnapshotError(f"{file}: 'device_traces' is not a list of events for each device: is the file whole?")
@@ -168,7 +168,7 @@ def _device_account(device: int, segments: DeviceSegments, trace: EventTrace | N
 
 
 def _private_pools(pools: tuple[Pool, ...], alive: tuple[Held, ...]) -> Iterator[str]:
-    """What each private pool holds, over its streams: the rest of the program cannot have it."""
+    """Notes on what each private pool holds, over its streams: the rest of the program cannot have it."""
     for name in dict.fromkeys(pool.pool for pool in pools if pool.pool.startswith(PRIVATE)):
         own = [pool for pool in pools if pool.pool == name]
         reserved, free = sum(pool.reserved_bytes for pool in own), sum(pool.free_bytes for pool in own)

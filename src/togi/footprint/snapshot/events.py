@@ -175,7 +175,7 @@ class TimelineBuilder:
             self._seen = 0
 
     def finished(self, allocated: int, reserved: int) -> AllocatorTimeline:
-        """With what there was before the first event added."""
+        """The timeline, with what there was before the first event added."""
         points = [*self._points, self._last]
         return AllocatorTimeline(
             ms=tuple(ms for ms, _, _ in points),

@@ -89,10 +89,10 @@ class Consumer(Protocol):
     """Takes what is finished, so that it need not be kept."""
 
     def finished(self, mapping: PickledDict, holder: PickledList | None) -> Any:
-        """What to keep of a dict that is complete; ``holder`` is the list that it is going to be an item of."""
+        """Return what to keep of a dict that is complete; ``holder`` is the list that it is going to be an item of."""
 
     def line_of(self, frames: list[Any]) -> str | None:
-        """What to keep of a traceback; None where these are not the frames of one."""
+        """Return what to keep of a traceback; None where these are not the frames of one."""
 
 
 class _MoreNeeded(Exception):

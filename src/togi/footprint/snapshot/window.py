@@ -27,7 +27,7 @@ class Window:
 
     @property
     def ended(self) -> bool:
-        """Nothing follows ``data``."""
+        """True if nothing follows ``data``."""
         return self.begins + len(self.data) >= self.total_bytes
 
     def forward(self, position: int, needed_bytes: int = 0) -> None:

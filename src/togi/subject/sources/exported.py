@@ -123,6 +123,6 @@ def _concrete(size: Any, ranges: Any) -> Any:
 
 
 def _dynamic(module: nn.Module, sample: Inputs, varying: dict[int, list[int]]) -> dict[str, list[int]] | None:
-    """By the flat input names that ``Signature`` uses."""
+    """The dynamic dimensions by the flat input names that ``Signature`` uses."""
     dims_by_name = {name: varying[id(tensor)] for name, tensor in Signature.named_inputs(module, sample)}
     return {name: dims for name, dims in dims_by_name.items() if dims} or None

@@ -50,7 +50,8 @@ def from_factory(locator: Spec) -> Subject:
 
 
 def as_subject(returned: Any, name: str) -> Subject:
-    """What a factory returned, as a checked Subject. Raises SubjectError saying what it is and what is accepted."""
+    """Check what a factory returned, and make it a Subject. Raises SubjectError saying what it is and what is
+    accepted."""
     if isinstance(returned, Subject):
         subject = returned
     elif isinstance(returned, tuple) and len(returned) == 2:
@@ -90,7 +91,7 @@ def _import(locator: Spec) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Under a name of its own: ``models.py`` must not hide, nor be, another module called ``models``.
+    """Import a file under a name of its own: ``models.py`` must not hide, nor be, another module called ``models``.
 
     It is registered before it runs, because dataclasses and pickling look their module up while it runs.
     """

@@ -12,7 +12,7 @@ from torch import nn
 
 
 def unpickled(path: Path) -> Any:
-    """What was pickled, as if constructed: unpickling runs no constructors, and some note things of their class."""
+    """Unpickle it, as if constructed: unpickling runs no constructors, and some note things of their class."""
     import cloudpickle
 
     with path.open("rb") as file:

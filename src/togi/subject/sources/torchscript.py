@@ -80,7 +80,7 @@ def _pickled(locator: Spec) -> str:
 
 
 def _asked_tensor(locator: Spec, text: str, generator: torch.Generator) -> torch.Tensor:
-    """Of ``1x77:int64``: sizes and dtype."""
+    """Make the input that ``1x77:int64`` describes: sizes and dtype."""
     sizes, _, name = text.partition(":")
     dtype = getattr(torch, name or "float32", None)
     parts = sizes.split("x") if sizes else []
@@ -183,7 +183,7 @@ _STORAGES = {
 
 
 def _from_graph(module: nn.Module, generator: torch.Generator) -> Inputs | None:
-    """From complete tensor types in the graph, where a file has them."""
+    """Inputs from complete tensor types in the graph, where a file has them."""
     graph: Any = module.graph
     tensors = []
     for value in list(graph.inputs())[1:]:

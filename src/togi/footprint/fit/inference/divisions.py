@@ -41,7 +41,7 @@ class Division:
 
 @dataclass
 class Divisions:
-    """What is known of a module."""
+    """The ways to cut a module's calls, and what stands against others."""
 
     ways: list[Division] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -144,7 +144,7 @@ def _proof(part: nn.Module, sample: Inputs, cut: Cut) -> RowProof:
 
 
 def _side_effect(before: Mapping[str, Any], after: Mapping[str, Any], output: Any) -> str:
-    """What a call does besides its result; empty where nothing was seen."""
+    """The effect that a call has besides its result; empty where nothing was seen."""
     if before[_RANDOM] != after[_RANDOM]:
         return "it draws random numbers, which would be others in slices"
     if changed := [name for name, value in after.items() if before.get(name) != value]:
@@ -156,7 +156,8 @@ def _side_effect(before: Mapping[str, Any], after: Mapping[str, Any], output: An
 
 
 def _state(part: nn.Module, sample: Inputs) -> dict[str, Any]:
-    """What must be afterwards as it was: values of buffers, versions of what else can be written, plain attributes."""
+    """All that must be afterwards as it was: values of buffers, versions of what else can be written, plain
+    attributes."""
     state: dict[str, Any] = {_RANDOM: random_state(part).numpy().tobytes()}
     for name, buffer in part.named_buffers():
         state[f"the buffer {name}"] = _digest(buffer)

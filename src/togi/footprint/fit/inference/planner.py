@@ -1,4 +1,4 @@
-"""From an inference pass to a plan of module calls in slices."""
+"""Plans an inference pass: which module calls run in slices."""
 
 from __future__ import annotations
 
@@ -127,13 +127,13 @@ class InferencePlanner(Planner[Draft]):
             without |= candidate.draft.ways
 
     def _least(self) -> Candidate[Draft]:
-        """Nothing fits: the lowest that was found, and that is right."""
+        """The lowest candidate that is right: nothing fits."""
         while True:
             if candidate := self._measured_once(self._search.lowest(self._forbidden)):
                 return candidate
 
     def _measure(self, draft: Draft) -> Candidate[Draft] | None:
-        """None, and its cuts are forbidden, where outputs differ by more than rounding."""
+        """Run the draft. None, and its cuts are forbidden, where outputs differ by more than rounding."""
         plan = self._plan(chunks=self._search.chunks(draft))
         with self._under(plan):
             peak_bytes, outputs, structure = self.run()

@@ -34,7 +34,7 @@ Cuts = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class Draft:
-    """What is cut, and what it should cost."""
+    """A set of cuts, and what it should cost."""
 
     cuts: Cuts = ()
     cost_ms: float = 0.0
@@ -109,7 +109,7 @@ class ChunkSearch:
         return None
 
     def lowest(self, forbidden: frozenset[Way]) -> Draft:
-        """Of all plans that were tried, the cheapest of those with nearly the lowest peak."""
+        """The cheapest of all plans that were tried, out of those with nearly the lowest peak."""
         allowed = [draft for draft in self.drafts.values() if not draft.ways & forbidden]
         least = min(self.peaks[draft.cuts].bytes for draft in allowed)
         near = [draft for draft in allowed if self.peaks[draft.cuts].bytes <= _NEARLY * least]
@@ -133,7 +133,7 @@ class ChunkSearch:
         return self._divisions[kind].ways[way]
 
     def whys(self, draft: Draft) -> Iterator[str]:
-        """Of the modules that run at the draft's peak, why those are not cut that are not."""
+        """Reasons why modules that run at the draft's peak are not cut."""
         for name in self.peak(draft).stack:
             divisions = self._divisions.get(self._kind_of.get(name, ""), Divisions())
             if divisions.problems:
@@ -155,7 +155,7 @@ class ChunkSearch:
                         yield self._with(draft, (kind, way, -(-length // 2))), kind
 
     def _length(self, draft: Draft, kind: str, division: Division) -> int:
-        """Of the dimension, when a module around it is cut along one of the same size."""
+        """The length of the dimension, when a module around it is cut along one of the same size."""
         length = division.length
         names = [site.name for site in self.kinds[kind]]
         for other, way, size in draft.cuts:

@@ -116,7 +116,7 @@ def simulation_of(step: Step) -> Simulation:
 
 @dataclass(frozen=True)
 class Call:
-    """What decides whether two calls are alike."""
+    """All that decides whether two calls are alike."""
 
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: tuple[torch.dtype, ...]
@@ -152,7 +152,7 @@ class Site:
 
 
 def sites_of(simulation: Simulation) -> dict[str, Site]:
-    """By name, those that were called; one pass of the simulation's step."""
+    """The modules that were called, by name; one pass of the simulation's step."""
     module = simulation.step.module
     sites = {name: Site(name, part) for name, part in module.named_modules()}
     with _following(sites), torch.random.fork_rng(), simulation.mode or nullcontext():

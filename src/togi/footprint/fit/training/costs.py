@@ -27,7 +27,7 @@ from togi.torch_internals.profiler import memory_profile
 
 @contextmanager
 def timing(module: nn.Module) -> Iterator[dict[str, float]]:
-    """Round a run: fills in the milliseconds of every call by its name."""
+    """Enter it round a run: it fills in the milliseconds of every call by its name."""
     milliseconds: dict[str, float] = {}
     with watched_by(module, lambda: SavedTensorHooks({}, top_saved_tensor_hooks(), _Timed(milliseconds))):
         yield milliseconds
@@ -55,7 +55,7 @@ class _Timed(ForwardRecording):
 
 @dataclass(frozen=True)
 class Costs:
-    """What a step on fake tensors cannot say."""
+    """The figures that a step on fake tensors cannot give."""
 
     milliseconds: dict[str, float] = field(default_factory=dict)
     """Of every call of the forward pass, by its name."""
@@ -67,7 +67,7 @@ class Costs:
 
 
 def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Costs:
-    """Of ``run``, which is one run of ``step`` on real tensors."""
+    """Measure ``run``, which is one run of ``step`` on real tensors."""
     tracker = StorageTracker(mark=operation_mark)
     with memory_profile(device) as profiler, tracker, timing(step.module) as milliseconds:
         run()
@@ -86,7 +86,7 @@ def made_by_operation(lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:
 
 
 def workspaces(allocations: Allocations, lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:
-    """By operation: the most that its own blocks took at once, less the results that a tracker books."""
+    """Bytes by operation: the most that its own blocks took at once, less the results that a tracker books."""
     results: dict[int, int] = {}
     for lifetime in lifetimes:
         results[lifetime.born] = results.get(lifetime.born, 0) + lifetime.bytes

@@ -1,4 +1,4 @@
-"""From a training step to a plan within a budget; where nothing else fits, in micro-batches too."""
+"""Plans a training step within a budget; where nothing else fits, in micro-batches too."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _compared(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof:
 
 
 def _judged(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof | None:
-    """None where nothing could be compared: a copy that the loss does not use."""
+    """Compare the gradients. None where nothing could be compared: a copy that the loss does not use."""
     parameters = {name: p for name, p in step.module.named_parameters() if p.requires_grad}
     state = SavedBuffers(step.module)
     whole = _gradients(step, parameters)

@@ -115,7 +115,7 @@ def _shares(pieces: list[Any], weigh: Weigh | None) -> list[float]:
 
 
 def _like(piece: Inputs, given: Any) -> Any:
-    """In the form in which the sample was given."""
+    """The piece in the form in which the sample was given."""
     if isinstance(given, Inputs):
         return piece
     if isinstance(given, Mapping):

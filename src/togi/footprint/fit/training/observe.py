@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(eq=False)
 class Observed:
-    """What is known of a step."""
+    """One step as it was seen."""
 
     calls: list[Call]
     lifetimes: list[StorageLifetime]

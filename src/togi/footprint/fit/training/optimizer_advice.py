@@ -33,7 +33,7 @@ _ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerBytes:
-    """Of one optimizer."""
+    """Bytes of one optimizer."""
 
     state: int
     temporary: int
@@ -41,7 +41,7 @@ class OptimizerBytes:
 
     @property
     def peak(self) -> int:
-        """Besides parameters and gradients."""
+        """Bytes besides parameters and gradients."""
         return self.state + self.temporary
 
 
@@ -105,7 +105,8 @@ def _leanest(
 
 
 def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.optim.Optimizer) -> OptimizerBytes | None:
-    """None where the optimizer does not run so (a dtype or device that ``fused`` does not know), or nothing reports."""
+    """Run the optimizer twice on copies. None where it does not run so (a dtype or device that ``fused`` does not
+    know), or nothing reports."""
     groups = [{**group, "params": [_copy(p) for p in group["params"]]} for group in given.param_groups]
     try:
         optimizer = make(groups)
@@ -117,7 +118,7 @@ def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.opti
 
 
 def _again(optimizer: torch.optim.Optimizer, groups: Groups, way: Way) -> torch.optim.Optimizer:
-    """Of the same class, groups and settings, but run in another way."""
+    """An optimizer of the same class, groups and settings that runs in another way."""
     changed = {**dict.fromkeys(_given_way(optimizer)), **way} if way else {}
     make: Callable[..., torch.optim.Optimizer] = type(optimizer)
     accepted = inspect.signature(make).parameters  # AdamW has a default that it does not take
@@ -134,7 +135,7 @@ def _given_way(optimizer: torch.optim.Optimizer) -> dict[str, bool | None]:
 
 
 def _told(way: dict[str, Any]) -> str:
-    """As arguments; empty for the default."""
+    """The way as arguments; empty for the default."""
     return ", ".join(f"{name}={value}" for name, value in way.items() if value is not None)
 
 

@@ -1,4 +1,4 @@
-"""From a training step to a plan of what autograd saves."""
+"""Plans a training step: what autograd saves, and what is recomputed."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ class TrainingPlanner(Planner[Choice]):
             return outcome_of(self.step, self._moved)
 
     def _can_be_proven(self, again: Outcome) -> bool:
-        """Of a step that does not repeat to the bit: it does in torch's deterministic mode, or its runs differ by no
-        more than sums in another order explain, which is then what a plan may differ by."""
+        """Find how a step can be proven that does not repeat to the bit: it does in torch's deterministic mode, or its
+        runs differ by no more than sums in another order explain, which is then what a plan may differ by."""
         self._deterministic = True
         first = self._repeated()
         if compare(first, self._repeated()).exact:
@@ -268,7 +268,7 @@ def _observed(step: Step, costs: Costs, start: AbstractContextManager[None]) -> 
 
 
 def _largest_at_the_floor(timeline: Timeline) -> str:
-    """What the program itself holds at its worst moment, with nothing kept for the backward pass."""
+    """The tensors that the program itself holds at its worst moment, with nothing kept for the backward pass."""
     ground = timeline.ground_bytes
     at = int(ground.argmax())
     alive = sorted((p for p in timeline.observed.lifetimes if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)

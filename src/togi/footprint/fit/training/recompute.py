@@ -67,7 +67,7 @@ class Operation:
         """Of the generator, before the call; where it draws."""
 
     def slots(self) -> list[Slot]:
-        """What it reads, in order."""
+        """The slots that it reads, in order."""
         slots: list[Slot] = []
         replaced((self.arguments, self.keywords), Slot, slots.append)
         return slots
@@ -130,7 +130,7 @@ def recompute(value: Value) -> Tensor:
 
 
 def held(value: Value) -> Tensor:
-    """What it holds, if that is still the value."""
+    """The tensor that it holds, if that is still the value."""
     if not isinstance(value.held, Tensor):
         unpacked: Tensor = value.held.unpack()
         return unpacked
@@ -146,7 +146,7 @@ def held(value: Value) -> Tensor:
 
 @final
 class _Recomputation:
-    """Of one value."""
+    """The recomputation of one value."""
 
     def __init__(self, target: Value) -> None:
         self._target = target

@@ -25,7 +25,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 @dataclass(frozen=True)
 class _Kind:
-    """What is known of an operator from its schema."""
+    """An operator as its schema describes it."""
 
     name: str
     writes: tuple[str, ...]
@@ -57,7 +57,7 @@ def _kind(function: Any) -> _Kind:
 
 @dataclass
 class _Entry:
-    """What a living storage holds."""
+    """The value that a living storage holds."""
 
     storage: weakref.ref[Any]
     value: Callable[[], Value | None]
@@ -77,7 +77,8 @@ class ForwardRecording(DispatchObserver):
         self._number = 0
 
     def value_of(self, tensor: Tensor) -> Value | None:
-        """What the storage holds now; None where no recorded operation has seen it, or it has not just one storage."""
+        """The value that the storage holds now; None where no recorded operation has seen it, or it has not just one
+        storage."""
         if not is_plain(tensor):
             return None
         entry = self._current.get(storage_key(tensor.untyped_storage()))
@@ -172,7 +173,8 @@ class ForwardRecording(DispatchObserver):
             self._made(operation, key, values)
 
     def _overwritten(self, operation: Operation, at: int, tensor: Tensor, key: str) -> Value:
-        """What is made of something that is held (a buffer, an input) is not made again: it is there."""
+        """The new value of a storage that an operation wrote into. One that is held (a buffer, an input) is not made
+        again."""
         old = operation.slots()[at].value
         again = old.maker is not None
         value = Value(operation, place=at, in_place=True, key=f"{key}.w{at}") if again else Value()
@@ -191,7 +193,7 @@ class ForwardRecording(DispatchObserver):
         current[address] = _Entry(weakref.ref(storage, gone), lambda: value)
 
     def _forget(self, results: Any, written: Sequence[Tensor]) -> None:
-        """What cannot be made again is held as soon as somebody reads it."""
+        """Enter values that cannot be made again: they are held as soon as somebody reads them."""
         tensors: list[Tensor] = []
         replaced(results, Tensor, tensors.append)
         unseen = [tensor for tensor in tensors if is_plain(tensor) and self.value_of(tensor) is None]

@@ -136,7 +136,7 @@ class SavedTensor:
 
 
 class SavedTensorHooks:
-    """Of one forward pass. ``actions``: by the key of a value; others are saved as they are."""
+    """The hooks of one forward pass. ``actions``: by the key of a value; others are saved as they are."""
 
     def __init__(
         self, actions: Mapping[str, Action], outer: Hooks | None = None, recording: ForwardRecording | None = None
@@ -147,7 +147,7 @@ class SavedTensorHooks:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Round the forward pass."""
+        """Enter it round the forward pass."""
         try:
             with self.recording, saved_tensors_hooks(self.pack, self.unpack):
                 yield

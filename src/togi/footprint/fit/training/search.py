@@ -112,8 +112,8 @@ class _Descent:
         return False
 
     def _ranked(self) -> list[Choice]:
-        """What is kept and lies under the area above the budget is dropped, or packed, one by one; first what takes
-        most off it for each millisecond."""
+        """Choices that drop, or pack, one more result that lies under the area above the budget; first what takes most
+        off it for each millisecond."""
         line = self._search.timeline
         above = np.maximum(self._forecast.alive - self._aim_bytes, 0)
         rated: list[tuple[float, Choice]] = []
@@ -137,7 +137,8 @@ class _Descent:
         return rate
 
     def _take_one_up(self) -> bool:
-        """Where nothing more can be dropped with gain: what is recomputed at once may be too much."""
+        """Take up one result where nothing more can be dropped with gain: what is recomputed at once may be too
+        much."""
         before = self._forecast.above(self._aim_bytes)
         best: tuple[float, Choice, Forecast] | None = None
         for key in sorted(self._choice.dropped | self._choice.packed):
@@ -172,7 +173,7 @@ class _Descent:
 
 
 def _off(above: np.ndarray, line: Timeline, result: Result, bytes: int) -> float:
-    """Of the area above the budget, what goes if so much of a result is not held for autograd."""
+    """The part of the area above the budget that goes if so much of a result is not held for autograd."""
     if result.died_at is None:
         return 0.0
     return float(np.minimum(above[after(result.died_at) : after(line.last_done[result])], bytes).sum())
@@ -196,7 +197,7 @@ def segments(calls: Sequence[Call], count: int) -> Choice:
 
 
 def _going_across(calls: Sequence[Call]) -> list[set[Result]]:
-    """For every call: what was made up to it and is read after it."""
+    """The results that were made up to each call and are read after it."""
     last = {read: at for at, call in enumerate(calls) for read in call.reads}
     live: set[Result] = set()
     across = []

@@ -39,7 +39,7 @@ class Choice:
 
 @dataclass
 class Forecast:
-    """What a choice leads to."""
+    """The consequences of a choice."""
 
     alive: np.ndarray
     """[moment] bytes, with what is on the way while something is recomputed."""
@@ -68,7 +68,7 @@ def after(operation: int) -> int:
 
 
 class Timeline:
-    """Of one observed step."""
+    """The timeline of one observed step."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class _Sum:
         return result.key not in self._choice.dropped if result.saved else result.key in self._choice.kept
 
     def _hold(self) -> None:
-        """From the last operation to the first: until when others may be computed from a result."""
+        """Hold what is kept: from the last operation to the first, until others are no longer computed from it."""
         until: dict[Result, int] = {}
         for call in reversed(self._line.observed.calls):
             own = [until.get(r, 0) for r in call.makes if r not in self._kept]
