@@ -49,7 +49,7 @@ class StorageLifetime:
     category: str = ""
 
     def alive_at(self, operation: int) -> bool:
-        """Whether it lived during that operation, as a result of it too."""
+        """True if it lived during that operation, as a result of it too."""
         return self.born <= operation and (self.died is None or self.died >= operation)
 
 

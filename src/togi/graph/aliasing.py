@@ -52,7 +52,7 @@ class MemorySharing:
         return [writer for root in self.roots[node] for writer in self._writers.get(root, ())]
 
     def written_between(self, node: Node, first: Node, last: Node) -> bool:
-        """Whether ``node``'s memory is written after ``first`` and before ``last`` run (both excluded)."""
+        """True if ``node``'s memory is written after ``first`` and before ``last`` run (both excluded)."""
         begin, end = self.position[first], self.position[last]
         return any(begin < self.position[writer] < end for writer in self.writers(node))
 

@@ -114,7 +114,7 @@ def _through_casts(node: Node) -> Node:
 
 
 def _scores(graph: EditableGraph, node: Any) -> _Scores | None:
-    """What makes the scores ``node``; None where that is something else, or has other users."""
+    """The call that makes the scores ``node``; None where that is something else, or has other users."""
     if not isinstance(node, Node) or len(node.users) != 1:
         return None
     if is_call(node, *_PRODUCTS):
@@ -158,7 +158,7 @@ def _hides(graph: EditableGraph, fill: Any) -> bool:
 
 
 def _fit(scores: _Scores, values: Any) -> bool:
-    """Whether queries, keys and values are matrices of one dtype for the same batch and heads."""
+    """True if queries, keys and values are matrices of one dtype for the same batch and heads."""
     tensors = [value(node) for node in (scores.query, scores.keys, values)]
     if any(tensor is None or not tensor.dtype.is_floating_point for tensor in tensors):
         return False
@@ -166,7 +166,7 @@ def _fit(scores: _Scores, values: Any) -> bool:
 
 
 def _mask_fits(graph: EditableGraph, scores: _Scores, softmax: Node) -> bool:
-    """Whether the operator takes the mask, and gives the same where it hides much."""
+    """True if the operator takes the mask, and gives the same where it hides much."""
     if scores.mask is None:
         return True
     form, constant = value(scores.mask), graph.constant(scores.mask)
@@ -183,7 +183,7 @@ def _mask_fits(graph: EditableGraph, scores: _Scores, softmax: Node) -> bool:
 
 
 def _may_be_infinite(graph: EditableGraph, mask: Node) -> bool:
-    """Whether it may hold minus infinity: it is given from outside, or computed with infinity or a logarithm."""
+    """True if it may hold minus infinity: it is given from outside, or computed with infinity or a logarithm."""
     if any(root.op == "placeholder" for root in graph.memory.roots[mask]):
         return True
     open_, seen = [mask], {mask}

@@ -139,7 +139,7 @@ def keep(candidate: Candidate) -> Candidate:
 
 
 def kept() -> Candidate | None:
-    """What was kept before this process was forked."""
+    """A graph that was kept before this process was forked."""
     return _kept[0][0] if _kept else None
 
 
@@ -154,13 +154,14 @@ def _sealed(candidate: Candidate) -> Candidate:
 
 
 def captured_graph(module: nn.Module) -> fx.GraphModule | None:
-    """What ``capture`` gave, where the module was made of it."""
+    """The graph of ``capture``, where the module was made of it."""
     graph = module.graph if isinstance(module, GraphModule) else None
     return graph if isinstance(graph, fx.GraphModule) else None
 
 
 def _operators(flat: nn.Module, inputs: list[Tensor]) -> fx.GraphModule:
-    """As the interpreter of TorchScript inside runs them. The module is the user's: its buffers are put back."""
+    """The operators as the interpreter of TorchScript inside runs them. The module is the user's: its buffers are put
+    back."""
     buffers = SavedBuffers(flat)
     try:
         return operators_of(flat, inputs)
@@ -177,7 +178,7 @@ def _fixed_size(signature: Signature, program: ExportedProgram) -> str:
 
 
 def _dynamic_sizes(signature: Signature, program: ExportedProgram) -> dict[Place, int | torch.SymInt]:
-    """What the graph has for each."""
+    """The sizes that the graph has for each."""
     given = set(program.graph_signature.user_inputs)
     inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
     return {(i, dim): inputs[i].meta["val"].shape[dim] for i, dim in signature.dynamic_dims}
@@ -215,8 +216,8 @@ def capture(candidate: Candidate) -> fx.GraphModule:
 
 
 def _unlifted(program: ExportedProgram) -> fx.GraphModule:
-    """With parameters as attributes. Before ``check_guards`` existed (and where it is ignored) guards are dropped
-    later."""
+    """The module with parameters as attributes. Before ``check_guards`` existed (and where it is ignored) guards are
+    dropped later."""
     if "check_guards" in inspect.signature(program.module).parameters:
         return program.module(check_guards=False)
     return program.module()
@@ -277,7 +278,8 @@ def _distinct_sizes(candidate: Candidate) -> list[Tensor]:
 
 
 def _dynamic_shapes(candidate: Candidate) -> Any:
-    """For ``FlatModule.forward(*tensors)``: relations between dimensions are left to the tracer (Dim.AUTO)."""
+    """The shapes for ``FlatModule.forward(*tensors)``: relations between dimensions are left to the tracer
+    (Dim.AUTO)."""
     if not candidate.signature.dynamic:
         return None
     auto = torch.export.Dim.AUTO

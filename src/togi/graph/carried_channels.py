@@ -1,4 +1,5 @@
-"""Where a call of a captured graph carries the channels of its argument: the calls that treat channels separately."""
+"""Finds where a call of a captured graph carries the channels of its argument: the calls that treat channels
+separately."""
 
 # ruff: noqa: ARG001 - all rules have one signature
 

@@ -47,7 +47,8 @@ class Layer:
 
     @property
     def channel_dim(self) -> int:
-        """Of input and output: the last of a linear layer, else the one before the spatial ones."""
+        """The channel dimension of input and output: the last of a linear layer, else the one before the spatial
+        ones."""
         return len(shape(self.node)) - 1 - (self.weight.dim() - 2)
 
     @property
@@ -69,7 +70,7 @@ def layer(graph: EditableGraph, node: Any) -> Layer | None:
 @final
 @dataclass(frozen=True)
 class Layout:
-    """Where the original channels are among ``size`` channels; the others are padding."""
+    """Places of the original channels among ``size`` channels; the others are padding."""
 
     size: int
     places: tuple[int, ...]
@@ -141,7 +142,7 @@ def group_of(graph: EditableGraph, producer: Node, multiple: int) -> Group | Non
 
 
 def _neighbours(graph: EditableGraph, group: Group, node: Node, dim: int) -> list[tuple[Node, int]] | None:
-    """What must be padded if ``node`` is: what it is made from, and what is made from it."""
+    """The nodes that must be padded if ``node`` is: those it is made from, and those made from it."""
     neighbours = _origins(graph, node, dim)
     if neighbours is None:
         return None

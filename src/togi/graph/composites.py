@@ -75,7 +75,7 @@ def _results(node: Node) -> Iterator[Node]:
 
 
 def unwritten(graph: EditableGraph, source: Node, root: Node) -> bool:
-    """Whether ``root`` may read ``source`` itself: nobody writes it before."""
+    """True if ``root`` may read ``source`` itself: nobody writes it before."""
     return not graph.memory.written_between(source, source, root)
 
 

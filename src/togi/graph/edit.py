@@ -30,12 +30,12 @@ def call_name(node: Any) -> str:
 
 
 def is_call(node: Any, *names: str) -> bool:
-    """Whether ``node`` calls one of these ATen operations: ``is_call(node, "add.Tensor", "add_.Tensor")``."""
+    """True if ``node`` calls one of these ATen operations: ``is_call(node, "add.Tensor", "add_.Tensor")``."""
     return call_name(node) in names if names else False
 
 
 def in_place(node: Node) -> bool:
-    """Whether it is an ATen call that writes into one of its arguments."""
+    """True if it is an ATen call that writes into one of its arguments."""
     return bool(call_name(node)) and schema_of(node.target).is_mutable
 
 
@@ -64,8 +64,8 @@ def shape(node: Any) -> tuple[Any, ...]:
 
 
 def same_form(one: Any, other: Any) -> bool:
-    """Both are tensors of the same shape and dtype. Symbols are compared by name: asking for equality would set a
-    guard."""
+    """True if both are tensors of the same shape and dtype. Symbols are compared by name: asking for equality would set
+    a guard."""
     a, b = value(one), value(other)
     return a is not None and b is not None and a.dtype == b.dtype and str(tuple(a.shape)) == str(tuple(b.shape))
 

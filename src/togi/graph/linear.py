@@ -50,7 +50,7 @@ class Linear:
 
     @property
     def channel_dim(self) -> int:
-        """Where the output's channels are: 1 for convolutions, the last for linear layers."""
+        """The dimension of the output's channels: 1 for convolutions, the last for linear layers."""
         return 1 if self.spatial else len(shape(self.node)) - 1
 
     def scaled(self, scale: Tensor, shift: Tensor) -> Linear:

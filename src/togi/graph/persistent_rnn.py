@@ -25,7 +25,7 @@ def make_persistent(graph: EditableGraph) -> int:
 
 
 class _Tensors(NamedTuple):
-    """Of one direction of a layer."""
+    """The tensors of one direction of a layer."""
 
     input_weight: Tensor
     state_weight: Tensor
@@ -70,7 +70,7 @@ def _in_float32(node: Any) -> bool:
 
 
 def _layers(given: dict[str, Any]) -> list[list[list[Node]]]:
-    """By layer and direction its weights and, where it has some, its biases."""
+    """The weights of each layer and direction and, where it has some, its biases."""
     per_cell, directions = 4 if given["has_biases"] else 2, 2 if given["bidirectional"] else 1
     params = list(given["params"])
     cells = [params[i : i + per_cell] for i in range(0, len(params), per_cell)]
@@ -78,7 +78,7 @@ def _layers(given: dict[str, Any]) -> list[list[list[Node]]]:
 
 
 def _bias(kind: str, layer: Sequence[_Tensors]) -> Tensor:
-    """As in ``ops.kernels.recurrence.Layer``."""
+    """The bias as ``ops.kernels.recurrence.Layer`` has it."""
     biases = []
     for cell in layer:
         gates, units = GATES[kind], len(cell.state_weight) // GATES[kind]

@@ -24,12 +24,13 @@ RELATIVE = 2e-7
 
 
 def polynomial(graph: EditableGraph, root: Node) -> Polynomial:
-    """What ``root`` computes, in values of its own form. What something else uses too is not taken apart."""
+    """The polynomial that ``root`` computes, in values of its own form. What something else uses too is not taken
+    apart."""
     return _expand(graph, root, root) or {}
 
 
 def same_factors(one: Mapping[Any, float], other: Mapping[Any, float]) -> bool:
-    """Whether two polynomials are equal, up to the rounding of their factors."""
+    """True if two polynomials are equal, up to the rounding of their factors."""
     return one.keys() == other.keys() and all(
         math.isclose(one[key], other[key], rel_tol=RELATIVE, abs_tol=0.0) for key in one
     )
@@ -55,7 +56,8 @@ def _expand(graph: EditableGraph, node: Any, root: Node) -> Polynomial | None:
 
 
 def _calculated(graph: EditableGraph, node: Node, root: Node) -> Polynomial | None:
-    """None where the call is none of these, or what it makes is too large: then it is a value like any other."""
+    """The polynomial of a call. None where it is none of these, or what it makes is too large: then it is a value like
+    any other."""
     if not is_call(node, *_OPERATIONS):
         return None
     operation, given = call_name(node).partition(".")[0], arguments(node)

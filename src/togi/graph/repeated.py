@@ -1,4 +1,5 @@
-"""What a captured graph computes again though it is known: constants on every call, the same result at two places.
+"""Finds what a captured graph computes again though it is known: constants on every call, the same result at two
+places.
 
 Deliberately not here: which constants a rewrite may read (``EditableGraph.constant``).
 """

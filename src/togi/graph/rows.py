@@ -99,7 +99,7 @@ def _move(graph: EditableGraph, pick: Node) -> Node | None:
 
 
 def _movable(graph: EditableGraph, pick: Node) -> Rows | None:
-    """From which operands of the call before would have to be picked instead; None where that is not the same."""
+    """The operands of the call before from which to pick instead; None where that is not the same."""
     call = arguments(pick)["self"]
     if not isinstance(call, Node) or not call_name(call) or graph.memory.writers(call):
         return None
@@ -149,7 +149,8 @@ def _pointwise(node: Node, dim: int, pick: Node) -> Rows | None:
 
 
 def _of_operand(node: Node, operand: Any, dim: int) -> int | None:
-    """Where a broadcast operand has dimension ``dim`` of the result, or None where it is the same for all of it."""
+    """The place where a broadcast operand has dimension ``dim`` of the result, or None where it is the same for all of
+    it."""
     at = dim - len(shape(node)) + len(shape(operand))
     return at if shape(operand) and at >= 0 and str(shape(operand)[at]) != "1" else None
 

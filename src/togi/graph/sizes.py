@@ -1,4 +1,4 @@
-"""For which sizes a captured graph is what the module does.
+"""Finds the sizes for which a captured graph is what the module does.
 
 ``torch.export`` tells what it decided by sizes, with two gaps. It asks of every tensor on the way whether a size is 0
 or 1, for itself, and what a module asks looks the same. And it takes no input size that may vary for 0 or 1, so that
@@ -59,7 +59,7 @@ class _Beside:
         self._known: dict[tuple[int, ...], bool | None] = {}
 
     def is_idle(self, text: str) -> bool:
-        """Whether the graph is right also where the condition does not hold."""
+        """True if the graph is right also where the condition does not hold."""
         holds = condition(text)
         tried = [sizes for sizes in self.seen if not holds(self._of(sizes))]
         for sizes in self._searched(text):
@@ -91,7 +91,7 @@ class _Beside:
                 yield at_least(2, *places[0])
 
     def agree(self, sizes: Sizes) -> bool | None:
-        """Whether the graph answers as the module does, up to rounding, in the form of its other answers. None where
+        """True if the graph answers as the module does, up to rounding, in the form of its other answers. None where
         nobody can say: the module fails, or a call of it changes the next one."""
         key = tuple(sizes.values())
         if key not in self._known:
@@ -122,12 +122,13 @@ class _Beside:
             return False
 
     def _sizes(self, leading: Sizes) -> Sizes:
-        """With these, the others as large as they were seen."""
+        """The sizes of all with these, the others as large as they were seen."""
         leading = self.largest | leading
         return {place: leading[lead] + more for place, (lead, more) in self.follows.items()}
 
     def _searched(self, text: str) -> Iterator[Sizes]:
-        """From large to small: where a size on the way is 1 for many, the largest of them is least like 1 itself."""
+        """The largest size that holds. From large to small: where a size on the way is 1 for many, the largest of them
+        is least like 1 itself."""
         leads = list(dict.fromkeys(self.follows[place][0] for place in sizes_in(text) if place in self.follows))
         most = min(_LARGEST_SEARCHED, int(_BEYOND * max((self.largest[lead] for lead in leads), default=0)))
         for together in [*([lead] for lead in leads), leads]:

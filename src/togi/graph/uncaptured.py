@@ -41,7 +41,7 @@ _IN_PLAIN_WORDS = (
 
 
 def why_not_whole(candidate: Candidate) -> str | None:
-    """Why trying to capture it is useless, or would give what is right for these samples alone."""
+    """The reason why trying to capture it is useless, or would give what is right for these samples alone."""
     module = candidate.module
     if holds_torchscript(module) and candidate.signature.dynamic:
         return "it is TorchScript, which is captured for one size, and its samples or its declared sizes have several"
@@ -82,7 +82,7 @@ def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:
 
 
 def in_plain_words(error: Exception) -> str:
-    """What stands in the way, at which line of the user's source, and what change would let it."""
+    """The obstacle in the way, at which line of the user's source, and what change would let it."""
     text = f"{type(error).__name__}: {error}"
     reason, change = next(
         (explanation for sign, *explanation in _IN_PLAIN_WORDS if sign in text), (first_line(error).rstrip("."), "")

@@ -44,7 +44,7 @@ def _fold(graph: EditableGraph, node: Node) -> bool:
 
 
 def _doubles(upsampling: Node) -> bool:
-    """Both sides become twice as long: by factors, or by fixed sizes."""
+    """True if both sides become twice as long: by factors, or by fixed sizes."""
     given = arguments(upsampling)
     if given["scale_factors"] is not None:
         return list(given["scale_factors"]) == [2.0, 2.0]
@@ -53,7 +53,7 @@ def _doubles(upsampling: Node) -> bool:
 
 
 def _fits(call: Linear) -> bool:
-    """Of stride 1 and one group; the sum takes fewer products where the kernel is larger than 1 x 1."""
+    """True if it has stride 1 and one group; the sum takes fewer products where the kernel is larger than 1 x 1."""
     plain = {*call.stride, *call.dilation, call.groups} == {1}
     return plain and all(p < k and k > 1 for k, p in _sides(call))
 

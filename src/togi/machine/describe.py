@@ -56,7 +56,7 @@ def machine(device: str = "cpu") -> Machine:
 
 
 def differences(there: Machine, device: str) -> list[str]:
-    """In what this machine differs from ``there`` for what runs on ``device``, as sentences.
+    """The differences of this machine from ``there`` for what runs on ``device``, as sentences.
 
     Loading an artifact asks: no process is started (compilers are described by starting them, libraries are found so),
     but for the driver's tool where ``device`` is a GPU.
@@ -66,7 +66,7 @@ def differences(there: Machine, device: str) -> list[str]:
 
 
 def _running() -> dict[str, Any]:
-    """What running on the CPU depends on."""
+    """The properties that running on the CPU depends on."""
     cores = _cores()
     return {
         "cpu_model": _cpu_model(),
@@ -155,7 +155,7 @@ def _versions() -> dict[str, str]:
 
 
 def torch_build(name: str) -> str | None:
-    """What the installed torch says of its build (``__version__``, ``cuda``); importing it takes seconds."""
+    """The facts that the installed torch gives of its build (``__version__``, ``cuda``); importing it takes seconds."""
     spec = importlib.util.find_spec("torch")
     source = read_text(Path(spec.origin).with_name("version.py")) if spec is not None and spec.origin else ""
     match = re.search(rf"^{name}\b.*?= ['\"](.+?)['\"]", source, re.MULTILINE)
@@ -173,7 +173,8 @@ def _compiler(variable: str, *names: str) -> str | None:
 
 
 def _cuda_headers() -> str | None:
-    """Where torch looks for them (torch.utils.cpp_extension): ``CUDA_HOME``, the folder of nvcc, /usr/local/cuda."""
+    """The folders where torch looks for them (torch.utils.cpp_extension): ``CUDA_HOME``, the folder of nvcc,
+    /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if not home and (nvcc := shutil.which("nvcc")):
         home = str(Path(nvcc).parents[1])

@@ -1,4 +1,4 @@
-"""What the operators refuse, in words: every message names the argument, its shape and the fix."""
+"""The refusals of the operators, in words: every message names the argument, its shape and the fix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_options(format: str, undefined: str = "nan") -> None:
 
 
 def check_pair(names: tuple[str, str], first: object, second: object) -> tuple[Tensor, Tensor]:
-    """Both as tensors [..., 4] of one floating dtype on one device, else BoxError."""
+    """Convert both to tensors [..., 4] of one floating dtype on one device, else BoxError."""
     a, b = _boxes(names[0], first), _boxes(names[1], second)
     if a.dtype != b.dtype:
         raise BoxError(
@@ -109,7 +109,7 @@ def _boxes(name: str, given: object) -> Tensor:
 
 
 def check_lists(names: tuple[str, str], a: object, b: object) -> int | None:
-    """How many images there are where one of both is a list, the other a list or one tensor; None without a list."""
+    """The number of images where one of both is a list, the other a list or one tensor; None without a list."""
     lengths = [len(x) for x in (a, b) if isinstance(x, (list, tuple))]  # torch 2.9 cannot compile list | tuple
     if len(set(lengths)) > 1:
         raise BoxError(

@@ -31,7 +31,7 @@ MARGIN = 0.01
 
 
 class Assignment(NamedTuple):
-    """What an assigner decided for N anchors."""
+    """The decision of an assigner for N anchors."""
 
     box: Tensor
     """int64 [N]: the index of the box; -1 for background."""
@@ -188,7 +188,7 @@ def _candidate_iou(anchors: Corners, boxes: Corners, candidates: Tensor) -> Tens
 
 
 def _is_inside(anchors: Corners, boxes: Corners, candidates: Tensor) -> Tensor:
-    """Whether the centre of a candidate is inside of the box by more than ``MARGIN``, [K, M]."""
+    """A mask of where the centre of a candidate is inside of the box by more than ``MARGIN``, [K, M]."""
     x, y = (t[candidates] for t in _centre(anchors))
     return torch.stack([x - boxes.x1, y - boxes.y1, boxes.x2 - x, boxes.y2 - y]).amin(0) > MARGIN
 

@@ -148,7 +148,7 @@ def _measure(
 
 
 def expanded(names: tuple[str, str], a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with the same leading dimensions, without a copy."""
+    """Expand both to the same leading dimensions, without a copy."""
     lead = batch_shape(names, a, b)
     return a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
 
@@ -178,8 +178,8 @@ def ciou_loss(predicted: Tensor, target: Tensor, *, reduction: str = "none", for
 
 
 def _loss(kind: str, predicted: Tensor, target: Tensor, reduction: str, format: str) -> Tensor:
-    """Both [..., 4] of one shape; ``none`` gives [...], else a scalar (0 for no boxes). Negative sizes are not
-    refused: a network that is being trained predicts them, and has to get a gradient."""
+    """The loss of two tensors [..., 4] of one shape; ``none`` gives [...], else a scalar (0 for no boxes). Negative
+    sizes are not refused: a network that is being trained predicts them, and has to get a gradient."""
     check_options(format)
     a, b = check_pair(_LOSS_NAMES, predicted, target)
     check_aligned(_LOSS_NAMES, a, b)

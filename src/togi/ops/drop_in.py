@@ -1,4 +1,4 @@
-"""What stands in for the pairwise functions of torchvision and detectron2 while they are patched.
+"""Stand-ins for the pairwise functions of torchvision and detectron2 while they are patched.
 
 Each stand-in answers where its answer has the bits of the original and returns None elsewhere; the original is asked
 then. So a call never fails because of the patch, and none is rounded otherwise (complete IoU apart: the arc tangent
@@ -73,7 +73,7 @@ STAND_INS: dict[str, tuple[str, dict[str, Answer]]] = {
 
 
 def answers(a: object, b: object) -> bool:
-    """Whether togi.ops gives the original's bits for these two sets of boxes."""
+    """True if togi.ops gives the original's bits for these two sets of boxes."""
     # under torch.jit.trace, vmap and forward-mode differentiation the operators are unknown
     transformed = is_transformed() or is_forward_mode() or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
     return not transformed and (

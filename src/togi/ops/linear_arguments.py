@@ -1,4 +1,4 @@
-"""What ``linear_cross_entropy`` refuses, in words: every message names the argument, its shape and the fix."""
+"""The refusals of ``linear_cross_entropy``, in words: every message names the argument, its shape and the fix."""
 
 from __future__ import annotations
 

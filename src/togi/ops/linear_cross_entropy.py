@@ -159,7 +159,7 @@ def _gradient(
     memory_bytes: int,
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of ``_rows`` for hidden, weight and bias, in their dtypes; without rows what is not ``wanted``."""
+    """The gradient of ``_rows`` for hidden, weight and bias, in their dtypes; without rows what is not ``wanted``."""
     for_hidden, for_weight, for_bias = _like_gradients(hidden, weight, bias, wanted)
     chosen = _chosen(target, ignore_index)
     targets = _taken(target, chosen)
@@ -276,7 +276,7 @@ def _put(result: Tensor, values: Tensor, chosen: Tensor | None) -> None:
 
 
 def _position(targets: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
-    """Where the targets are among ``columns``, and whether they are: both [R, 1]."""
+    """The places of the targets among ``columns``, and whether they are: both [R, 1]."""
     index = (targets - columns.start)[:, None]
     last = columns.stop - columns.start - 1
     return index.clamp(0, last), (index >= 0) & (index <= last)

@@ -60,7 +60,7 @@ class LogitBlocks:
         return work if work is logits else work.copy_(logits)
 
     def sum_over_rows(self, result: Tensor) -> Tensor:
-        """Where to sum what becomes ``result``: itself, where it is not rounded between blocks."""
+        """The tensor in which to sum what becomes ``result``: itself, where it is not rounded between blocks."""
         whole = self._is_direct or self.height == len(self.hidden)
         return result if whole else torch.zeros_like(result, dtype=self.sum_dtype)
 

@@ -24,7 +24,7 @@ BELOW, BETWEEN = -1, -2
 
 
 class BoxMatches(NamedTuple):
-    """What ``match_boxes`` found. Nothing in it carries a gradient."""
+    """The result of ``match_boxes``. Nothing in it carries a gradient."""
 
     iou: Tensor
     """[..., N]: the best IoU of every anchor."""
@@ -118,7 +118,7 @@ def _label(iou: Tensor, thresholds: list[float], labels: list[int]) -> Tensor:
 
 
 class TopKIoU(NamedTuple):
-    """What ``topk_iou`` found: both [..., N, k], best first."""
+    """The result of ``topk_iou``: both [..., N, k], best first."""
 
     iou: Tensor
     box: Tensor

@@ -82,8 +82,8 @@ def _kept(boxes: Tensor, order: Tensor, ends: Tensor, threshold: float, format: 
 
 @torch.library.custom_op("togi::nms_kept", mutates_args=())
 def nms_kept(planes: Tensor, ends: Tensor, threshold: float) -> Tensor:
-    """Which boxes are kept: bool [N], for ``planes`` [5, N] (x1, y1, x2, y2, area), class after class and by falling
-    score within each; class c ends at ``ends[c]``."""
+    """A mask bool [N] of the boxes that are kept, for ``planes`` [5, N] (x1, y1, x2, y2, area), class after class and
+    by falling score within each; class c ends at ``ends[c]``."""
     kept = planes.new_empty(planes.shape[1], dtype=torch.bool)
     if kept.numel():
         kernels(planes.device).nms(planes.contiguous(), ends.contiguous(), threshold, kept)

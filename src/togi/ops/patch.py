@@ -52,7 +52,7 @@ class _Replacement:
 
 @final
 class _Installation:
-    """What is replaced on behalf of all live patches of one kind."""
+    """The replacements on behalf of all live patches of one kind."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

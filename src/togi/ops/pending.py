@@ -64,7 +64,7 @@ def _computed(tree: Any) -> Any:
 
 
 def originals(is_active: Callable[[], bool]) -> Iterator[tuple[Any, Callable[[], Any]]]:
-    """What is replaced in ``holders`` and in models, and how the replacements are made.
+    """The originals that are replaced in ``holders`` and in models, and how the replacements are made.
 
     To be asked for when ``box_iou`` itself is replaced already, so that values that are looked at come from there.
     """

@@ -91,7 +91,7 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _is_installed(package: str) -> bool:
-    """Whether the import would find it among the installed packages, not in the working folder."""
+    """True if the import would find it among the installed packages, not in the working folder."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):

@@ -296,8 +296,8 @@ class Signature(Record):
 
     @functools.cached_property
     def _accepted(self) -> list[tuple[torch.dtype | None, Callable[[Tensor], bool], int, list[tuple[int, int]]]]:
-        """For each input: its dtype, whether it is on its device, its number of dimensions, and those of one size
-        alone. Looked up once: programs call their parts in every step."""
+        """The facts of each input: its dtype, whether it is on its device, its number of dimensions, and those of one
+        size alone. Looked up once: programs call their parts in every step."""
         import torch
 
         return [
@@ -360,7 +360,7 @@ class Signature(Record):
 
 
 def _on(device: str) -> Callable[[Tensor], bool]:
-    """Whether a tensor is on a device of this kind."""
+    """Make the test whether a tensor is on a device of this kind."""
     if device in ("cpu", "cuda"):
         return attrgetter(f"is_{device}")  # a quarter of the time that its ``device.type`` takes
     return lambda tensor: tensor.device.type == device

@@ -140,7 +140,7 @@ class Structure(Record):
             yield from child.walk(item, f"{path}{key}")
 
     def admits(self, value: Any) -> bool:
-        """Whether a value is the one that this leaf stands for: any tensor, or the same constant."""
+        """True if a value is the one that this leaf stands for: any tensor, or the same constant."""
         return self._admits(value)
 
     @functools.cached_property
@@ -194,7 +194,8 @@ class Structure(Record):
 
     @functools.cached_property
     def _counts(self) -> list[tuple[int, int, int, int]]:
-        """For each count among the children: its number, that of the tensor, the dimension, how much more it is."""
+        """The counts among the children: for each its number, that of the tensor, the dimension, how much more it
+        is."""
         return [(i, *self._counted(child)) for i, child in enumerate(self.children) if child.kind == "count"]
 
     def _opener(self) -> Callable[[Any], Collection[Any] | None]:
@@ -223,7 +224,7 @@ class Structure(Record):
         return items if self._is_class_of(value) else None
 
     def _is_class_of(self, value: Any) -> bool:
-        """Whether a value is of the very class: one derived from it may behave otherwise. A class that togi imported
+        """True if a value is of the very class: one derived from it may behave otherwise. A class that togi imported
         from a file under a name of its own is the program's own import of it."""
         if self.kind not in _NAMED or self.type == name_of(type(value)):
             return True

@@ -32,8 +32,8 @@ aten = torch.ops.aten
 
 
 class NotLean(Exception):
-    """Why a function cannot be streamed, for the sizes of one call. Internal: becomes a line of the plan, and the
-    function runs as it is."""
+    """The reason why a function cannot be streamed, for the sizes of one call. Internal: becomes a line of the plan,
+    and the function runs as it is."""
 
     admits: Callable[[Sequence[Tensor]], bool] | None = None
     """The tensors for which tracing fails in the same way."""
@@ -42,7 +42,7 @@ class NotLean(Exception):
 
 
 class Refuted(NotLean):
-    """Why a program is not the function, whatever the sizes."""
+    """The reason why a program is not the function, whatever the sizes."""
 
 
 def in_one_line(error: Exception) -> str:
@@ -78,7 +78,8 @@ class _Watch(FunctionObserver):
 
 
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """As torch's, which raises small norms to ``eps`` with gradients off: they flow as if it had not."""
+    """The decomposition of torch, which raises small norms to ``eps`` with gradients off: they flow as if it had
+    not."""
 
     def directed(tensor: Tensor) -> Tensor:
         norm = torch.linalg.vector_norm(tensor, 2, dim, keepdim=True)
@@ -267,7 +268,7 @@ def _guards(environment: ShapeEnv, fakes: Sequence[Tensor]) -> Callable[[Sequenc
 
 
 class _Shaped:
-    """What guards ask of a tensor, as if it were contiguous."""
+    """Answers what guards ask of a tensor, as if it were contiguous."""
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape

@@ -39,7 +39,7 @@ class Combiner(ABC):
 
     @classmethod
     def differentiates(cls, _node: fx.Node) -> bool:
-        """Whether gradients can be computed tile by tile."""
+        """True if gradients can be computed tile by tile."""
         return True
 
     @abstractmethod
@@ -260,7 +260,7 @@ def streamable_dims(node: fx.Node) -> list[int]:
 
 
 def part_call(node: fx.Node, dim: int) -> Call:
-    """What is computed on a tile, the operand being sliced along the streamed ``dim``."""
+    """The call that runs on a tile, the operand being sliced along the streamed ``dim``."""
     source: Any = node.args[0]
     given = arguments(node)
     if node.target in _CONTRACTIONS:

@@ -35,7 +35,7 @@ and compiling alike."""
 
 
 def compiling_costs_s() -> float:
-    """What compiling a loop is taken to cost from here on."""
+    """The seconds that compiling a loop is taken to cost from here on."""
     return COMPILING_COSTS_S if inductor_is_loaded() else FIRST_COMPILING_COSTS_S
 
 
@@ -111,7 +111,7 @@ class _Compiled:
         return tiles, True
 
     def _run(self, reads: Sequence[Any], tile: int, length: int) -> float:
-        """At two places, as the offset may be a number of the body too. Seconds of a warm call."""
+        """Run it at two places, as the offset may be a number of the body too. Seconds of a warm call."""
         warm_s = float("inf")
         for offset in (0, length - tile, length - tile):
             arguments = self.loop.arguments(reads, offset, tile)

@@ -1,4 +1,4 @@
-"""Which operations of a function are traced as their parts: those that cannot be cut into tiles as they are.
+"""Decides which operations of a function are traced as their parts: those that cannot be cut into tiles as they are.
 
 Autograd has one derivative per operation, with its special cases (0 where a norm is 0, a saturated loss, equal
 extremes). The parts lack them: the derivative of a square root is infinite at 0. So an operation with a rule for slices
@@ -53,7 +53,7 @@ def _stays_whole(operation: Any, multi_pass: bool) -> bool:
 
 
 def _reduces_a_loss(operation: Any) -> bool:
-    """Whether it is a loss of each element, then their mean or sum: ``huber_loss``, ``binary_cross_entropy``."""
+    """True if it is a loss of each element, then their mean or sum: ``huber_loss``, ``binary_cross_entropy``."""
     return hasattr(operation, "overloadpacket") and any(a.name == "reduction" for a in schema_of(operation).arguments)
 
 
@@ -79,7 +79,8 @@ def _vector_norm(operation: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _std(tensor: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """By the norm of the deviations, whose derivative is 0 where they are, as that of ``std`` is."""
+    """The standard deviation by the norm of the deviations, whose derivative is 0 where they are, as that of ``std``
+    is."""
     return _std_mean(tensor, dim, correction=correction, keepdim=keepdim)[0]
 
 

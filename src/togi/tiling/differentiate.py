@@ -100,7 +100,7 @@ class Run:
     def _pairs(
         self, parts: Any, results: Sequence[Any], gradients: Sequence[Tensor | None], offset: int, count: int
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """What of the tile has a gradient, and that gradient."""
+        """The tensors of the tile that have a gradient, with that gradient."""
         values, given, at = [], [], 0
         for product, part, result in zip(self.loop.products, parts, results, strict=True):
             combiner = (

@@ -1,4 +1,4 @@
-"""What is known of one kind of call: its graphs, and which calls are refused.
+"""Knowledge of one kind of call: its graphs, and which calls are refused.
 
 A refusal holds for the calls that it is true of. Where tracing fails, these are the sizes that take the same way
 through the function (the guards of the trace); what does not fit into the budget is refused for its sizes; a program
@@ -36,7 +36,7 @@ class Kind:
         self._refused: deque[tuple[Admits, str]] = deque(maxlen=_REFUSALS)
 
     def planned(self, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> PlannedFunction:
-        """With a program for these tensors.
+        """The plan with a program for these tensors.
 
         Raises:
             NotLean: there is none.

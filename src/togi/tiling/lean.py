@@ -100,7 +100,7 @@ class LeanFunction(Generic[P, R]):
         return self._call(args, kwargs)
 
     def plan(self) -> LeanPlan:
-        """What the latest call did; ``print`` it. Before any call there is nothing to say."""
+        """The plan of the latest call; ``print`` it. Before any call there is nothing to say."""
         if self._latest is None:
             return LeanPlan(strategy="as it is", reason="it has not been called yet", budget_bytes=self._budget)
         return self._latest()
@@ -172,7 +172,7 @@ class LeanFunction(Generic[P, R]):
             raise NotLean(f"it fails in tiles ({in_one_line(error)})") from error
 
     def _key(self, form: Any, leaves: Sequence[Any]) -> Any:
-        """What a plan depends on besides sizes."""
+        """The key of a plan: all that it depends on besides sizes."""
         given = [
             (t.dtype, t.device, tuple(s if s < 2 else -1 for s in t.shape), t.requires_grad)
             if isinstance(t, Tensor)
@@ -236,7 +236,7 @@ def _stands_for_another(tensor: Tensor) -> bool:
 
 
 def _not_dense(tensor: Tensor) -> str:
-    """Why a tensor cannot be cut into slices; empty where it can."""
+    """The reason why a tensor cannot be cut into slices; empty where it can."""
     if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
         return f"it is given a {type(tensor).__name__}, a tensor of a class of its own"
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:

@@ -30,7 +30,7 @@ _SHARES = (4, 16, 64, 256)
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What was decided for one set of sizes. ``program`` is None where the plain function fits as it is."""
+    """The decision for one set of sizes. ``program`` is None where the plain function fits as it is."""
 
     weights: Weights
     program: Program | None
@@ -78,11 +78,11 @@ class PlannedFunction:
         return fitted
 
     def refuse(self, tensors: Sequence[Tensor], reason: str) -> None:
-        """From now on ``fit`` raises for tensors of these shapes."""
+        """Make ``fit`` raise from now on for tensors of these shapes."""
         self._remember(tuple(tensor.shape for tensor in tensors), reason)
 
     def refute(self, program: Program, reason: str) -> None:
-        """From now on the program is not used."""
+        """Stop using the program from now on."""
         self.refuted[program] = reason
         self.fitted.clear()
 
@@ -194,11 +194,11 @@ class PlannedFunction:
             fitted.program.run(tensors, fitted.weights, tried)
 
     def ready(self, fitted: Fitted) -> bool:
-        """Whether ``run`` may be called without deciding anything before."""
+        """True if ``run`` may be called without deciding anything before."""
         return fitted.program in self.proofs and not self.due(fitted)
 
     def due(self, fitted: Fitted) -> bool:
-        """Whether ``compile_what_pays`` has something to do."""
+        """True if ``compile_what_pays`` has something to do."""
         return fitted.program is not None and any(map(self._is_due, fitted.program.tile_loops))
 
     def _is_due(self, loop: TileLoop) -> bool:
@@ -207,7 +207,7 @@ class PlannedFunction:
         return self.compiling is None and untried and self.spent_s.get(loop, 0.0) > compiling_costs_s()
 
     def _compiled(self, loop: TileLoop, reads: Sequence[Any], plain: Tiling, fitted: Fitted) -> Choice:
-        """With a compiled body where that is faster and proven."""
+        """The loop with a compiled body where that is faster and proven."""
         choice = with_compiled(loop, reads, plain, fitted.weights, fitted.room_bytes)
         if choice.compiled is None:
             return choice
@@ -229,7 +229,7 @@ class PlannedFunction:
         return run
 
     def run(self, tensors: Sequence[Tensor], fitted: Fitted) -> Any:
-        """What the function returns; ``decide`` has been called for a fit of the same program."""
+        """The results of the function; ``decide`` has been called for a fit of the same program."""
         assert fitted.program is not None
 
         def in_tiles(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:

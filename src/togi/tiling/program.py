@@ -25,8 +25,8 @@ Body = Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """How a loop is cut. With a compiled ``body``: tiles of ``compiled`` positions, and what is left over, where it
-    has ``least`` positions, by ``body`` as well; the rest in ``plain`` tiles."""
+    """The cut of a loop. With a compiled ``body``: tiles of ``compiled`` positions, and what is left over, where it has
+    ``least`` positions, by ``body`` as well; the rest in ``plain`` tiles."""
 
     plain: int
     compiled: int = 0
@@ -46,8 +46,8 @@ class Tiles:
             offset += count
 
     def samples(self, length: int, plain: Body, settled: int) -> Iterator[tuple[int, int, Body]]:
-        """Of ``cut``, as few tiles as allocate like all of them: one of each length and body, at first and again once
-        ``settled`` positions have been combined."""
+        """Samples of ``cut``, as few tiles as allocate like all of them: one of each length and body, at first and
+        again once ``settled`` positions have been combined."""
         seen: set[tuple[int, int, bool]] = set()
         for offset, count, body in self.cut(length, plain):
             kind = (count, id(body), offset >= settled)
@@ -71,7 +71,7 @@ class TileLoop:
 
     @property
     def reads(self) -> list[fx.Node]:
-        """What ``run`` must be given, in order: nodes read in slices, then nodes read whole."""
+        """The values that ``run`` must be given, in order: nodes read in slices, then nodes read whole."""
         return [slice_.node for slice_ in self.sliced] + list(self.whole)
 
     def arguments(self, reads: Sequence[Any], offset: int, count: int) -> list[Any]:
@@ -212,7 +212,7 @@ class Program:
         return list(self.loops.values())
 
     def run(self, tensors: Sequence[Tensor], weights: Weights, run_loop: RunLoop) -> Any:
-        """What the function returns for ``tensors`` (without the graph's constants)."""
+        """The results of the function for ``tensors`` (without the graph's constants)."""
         values: dict[fx.Node, Any] = dict(
             zip(self.captured.placeholders, (*tensors, *self.captured.constants), strict=True)
         )

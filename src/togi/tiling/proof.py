@@ -101,7 +101,7 @@ def prove(
 
 
 def same_tiles(loop: TileLoop, reads: Sequence[Any], tiles: Tiles, length: int) -> float:
-    """How far the compiled body is from ``loop.body`` on the first compiled tile, in units.
+    """The distance of the compiled body from ``loop.body`` on the first compiled tile, in units.
 
     The reference is the plain body in float64, in half of its tiles so that it stays within the same memory.
 

@@ -38,7 +38,7 @@ class Product:
 
     @property
     def first(self) -> Slice:
-        """What the loop has to compute of it."""
+        """The first value that the loop has to compute of it."""
         source: Any = self.node.args[0]
         return Slice(source, self.dim) if self.combined else Slice(self.node, self.dim)
 
@@ -52,7 +52,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """What making products takes: slices computed in the loop, slices read from whole nodes, nodes read whole."""
+    """The needs of making products: slices computed in the loop, slices read from whole nodes, nodes read whole."""
 
     computed: Mapping[Slice, Call] = field(default_factory=dict)
     sliced: frozenset[Slice] = frozenset()
@@ -253,7 +253,7 @@ class _Scheduler:
         return Wanted(in_order, frozenset(sliced), frozenset(whole))
 
     def _call_inside(self, part: Slice) -> Call | None:
-        """How to compute a slice inside the loop; None where it is read from the whole instead."""
+        """The call that computes a slice inside the loop; None where it is read from the whole instead."""
         if part.node.op != "call_function":
             return None
         if part.node in self.large:
@@ -318,7 +318,7 @@ def _without_ways(node: fx.Node) -> str:
 
 
 def _floating(node: fx.Node) -> bool:
-    """Whether gradients can be asked of it."""
+    """True if gradients can be asked of it."""
     results = node.meta["val"]
     first = results if isinstance(results, Tensor) else results[0]
     return bool(first.is_floating_point()) and not name(node).startswith("aten.arg")

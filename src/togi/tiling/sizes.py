@@ -26,7 +26,7 @@ def element_count(tensor: Tensor) -> sympy.Expr:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Where each symbol is read: ``{symbol: (tensor, dimension)}``."""
+    """The place where each symbol is read: ``{symbol: (tensor, dimension)}``."""
 
     places: Mapping[sympy.Symbol, tuple[int, int]]
 

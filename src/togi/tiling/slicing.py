@@ -37,12 +37,12 @@ class Slice:
 
 @dataclass(frozen=True)
 class Length:
-    """How many positions the tile has."""
+    """The number of positions of the tile."""
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Where the tile begins."""
+    """The position at which the tile begins."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ aten = torch.ops.aten
 
 
 def sliced_call(node: fx.Node, dim: int) -> Call:
-    """How to compute the slice of ``node`` along ``dim`` (not negative) from slices of its operands.
+    """The call that computes the slice of ``node`` along ``dim`` (not negative) from slices of its operands.
 
     Raises:
         NotSliceable: the operation mixes positions of that dimension, or has no rule.

@@ -79,7 +79,7 @@ def _changed(given: Sequence[Any], change: Callable[[Tensor], Any], others: Call
 def compare_specials(
     streamed: Answers, plain: Answers, truth: Callable[[Sequence[Any]], list[Any] | None], given: Sequence[Any]
 ) -> int:
-    """For how many ``KINDS`` they agree; a kind that the plain function refuses is left out.
+    """Count the ``KINDS`` for which they agree; a kind that the plain function refuses is left out.
 
     Args:
         truth: the plain function in float64; None where it has none.

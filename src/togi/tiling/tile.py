@@ -133,7 +133,7 @@ def kept_within(
 
 
 def _smaller(tiles: Tiles, share: float) -> Tiles:
-    """At least one size of ``rounded`` below."""
+    """A tile that is at least one size of ``rounded`` below."""
 
     def cut(tile: int) -> int:
         return rounded(max(1, min(tile * share, tile - 1))) if tile else 0
@@ -205,7 +205,7 @@ def peak_of_tile(loop: TileLoop, reads: Sequence[Any], body: Callable[..., Any],
 
 
 def _two_sizes(most: int, per_position: float) -> list[int]:
-    """Of tiles to measure: none where their bytes would be lost in rounding."""
+    """Two sizes of tiles to measure: none where their bytes would be lost in rounding."""
     small, large = max(1, most // 8), max(1, most // 4)
     return [] if small == large or per_position * large < 1 << 14 else [small, large]
 

@@ -78,7 +78,7 @@ class CachingAllocator:
         self._add_free(block)
 
     def holds(self, key: Hashable) -> bool:
-        """Whether something is allocated under the key."""
+        """True if something is allocated under the key."""
         return key in self._in_use
 
     def blocks(self) -> Iterator[Block]:

@@ -27,7 +27,7 @@ Place = tuple[int, int]
 def rows_apart_at_any_size(
     call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None], follows: Mapping[Place, tuple[Place, int]]
 ) -> Verdict:
-    """As ``rows_apart``, for any batch and any piece of two rows or more.
+    """``rows_apart`` for any batch and any piece of two rows or more.
 
     Args:
         follows: for every size that may vary the one that it is a constant above, and that constant.

@@ -17,7 +17,7 @@ from togi.graph.dependence.state import UNLIKE, Depends, Times
 @final
 @dataclass
 class Pairing:
-    """Of a call with ``whole`` rows and one with ``piece`` rows."""
+    """A pair of calls, one with ``whole`` rows and one with ``piece`` rows."""
 
     whole: int
     piece: int

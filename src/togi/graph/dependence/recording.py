@@ -92,7 +92,7 @@ class Recording:
 
     @property
     def alike(self) -> bool:
-        """Of a pairing: no number differs otherwise than by rows."""
+        """True if in a pairing no number differs otherwise than by rows."""
         leaves = (leaf for call in self.calls for leaf in tree_leaves([call.arguments, call.results]))
         sizes = (size for leaf in leaves for size in (leaf.shape if isinstance(leaf, Value) else [leaf]))
         return all(size is not UNLIKE for size in sizes)
@@ -198,8 +198,8 @@ def record(
     stop_at: int = -1,
     decisions: Callable[[], int] = lambda: 0,
 ) -> tuple[Recording, Recording]:
-    """Of ``call(*tensors)``, which are fake tensors of ``mode``: its operators, and the functions of torch that Python
-    called. Raises what the call raises.
+    """Record ``call(*tensors)``, whose arguments are fake tensors of ``mode``: its operators, and the functions of
+    torch that Python called. Raises what the call raises.
 
     Args:
         stop_at: raise at that operator, for a traceback that leads there.

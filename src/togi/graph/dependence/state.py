@@ -81,7 +81,7 @@ SAME = Same()
 @final
 @dataclass(frozen=True)
 class Mixed:
-    """Nothing is known of the value: why, and which operator did it."""
+    """A value of which nothing is known: why, and which operator did it."""
 
     reason: str
     call: int = -1

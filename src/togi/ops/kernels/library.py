@@ -45,7 +45,7 @@ class KernelUnavailableError(Exception):
 
 @final
 class Library:
-    """What is compiled of one file, loaded by the first thread that needs it, or why it cannot be.
+    """A library that is compiled of one file, loaded by the first thread that needs it, or why it cannot be.
 
     Args:
         flags: of this file besides ``FLAGS``.
@@ -73,7 +73,7 @@ class Library:
         return self._loaded
 
     def why_not(self) -> str | None:
-        """None where it is there, else the reason. Compiles on the first call."""
+        """The reason why it is not there; None where it is. Compiles on the first call."""
         try:
             self.get()
         except KernelUnavailableError as error:
@@ -81,7 +81,7 @@ class Library:
         return None
 
     def load(self) -> ctypes.CDLL:
-        """From the cache where it is there (milliseconds), else compiled now (seconds). Raises as ``get``."""
+        """Load it from the cache where it is there (milliseconds), else compile it now (seconds). Raises as ``get``."""
         compiler = find_compiler()
         name = f"{self.source.stem}-{self.key(compiler)}.so"
         try:
@@ -96,7 +96,7 @@ class Library:
                 shutil.rmtree(folder, ignore_errors=True)  # a loaded library lives on without its file
 
     def key(self, compiler: str) -> str:
-        """Of everything that decides what is in the file."""
+        """The key: a hash of everything that decides what is in the file."""
         binary = Path(compiler).resolve()
         status = binary.stat()
         parts = [
@@ -140,7 +140,8 @@ class Library:
             Path(unfinished).unlink(missing_ok=True)
 
     def _new_lock(self) -> None:
-        """In a forked child: another thread of the parent may have held it, and does not exist here."""
+        """Make the lock anew in a forked child: another thread of the parent may have held it, and does not exist
+        here."""
         self._lock = threading.Lock()
 
 

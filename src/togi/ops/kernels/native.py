@@ -44,7 +44,7 @@ NMS = Library(Path(__file__).with_name("nms.cpp"), _FLAGS)
 
 
 def why_not() -> str | None:
-    """None where the kernel is there, else the reason. Compiles on the first call."""
+    """The reason why the kernel is not there; None where it is. Compiles on the first call."""
     return BOXES.why_not()
 
 

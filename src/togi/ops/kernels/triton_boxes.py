@@ -221,7 +221,7 @@ def tied_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """Whether a query has the best IoU of some candidate: fills ``tied`` [n]."""
+    """Fill ``tied`` [n]: whether a query has the best IoU of some candidate."""
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < n
     a = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
@@ -269,7 +269,8 @@ def matrix_kernel(
 def match(
     anchors: Tensor, boxes: Tensor, format: str, undefined: str, results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 ) -> bool:
-    """As in ``native``; negative sizes are not looked for (that would wait for the device), so always False."""
+    """The match as in ``native``; negative sizes are not looked for (that would wait for the device), so always
+    False."""
     best, index, column_best, column_index, tied = results
     with _on(anchors):
         _best(anchors, boxes, format, undefined, best, index)
@@ -283,7 +284,7 @@ def match(
 
 
 def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Tensor, indices: Tensor) -> bool:
-    """As in ``native``: a pass per place."""
+    """The best k as in ``native``: a pass per place."""
     k = values.shape[1]
     if k > _MOST_PASSES:
         return tiled.topk(anchors, boxes, format, undefined, values, indices)
@@ -297,7 +298,7 @@ def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Te
 
 
 def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> bool:
-    """As in ``native``; complete IoU, which needs an arc tangent with torch's bits, in tiles of torch."""
+    """The matrix as in ``native``; complete IoU, which needs an arc tangent with torch's bits, in tiles of torch."""
     if kind not in KINDS:
         return tiled.matrix(anchors, boxes, kind, format, undefined, out)
     rows, columns = block(MATRIX_BLOCK, out.dtype)

@@ -97,7 +97,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether storage, size, stride and offset say all of it."""
+    """True if storage, size, stride and offset say all of it."""
     return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 

@@ -86,8 +86,8 @@ def _index(given: Operands) -> Answer:
 
 
 def _picked(given: Operands) -> Rows:
-    """Where the rows of ``x[i, j]`` lie: the index tensors' common dimensions stand in place of those that they index,
-    or in front where these are not neighbours."""
+    """The rows of ``x[i, j]``: the index tensors' common dimensions stand in place of those that they index, or in
+    front where these are not neighbours."""
     source, indices = given["self"], list(given["indices"])
     at = [dim for dim, index in enumerate(indices) if index is not None]
     if any(indices[dim].dtype in _MASKS for dim in at):
@@ -115,7 +115,7 @@ def _common(given: Operands, indices: list[Any], at: list[int], wide: int) -> tu
 
 @rule("index_put _index_put_impl _unsafe_index_put", numbers=True)
 def _index_put(given: Operands) -> Answer:
-    """By a mask of each row, with one value for all; or each row at its own number."""
+    """Rows are written by a mask of each row, with one value for all; or each row at its own number."""
     state, values, indices = given.state("self"), given["values"], list(given["indices"])
     at = [dim for dim, index in enumerate(indices) if index is not None]
     if not isinstance(state, Rows) or state.numbers:

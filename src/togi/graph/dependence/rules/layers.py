@@ -55,7 +55,7 @@ def _group_norm(given: Operands) -> Answer:
     "_batch_norm_with_update _batch_norm_with_update_functional cudnn_batch_norm miopen_batch_norm batch_norm"
 )
 def _batch_norm(given: Operands) -> Answer:
-    """By statistics that are given, or of each channel over all rows; there rows can only be channels."""
+    """Normalized by statistics that are given, or of each channel over all rows; there rows can only be channels."""
     name = "input" if given["input"] is not None else "self"
     state = given.state(name)
     always = given.call.name.endswith(("_no_training", "_no_update"))

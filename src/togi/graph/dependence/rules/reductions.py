@@ -11,7 +11,7 @@ from togi.graph.dependence.rules.registry import Answer, Operands, mixing, rule
     "linalg_vector_norm norm median nanmedian kthvalue mode count_nonzero"
 )
 def _reduced(given: Operands) -> Answer:
-    """Without dimensions all of them are reduced."""
+    """The rows of a reduction. Without dimensions all of them are reduced."""
     arguments = given.call.arguments
     if "other" in arguments:
         return pointwise(given)

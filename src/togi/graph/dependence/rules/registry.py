@@ -43,12 +43,12 @@ class Operands:
         return len(self.result.shape)
 
     def state(self, name: str) -> Found:
-        """Of one argument; ``SAME`` where it is not given."""
+        """The state of one argument; ``SAME`` where it is not given."""
         value = self[name]
         return self.states[value] if isinstance(value, Value) else SAME
 
     def rows(self, name: str) -> Rows:
-        """Of one argument, where no other may have rows."""
+        """The rows of one argument, where no other may have rows."""
         state = self.state(name)
         others = [v for v in self.tensors() if v is not self[name] and isinstance(self.states[v], Rows)]
         if isinstance(state, Same) or others:
@@ -101,7 +101,7 @@ def mixing(names: str, dims: Callable[[Operands], Sequence[int]], argument: str 
 
 
 def entry_of(operator: Any) -> Entry | None:
-    """What is known of an operator; None for nothing."""
+    """The entry of an operator; None where nothing is known of it."""
     if not isinstance(operator, OpOverload):
         return None
     schema = schema_of(operator)
@@ -113,14 +113,14 @@ def entry_of(operator: Any) -> Entry | None:
 
 @functools.cache
 def _is_pointwise(name: str) -> bool:
-    """By torch's own mark, which stands at the functional form."""
+    """True by torch's own mark, which stands at the functional form."""
     packet = getattr(torch.ops.aten, name, None) if "::" not in name else None
     overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
     return any(torch.Tag.pointwise in overload.tags for overload in overloads)
 
 
 def aligned(state: Found, rank: int, of: int) -> Found:
-    """Of an operand of a broadcast, in a result of ``of`` dimensions."""
+    """The state of an operand of a broadcast, in a result of ``of`` dimensions."""
     return state if isinstance(state, Same) else state.at(state.dim + of - rank)
 
 

@@ -62,7 +62,7 @@ def _squeeze(given: Operands) -> Answer:
 
 @rule("expand broadcast_to", sizes="size", numbers=True)
 def _expand(given: Operands) -> Answer:
-    """What is the same for all rows is repeated for each."""
+    """The value that is the same for all rows is repeated for each."""
     state = given.state("self")
     if isinstance(state, Rows):
         return state.at(state.dim + given.rank - len(given["self"].shape))
@@ -84,7 +84,7 @@ def _repeat(given: Operands) -> Answer:
 
 
 def constant(filled: Value) -> Answer:
-    """Of a tensor that holds one value for all rows, wherever they are."""
+    """The state of a tensor that holds one value for all rows, wherever they are."""
     if all(map(plain, filled.shape)):
         return SAME
     dims = [dim for dim, size in enumerate(filled.shape) if isinstance(size, Times)]
