@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
 from togi.subject.inputs import Inputs
-from togi.subject.structure import tensors_in
+from togi.subject.nested import tensors_in
 
 
 @final

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from togi.core.records import Scalar
-from togi.subject.structure import KEYED, Structure, tensors_in
+from togi.subject.containers import KEYED
+from togi.subject.nested import tensors_in
+from togi.subject.structure import Structure
 
 Shapes = Sequence[Sequence[int]]
 """Of the tensors of a value, in order of traversal."""

@@ -14,7 +14,8 @@ from togi.core.errors import Refused
 from togi.core.records import Record
 from togi.subject.common_structure import in_common
 from togi.subject.inputs import Inputs
-from togi.subject.structure import Structure, assign, put_back, substituted, tensors_in
+from togi.subject.nested import assign, put_back, substituted, tensors_in
+from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from togi.core.choices import Mode
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
-from togi.subject.structure import mapped, tensors_in
+from togi.subject.nested import mapped, tensors_in
 
 if TYPE_CHECKING:
     import torch

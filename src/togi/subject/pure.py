@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from togi.subject.effects import Change, Effects, arguments_of
 from togi.subject.inputs import Inputs
+from togi.subject.nested import mapped
 from togi.subject.state import WithState
-from togi.subject.structure import mapped
 from togi.torch_internals.modules import in_training
 
 

@@ -19,6 +19,7 @@ from togi.subject.common_structure import in_common, merged
 from togi.subject.conditions import Holds, at_least, condition, in_words, sizes_in
 from togi.subject.domain import Domain
 from togi.subject.inputs import Dynamic, Inputs
+from togi.subject.leaves import dtype_of
 from togi.subject.refused_calls import (
     other_input,
     other_structure,
@@ -37,7 +38,7 @@ from togi.subject.sample_facts import (
     tensor_facts,
     values_of,
 )
-from togi.subject.structure import Structure, dtype_of
+from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
     import torch

@@ -19,9 +19,10 @@ from togi.core.errors import SubjectError
 from togi.subject.behaviour import kept_generators, seed_all
 from togi.subject.inputs import Subject
 from togi.subject.inventory import class_name
+from togi.subject.nested import tensors_in
 from togi.subject.prepare import copy_to_ask, named_tensors
 from togi.subject.program import ProgramModule
-from togi.subject.structure import Structure, tensors_in
+from togi.subject.structure import Structure
 from togi.torch_internals.modules import forward_hook_counts
 from togi.verify.compare import plain
 from togi.verify.output_structure import unlike

@@ -12,8 +12,9 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import class_name
+from togi.subject.nested import tensors_in
 from togi.subject.prepare import in_given_modes, is_undecided, sharing_parameters, training_parts
-from togi.subject.structure import Structure, tensors_in
+from togi.subject.structure import Structure
 from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
 from togi.verify.reference import apart, noise_limit
