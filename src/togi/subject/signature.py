@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from pydantic import model_validator
 
 from togi.core.records import Record, TensorFacts
+from togi.subject.admitted_calls import AdmittedCalls
 from togi.subject.common_structure import in_common, merged
-from togi.subject.conditions import Holds, at_least, condition, in_words, sizes_in
+from togi.subject.conditions import at_least, condition, in_words, sizes_in
 from togi.subject.domain import Domain
 from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.leaves import dtype_of
-from togi.subject.refused_calls import (
-    other_input,
-    other_structure,
-    sizes_apart,
-    unmet_condition,
-    values_outside,
-)
+from togi.subject.refused_calls import other_structure
 from togi.subject.sample_facts import (
     Relation,
     arguments_of_all,
@@ -41,10 +35,7 @@ from togi.subject.sample_facts import (
 from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
-
-_SIZES_REMEMBERED = 1000
 
 
 @final
@@ -199,43 +190,7 @@ class Signature(Record):
 
         Raises TypeError or ValueError naming the input, what it is, what is accepted, and the fix.
         """
-        import torch
-
-        shapes = []
-        for position, (tensor, (dtype, is_there, dims, fixed)) in enumerate(zip(tensors, self._accepted, strict=False)):
-            if not (
-                isinstance(tensor, torch.Tensor) and tensor.dtype is dtype and is_there(tensor) and tensor.dim() == dims
-            ):
-                raise other_input(self, position, tensor)
-            sizes = tensor.shape
-            shapes.append(sizes)
-            for dim, size in fixed:
-                if sizes[dim] != size:
-                    raise other_input(self, position, tensor)
-        for one, dim, other, along, more, relation in self._related:
-            if shapes[one][dim] - shapes[other][along] != more:
-                raise sizes_apart(self, relation, tensors)
-        if self.conditions:
-            self._check_conditions(tensors, tuple([shapes[i][dim] for i, dim in self._conditioned]))
-        if self._restricted:
-            self._check_domains(tensors)
-
-    def _check_domains(self, tensors: Sequence[Any]) -> None:
-        from togi.torch_internals.deferred import Deferred
-
-        for position, domain in self._restricted:
-            # what an engine keeps from its own last answer is not fetched to be looked at
-            if type(tensors[position]) is not Deferred and (outside := domain.refusal(tensors[position])):
-                raise values_outside(self, position, outside)
-
-    def _check_conditions(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> None:
-        if sizes in self._met:
-            return
-        for text, holds in self._holding:
-            if not holds(tensors):
-                raise unmet_condition(self, text, tensors)
-        if len(self._met) < _SIZES_REMEMBERED:
-            self._met.add(sizes)
+        self._admitted.check(tensors)
 
     def under(self, conditions: Iterable[str]) -> Signature:
         """The same under these conditions."""
@@ -247,15 +202,15 @@ class Signature(Record):
 
     def unmet(self, given: Inputs) -> list[str]:
         """The conditions that a call of this form does not meet, as ``conditions_in_words``."""
-        if not self.conditions and not self._restricted:
+        if not self.conditions and not self.restricted:
             return []
         tensors = self.flatten_inputs(given.args, given.kwargs)
         outside = [
             f"{self.inputs_facts[i].name} {refusal}"
-            for i, domain in self._restricted
+            for i, domain in self.restricted
             if (refusal := domain.refusal(tensors[i]))
         ]
-        return [*self.in_words(text for text, holds in self._holding if not holds(tensors)), *outside]
+        return [*self.in_words(text for text, holds in self._admitted.conditions if not holds(tensors)), *outside]
 
     def conditions_in_words(self) -> list[str]:
         """Conditions with the names of the inputs: of sizes, the shortest first, then of values. That nothing may be
@@ -265,7 +220,7 @@ class Signature(Record):
 
     def domains_in_words(self) -> list[str]:
         """The conditions on values alone."""
-        return [words for i, domain in self._restricted for words in domain.words(self.inputs_facts[i].name)]
+        return [words for i, domain in self.restricted for words in domain.words(self.inputs_facts[i].name)]
 
     def in_words(self, conditions: Iterable[str]) -> list[str]:
         """Conditions on sizes with the names of the inputs, the shortest first."""
@@ -273,43 +228,14 @@ class Signature(Record):
         return sorted((in_words(text, names) for text in conditions), key=len)
 
     @functools.cached_property
-    def _related(self) -> list[tuple[int, int, int, int, int, Relation]]:
-        return [(*relation.one, *relation.other, relation.more, relation) for relation in self.relations]
-
-    @functools.cached_property
-    def _restricted(self) -> list[tuple[int, Domain]]:
+    def restricted(self) -> list[tuple[int, Domain]]:
         """The inputs of which not every value is taken, by position."""
         return [(i, domain) for i, domain in enumerate(self.domains) if not domain.everything]
 
     @functools.cached_property
-    def _conditioned(self) -> list[tuple[int, int]]:
-        """The sizes that conditions speak of."""
-        return list(dict.fromkeys(size for text in self.conditions for size in sizes_in(text)))
-
-    @functools.cached_property
-    def _met(self) -> set[tuple[int, ...]]:
-        """Sizes of calls that met the conditions."""
-        return set()
-
-    @functools.cached_property
-    def _holding(self) -> list[tuple[str, Holds]]:
-        return [(text, condition(text)) for text in self.conditions]
-
-    @functools.cached_property
-    def _accepted(self) -> list[tuple[torch.dtype | None, Callable[[Tensor], bool], int, list[tuple[int, int]]]]:
-        """The facts of each input: its dtype, whether it is on its device, its number of dimensions, and those of one
-        size alone. Looked up once: programs call their parts in every step."""
-        import torch
-
-        return [
-            (
-                getattr(torch, facts.dtype, None),
-                _on(device),
-                len(facts.shape),
-                [(dim, size) for dim, size in enumerate(facts.shape) if size is not None],
-            )
-            for facts, device in zip(self.inputs_facts, self.devices, strict=True)
-        ]
+    def _admitted(self) -> AdmittedCalls:
+        """What is looked up once: programs call their parts in every step."""
+        return AdmittedCalls(self)
 
     def related(self, place: tuple[int, int]) -> list[tuple[int, int]]:
         """The other sizes that vary with this one: flat input and dimension."""
@@ -358,10 +284,3 @@ class Signature(Record):
             f"called with ({', '.join(by_name)}), but it was tuned for calls of the form ({', '.join(self.names)}). "
             "Tune it again with samples of the form you need."
         )
-
-
-def _on(device: str) -> Callable[[Tensor], bool]:
-    """Make the test whether a tensor is on a device of this kind."""
-    if device in ("cpu", "cuda"):
-        return attrgetter(f"is_{device}")  # a quarter of the time that its ``device.type`` takes
-    return lambda tensor: tensor.device.type == device

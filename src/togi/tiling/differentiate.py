@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from togi.tiling.combining import COMBINERS
+from togi.tiling.loops import Product
 from togi.tiling.program import TileLoop, Tiles
-from togi.tiling.schedule import Product
 from togi.torch_internals.autograd import replace_saved, without_saved_tensor_hooks
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, fx
 
 from togi.tiling.capture import Captured
 from togi.tiling.combining import COMBINERS, Combiner
+from togi.tiling.loops import Loop, Product, Schedule, Task
 from togi.tiling.peak import Weights, is_number, peak_of
-from togi.tiling.schedule import Loop, Product, Schedule, Task
 from togi.tiling.sizes import element_count
 from togi.tiling.slicing import Call, Length, Offset, Slice
 

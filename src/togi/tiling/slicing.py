@@ -6,7 +6,7 @@ which the operation mixes positions (a softmax, a scan, a sort along it), the an
 reason. An operation without a rule is never guessed at.
 
 Rules are keyed by ATen overload. Pointwise operations are known from torch's own tag. The rules of operations that
-move, pick or multiply dimensions are in ``slicing_rules``.
+move, pick or multiply dimensions are in ``slicing_rules`` and ``picking_rules``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slicing rules for operations that move, drop, pick, multiply or reduce dimensions. See ``slicing``."""
+"""Slicing rules for operations that move, drop, multiply or reduce dimensions. See ``slicing``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 
 import sympy
 import torch
-from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch import fx
 
+from togi.tiling import picking_rules  # noqa: F401 - fills the table
 from togi.tiling.slicing import (
     RULES,
     Call,
     Length,
     NotSliceable,
-    Offset,
     Slice,
     arguments,
     broadcast_slice,
@@ -127,14 +126,12 @@ def _view(node: fx.Node, dim: int) -> Call:
     before, after = sizes(source), sizes(node)
     for own, size in enumerate(before):
         if size == after[dim] and _equal(before[:own], after[:dim]):
-            shape = [Length() if i == dim else given for i, given in enumerate(_given_shape(node))]
-            return Call(aten.reshape.default, (Slice(source, own), shape))
+            return Call(aten.reshape.default, (Slice(source, own), _with_length(node.args[1], dim)))
     raise NotSliceable(f"{name(node)} merges or splits the dimension")
 
 
-def _given_shape(node: fx.Node) -> list[Any]:
-    shape: Any = node.args[1]
-    return list(shape)
+def _with_length(shape: Any, dim: int) -> list[Any]:
+    return [Length() if i == dim else size for i, size in enumerate(shape)]
 
 
 def _equal(one: Sequence[sympy.Expr], other: Sequence[sympy.Expr]) -> bool:
@@ -145,8 +142,7 @@ def _equal(one: Sequence[sympy.Expr], other: Sequence[sympy.Expr]) -> bool:
 def _expand(node: fx.Node, dim: int) -> Call:
     source: Any = node.args[0]
     operand = broadcast_slice(source, dim, rank(node))
-    shape = [Length() if i == dim else given for i, given in enumerate(_given_shape(node))]
-    return Call(aten.expand.default, (operand, shape))
+    return Call(aten.expand.default, (operand, _with_length(node.args[1], dim)))
 
 
 @rule(aten.unsqueeze.default)
@@ -189,95 +185,21 @@ def _one_of(node: fx.Node, dim: int) -> Call:
     return _other(node, dim, [arguments(node)["dim"]], drops=True)
 
 
-@rule(aten.cat.default, aten.stack.default)
-def _joined(node: fx.Node, dim: int) -> Call:
-    parts: Any = node.args[0]
-    along = arguments(node)["dim"] % rank(node)
-    if dim == along:
-        raise NotSliceable(f"{name(node)} joins tensors along the dimension")
-    own = dim - (dim > along) if node.target is aten.stack.default else dim
-    return Call(node.target, ([Slice(part, own) for part in parts], along))
-
-
-@rule(aten.gather.default)
-def _gather(node: fx.Node, dim: int) -> Call:
-    source, along, index = node.args[:3]
-    along = int(along) % rank(node)  # type: ignore[arg-type]
-    if dim == along:
-        return Call(node.target, (source, along, Slice(index, dim)))  # type: ignore[arg-type]
-    if not statically_known_true(value(source).shape[dim] == value(index).shape[dim]):  # type: ignore[arg-type]
-        raise NotSliceable("aten.gather reads only a part of the dimension")
-    return Call(node.target, (Slice(source, dim), along, Slice(index, dim)))  # type: ignore[arg-type]
-
-
-@rule(aten.index_select.default)
-def _index_select(node: fx.Node, dim: int) -> Call:
-    source, along, index = node.args[:3]
-    along = int(along) % rank(node)  # type: ignore[arg-type]
-    if dim == along:
-        return Call(node.target, (source, along, Slice(index, 0)))  # type: ignore[arg-type]
-    return Call(node.target, (Slice(source, dim), along, index))  # type: ignore[arg-type]
-
-
-@rule(aten.embedding.default)
-def _embedding(node: fx.Node, dim: int) -> Call:
-    table, index = node.args[:2]
-    if dim < rank(index):  # type: ignore[arg-type]
-        return Call(aten.embedding.default, (table, Slice(index, dim)))  # type: ignore[arg-type]
-    return Call(aten.embedding.default, (Slice(table, 1), index))  # type: ignore[arg-type]
-
-
-@rule(aten.index.Tensor)
-def _index(node: fx.Node, dim: int) -> Call:
-    """Index tensors in neighbouring positions: their broadcast dimensions stand where the first one stood."""
-    source: Any = node.args[0]
-    indices: Any = list(node.args[1])  # type: ignore[arg-type]
-    at = [i for i, index in enumerate(indices) if index is not None]
-    if any(value(indices[i]).dtype == torch.bool for i in at) or at != list(range(at[0], at[0] + len(at))):
-        raise NotSliceable("aten.index picks by a mask, or along dimensions that are not neighbours")
-    picked = max(rank(indices[i]) for i in at)
-    counted = next((i for i in at if _counts_all(indices[i], source, i)), None)
-    if picked == 1 and dim == at[0] and counted is not None:
-        chosen = [broadcast_slice(i, 0, 1) if i is not None else None for i in indices]
-        chosen[counted] = None
-        return Call(pick_of_each, (Slice(source, counted), chosen, counted))
-    if at[0] <= dim < at[0] + picked:
-        chosen = [broadcast_slice(i, dim - at[0], picked) if i is not None else None for i in indices]
-        return Call(node.target, (source, chosen))
-    own = dim if dim < at[0] else dim - picked + len(at)
-    return Call(node.target, (Slice(source, own), indices))
-
-
-def _counts_all(index: fx.Node, source: fx.Node, dim: int) -> bool:
-    """``arange`` over the whole of a dimension: ``x[arange(n), i]`` picks one element of each row."""
-    if index.target not in (aten.arange.default, aten.arange.start, aten.arange.start_step):
-        return False
-    given = arguments(index)
-    from_zero = given.get("start", 0) == 0 and given.get("step", 1) == 1
-    return from_zero and statically_known_true(value(index).shape[0] == value(source).shape[dim])
+def _factors(left: Any, right: Any, dim: int, batch: int) -> tuple[Any, Any]:
+    """Rows are those of the left factor, columns those of the right one; batches are of both."""
+    return Slice(left, dim) if dim <= batch else left, Slice(right, dim) if dim != batch else right
 
 
 @rule(aten.mm.default, aten.bmm.default)
 def _matmul(node: fx.Node, dim: int) -> Call:
-    left, right = node.args
-    batch = rank(node) - 2
-    if dim < batch:
-        return Call(node.target, (Slice(left, dim), Slice(right, dim)))  # type: ignore[arg-type]
-    if dim == batch:
-        return Call(node.target, (Slice(left, dim), right))  # type: ignore[arg-type]
-    return Call(node.target, (left, Slice(right, dim)))  # type: ignore[arg-type]
+    return Call(node.target, _factors(*node.args, dim, rank(node) - 2))  # type: ignore[misc]
 
 
 @rule(aten.addmm.default, aten.baddbmm.default)
 def _add_matmul(node: fx.Node, dim: int) -> Call:
-    added, left, right = node.args[:3]
-    batch = rank(node) - 2
-    first = broadcast_slice(added, dim, rank(node))  # type: ignore[arg-type]
-    operands = (
-        Slice(left, dim) if dim <= batch else left,  # type: ignore[arg-type]
-        Slice(right, dim) if dim != batch else right,  # type: ignore[arg-type]
-    )
-    return Call(node.target, (first, *operands, *node.args[3:]), node.kwargs)
+    added: Any = node.args[0]
+    factors = _factors(*node.args[1:3], dim, rank(node) - 2)
+    return Call(node.target, (broadcast_slice(added, dim, rank(node)), *factors, *node.args[3:]), node.kwargs)
 
 
 @rule(aten.mv.default)
@@ -313,43 +235,4 @@ def _attention(node: fx.Node, dim: int) -> Call:
 
 @rule(aten.full.default, aten.zeros.default, aten.ones.default)
 def _constant(node: fx.Node, dim: int) -> Call:
-    shape: Any = node.args[0]
-    sliced = [Length() if i == dim else given for i, given in enumerate(shape)]
-    return Call(node.target, (sliced, *node.args[1:]), node.kwargs)
-
-
-@rule(aten.slice_scatter.default, aten.select_scatter.default)
-def _assignment(node: fx.Node, dim: int) -> Call:
-    """``x[:, 3] = y``, as it is written without changing ``x``."""
-    target, source = node.args[:2]
-    given = arguments(node)
-    along = int(given["dim"]) % rank(node)
-    if dim == along:
-        raise NotSliceable(f"{name(node)} writes to places of the dimension")
-    own = dim - (dim > along) if node.target is aten.select_scatter.default else dim
-    return Call(node.target, (Slice(target, dim), Slice(source, own), *node.args[2:]), node.kwargs)  # type: ignore[arg-type]
-
-
-@rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
-def _positions(node: fx.Node, _dim: int) -> Call:
-    given = arguments(node)
-    counted = value(node)
-    if counted.is_floating_point():
-        raise NotSliceable("a floating-point aten.arange is not cut: its roundings depend on where it begins")
-    return Call(
-        positions,
-        (given.get("start", 0), given.get("step", 1), Offset(), Length()),
-        {"dtype": counted.dtype, "device": counted.device},
-    )
-
-
-def pick_of_each(source: Tensor, indices: Sequence[Tensor | None], dim: int) -> Tensor:
-    """``source[..., i, arange(n), j, ...]`` with the ``arange`` at ``dim``."""
-    own = torch.arange(source.shape[dim], device=source.device)
-    return aten.index.Tensor(source, [own if i == dim else index for i, index in enumerate(indices)])  # type: ignore[no-any-return]
-
-
-def positions(start: int, step: int, offset: int, length: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A piece of an ``arange``: ``length`` elements from its element ``offset`` on."""
-    first = start + offset * step
-    return torch.arange(first, first + length * step, step, dtype=dtype, device=device)
+    return Call(node.target, (_with_length(node.args[0], dim), *node.args[1:]), node.kwargs)
