@@ -28,7 +28,7 @@ _ONE_AT_A_TIME = threading.Lock()
 _WATCHING_SHOWS = 0.005
 
 
-def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account:
+def account_of(step: Step, *, device: str = "cpu") -> Account:
     """Run the step four times: to warm up (which makes the optimizer's state), for the time, watched, and for its peak
     while it is not watched."""
     step.run()
@@ -47,7 +47,6 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     trained = sum(p.nbytes for p in step.module.parameters() if p.requires_grad) if step.train else 0
     return account.model_copy(
         update={
-            "subject": subject,
             "train": step.train,
             "plain_ms": plain_ms,
             "minimum_bytes": account.minimum_bytes + trained,

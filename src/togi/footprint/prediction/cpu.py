@@ -8,7 +8,6 @@ could be higher, so only those near the peak run (best-first branch and bound).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple, final
@@ -37,7 +36,7 @@ _CHANNEL_BLOCK = 16
 """oneDNN pads the channels of every group to blocks: of a depthwise weight it makes up to 256 times as much."""
 
 
-def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, subject: str = "") -> Prediction:
+def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False) -> Prediction:
     """The peak of torch's CPU allocator in a step after the first, to the byte where kernels could be asked.
 
     Args:
@@ -48,7 +47,6 @@ def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, 
     Raises:
         SubjectError: the run depends on values, which fake tensors do not have; it cannot be compiled.
     """
-    started = time.perf_counter()
     notes = [*step.notes]
     recorder = record(step, batch=batch, fix_results=_fixed_on_cpu, compile=compile, notes=notes)
     peak = highest_peak(recorder, Probe(limit_bytes=_PROBE_LIMIT_BYTES))
@@ -59,7 +57,6 @@ def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, 
     if peak.by_value:
         notes.append(f"Kernels near the peak whose workspace depends on the values: {_names(peak.by_value)}.")
     return Prediction(
-        subject=subject,
         device="cpu",
         train=step.train,
         compiled=compile,
@@ -72,7 +69,6 @@ def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, 
         baseline_bytes=baseline_bytes(recorder),
         peak=moment_of(peak.call, recorder),
         by_category=by_category(recorder, peak.call, peak.peak_bytes),
-        seconds=time.perf_counter() - started,
         notes=(*notes, *recorder.notes),
     )
 

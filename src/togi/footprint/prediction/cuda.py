@@ -8,7 +8,6 @@ Source: aten/src/ATen/cuda/CublasHandlePool.cpp (workspace sizes), torch docs "C
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -66,7 +65,7 @@ def workspaces() -> tuple[Workspaces, ...]:
     return tuple(replace(level, cublas_bytes=cublas_bytes) for level in levels)
 
 
-def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> Prediction:
+def predict_cuda(step: Step, *, batch: int | None = None) -> Prediction:
     """Peak allocated and reserved over the first two steps, with their ranges.
 
     Args:
@@ -76,7 +75,6 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
     Raises:
         SubjectError: the run depends on values.
     """
-    started = time.perf_counter()
     kernels = CudaKernels()
     foreach = True if step.optimizer is not None else None  # the default of torch's optimizers on CUDA
     recorder = record(step, batch=batch, around=kernels, foreach=foreach, first=True)
@@ -84,7 +82,6 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
     allocated, reserved = zip(*peaks_of_levels, strict=True)  # more can be reserved for less: it fragments differently
     call = recorder.calls[max(0, recorder.peak_at - 1)]
     return Prediction(
-        subject=subject,
         device="cuda",
         train=step.train,
         peak_bytes=allocated[1],
@@ -98,7 +95,6 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
         baseline_bytes=baseline_bytes(recorder),
         peak=moment_of(call, recorder),
         by_category=by_category(recorder, call, allocated[1]),
-        seconds=time.perf_counter() - started,
         notes=(*step.notes, *_notes(kernels, recorder), *recorder.notes),
     )
 

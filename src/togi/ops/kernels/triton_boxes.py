@@ -26,12 +26,11 @@ from torch import Tensor
 
 from togi.core.proven import Proven
 from togi.ops.kernels import tiled
+from togi.ops.kernels.triton_measures import FORMATS, KINDS, corners, measure
 
 PROVEN = Proven(part="Triton kernels of togi.ops (interpreted, and compiled for sm_80 and sm_90)", cuda=None)
 
 
-FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
-KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3}
 BEST_BLOCK = (32, 16)
 """Queries and candidates of a tile in single precision; see ``block``. So small that a multiprocessor holds many: a
 rounded division is a branch, before which a thread cannot go on to its next pair."""
@@ -41,80 +40,6 @@ WARPS = 4
 _PROGRAMS = 1024  # some for each of the 108 to 132 multiprocessors
 _SLICE = 4096  # candidates per program at least, where they are shared out
 _MOST_PASSES = 32  # of top-k; beyond, tiles are cheaper
-_NAN: tl.constexpr = tl.constexpr(tl.PropagateNan.ALL)
-
-
-@triton.jit
-def _corners(data, rows, inside, row_stride, step, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
-    """Corners and area of boxes, read as ``togi.ops.measures`` does."""
-    at = data + rows.to(tl.int64) * row_stride
-    a = tl.load(at, mask=inside, other=0.0).to(DTYPE)
-    b = tl.load(at + step, mask=inside, other=0.0).to(DTYPE)
-    c = tl.load(at + 2 * step, mask=inside, other=0.0).to(DTYPE)
-    d = tl.load(at + 3 * step, mask=inside, other=0.0).to(DTYPE)
-    if FORMAT == 0:
-        return a, b, c, d, (c - a) * (d - b)
-    elif FORMAT == 1:
-        return a, b, a + c, b + d, c * d
-    else:
-        return a - c * 0.5, b - d * 0.5, a + c * 0.5, b + d * 0.5, c * d
-
-
-@triton.jit
-def _quotient(x, y):
-    if x.dtype == tl.float32:
-        return tl.div_rn(x, y)
-    else:
-        return x / y
-
-
-@triton.jit
-def _share(overlap, union):
-    """overlap / union. Most pairs of boxes share nothing, and a rounded division of zero is not the fast one: it is
-    replaced by one of a number so small that nothing overflows, whose product with that zero is the same."""
-    none = overlap == 0
-    ratio = _quotient(tl.where(none, 8.673617379884035e-19, overlap), union)  # 2**-60
-    return tl.where(none, ratio * overlap, ratio)
-
-
-@triton.jit
-def _extent(low1, high1, low2, high2):
-    size = tl.minimum(high1, high2, propagate_nan=_NAN) - tl.maximum(low1, low2, propagate_nan=_NAN)
-    return tl.maximum(size, 0.0, propagate_nan=_NAN)
-
-
-@triton.jit
-def _hull(low1, high1, low2, high2):
-    size = tl.maximum(high1, high2, propagate_nan=_NAN) - tl.minimum(low1, low2, propagate_nan=_NAN)
-    return tl.maximum(size, 0.0, propagate_nan=_NAN)
-
-
-@triton.jit
-def _measure(a, b, KIND: tl.constexpr, ZERO: tl.constexpr):
-    """One of ``KINDS`` of all pairs: ``a`` is the rows' corners and area, ``b`` the columns'. See ``ops.measures``."""
-    ax1, ay1, ax2, ay2, area1 = a[0][:, None], a[1][:, None], a[2][:, None], a[3][:, None], a[4][:, None]
-    bx1, by1, bx2, by2, area2 = b[0][None, :], b[1][None, :], b[2][None, :], b[3][None, :], b[4][None, :]
-    overlap = _extent(ax1, ax2, bx1, bx2) * _extent(ay1, ay2, by1, by2)
-    if KIND == 0:
-        return overlap
-    else:
-        union = (area1 + area2) - overlap
-        iou = _share(overlap, union)
-        if KIND == 1:
-            if ZERO:
-                return tl.where(overlap > 0, iou, 0.0)
-            else:
-                return iou
-        else:
-            width = _hull(ax1, ax2, bx1, bx2)
-            height = _hull(ay1, ay2, by1, by2)
-            if KIND == 2:
-                hull = width * height
-                return iou - _quotient(hull - union, hull)
-            else:
-                x = (ax1 + ax2) * 0.5 - (bx1 + bx2) * 0.5
-                y = (ay1 + ay2) * 0.5 - (by1 + by2) * 0.5
-                return iou - _quotient(x * x + y * y, width * width + height * height + 1e-7)
 
 
 @triton.jit
@@ -165,7 +90,7 @@ def best_kernel(
     ``best`` and ``index`` [slices, n]. BOUNDED: among those that come after ``bound`` and ``bound_index`` alone."""
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < n
-    a = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    a = corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
     RANK: tl.constexpr = tl.int32 if tl.float32 == DTYPE else tl.int64
     LOWEST: tl.constexpr = -(2**31) if tl.float32 == DTYPE else -(2**63)
     limit = tl.zeros((BLOCK_N,), RANK)
@@ -181,8 +106,8 @@ def best_kernel(
     for start in range(first, tl.minimum(first + per_slice, m), BLOCK_M):
         # beyond the end the last candidate again: it loses to itself, whose index is lower
         columns = tl.minimum(start + lanes, m - 1)
-        b = _corners(candidates, columns, columns >= 0, candidate_stride, candidate_step, FORMAT, DTYPE)
-        iou = _measure(a, b, 1, ZERO)
+        b = corners(candidates, columns, columns >= 0, candidate_stride, candidate_step, FORMAT, DTYPE)
+        iou = measure(a, b, 1, ZERO)
         if BOUNDED:
             rank = _rank(iou)
             after = (rank == limit[:, None]) & (columns[None, :] > limit_index[:, None])
@@ -224,13 +149,13 @@ def tied_kernel(
     """Fill ``tied`` [n]: whether a query has the best IoU of some candidate."""
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < n
-    a = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    a = corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
     is_tied = tl.zeros((BLOCK_N,), tl.int32)
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         valid = columns < m
-        b = _corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
-        iou = _measure(a, b, 1, ZERO)
+        b = corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
+        iou = measure(a, b, 1, ZERO)
         best = tl.load(candidate_best + columns, mask=valid, other=0.0)
         same = (iou == best[None, :]) & valid[None, :]
         is_tied = is_tied | tl.max(same.to(tl.int32), 1)
@@ -259,9 +184,9 @@ def matrix_kernel(
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     columns = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside, valid = rows < n, columns < m
-    a = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
-    b = _corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
-    value = _measure(a, b, KIND, ZERO)
+    a = corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    b = corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
+    value = measure(a, b, KIND, ZERO)
     at = out + rows.to(tl.int64)[:, None] * m + columns[None, :]
     tl.store(at, value, mask=inside[:, None] & valid[None, :])
 
