@@ -10,6 +10,7 @@ from collections.abc import Callable
 from torch.fx import Node
 
 from togi.graph.edit import EditableGraph, arguments, call_name, shape
+from togi.torch_internals.dimensions import moved_dimensions, reduced_dimensions
 
 _POINTWISE = (
     "relu relu6 hardtanh leaky_relu elu selu celu gelu silu mish hardswish hardsigmoid sigmoid tanh softplus softsign "
@@ -70,32 +71,16 @@ def _padding(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | 
 
 def _reduction(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
     """A mean or sum over other dimensions."""
-    given, rank = arguments(node), len(shape(source))
-    gone = {d % rank for d in given["dim"]} if given["dim"] else set(range(rank))
+    given = arguments(node)
+    gone = reduced_dimensions(given, len(shape(source)))
     if dim in gone:
         return None
     return dim if given["keepdim"] else dim - sum(d < dim for d in gone)
 
 
-def _permute(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    return [d % len(shape(source)) for d in arguments(node)["dims"]].index(dim)
-
-
-def _transpose(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    given, rank = arguments(node), len(shape(source))
-    one, other = given["dim0"] % rank, given["dim1"] % rank
-    return int({one: other, other: one}.get(dim, dim))
-
-
-def _unsqueeze(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    return dim + int(arguments(node)["dim"] % len(shape(node)) <= dim)
-
-
-def _squeeze(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    if len(shape(node)) == len(shape(source)):
-        return dim
-    gone = arguments(node)["dim"] % len(shape(source))
-    return None if gone == dim else dim - (gone < dim)
+def _moved(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
+    dims = moved_dimensions(node.target, arguments(node), shape(source))
+    return dims.index(dim) if dim in dims else None
 
 
 def _reshape(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
@@ -116,10 +101,7 @@ _RULES: dict[str, _Rule] = {
     "pad.default": _padding,
     "mean.dim": _reduction,
     "sum.dim_IntList": _reduction,
-    "permute.default": _permute,
-    "transpose.int": _transpose,
-    "unsqueeze.default": _unsqueeze,
-    "squeeze.dim": _squeeze,
+    **dict.fromkeys(("permute.default", "transpose.int", "unsqueeze.default", "squeeze.dim"), _moved),
     "reshape.default": _reshape,
     "flatten.using_ints": _reshape,
     "cat.default": lambda _graph, _node, _source, dim: dim,

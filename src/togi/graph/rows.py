@@ -16,6 +16,7 @@ import torch
 from torch.fx import Node
 
 from togi.graph.edit import EditableGraph, arguments, call_name, is_call, pure, set_arguments, shape
+from togi.torch_internals.dimensions import mixed_dimensions, moved_dimensions
 
 aten = torch.ops.aten
 _ATTENTION = "scaled_dot_product_attention.default"
@@ -25,6 +26,8 @@ _MOVED = "togi_moved"
 """In the ``meta`` of slices that were moved up: two that changed places must not change back."""
 _LAST = (1 << 63) - 1
 """The end of a slice that goes up to the last row."""
+_MOVING = ("transpose.int", "mT.default", "permute.default", "unsqueeze.default", "squeeze.dim", "select.int")
+_COPYING = ("clone.default", "contiguous.default", "to.dtype", "_to_copy.default")
 Rows = dict[str, int]
 """The operands from which is picked, and in which dimension. The others are used whole."""
 
@@ -165,12 +168,8 @@ def _one(name: str, rule: Callable[[Node, int], int | None]) -> Callable[[Node, 
     return rows
 
 
-def _norm(node: Node, dim: int) -> int | None:
-    return dim if dim < len(shape(node)) - len(arguments(node)["normalized_shape"]) else None
-
-
-def _softmax(node: Node, dim: int) -> int | None:
-    return dim if dim != arguments(node)["dim"] % len(shape(node)) else None
+def _not_mixed(node: Node, dim: int) -> int | None:
+    return None if dim in mixed_dimensions(node.target, arguments(node), len(shape(node))) else dim
 
 
 def _product(node: Node, dim: int, pick: Node) -> Rows | None:
@@ -209,36 +208,9 @@ def _attention(node: Node, dim: int, pick: Node) -> Rows | None:
     return {"query": dim, **({} if at is None else {"attn_mask": at})}
 
 
-def _transpose(node: Node, dim: int) -> int | None:
-    given, rank = arguments(node), len(shape(node))
-    one, other = given["dim0"] % rank, given["dim1"] % rank
-    return int({one: other, other: one}.get(dim, dim))
-
-
-def _swapped(node: Node, dim: int) -> int | None:
-    rank = len(shape(node))
-    return {rank - 2: rank - 1, rank - 1: rank - 2}.get(dim, dim)
-
-
-def _permute(node: Node, dim: int) -> int | None:
-    return int(arguments(node)["dims"][dim] % len(shape(node)))
-
-
-def _unsqueeze(node: Node, dim: int) -> int | None:
-    new = arguments(node)["dim"] % len(shape(node))
-    return None if dim == new else dim - (new < dim)
-
-
-def _squeeze(node: Node, dim: int) -> int | None:
-    source = arguments(node)["self"]
-    if len(shape(source)) == len(shape(node)):
-        return dim
-    return dim + int(arguments(node)["dim"] % len(shape(source)) <= dim)
-
-
-def _select(node: Node, dim: int) -> int | None:
-    gone = arguments(node)["dim"] % (len(shape(node)) + 1)
-    return dim + int(gone <= dim)
+def _moved(node: Node, dim: int) -> int | None:
+    given = arguments(node)
+    return moved_dimensions(node.target, given, shape(given["self"]))[dim]
 
 
 def _slice(node: Node, dim: int) -> int | None:
@@ -266,10 +238,6 @@ def _expand(node: Node, dim: int, pick: Node) -> Rows | None:
     return {} if at is None else {"self": at}
 
 
-def _same(node: Node, dim: int) -> int | None:
-    return dim
-
-
 _RULES: dict[str, Callable[[Node, int, Node], Rows | None]] = {
     "linear.default": _one("input", lambda node, dim: dim if dim < len(shape(node)) - 1 else None),
     "matmul.default": _product,
@@ -277,22 +245,13 @@ _RULES: dict[str, Callable[[Node, int, Node], Rows | None]] = {
     "mm.default": _product,
     "addmm.default": _with_bias,
     _ATTENTION: _attention,
-    "layer_norm.default": _one("input", _norm),
-    "rms_norm.default": _one("input", _norm),
-    "softmax.int": _one("self", _softmax),
-    "transpose.int": _one("self", _transpose),
-    "mT.default": _one("self", _swapped),
-    "permute.default": _one("self", _permute),
-    "unsqueeze.default": _one("self", _unsqueeze),
-    "squeeze.dim": _one("self", _squeeze),
-    "select.int": _one("self", _select),
+    **dict.fromkeys(("layer_norm.default", "rms_norm.default"), _one("input", _not_mixed)),
+    "softmax.int": _one("self", _not_mixed),
+    **dict.fromkeys(_MOVING, _one("self", _moved)),
     "slice.Tensor": _one("self", _slice),
     "reshape.default": _one("self", _reshape),
     "expand.default": _expand,
-    "clone.default": _one("self", _same),
-    "contiguous.default": _one("self", _same),
-    "to.dtype": _one("self", _same),
-    "_to_copy.default": _one("self", _same),
+    **dict.fromkeys(_COPYING, _one("self", lambda _node, dim: dim)),
 }
 """``(call, dimension of its result, pick)`` -> what to pick from. Other calls are known where torch calls them
 pointwise."""

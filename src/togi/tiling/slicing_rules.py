@@ -26,6 +26,7 @@ from togi.tiling.slicing import (
     sizes,
     value,
 )
+from togi.torch_internals.dimensions import mixed_dimensions, moved_dimensions, reduced_dimensions
 
 aten = torch.ops.aten
 
@@ -71,27 +72,22 @@ def _item(node: fx.Node, dim: int) -> Call:
     return Call(operator.getitem, (Slice(node.args[0], dim), node.args[1]))  # type: ignore[arg-type]
 
 
+@rule(
+    *(aten.glu.default, aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.cumprod.default),
+    *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default, aten.sort.default, aten.sort.stable),
+    *(aten.topk.default, aten.flip.default, aten.roll.default, aten.constant_pad_nd.default),
+    aten.native_layer_norm.default,
+)
+def _mixed(node: fx.Node, dim: int) -> Call:
+    return _other(node, dim, mixed_dimensions(node.target, arguments(node), rank(node)))
+
+
 def _mixing(dims: Callable[[fx.Node], Sequence[int]], *targets: Any) -> None:
     """Rules of operations that mix the positions of these dimensions of their first operand, and of no others."""
     rule(*targets)(lambda node, dim: _other(node, dim, dims(node)))
 
 
-_mixing(
-    lambda node: [arguments(node)["dim"]],
-    *(aten.glu.default, aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.cumprod.default),
-    *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default, aten.sort.default, aten.sort.stable),
-    *(aten.topk.default, aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default),
-)
-_mixing(lambda node: arguments(node)["dims"], aten.flip.default)
-_mixing(lambda node: arguments(node)["dims"] or range(rank(node)), aten.roll.default)
-_mixing(
-    lambda node: [-1 - i // 2 for i, amount in enumerate(arguments(node)["pad"]) if amount != 0],
-    aten.constant_pad_nd.default,
-)
-_mixing(
-    lambda node: range(rank(node) - len(arguments(node)["normalized_shape"]), rank(node)),
-    aten.native_layer_norm.default,
-)
+_mixing(lambda node: [arguments(node)["dim"]], aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default)
 _mixing(lambda _: [1], aten._native_batch_norm_legit_no_training.default)
 _mixing(lambda node: range(1, rank(node)), aten.convolution.default)
 
@@ -110,13 +106,8 @@ def _reduction(node: fx.Node, dim: int) -> Call:
 
 def reduced_dims(node: fx.Node) -> tuple[list[int], bool]:
     """(dimensions that a reduction reduces, whether they stay with size 1)."""
-    given = arguments(node)
-    count = value(node.args[0]).dim()  # type: ignore[arg-type]
-    dims = given.get("dim", -1 if "dim" in given or node.target in (aten.kthvalue.default, aten.mode.default) else None)
-    if dims is None or dims == []:
-        dims = range(count)
-    listed = [dims] if isinstance(dims, int) else list(dims)
-    return [d % max(count, 1) for d in listed], bool(given.get("keepdim", False))
+    given, source = arguments(node), node.args[0]
+    return reduced_dimensions(given, value(source).dim()), bool(given.get("keepdim", False))  # type: ignore[arg-type]
 
 
 @rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -145,44 +136,28 @@ def _expand(node: fx.Node, dim: int) -> Call:
     return Call(aten.expand.default, (operand, _with_length(node.args[1], dim)))
 
 
-@rule(aten.unsqueeze.default)
-def _unsqueeze(node: fx.Node, dim: int) -> Call:
-    at = int(node.args[1]) % rank(node)  # type: ignore[arg-type]
-    return Call(node.target, (Slice(node.args[0], dim - (dim > at)), at))  # type: ignore[arg-type]
+@rule(
+    *(aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default),
+    *(aten.select.int, aten.unbind.int),
+)
+def _moved(node: fx.Node, dim: int) -> Call:
+    own = _before_moving(node)[dim]
+    if own is None:
+        raise NotSliceable(f"{name(node)} adds the dimension")
+    return Call(node.target, (Slice(node.args[0], own), *node.args[1:]))  # type: ignore[arg-type]
 
 
 @rule(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default)
 def _squeeze(node: fx.Node, dim: int) -> Call:
     source: Any = node.args[0]
-    count = value(source).dim()
-    given = arguments(node).get("dim", list(range(count)))
-    asked = {d % max(count, 1) for d in ([given] if isinstance(given, int) else given)}
-    gone = [d for d in sorted(asked) if sizes(source)[d] == 1]
-    own = [d for d in range(count) if d not in gone][dim]
-    return Call(aten.squeeze.dims, (Slice(source, own), gone))
+    kept: list[Any] = _before_moving(node)
+    return Call(aten.squeeze.dims, (Slice(source, kept[dim]), [d for d in range(rank(source)) if d not in kept]))
 
 
-@rule(aten.permute.default)
-def _permute(node: fx.Node, dim: int) -> Call:
-    order: Any = node.args[1]
-    return Call(node.target, (Slice(node.args[0], order[dim] % rank(node)), order))  # type: ignore[arg-type]
-
-
-@rule(aten.transpose.int)
-def _transpose(node: fx.Node, dim: int) -> Call:
-    one, other = (int(d) % rank(node) for d in node.args[1:])  # type: ignore[arg-type]
-    own = {one: other, other: one}.get(dim, dim)
-    return Call(node.target, (Slice(node.args[0], own), one, other))  # type: ignore[arg-type]
-
-
-@rule(aten.t.default)
-def _t(node: fx.Node, dim: int) -> Call:
-    return Call(node.target, (Slice(node.args[0], rank(node) - 1 - dim),))  # type: ignore[arg-type]
-
-
-@rule(aten.select.int, aten.unbind.int)
-def _one_of(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [arguments(node)["dim"]], drops=True)
+def _before_moving(node: fx.Node) -> list[int | None]:
+    """For each dimension of the result that of the operand."""
+    source: Any = node.args[0]
+    return moved_dimensions(node.target, arguments(node), sizes(source))
 
 
 def _factors(left: Any, right: Any, dim: int, batch: int) -> tuple[Any, Any]:

@@ -35,9 +35,6 @@ def _of_each_row(given: Operands, state: Rows, weight: Rows) -> Answer:
     return Rows(1, 1, weight.inner)
 
 
-mixing(
-    "native_layer_norm layer_norm _fused_rms_norm rms_norm", lambda g: range(-len(g["normalized_shape"]), 0), "input"
-)
 mixing("col2im", lambda _: [-2, -1])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from togi.graph.dependence.recording import Value
 from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, mixing, rule
 from togi.graph.dependence.state import SAME, Depends, Rows, Same, Times, plain, product, quotient
+from togi.torch_internals.dimensions import moved_dimensions
 
 
 @rule("view _unsafe_view reshape _reshape_alias", sizes="size shape stride", numbers=True)
@@ -26,38 +27,11 @@ def reshaped(given: Operands) -> Answer:
     raise Depends(f"{given.call.name} merges rows with each other")
 
 
-@rule("transpose swapaxes transpose_copy", numbers=True)
-def _transpose(given: Operands) -> Answer:
-    one, other = given["dim0"] % given.rank, given["dim1"] % given.rank
+@rule("permute transpose swapaxes transpose_copy t unsqueeze squeeze", numbers=True)
+def _moved(given: Operands) -> Answer:
     state = given.rows("self")
-    return state.at({one: other, other: one}.get(state.dim, state.dim))
-
-
-@rule("t", numbers=True)
-def _t(given: Operands) -> Answer:
-    state = given.rows("self")
-    return state.at(given.rank - 1 - state.dim)
-
-
-@rule("permute", numbers=True)
-def _permute(given: Operands) -> Answer:
-    state = given.rows("self")
-    return state.at([dim % given.rank for dim in given["dims"]].index(state.dim))
-
-
-@rule("unsqueeze", numbers=True)
-def _unsqueeze(given: Operands) -> Answer:
-    state = given.rows("self")
-    return state.at(state.dim + int(given["dim"] % given.rank <= state.dim))
-
-
-@rule("squeeze", numbers=True)
-def _squeeze(given: Operands) -> Answer:
-    state, shape = given.rows("self"), given["self"].shape
-    asked = given["dim"] if "dim" in given.call.arguments else list(range(len(shape)))
-    dims = [dim % len(shape) for dim in ([asked] if isinstance(asked, int) else asked)]
-    gone = [dim for dim in dims if plain(shape[dim]) and shape[dim] == 1]
-    return state.at(state.dim - sum(dim < state.dim for dim in gone))
+    dims = moved_dimensions(given.call.operator, given.call.arguments, given["self"].shape)
+    return state.at(dims.index(state.dim))
 
 
 @rule("expand broadcast_to", sizes="size", numbers=True)
@@ -93,9 +67,8 @@ def constant(filled: Value) -> Answer:
 
 @rule("select unbind")
 def _picked(given: Operands) -> Answer:
-    dim = given["dim"] % (given.rank + 1)
-    state = given.kept("self", [dim])
-    return state.at(state.dim - int(dim < state.dim))
+    given.kept("self", [given["dim"]])
+    return _moved(given)
 
 
 @rule("slice", sizes="start end", numbers=True)
@@ -151,9 +124,6 @@ def _split(given: Operands) -> Answer:
 
 
 mixing("unfold", lambda given: [given["dimension"]])
-mixing("flip", lambda given: given["dims"])
-mixing("roll", lambda given: given["dims"] or range(given.rank))
-mixing("constant_pad_nd", lambda given: [-1 - at // 2 for at, amount in enumerate(given["pad"]) if amount != 0])
 
 
 @rule("diagonal")
