@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import final
 
 import torch
@@ -14,6 +14,8 @@ from togi.ops.measures import FORMATS, negative_sizes
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 UNDEFINED = ("nan", "zero")
+REDUCTIONS = ("none", "mean", "sum")
+BOXES, ANCHORS_AND_BOXES = ("boxes1", "boxes2"), ("anchors", "boxes")
 _ROWS_AT_A_TIME = 1 << 15
 
 
@@ -24,8 +26,8 @@ class BoxError(TogiError, ValueError):
 
 def check_options(format: str, undefined: str = "nan") -> None:
     """Raises BoxError for an unknown format or an unknown treatment of undefined values."""
-    _one_of("format", format, FORMATS)
-    _one_of("undefined", undefined, UNDEFINED)
+    check_one_of("format", format, FORMATS)
+    check_one_of("undefined", undefined, UNDEFINED)
 
 
 def check_pair(names: tuple[str, str], first: object, second: object) -> tuple[Tensor, Tensor]:
@@ -131,9 +133,10 @@ def check_thresholds(thresholds: Sequence[float], labels: Sequence[int]) -> None
         raise BoxError(f"labels={list(labels)}: a label is an int8, from -128 to 127.")
 
 
-def _one_of(name: str, given: str, known: Sequence[str]) -> None:
+def check_one_of(name: str, given: str, known: Collection[str], error: type[TogiError] = BoxError) -> None:
+    """Raises ``error`` for an unknown word."""
     if given not in known:
-        raise BoxError(f"{name}={given!r} is unknown; it can be {', '.join(known)}{nearest(str(given), known)}")
+        raise error(f"{name}={given!r} is unknown; it can be {', '.join(known)}{nearest(str(given), known)}")
 
 
 def form_of(name: str, tensor: Tensor) -> str:

@@ -7,11 +7,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from togi.core.errors import TogiError, nearest
+from togi.core.errors import TogiError
 from togi.core.quantities import a_type
-from togi.ops.arguments import DTYPES, form_of
-
-REDUCTIONS = ("mean", "sum", "none")
+from togi.ops.arguments import DTYPES, REDUCTIONS, check_one_of, form_of
 
 
 class CrossEntropyError(TogiError, ValueError):
@@ -25,10 +23,7 @@ class TargetError(CrossEntropyError, IndexError):
 
 def check_options(reduction: str, label_smoothing: float) -> None:
     """Raises CrossEntropyError for an unknown reduction, or a smoothing that is none."""
-    if reduction not in REDUCTIONS:
-        raise CrossEntropyError(
-            f"reduction={reduction!r} is unknown; it can be {', '.join(REDUCTIONS)}{nearest(reduction, REDUCTIONS)}"
-        )
+    check_one_of("reduction", reduction, REDUCTIONS, CrossEntropyError)
     if not 0 <= label_smoothing <= 1:
         raise CrossEntropyError(
             f"label_smoothing={label_smoothing} is not a share of the loss: give a number from 0 to 1, such as 0.1."

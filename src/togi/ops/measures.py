@@ -15,7 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FORMATS = ("xyxy", "xywh", "cxcywh")
+FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
+KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3, "ciou": 4}
+"""Kernels know formats and kinds by these numbers."""
 
 
 class Corners(NamedTuple):

@@ -4,8 +4,6 @@
 import triton
 import triton.language as tl
 
-FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
-KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3}
 _NAN: tl.constexpr = tl.constexpr(tl.PropagateNan.ALL)
 
 
@@ -56,7 +54,7 @@ def _hull(low1, high1, low2, high2):
 
 @triton.jit
 def measure(a, b, KIND: tl.constexpr, ZERO: tl.constexpr):
-    """One of ``KINDS`` of all pairs: ``a`` is the rows' corners and area, ``b`` the columns'. See ``ops.measures``."""
+    """One of ``ops.measures.KINDS``, but not the last: ``a`` is the rows' corners and area, ``b`` the columns'."""
     ax1, ay1, ax2, ay2, area1 = a[0][:, None], a[1][:, None], a[2][:, None], a[3][:, None], a[4][:, None]
     bx1, by1, bx2, by2, area2 = b[0][None, :], b[1][None, :], b[2][None, :], b[3][None, :], b[4][None, :]
     overlap = _extent(ax1, ax2, bx1, bx2) * _extent(ay1, ay2, by1, by2)

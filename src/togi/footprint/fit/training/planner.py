@@ -26,7 +26,7 @@ from togi.footprint.fit.proof import Noise, Outcome, TrainingRun, compare, noise
 from togi.footprint.fit.training.costs import Costs, costs_of, made_by_operation
 from togi.footprint.fit.training.observe import Observed, observe
 from togi.footprint.fit.training.optimizer_advice import advise
-from togi.footprint.fit.training.saved_tensors import ms_per_byte
+from togi.footprint.fit.training.saved_tensors import PACKED_FORMS, ms_per_byte
 from togi.footprint.fit.training.search import RecomputeSearch
 from togi.footprint.fit.training.timeline import Choice, Timeline
 from togi.footprint.remembered import changed_since, remembered, why_not_twice
@@ -34,7 +34,6 @@ from togi.footprint.step import Step, fake_copy
 from togi.subject.behaviour import same
 
 _FRONT = 12
-_FORMS = {torch.bool: Action.BITS, torch.float32: Action.NARROW}
 
 
 @final
@@ -71,7 +70,7 @@ class TrainingPlanner(Planner[Choice]):
         observed, self._note = _observed(step, costs, self._same_start())
         workspaces = costs.workspaces if costs.operations == observed.end else {}
         allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
-        self._forms = {dtype: _FORMS[dtype] for dtype in allowed}
+        self._forms = {dtype: action for action, dtype in PACKED_FORMS.items() if dtype in allowed}
         self.timeline = Timeline(
             observed, workspaces, packing_ms_per_byte={dtype: ms_per_byte(dtype, device) for dtype in allowed}
         )

@@ -90,7 +90,7 @@ def ms_per_byte(dtype: torch.dtype, device: str = "cpu") -> float:
     return min(times) / tensor.nbytes
 
 
-_FORMS = {Action.BITS: torch.bool, Action.NARROW: torch.float32}
+PACKED_FORMS = {Action.BITS: torch.bool, Action.NARROW: torch.float32}
 Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
@@ -159,7 +159,8 @@ class SavedTensorHooks:
         if value is None or (value.maker is None and not _is_packed(value)):
             return self._kept(tensor)
         action = self._actions.get(value.key)
-        if action in _FORMS and not _is_packed(value) and (form := packed_form(tensor, _FORMS[action])) is not None:
+        dtype = None if action is None or _is_packed(value) else PACKED_FORMS.get(action)
+        if dtype is not None and (form := packed_form(tensor, dtype)) is not None:
             value.held, value.maker = form, None
         if _is_packed(value) or action is Action.RECOMPUTE:
             return RecomputedTensor(value, tensor)
