@@ -18,6 +18,8 @@ from togi.tiling.loops import Loop, Product, Schedule, Task
 from togi.tiling.peak import Weights, is_number, peak_of
 from togi.tiling.sizes import element_count
 from togi.tiling.slicing import Call, Length, Offset, Slice
+from togi.torch_internals.layouts import room_for
+from togi.torch_internals.tensors import tree_map_only
 
 aten = torch.ops.aten
 Body = Callable[..., Any]
@@ -135,19 +137,13 @@ class _Assembled:
     def add(self, part: Any, offset: int, count: int) -> None:
         parts = [part] if isinstance(part, Tensor) else list(part)
         if self.made is None:
-            self.made = [self._room(piece) for piece in parts]
+            self.made = [room_for(piece, self.product.dim, self.length) for piece in parts]
         for room, piece in zip(self.made, parts, strict=True):
             room.narrow(self.product.dim, offset, count).copy_(piece)
 
     def finish(self) -> Any:
         assert self.made is not None
         return self.made[0] if isinstance(self.product.node.meta["val"], Tensor) else tuple(self.made)
-
-    def _room(self, piece: Tensor) -> Tensor:
-        shape = list(piece.shape)
-        shape[self.product.dim] = self.length
-        order = sorted(range(piece.dim()), key=piece.stride().__getitem__, reverse=True)
-        return torch.empty_permuted(shape, order, dtype=piece.dtype, device=piece.device)
 
 
 def _sink(product: Product, length: int) -> _Assembled | Combiner:
@@ -168,11 +164,9 @@ def _body(loop: Loop, sliced: Sequence[Slice], whole: Sequence[fx.Node]) -> fx.G
     emitted[Length()] = graph.placeholder("length")
 
     def emit(call: Call) -> fx.Node:
-        args = _map(call.args, lambda item: emitted.get(item, item) if _marker(item) else item)
-        kwargs = {
-            key: _map(item, lambda i: emitted.get(i, i) if _marker(i) else i) for key, item in call.kwargs.items()
-        }
-        return graph.call_function(call.target, tuple(args), kwargs)
+        markers = (Slice, fx.Node, Offset, Length)
+        args, kwargs = tree_map_only(markers, lambda item: emitted.get(item, item), (call.args, dict(call.kwargs)))
+        return graph.call_function(call.target, args, kwargs)
 
     for part, call in loop.wanted.computed.items():
         emitted[part] = emit(call)
@@ -181,18 +175,6 @@ def _body(loop: Loop, sliced: Sequence[Slice], whole: Sequence[fx.Node]) -> fx.G
         if not emitted[marker].users:
             graph.erase_node(emitted[marker])
     return fx.GraphModule(torch.nn.Module(), graph)
-
-
-def _marker(item: Any) -> bool:
-    return isinstance(item, Slice | fx.Node | Offset | Length)
-
-
-def _map(items: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(items, list | tuple):
-        return [_map(item, change) for item in items]
-    if isinstance(items, Mapping):
-        return {key: _map(item, change) for key, item in items.items()}
-    return change(items)
 
 
 RunLoop = Callable[[TileLoop, Sequence[Any], int], list[Any]]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from togi.core.errors import FitError, nearest
 from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
 from togi.footprint.fit.policies import CUT, ONE, Chunk
+from togi.torch_internals.layouts import room_for
 from togi.torch_internals.tensors import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -90,7 +91,7 @@ class ChunkedForward(ReplacedForward):
             tensors = [result for result in results if isinstance(result, Tensor)]
             self._check(tensors, size)
             if not joined:
-                joined = [_room(t, d, length) for t, d in zip(tensors, self.entry.outputs, strict=True)]
+                joined = [room_for(t, d, length) for t, d in zip(tensors, self.entry.outputs, strict=True)]
                 waiting = iter(joined)
                 answer = tree_unflatten([next(waiting) if isinstance(r, Tensor) else r for r in results], answer_form)
             for whole, tensor, d in zip(joined, tensors, self.entry.outputs, strict=True):
@@ -140,13 +141,6 @@ def _other_shapes(entry: Chunk, tensors: Mapping[str, Tensor]) -> str:
     if len(lengths) != 1:
         return f"the tensors that are cut differ in size there ({sorted(lengths)})"
     return ""
-
-
-def _room(like: Tensor, dimension: int, length: int) -> Tensor:
-    """Uninitialised, of the whole size, its dimensions in memory in the order of the slice's (channels_last, ...)."""
-    shape = [length if d == dimension else size for d, size in enumerate(like.shape)]
-    outermost_first = sorted(range(like.dim()), key=like.stride().__getitem__, reverse=True)
-    return torch.empty_permuted(shape, outermost_first, dtype=like.dtype, device=like.device)
 
 
 def _part(module: nn.Module, entry: Chunk) -> nn.Module:
