@@ -59,7 +59,7 @@ def _registered(value: Any) -> Items | None:
     return None if parts is None else Items("pytree", (), *parts)
 
 
-def quick_opener(kind: Container, keys: tuple[Scalar, ...], count: int) -> Callable[[Any], Collection[Any] | None]:
+def quick_opener(kind: str, keys: tuple[Scalar, ...], count: int) -> Callable[[Any], Collection[Any] | None]:
     """The parts of a container whose class is known to be right, or None where they are others."""
     if kind in ("dict", "mapping"):
         return lambda value: value.values() if tuple(value) == keys else None
@@ -70,7 +70,7 @@ def quick_opener(kind: Container, keys: tuple[Scalar, ...], count: int) -> Calla
     return lambda value: value if len(value) == count else None
 
 
-def maker(kind: Container, keys: tuple[Scalar, ...], context: Scalar, cls: Any) -> Callable[[Collection[Any]], Any]:
+def maker(kind: str, keys: tuple[Scalar, ...], context: Scalar, cls: Any) -> Callable[[Collection[Any]], Any]:
     """Puts the children of a container together again, of class ``cls`` where it has one of its own (``dict`` may be
     given)."""
     if kind == "tuple":

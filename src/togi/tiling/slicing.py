@@ -118,7 +118,7 @@ def sizes(node: fx.Node) -> list[Any]:
 
 def _first_result(node: fx.Node) -> Tensor:
     results = node.meta["val"]
-    return results if isinstance(results, Tensor) else results[0]  # type: ignore[no-any-return]
+    return results if isinstance(results, Tensor) else results[0]
 
 
 def name(node: fx.Node) -> str:

@@ -167,14 +167,16 @@ def _factors(left: Any, right: Any, dim: int, batch: int) -> tuple[Any, Any]:
 
 @rule(aten.mm.default, aten.bmm.default)
 def _matmul(node: fx.Node, dim: int) -> Call:
-    return Call(node.target, _factors(*node.args, dim, rank(node) - 2))  # type: ignore[misc]
+    left, right = node.args
+    return Call(node.target, _factors(left, right, dim, rank(node) - 2))
 
 
 @rule(aten.addmm.default, aten.baddbmm.default)
 def _add_matmul(node: fx.Node, dim: int) -> Call:
     added: Any = node.args[0]
-    factors = _factors(*node.args[1:3], dim, rank(node) - 2)
-    return Call(node.target, (broadcast_slice(added, dim, rank(node)), *factors, *node.args[3:]), node.kwargs)
+    left, right, *others = node.args[1:]
+    factors = _factors(left, right, dim, rank(node) - 2)
+    return Call(node.target, (broadcast_slice(added, dim, rank(node)), *factors, *others), node.kwargs)
 
 
 @rule(aten.mv.default)

@@ -95,7 +95,7 @@ Way = dict[str, bool]
 
 
 def _leanest(
-    ways: Iterable[Way], make: Callable[[Groups, Way], torch.optim.Optimizer], given: torch.optim.Optimizer
+    ways: Iterable[Way], make: Callable[..., torch.optim.Optimizer], given: torch.optim.Optimizer
 ) -> tuple[OptimizerBytes, Way] | None:
     """The way with the lowest peak of those that run."""
     measured = [
