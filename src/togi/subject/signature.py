@@ -227,7 +227,7 @@ class Signature(Record):
         names = [facts.name for facts in self.inputs_facts]
         return sorted((in_words(text, names) for text in conditions), key=len)
 
-    @functools.cached_property
+    @property
     def restricted(self) -> list[tuple[int, Domain]]:
         """The inputs of which not every value is taken, by position."""
         return [(i, domain) for i, domain in enumerate(self.domains) if not domain.everything]

@@ -98,7 +98,7 @@ class Structure(Record):
         for key, child, item in zip(self._labels, self.children, items.children, strict=True):
             yield from child.walk(item, f"{path}{key}")
 
-    @functools.cached_property
+    @property
     def admits(self) -> Callable[[Any], bool]:
         """True for the values that this leaf stands for: any tensor, or the same constant."""
         if self.kind == "constant":
@@ -233,7 +233,7 @@ class Structure(Record):
     def leaves(self) -> Iterator[Structure]:
         return (part for part in self.parts() if part.is_leaf)
 
-    @functools.cached_property
+    @property
     def tensor_count(self) -> int:
         return sum(leaf.kind == "tensor" for leaf in self.leaves())
 
