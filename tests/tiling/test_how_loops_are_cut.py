@@ -170,7 +170,7 @@ def test_a_machine_that_became_slower_meanwhile_does_not_speak_against_compiled_
     monkeypatch.setattr(
         timing, "_per_position_s", lambda _loop, _reads, _tile, _count, body: 8.0 if body is None else 4.0
     )
-    before = replace(known.choices[id(loop)].plain, per_position_s=1.0)
+    before = replace(known.choices[loop].plain, per_position_s=1.0)
     assert (
         compiled.with_compiled(loop, reads, before, fitted.weights, fitted.room_bytes).compiling == "compiled: 2.00 x"
     )
