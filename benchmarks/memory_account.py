@@ -29,8 +29,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 import memory_models
 
-from togi.footprint.account.make import account_from, account_of
+from togi.footprint.account.make import account_from
 from togi.footprint.account.watch import Watch
+from togi.footprint.account.watched import account_of
 from togi.footprint.step import Step, make_step
 from togi.machine.describe import machine
 from togi.measure.memory import torch_allocator_peak_bytes

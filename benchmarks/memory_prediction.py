@@ -40,7 +40,7 @@ from torch.utils._pytree import tree_leaves
 sys.path.insert(0, str(Path(__file__).parent))
 import memory_models
 
-from togi.footprint.account.make import account_of
+from togi.footprint.account.watched import account_of
 from togi.footprint.prediction.cpu import predict_cpu
 from togi.footprint.step import fake_step, make_step
 from togi.machine.describe import machine

@@ -22,6 +22,7 @@ from benchmarks.gpu_parts.ops import PAIRS, best_iou, made_boxes
 from togi import ops
 from togi.measure import take_turn
 from togi.ops.kernels import triton_boxes as kernels
+from togi.ops.kernels import triton_measures
 from togi.subject.inputs import Inputs
 
 TILES = ((32, 16, 4), (64, 16, 4), (128, 16, 4), (32, 32, 4), (64, 32, 4), (64, 32, 8), (32, 16, 2), (16, 32, 2))
@@ -46,7 +47,7 @@ def way(tile: tuple[int, int, int], share: Any = None) -> Iterator[None]:
         if share is None:
             yield
             return
-        with patch.object(kernels, "_share", share):
+        with patch.object(triton_measures, "_share", share):
             _forget()
             yield
         _forget()
@@ -54,7 +55,7 @@ def way(tile: tuple[int, int, int], share: Any = None) -> Iterator[None]:
 
 def _forget() -> None:
     """What was compiled with another division."""
-    for kernel in (kernels.best_kernel, kernels._measure):
+    for kernel in (kernels.best_kernel, triton_measures.measure):
         kernel.hash = None
         if hasattr(kernel, "device_caches"):
             kernel.device_caches.clear()

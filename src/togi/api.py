@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from togi.artifact.load import OptimizedModule
     from togi.artifact.program import Installed
     from togi.artifact.signing import Trusted
-    from togi.footprint.account.make import Watched
     from togi.footprint.account.record import Account
+    from togi.footprint.account.watched import Watched
     from togi.footprint.fit.result import FitResult
     from togi.footprint.prediction.record import Prediction
     from togi.footprint.snapshot.record import SnapshotAccount
@@ -294,7 +294,7 @@ def bench(
     """
     need_torch("bench")
     from togi.study.bench import run_bench
-    from togi.subject.spec import check_spec
+    from togi.subject.locator import check_locator
 
     for subject in subjects:
         if not isinstance(subject, str | Path):
@@ -314,7 +314,7 @@ def bench(
         raise TogiError(f"callers={callers!r} is not a number of callers: give 1, or as many as call at once")
     limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
     for subject in subjects:
-        check_spec(str(subject))
+        check_locator(str(subject))
     specs = [str(subject) for subject in subjects]
     return run_bench(
         specs,
@@ -457,7 +457,7 @@ def memory(
     """
     if subject is None:
         need_torch("memory")
-        from togi.footprint.account.make import Watched
+        from togi.footprint.account.watched import Watched
 
         return Watched(module, device=parse_device(device))
     if isinstance(subject, str | Path) and _is_snapshot(subject):
@@ -538,7 +538,7 @@ def fit(
         batch=batch,
         dtype=dtype,
         device=device,
-        memory_bytes=parse_size(memory, "memory"),
+        budget_bytes=parse_size(memory, "memory"),
         allow_approximate=allow_approximate,
         time_limit_s=parse_duration(time_limit_s, "time_limit_s"),
         seed=seed,
@@ -692,9 +692,9 @@ def _reference(
                 f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
                 "return them from it in a togi.Subject instead of passing them separately"
             )
-        from togi.subject.spec import check_spec
+        from togi.subject.locator import check_locator
 
-        check_spec(subject)
+        check_locator(subject)
         yield SubjectRef.here("locator", subject), subject
         return
     folder = Path(tempfile.mkdtemp(prefix="togi-live-"))

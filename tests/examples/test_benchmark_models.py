@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from togi.subject.structure import tensors_in
+from togi.subject.nested import tensors_in
 from togi.worker.locate import locate
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "models.py"

@@ -30,11 +30,11 @@ from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest
 from togi.study.composed import Made, Tried, compose
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.nested import tensors_in
 from togi.subject.program import as_module
 from togi.subject.pure import pure
 from togi.subject.signature import Signature
 from togi.subject.stored_inputs import read_inputs
-from togi.subject.structure import tensors_in
 from togi.techniques import recipe
 from togi.techniques.build import build, first_candidate
 from togi.torch_internals.deferred import Deferred

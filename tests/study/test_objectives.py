@@ -26,7 +26,7 @@ from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.study.verification import verify_artifact
 from togi.subject.inputs import Inputs, Subject
-from togi.subject.structure import tensors_in
+from togi.subject.nested import tensors_in
 from togi.techniques.build import first_candidate
 from togi.torch_internals.script import assigned_inside
 from togi.torch_internals.tensors import FakeTensorMode

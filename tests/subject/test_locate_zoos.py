@@ -8,7 +8,7 @@ from torch import nn
 from togi.core.errors import SubjectError, UnknownNameError
 from togi.subject import catalogue
 from togi.subject.made_inputs import vary_constants
-from togi.subject.structure import tensors_in
+from togi.subject.nested import tensors_in
 from togi.worker.locate import locate
 
 BERT = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=32&vocab_size=100"

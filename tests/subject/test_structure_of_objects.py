@@ -12,7 +12,8 @@ import torch
 from torch.utils import _pytree
 
 from togi.subject.inputs import Inputs
-from togi.subject.structure import Structure, put_back
+from togi.subject.nested import put_back
+from togi.subject.structure import Structure
 
 
 class Mode(enum.Enum):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import togi
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.tiling import plan, tile
+from togi.tiling import compiled, plan, timing
 from togi.tiling.program import Tiles
 
 
@@ -120,7 +120,7 @@ def test_a_loop_is_compiled_only_once_it_has_run_for_as_long_as_compiling_takes(
     call = togi.lean(nearest, memory=256 << 10)
     for _ in range(2):
         assert torch.equal(call(x, y).indices, nearest(x, y).indices)
-    assert f"compiled once it has run for {plan.compiling_costs_s():g} s" in call.plan().loops[0]
+    assert f"compiled once it has run for {compiled.compiling_costs_s():g} s" in call.plan().loops[0]
     monkeypatch.setattr(plan, "compiling_costs_s", lambda: 0.0)
     found = call(x, y)
     assert "compiled" in call.plan().loops[0]
@@ -129,10 +129,10 @@ def test_a_loop_is_compiled_only_once_it_has_run_for_as_long_as_compiling_takes(
 
 
 def test_compiling_is_taken_to_cost_less_once_a_process_has_compiled(monkeypatch):
-    monkeypatch.setattr(plan, "inductor_is_loaded", lambda: False)
-    first = plan.compiling_costs_s()
-    monkeypatch.setattr(plan, "inductor_is_loaded", lambda: True)
-    assert 0 < plan.compiling_costs_s() < first
+    monkeypatch.setattr(compiled, "inductor_is_loaded", lambda: False)
+    first = compiled.compiling_costs_s()
+    monkeypatch.setattr(compiled, "inductor_is_loaded", lambda: True)
+    assert 0 < compiled.compiling_costs_s() < first
 
 
 def test_a_loop_is_compiled_where_a_library_copies_what_torch_compile_is_given(monkeypatch):
@@ -158,7 +158,7 @@ def test_a_machine_that_became_slower_meanwhile_does_not_speak_against_compiled_
     (loop,) = fitted.program.tile_loops
     reads = [torch.randn(2_000, 3), torch.randn(800, 3)]
 
-    class Twice(tile._Compiled):
+    class Twice(compiled._Compiled):
         def __init__(self, loop):
             super().__init__(loop)
             self.body = loop.body
@@ -166,9 +166,11 @@ def test_a_machine_that_became_slower_meanwhile_does_not_speak_against_compiled_
         def sizes(self, *_):
             return [16], True
 
-    monkeypatch.setattr(tile, "_Compiled", Twice)
+    monkeypatch.setattr(compiled, "_Compiled", Twice)
     monkeypatch.setattr(
-        tile, "_per_position_s", lambda _loop, _reads, _tile, _count, body: 8.0 if body is None else 4.0
+        timing, "_per_position_s", lambda _loop, _reads, _tile, _count, body: 8.0 if body is None else 4.0
     )
-    before = replace(known.choices[id(loop)].plain, per_position_s=1.0)
-    assert tile.with_compiled(loop, reads, before, fitted.weights, fitted.room_bytes).compiling == "compiled: 2.00 x"
+    before = replace(known.choices[loop].plain, per_position_s=1.0)
+    assert (
+        compiled.with_compiled(loop, reads, before, fitted.weights, fitted.room_bytes).compiling == "compiled: 2.00 x"
+    )

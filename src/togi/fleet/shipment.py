@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from togi.core.errors import FleetError
 from togi.core.quantities import size
-from togi.subject.spec import Spec, check_spec, parse
+from togi.subject.locator import Spec, check_locator
 
 LARGEST_BYTES = 512 * 2**20
 MOST_FILES = 10_000
@@ -52,11 +52,10 @@ def shipment(subject: str, *, without: Collection[Path]) -> Shipment:
     - an installed package, a model of a zoo: nothing, since it has to be installed there as it is here.
 
     Raises:
-        SubjectError, UnknownNameError: as ``check_spec``.
+        SubjectError, UnknownNameError: as ``check_locator``.
         FleetError: a file cannot be read, or it is too much.
     """
-    check_spec(subject)
-    spec = parse(subject)
+    spec = check_locator(subject)
     match spec.form:
         case "file":
             root, path = _import_root(spec.path.resolve()), spec.path.resolve()

@@ -57,7 +57,7 @@ class PredictRequest(StepRequest):
 
 
 class FitRequest(StepRequest):
-    memory_bytes: int
+    budget_bytes: int
     """The whole peak of the step."""
     allow_approximate: bool = False
     time_limit_s: float
@@ -82,8 +82,8 @@ FIT = ChildCall(
 """Of a training step, or with ``train=False`` of an inference pass."""
 
 
-def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
+def _check_name(kind: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
         raise UnknownNameError(
-            f"there is no {what} '{name}' here{nearest(name, known) or '.'} Known: {', '.join(known)}."
+            f"there is no {kind} '{name}' here{nearest(name, known) or '.'} Known: {', '.join(known)}."
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from togi.footprint.account.make import account_of
 from togi.footprint.account.record import Account
+from togi.footprint.account.watched import account_of
 from togi.footprint.calls import FitRequest, PredictRequest, StepRequest
 from togi.footprint.fit.inference.planner import fit_inference
 from togi.footprint.fit.result import FitResult
-from togi.footprint.fit.training.planner import fit_training
+from togi.footprint.fit.training.fit import fit_training
 from togi.footprint.prediction.predict import prediction_of
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import make_step
@@ -22,18 +22,18 @@ def account(subject: Subject, request: StepRequest) -> Account:
 
 def predict(subject: Subject, request: PredictRequest) -> Prediction:
     options = _step_options(request) | {"device": request.device.partition(":")[0]}
-    return prediction_of(subject, memory=request.memory_bytes, compile=request.compile, **options)
+    return prediction_of(subject, memory_bytes=request.memory_bytes, compile=request.compile, **options)
 
 
 def fit(subject: Subject, request: FitRequest) -> FitResult:
     step = make_step(subject, **_step_options(request))
     if not request.train:
         return fit_inference(
-            step, request.memory_bytes, device=request.device, seed=request.seed, time_limit_s=request.time_limit_s
+            step, request.budget_bytes, device=request.device, seed=request.seed, time_limit_s=request.time_limit_s
         )
     return fit_training(
         step,
-        request.memory_bytes,
+        request.budget_bytes,
         allow_approximate=request.allow_approximate,
         device=request.device,
         seed=request.seed,

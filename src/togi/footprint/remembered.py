@@ -1,4 +1,4 @@
-"""What a module remembers from call to call besides parameters and buffers: it cannot be put back, so it is named."""
+"""State that a module keeps from call to call besides parameters and buffers: it cannot be put back, so it is named."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ def changed_since(before: Mapping[str, Any], module: nn.Module) -> list[str]:
 
 def kept_with_graph(module: nn.Module) -> list[str]:
     """Names of attributes that hold results with the graph that made them."""
-    found = (*_attributes(module), *module.named_buffers())
-    return [name for name, value in found if any(t.grad_fn is not None for t in tensors_of(value))]
+    values = (*_attributes(module), *module.named_buffers())
+    return [name for name, value in values if any(t.grad_fn is not None for t in tensors_of(value))]
 
 
 def why_not_twice(error: BaseException, module: nn.Module) -> str:
-    """Of a step that ran once, and fails the second time."""
+    """The error of a step that ran once, and fails the second time."""
     names = kept_with_graph(module)[:_NAMED]
-    what = f"{', '.join(names)}, with the graph" if names else "something, such as a hidden state with its graph,"
+    kept_names = f"{', '.join(names)}, with the graph" if names else "something, such as a hidden state with its graph,"
     return (
-        f"the step ran, and failed the second time with the same inputs ({first_line(error)}). It keeps {what} from "
-        "the run before: detach it, or reset it in the step."
+        f"the step ran, and failed the second time with the same inputs ({first_line(error)}). It keeps {kept_names} "
+        "from the run before: detach it, or reset it in the step."
     )
 
 
 @contextmanager
 def second_run(module: nn.Module) -> Iterator[None]:
-    """Round a run that is not the first. Raises SubjectError where it goes back through the graph of the one before."""
+    """Enter it round a run that is not the first. Raises SubjectError where it goes back through the graph of the one
+    before."""
     try:
         yield
     except RuntimeError as error:
@@ -68,9 +69,9 @@ def _copy(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, list | tuple | deque):
-        return [_copy(one) for one in value]
+        return [_copy(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _copy(one) for key, one in value.items()}
+        return {str(key): _copy(item) for key, item in value.items()}
     return value if isinstance(value, bool | int | float | str) else None
 
 

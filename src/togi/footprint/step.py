@@ -10,9 +10,8 @@ and can abort the process. Source: torch.fx docs, "Fake tensor".
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -21,7 +20,9 @@ from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
-from togi.subject.batch import rows
+from togi.footprint.account.record import Category
+from togi.graph.dependence.candidates import with_objects_of_its_own
+from togi.subject.batch import rows, shared_rows
 from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.prepare import is_exported, prepare, restore_modes
 from togi.torch_internals.modules import replace_tensors
@@ -48,6 +49,16 @@ class Step:
     loss: Callable[[nn.Module, Inputs], Tensor]
     optimizer: torch.optim.Optimizer | None = None
     notes: tuple[str, ...] = ()
+
+    def existing(self) -> Iterator[tuple[Category, Iterable[Tensor]]]:
+        """The tensors that are there when it begins, by what they are for."""
+        yield Category.PARAMETER, self.module.parameters()
+        yield Category.BUFFER, self.module.buffers()
+        yield Category.INPUT, self.sample.tensors()
+        yield Category.OPTIMIZER, self.optimizer_state()
+
+    def optimizer_state(self) -> list[Tensor]:
+        return tensors_of(list(self.optimizer.state.values())) if self.optimizer is not None else []
 
     def run(self) -> None:
         """Once. Gradients are dropped at the end, as a training loop does before the next step."""
@@ -98,7 +109,8 @@ def make_step(
     if batch is not None:
         sample = with_batch(sample, batch)
     if dtype is not None:
-        module, sample = module.to(DTYPES[dtype]), sample.map(lambda tensor: _cast(tensor, DTYPES[dtype]))
+        kind = DTYPES[dtype]
+        module, sample = module.to(kind), sample.map(lambda t: t.to(kind) if t.is_floating_point() else t)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if train and not parameters:
         raise SubjectError(
@@ -119,10 +131,8 @@ def make_step(
 
 def with_batch(sample: Inputs, batch: int) -> Inputs:
     """The sample with ``batch`` rows: rows are repeated or left out. Tensors without dimensions stay."""
-    tensors = sample.tensors()
-    sizes = {tensor.shape[0] for tensor in tensors if tensor.dim() > 0}
-    if len(sizes) != 1 or 0 in sizes:
-        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+    if not shared_rows(sample):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in sample.tensors())
         raise SubjectError(
             f"the batch cannot be changed to {batch}: the inputs have the shapes {shapes}, which do not share the size "
             "of dimension 0. Give a sample of that batch size instead."
@@ -147,13 +157,13 @@ def _own_loss(subject: Subject) -> Callable[[nn.Module, Inputs], Tensor]:
     assert step is not None
 
     def loss(module: nn.Module, sample: Inputs) -> Tensor:
-        found = step(module, as_given(sample))
-        if not isinstance(found, Tensor) or found.numel() != 1 or not found.requires_grad:
+        loss_of_step = step(module, as_given(sample))
+        if not isinstance(loss_of_step, Tensor) or loss_of_step.numel() != 1 or not loss_of_step.requires_grad:
             raise SubjectError(
-                f"step(module, sample) returned {_describe(found)}; it must return the loss: one floating-point value "
-                "that depends on the parameters, before backward()."
+                f"step(module, sample) returned {_describe(loss_of_step)}; it must return the loss: one floating-point "
+                "value that depends on the parameters, before backward()."
             )
-        return found
+        return loss_of_step
 
     return loss
 
@@ -164,18 +174,13 @@ def _describe(value: Any) -> str:
     return a_type(value)
 
 
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
 def fake_copy(step: Step) -> tuple[Step, FakeTensorMode]:
     """A copy of ``step`` on fake tensors, to be run under the mode returned; ``step`` stays as it is.
 
     It takes a fraction of a second and no memory. Optimizer state is there, as before any step but the first.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    shared = {id(tensor): tensor for tensor in (*step.module.parameters(), *step.module.buffers())}
-    fake = fake_step(replace(step, module=copy.deepcopy(step.module, shared)), mode)
+    fake = fake_step(replace(step, module=with_objects_of_its_own(step.module)), mode)
     if fake.optimizer is not None:
         with mode:
             fake.run()
@@ -190,7 +195,11 @@ def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, for
         foreach: whether the optimizer treats all parameters at once; None for its own choice, which is made by device.
     """
     fakes: dict[int, nn.Parameter] = {}
-    replace_tensors(step.module, lambda one: fakes.setdefault(id(one), _fake_parameter(one, mode)), mode.from_tensor)
+    replace_tensors(
+        step.module,
+        lambda parameter: fakes.setdefault(id(parameter), _fake_parameter(parameter, mode)),
+        mode.from_tensor,
+    )
     optimizer = step.optimizer
     if optimizer is not None:
         groups = [
@@ -206,8 +215,8 @@ def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, for
 
 def _of_batch(sample: Inputs, batch: int) -> Inputs:
     """``with_batch`` without a list of as many tensors as rows; it also says whether there is a batch at all."""
-    one = with_batch(sample, 1)
-    return one.map(lambda tensor: tensor.new_empty((batch, *tensor.shape[1:])) if tensor.dim() else tensor)
+    single = with_batch(sample, 1)
+    return single.map(lambda tensor: tensor.new_empty((batch, *tensor.shape[1:])) if tensor.dim() else tensor)
 
 
 def _fake_parameter(parameter: nn.Parameter, mode: FakeTensorMode) -> nn.Parameter:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from togi.torch_internals.layouts import NoStorage, storages_of
 from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.modules import FORWARD, Where
 from togi.torch_internals.tensors import operands, storage_key
+
+if TYPE_CHECKING:
+    from togi.footprint.step import Step
 
 _NOWHERE = Where()
 _DEVICE_OF_FAKE = torch.ops.prim.device.default
@@ -45,12 +49,12 @@ class StorageLifetime:
     category: str = ""
 
     def alive_at(self, operation: int) -> bool:
-        """Whether it lived during that operation, as a result of it too."""
+        """True if it lived during that operation, as a result of it too."""
         return self.born <= operation and (self.died is None or self.died >= operation)
 
 
 def category_of(lifetime: StorageLifetime, backward_at: int | None, kept: Container[StorageLifetime] = ()) -> Category:
-    """What the storage is for.
+    """The purpose of the storage.
 
     Args:
         backward_at: the last operation before backward began; None where there was no backward.
@@ -58,10 +62,17 @@ def category_of(lifetime: StorageLifetime, backward_at: int | None, kept: Contai
     """
     if lifetime.category and lifetime not in kept:
         return Category(lifetime.category)
-    made = lifetime.where.phase == FORWARD and lifetime.op != ""
-    if made and backward_at is not None and lifetime.born <= backward_at and lifetime.alive_at(backward_at + 1):
+    made_forward = lifetime.where.phase == FORWARD and lifetime.op != ""
+    if made_forward and backward_at is not None and lifetime.born <= backward_at and lifetime.alive_at(backward_at + 1):
         return Category.ACTIVATION
     return Category(lifetime.category) if lifetime.category else Category.TEMPORARY
+
+
+_UNMARKED = nullcontext()
+
+
+def _unmarked(_number: int) -> AbstractContextManager[Any]:
+    return _UNMARKED
 
 
 @cache
@@ -77,6 +88,8 @@ class StorageTracker(DispatchObserver):
 
     where: Callable[[], Where] = Where
     """Asked before every operation."""
+    mark: Callable[[int], AbstractContextManager[Any]] = _unmarked
+    """Entered round every operation, by its number."""
     lifetimes: list[StorageLifetime] = field(default_factory=list)
     current_bytes: int = 0
     peak_bytes: int = 0
@@ -88,7 +101,7 @@ class StorageTracker(DispatchObserver):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not in the figures, for the report."""
+        """Notes on what is not in the figures."""
         return tuple(f"Not counted: tensors of {kind}." for kind in self.uncounted)
 
     def __post_init__(self) -> None:
@@ -101,15 +114,25 @@ class StorageTracker(DispatchObserver):
         for tensor in tensors:
             self._track(tensor, category=category, where=Where(module))
 
+    def add_step(self, step: Step) -> None:
+        """Track what is there when a step begins."""
+        for category, tensors in step.existing():
+            self.add_existing(tensors, category)
+
+    def categorise(self, tensors: Iterable[Tensor], category: str) -> None:
+        """Say what storages are for that have no category yet."""
+        for lifetime in (lifetime for tensor in tensors for lifetime in self.lifetimes_behind(tensor)):
+            lifetime.category = lifetime.category or category
+
     def lifetime_of(self, tensor: Tensor) -> StorageLifetime | None:
-        """Of the living storage that holds the tensor (of the first, where it has several); None where none is
-        tracked."""
+        """The lifetime of the living storage that holds the tensor (of the first, where it has several); None where
+        none is tracked."""
         return next(iter(self.lifetimes_behind(tensor)), None)
 
     def lifetimes_behind(self, tensor: Tensor) -> list[StorageLifetime]:
-        """Of all storages that are tracked of the tensor: a sparse one has several."""
-        found = (self._alive.get(storage_key(storage)) for storage in self._storages(tensor))
-        return [known[1] for known in found if known is not None]
+        """The lifetimes of all storages that are tracked of the tensor: a sparse one has several."""
+        entries = (self._alive.get(storage_key(storage)) for storage in self._storages(tensor))
+        return [known[1] for known in entries if known is not None]
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if operator is _DEVICE_OF_FAKE:  # a fake tensor is asked for its device: no operation of the run
@@ -118,13 +141,15 @@ class StorageTracker(DispatchObserver):
         self._now = self.where()
         for tensor in operands((*args, *kwargs.values()) if kwargs else args):
             self._read(tensor)
-        results = operator(*args, **kwargs)
+        with self.mark(self.operations):
+            results = operator(*args, **kwargs)
         for tensor in (results,) if isinstance(results, Tensor) else operands((results,)):
             self._track(tensor, _name(operator), self._now)
         return results
 
     def _read(self, tensor: Tensor) -> None:
-        """What was made before the run, or behind the dispatcher's back, is tracked from when it is first seen."""
+        """Note that it is read. What was made before the run, or behind the dispatcher's back, is tracked from here
+        on."""
         for storage in self._storages(tensor):
             known = self._alive.get(storage_key(storage))
             if known is None:
@@ -170,5 +195,5 @@ class StorageTracker(DispatchObserver):
             return
         lifetime.died = self.operations
         self.current_bytes -= lifetime.bytes
-        if (found := self._alive.get(key)) and found[1] is lifetime:
+        if (entry := self._alive.get(key)) and entry[1] is lifetime:
             del self._alive[key]

@@ -52,7 +52,7 @@ class MemorySharing:
         return [writer for root in self.roots[node] for writer in self._writers.get(root, ())]
 
     def written_between(self, node: Node, first: Node, last: Node) -> bool:
-        """Whether ``node``'s memory is written after ``first`` and before ``last`` run (both excluded)."""
+        """True if ``node``'s memory is written after ``first`` and before ``last`` run (both excluded)."""
         begin, end = self.position[first], self.position[last]
         return any(begin < self.position[writer] < end for writer in self.writers(node))
 
@@ -88,7 +88,8 @@ def _aliased_arguments(node: Node) -> Iterable[Node]:
         return node.all_input_nodes  # getitem, higher-order calls, arithmetic on sizes
     if any(result.alias_info is not None for result in schema_of(target).returns):
         return [n for argument, n in _schema_arguments(node) if argument.alias_info is not None]
-    return node.all_input_nodes if is_composite(target) and _base_name(target) not in FRESH else ()
+    is_fresh = schema_of(target).name.split("::")[-1] in FRESH
+    return node.all_input_nodes if is_composite(target) and not is_fresh else ()
 
 
 def _written_arguments(node: Node) -> Iterable[Node]:
@@ -108,7 +109,3 @@ def _schema_arguments(node: Node) -> Iterator[tuple[Any, Node]]:
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, Node):
                 yield argument, item
-
-
-def _base_name(target: Any) -> str:
-    return str(schema_of(target).name).split("::")[-1]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.fx import Node
 
 from togi.graph.composites import unwritten
@@ -114,17 +114,17 @@ def _through_casts(node: Node) -> Node:
 
 
 def _scores(graph: EditableGraph, node: Any) -> _Scores | None:
-    """What makes the scores ``node``; None where that is something else, or has other users."""
+    """The call that makes the scores ``node``; None where that is something else, or has other users."""
     if not isinstance(node, Node) or len(node.users) != 1:
         return None
     if is_call(node, *_PRODUCTS):
         query, keys = node.args[:2]
         return _Scores(query=query, keys=keys) if isinstance(query, Node) and isinstance(keys, Node) else None
     for inner, change in _steps(graph, node):
-        found = _scores(graph, inner) if same_form(inner, node) else None
-        if found is not None:
-            plain = found.mask is None or not change  # what is masked already is not scaled or masked again
-            return replace(found, **{**change, "scale": found.scale * change.get("scale", 1.0)}) if plain else None
+        scores = _scores(graph, inner) if same_form(inner, node) else None
+        if scores is not None:
+            plain = scores.mask is None or not change  # what is masked already is not scaled or masked again
+            return replace(scores, **{**change, "scale": scores.scale * change.get("scale", 1.0)}) if plain else None
     return None
 
 
@@ -153,12 +153,12 @@ def _steps(graph: EditableGraph, node: Node) -> Iterator[tuple[Any, dict[str, An
 
 
 def _hides(graph: EditableGraph, fill: Any) -> bool:
-    found = number(graph, fill)
-    return found is not None and found <= _HIDDEN
+    number_filled = number(graph, fill)
+    return number_filled is not None and number_filled <= _HIDDEN
 
 
 def _fit(scores: _Scores, values: Any) -> bool:
-    """Whether queries, keys and values are matrices of one dtype for the same batch and heads."""
+    """True if queries, keys and values are matrices of one dtype for the same batch and heads."""
     tensors = [value(node) for node in (scores.query, scores.keys, values)]
     if any(tensor is None or not tensor.dtype.is_floating_point for tensor in tensors):
         return False
@@ -166,7 +166,7 @@ def _fit(scores: _Scores, values: Any) -> bool:
 
 
 def _mask_fits(graph: EditableGraph, scores: _Scores, softmax: Node) -> bool:
-    """Whether the operator takes the mask, and gives the same where it hides much."""
+    """True if the operator takes the mask, and gives the same where it hides much."""
     if scores.mask is None:
         return True
     form, constant = value(scores.mask), graph.constant(scores.mask)
@@ -174,18 +174,16 @@ def _mask_fits(graph: EditableGraph, scores: _Scores, softmax: Node) -> bool:
         return False
     if scores.added is not None:
         alike = form.dtype == softmax.meta["val"].dtype
-        return alike and not (_may_be_infinite(graph, scores.added) if constant is None else _hides_all(constant))
+        if constant is None:
+            return alike and not _may_be_infinite(graph, scores.added)
+        return alike and not bool((constant == -math.inf).all(-1).any())
     if constant is None or constant.dtype != torch.bool:
         return False
     return not bool((constant if scores.hidden is not None else ~constant).all(-1).any())
 
 
-def _hides_all(mask: Tensor) -> bool:
-    return bool((mask == -math.inf).all(-1).any())
-
-
 def _may_be_infinite(graph: EditableGraph, mask: Node) -> bool:
-    """Whether it may hold minus infinity: it is given from outside, or computed with infinity or a logarithm."""
+    """True if it may hold minus infinity: it is given from outside, or computed with infinity or a logarithm."""
     if any(root.op == "placeholder" for root in graph.memory.roots[mask]):
         return True
     open_, seen = [mask], {mask}

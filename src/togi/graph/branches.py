@@ -1,4 +1,4 @@
-"""Parallel linear branches of one input, as kernels on a common grid, and their sum.
+"""Parallel linear branches of one input, as kernels on a common grid.
 
 A branch reads ``source`` and ends in a sum: a convolution, a linear layer, the input itself (identity), a batch norm or
 factor on the input, an average pool. Each may have a constant scale and shift after it, and one linear call may follow
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from togi.graph.edit import EditableGraph, arguments, call_name, in_place, is_call, same_form, shape, value
+from togi.graph.edit import EditableGraph, arguments, call_name, is_call, same_form, shape
 from togi.graph.linear import Linear, absorbed, affine, each, linear
 
 DENSER_AT_MOST = 1.5
@@ -63,9 +63,9 @@ class Branch:
 def readings(graph: EditableGraph, term: Node) -> Iterator[Branch]:
     """The ways to read a term of a sum as a branch of some source; calls passed through have no other user."""
     yield _identity(term, term, torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64), None)
-    found = _linear_chain(graph, term)
-    if found is not None:
-        yield found
+    chain = _linear_chain(graph, term)
+    if chain is not None:
+        yield chain
     pool = _average_pool(term)
     if pool is not None:
         yield pool
@@ -92,32 +92,32 @@ def _identity(term: Node, source: Node, scale: Tensor, shift: Tensor, dim: int |
 
 def _linear_chain(graph: EditableGraph, term: Node) -> Branch | None:
     """Scale and shift after a linear call, after another linear call."""
-    found = _linear_before(graph, term)
-    if found is None or found.transposed:
+    call = _linear_before(graph, term)
+    if call is None or call.transposed:
         return None
-    cost, first = found.weight.numel(), found.node
-    inner = _linear_before(graph, found.source) if _only_used_once(found.source) else None
+    cost, first = call.weight.numel(), call.node
+    inner = _linear_before(graph, call.source) if _only_used_once(call.source) else None
     if (
         inner is not None
-        and _pointwise(found)
+        and _pointwise(call)
         and not inner.transposed
         and inner.groups == 1
-        and inner.spatial == found.spatial
+        and inner.spatial == call.spatial
     ):
-        outer = found.weight.flatten(1)
+        outer = call.weight.flatten(1)
         cost, first = cost + inner.weight.numel(), inner.node
         weight = torch.tensordot(outer, inner.weight, dims=1)
-        found = replace(inner, weight=weight, bias=outer @ inner.bias + found.bias)
+        call = replace(inner, weight=weight, bias=outer @ inner.bias + call.bias)
     return Branch(
         term=term,
-        source=found.source,
+        source=call.source,
         first=first,
-        kernel=found.weight,
-        bias=found.bias,
-        stride=found.stride,
-        padding=found.padding,
-        dilation=found.dilation,
-        groups=found.groups,
+        kernel=call.weight,
+        bias=call.bias,
+        stride=call.stride,
+        padding=call.padding,
+        dilation=call.dilation,
+        groups=call.groups,
         cost=cost,
     )
 
@@ -242,143 +242,3 @@ def _placed(branch: Branch, dilation: tuple[int, ...], padding: tuple[int, ...],
     place = tuple(slice(start, start + k) for start, k in zip(starts, branch.size, strict=True))
     placed[(slice(None),) * 2 + place] = branch.kernel
     return placed
-
-
-def merge_sums(graph: EditableGraph) -> dict[Node, int]:
-    """Merge what can be merged. How many branches went, by the sum's last call (no longer in the graph)."""
-    roots = [node for node in graph.nodes if node.users and _is_sum_root(node)]
-    return {root: merged for root in roots if (merged := _merge_sum(graph, root))}
-
-
-@final
-@dataclass(frozen=True)
-class _Term:
-    node: Node
-    factor: float
-
-
-ADDITIONS = {"add.Tensor": 1, "add_.Tensor": 1, "sub.Tensor": -1, "sub_.Tensor": -1}
-
-
-def _operands(node: Node) -> list[tuple[object, float]] | None:
-    """The two sides of an addition or subtraction with their factors, or None."""
-    if call_name(node) not in ADDITIONS:
-        return None
-    given = arguments(node)
-    if type(given["alpha"]) not in (int, float):
-        return None
-    sign = ADDITIONS[call_name(node)]
-    return [(given["self"], 1.0), (given["other"], float(sign * given["alpha"]))]
-
-
-def _inside_sum(node: Node) -> bool:
-    """Its only user adds it to something of its own form."""
-    users = list(node.users)
-    return len(users) == 1 and _operands(users[0]) is not None and same_form(node, users[0])
-
-
-def _is_sum_root(node: Node) -> bool:
-    return _operands(node) is not None and not _inside_sum(node)
-
-
-def _terms(graph: EditableGraph, node: Node, factor: float = 1.0) -> Iterator[_Term | float | None]:
-    """Terms (and added numbers) of the sum; None stands for one that forbids an edit."""
-    operands = _operands(node)
-    assert operands is not None
-    if in_place(node) and not graph.memory.private(node.args[0]):
-        yield None
-    for side, weight in operands:
-        if type(side) in (int, float):
-            yield float(side) * weight * factor  # type: ignore[arg-type]
-        elif not isinstance(side, Node) or not same_form(side, node):
-            yield None
-        elif _operands(side) is not None and len(side.users) == 1:
-            yield from _terms(graph, side, factor * weight)
-        else:
-            yield _Term(side, factor * weight)
-
-
-def _merge_sum(graph: EditableGraph, root: Node) -> int:
-    """Merge what fits among the terms of the sum that ends in ``root``. Returns how many branches went."""
-    found = list(_terms(graph, root))
-    if None in found or not all(_of_dtype(term, root) for term in found):
-        return 0
-    terms = [term for term in found if isinstance(term, _Term)]
-    number = sum(term for term in found if isinstance(term, float))
-    branches = {term.node: _readings(graph, term, root) for term in terms}
-    groups = []
-    while (group := _best_group(branches)) is not None:
-        groups.append(group)
-        branches = {node: branches[node] for node in branches if node not in {b.term for b in group[1]}}
-    rest = [term for term in terms if term.node in branches]
-    twice = len(branches) + sum(len(members) for _, members in groups) != len(terms)
-    if not groups or twice or any(_changes(graph, term.node, root) for term in rest):
-        return 0
-    _rebuild(graph, root, [merged for merged, _ in groups], rest, number)
-    return sum(len(members) - 1 for _, members in groups)
-
-
-def _changes(graph: EditableGraph, term: Node, root: Node) -> bool:
-    """Whether the term is written in place before the sum ends (by others than additions that belong to the sum)."""
-    written = graph.memory.written_between(term, term, root)
-    return written and not graph.memory.private(term)
-
-
-def _of_dtype(term: object, root: Node) -> bool:
-    """Numbers that fit and floating-point sums only."""
-    found = value(root)
-    return term is not None and found is not None and found.dtype.is_floating_point
-
-
-def _readings(graph: EditableGraph, term: _Term, root: Node) -> list[Branch]:
-    return [
-        branch.times(term.factor)
-        for branch in readings(graph, term.node)
-        if (len(term.node.users) == 1 or not branch.cost)  # else it would be computed twice
-        and not graph.memory.written_between(branch.source, branch.first, root)
-    ]
-
-
-def _best_group(branches: dict[Node, list[Branch]]) -> tuple[Branch, list[Branch]] | None:
-    """The largest kernel that something can be merged into: ``(merged, members)``."""
-    anchors = [branch for found in branches.values() for branch in found if not branch.diagonal]
-    for anchor in sorted(anchors, key=lambda branch: -branch.kernel.numel()):
-        result, members = anchor, [anchor]
-        rest = [branch for node, found in branches.items() if node is not anchor.term for branch in found]
-        for other in sorted(rest, key=lambda branch: (branch.diagonal, -branch.kernel.numel())):
-            if other.source is not anchor.source or any(other.term is member.term for member in members):
-                continue
-            larger = merged(anchor, [*members[1:], other])
-            if larger is not None:
-                result, members = larger, [*members, other]
-        if len(members) > 1:
-            return result, members
-    return None
-
-
-def _rebuild(graph: EditableGraph, root: Node, merged: list[Branch], rest: list[_Term], number: float) -> None:
-    total = None
-    for branch in merged:
-        node = _linear_call(graph, root, branch, number if total is None else 0.0)
-        if total is not None:
-            node = graph.call(torch.ops.aten.add_.Tensor, (total, node), root, like=root)
-        total = node
-    for term in rest:
-        total = graph.call(torch.ops.aten.add_.Tensor, (total, term.node), root, like=root)
-        total.kwargs = {} if term.factor == 1 else {"alpha": term.factor}
-    assert total is not None
-    graph.replace(root, total)
-    graph.remove_unused()
-
-
-def _linear_call(graph: EditableGraph, root: Node, branch: Branch, number: float) -> Node:
-    like = value(root)
-    assert like is not None
-    weight = graph.insert_constant(branch.kernel.to(like.dtype), f"{root.name}_weight", root)
-    bias = graph.insert_constant((branch.bias + number).to(like.dtype), f"{root.name}_bias", root)
-    aten = torch.ops.aten
-    if branch.kernel.dim() == 2:
-        return graph.call(aten.linear.default, (branch.source, weight, bias), root, like=root)
-    call = {1: aten.conv1d, 2: aten.conv2d, 3: aten.conv3d}[branch.kernel.dim() - 2].default
-    grid = (list(branch.stride), list(branch.padding), list(branch.dilation), branch.groups)
-    return graph.call(call, (branch.source, weight, bias, *grid), root, like=root)

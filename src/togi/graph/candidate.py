@@ -49,7 +49,7 @@ class ProcessWide:
 
 
 class Program(abc.ABC):
-    """What an engine made: called like the original, returns the original's output structure."""
+    """A callable that an engine made: called like the original, returns the original's output structure."""
 
     holds_module: bool = True
     """The program still uses the tensors of the torch module it was made from (memory accounting)."""
@@ -64,11 +64,11 @@ class Program(abc.ABC):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def of(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """With ``in_place``: what stands for ``original``, a live module's own ``forward``."""
+        """Make it of a callable. With ``in_place`` it stands for ``original``, a live module's own ``forward``."""
         raise NotImplementedError
 
     def notes(self) -> Sequence[str]:
-        """What people should know of it that only its calls have shown."""
+        """Sentences that people should know of it that only its calls have shown."""
         return ()
 
     @abc.abstractmethod
@@ -120,7 +120,7 @@ class FlatProgram(Program):
         return inputs
 
     def interface(self) -> Interface:
-        """How its file is called without togi. This is that of files whose inputs and outputs have no names."""
+        """The way to call its file without togi. This is that of files whose inputs and outputs have no names."""
         return Interface(
             inputs=tuple(map(_by_position, self.signature.inputs_facts)),
             outputs=tuple(map(_by_position, self.signature.outputs_facts)),
@@ -149,7 +149,7 @@ class FlatModule(nn.Module):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """What the pipeline hands from technique to technique. Immutable: ``with_`` makes the next one."""
+    """The candidate that the pipeline hands from technique to technique. Immutable: ``with_`` makes the next one."""
 
     module: nn.Module
     """In eval mode, on the device. Never changed in place: a technique that edits works on ``copy()``."""
@@ -207,7 +207,7 @@ class Candidate:
         return [self.signature.flatten_inputs(sample.args, sample.kwargs) for sample in self.samples]
 
     def runnable(self) -> Callable[..., Any]:
-        """What is verified and measured: the program (or the module) inside its contexts."""
+        """The callable that is verified and measured: the program (or the module) inside its contexts."""
         call: Callable[..., Any] = self.program if self.program is not None else self.module
         called = in_contexts(call, self.contexts)
         return called if self.around is None else self.around(called)

@@ -11,41 +11,29 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
-from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from togi.core.errors import Refused
-from togi.core.quantities import first_line
-from togi.core.user_code import error_line, printed_frames
 from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers, sealed
+from togi.graph.settled import put_plainly, settle_sizes
 from togi.graph.sizes import sizes_held
+from togi.graph.uncaptured import FIXED_SIZE, KEEP_SIZES_OPEN, found_rank, in_plain_words, why_not_whole
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.conditions import size_of
-from togi.subject.inputs import Inputs
-from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
-from togi.subject.state import WithState
 from togi.torch_internals.found_sizes import node_with_found_rank
-from togi.torch_internals.operators import OpOverload
-from togi.torch_internals.script import assigned_inside, holds_torchscript, operators_of
-from togi.torch_internals.sizes import Decided, decided_sizes, only_value
+from togi.torch_internals.script import holds_torchscript, operators_of
+from togi.torch_internals.sizes import Decided, decided_sizes
 from togi.verify.derived_inputs import Place
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from togi.graph.candidate import Candidate
-
-
-_MOST_CALLS = 4
-"""Of one module by a program's own Python, where it is captured whole: both towers of a comparison, and no loop."""
 
 
 @final
@@ -74,8 +62,10 @@ def export(candidate: Candidate) -> ExportedProgram:
     Raises Refused with the first line of the reason where it cannot be captured.
     """
     if _kept and _kept[0][0].module is candidate.module and _kept[0][0].samples is candidate.samples:
-        return _copied(_kept[0][1])
-    if reason := candidate.signature.opaque or _not_whole(candidate):
+        program = _kept[0][1]
+        values = [*program.state_dict.values(), *program.constants.values()]
+        return copy.deepcopy(program, {id(value): value for value in values})
+    if reason := candidate.signature.opaque or why_not_whole(candidate):
         raise Refused(reason)
     flat: nn.Module = _sealed(candidate).flat()
     inputs = _distinct_sizes(candidate)
@@ -85,17 +75,17 @@ def export(candidate: Candidate) -> ExportedProgram:
                 flat = _operators(flat, inputs)
             program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
-        raise Refused(f"torch.export cannot capture it: {_in_plain_words(error)}") from error
+        raise Refused(f"torch.export cannot capture it: {in_plain_words(error)}") from error
     opened(program.graph_module)
     if fixed := _fixed_size(candidate.signature, program):
-        raise Refused(f"torch.export cannot capture it: {_FIXED_SIZE} ({fixed}). {_KEEP_SIZES_OPEN}")
+        raise Refused(f"torch.export cannot capture it: {FIXED_SIZE} ({fixed}). {KEEP_SIZES_OPEN}")
     if node := node_with_found_rank(program.graph):
-        raise Refused(f"torch.export cannot capture it: {_found_rank(node)}")
+        raise Refused(f"torch.export cannot capture it: {found_rank(node)}")
     _met_by_samples(candidate, _decided_sizes(candidate, program).firm)
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
-    _settle_sizes(program.graph)
-    _put_plainly(program.graph_module)
+    settle_sizes(program.graph)
+    put_plainly(program.graph_module)
     return program
 
 
@@ -149,13 +139,8 @@ def keep(candidate: Candidate) -> Candidate:
 
 
 def kept() -> Candidate | None:
-    """What was kept before this process was forked."""
+    """A graph that was kept before this process was forked."""
     return _kept[0][0] if _kept else None
-
-
-def _copied(program: ExportedProgram) -> ExportedProgram:
-    values = [*program.state_dict.values(), *program.constants.values()]
-    return copy.deepcopy(program, {id(value): value for value in values})
 
 
 def _sealed(candidate: Candidate) -> Candidate:
@@ -169,131 +154,19 @@ def _sealed(candidate: Candidate) -> Candidate:
 
 
 def captured_graph(module: nn.Module) -> fx.GraphModule | None:
-    """What ``capture`` gave, where the module was made of it."""
+    """The graph of ``capture``, where the module was made of it."""
     graph = module.graph if isinstance(module, GraphModule) else None
     return graph if isinstance(graph, fx.GraphModule) else None
 
 
-def traceable(candidate: Candidate) -> nn.Module:
-    """Flat tensors in, flat tensors out, for ``torch.jit.trace``: a captured graph asks for sizes by a method and hands
-    them to torch's own functions. These a trace follows; it takes what an operator answers, and the sizes that it is
-    given, for constants. Weights are shared with the candidate."""
-    captured = captured_graph(candidate.module)
-    if captured is None and _hands_on_state_of_torchscript(candidate.module):
-        captured = capture(candidate)  # a trace would hold the state as it is
-    if captured is None:
-        return candidate.flat()
-    graph = copy.deepcopy(captured.graph)
-    for node in graph.nodes:
-        if str(node.target) == "aten._assert_scalar.default":
-            graph.erase_node(node)  # a trace would hand it a tensor
-        elif node.target is torch.ops.aten.sym_size.int:
-            node.op, node.target = "call_method", "size"
-        elif isinstance(node.target, OpOverload) and any(map(_is_size, node.all_input_nodes)):
-            node.target = _torchs_own(node.target)
-    return fx.GraphModule(captured, graph)
-
-
-def _is_size(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.SymInt)
-
-
-def _torchs_own(operator: OpOverload) -> Callable[..., Any]:
-    """The function or the method of that name, which takes what a trace has in place of a number."""
-    if operator is torch.ops.aten.slice.Tensor:
-        return _sliced
-    name = operator.overloadpacket.__name__
-    found: Callable[..., Any] = getattr(torch, name, getattr(Tensor, name, operator))
-    return found
-
-
-def _sliced(tensor: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
-    if isinstance(end, int) and end == sys.maxsize:
-        end = None
-    places: list[Any] = [slice(None)] * tensor.dim()
-    places[dim] = slice(start, end, step)
-    return tensor[tuple(places)]
-
-
-def _not_whole(candidate: Candidate) -> str | None:
-    """Why trying to capture it is useless, or would give what is right for these samples alone."""
-    module = candidate.module
-    if holds_torchscript(module) and candidate.signature.dynamic:
-        return "it is TorchScript, which is captured for one size, and its samples or its declared sizes have several"
-    given = {name for part in module.modules() if isinstance(part, WithState) for name in part.names}
-    if assigned := [name for name in assigned_inside(module) if name not in given]:
-        return f"it is TorchScript that keeps {assigned[0]} from call to call, which a captured graph would not"
-    if not candidate.signature.inputs_facts:
-        return "it is given no tensor, so that a captured graph would hold the answer to these samples"
-    if isinstance(module, ProgramModule):
-        path, calls = _most_called(module, candidate.samples[0])
-        if calls > _MOST_CALLS:
-            return (
-                f"{module.name} calls {path} {calls} times, and a captured graph would hold each of them: "
-                "its modules are captured one by one"
-            )
-    return None
-
-
 def _operators(flat: nn.Module, inputs: list[Tensor]) -> fx.GraphModule:
-    """As the interpreter of TorchScript inside runs them. The module is the user's: its buffers are put back."""
+    """The operators as the interpreter of TorchScript inside runs them. The module is the user's: its buffers are put
+    back."""
     buffers = SavedBuffers(flat)
     try:
         return operators_of(flat, inputs)
     finally:
         buffers.restore()
-
-
-def _hands_on_state_of_torchscript(module: nn.Module) -> bool:
-    return any(isinstance(part, WithState) and holds_torchscript(part) for part in module.modules())
-
-
-def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:
-    """The module that the program's own Python calls most often in one run, and how often."""
-    counts, depth = Counter[str](), 0
-    names = {id(module): path for path, module in program.named_modules() if module is not program}
-
-    def enter(module: nn.Module, _: Any) -> None:
-        nonlocal depth
-        if id(module) in names:
-            counts[names[id(module)]] += depth == 0
-            depth += 1
-
-    def leave(module: nn.Module, *_: Any) -> None:
-        nonlocal depth
-        depth -= id(module) in names
-
-    given, watched = sample.clone(), register_module_forward_hook(leave, always_call=True)
-    with register_module_forward_pre_hook(enter), watched, torch.no_grad():
-        program(*given.args, **given.kwargs)
-    return counts.most_common(1)[0] if counts else ("", 0)
-
-
-def _in_plain_words(error: Exception) -> str:
-    """What stands in the way, at which line of the user's source, and what change would let it."""
-    text = f"{type(error).__name__}: {error}"
-    what, change = next((said for sign, *said in _IN_PLAIN_WORDS if sign in text), (first_line(error).rstrip("."), ""))
-    line = error_line(error)
-    return f"{what}{f', at {line}' if line else ''}{f'. {change}' if change else ''}"
-
-
-_FIXED_SIZE = "a size that differs between the samples is fixed by what it computes"
-_DEPENDS_ON_VALUES = "a branch or a size depends on the values of a tensor"
-_KEEP_SIZES_OPEN = "Compute with tensors of that size instead of looping over it, or give samples of one size"
-_IN_PLAIN_WORDS = (
-    (
-        "DataDependent",
-        _DEPENDS_ON_VALUES,
-        "Compute both ways and choose with torch.where, or leave that step to a function outside of the module",
-    ),
-    ("Constraints violated", _FIXED_SIZE, _KEEP_SIZES_OPEN),
-    (
-        ".numpy() is not supported",
-        "it leaves torch for NumPy",
-        "Use the function of torch",
-    ),
-)
-"""What torch.export's message or its class holds; what that means; what to change."""
 
 
 def _fixed_size(signature: Signature, program: ExportedProgram) -> str:
@@ -305,64 +178,10 @@ def _fixed_size(signature: Signature, program: ExportedProgram) -> str:
 
 
 def _dynamic_sizes(signature: Signature, program: ExportedProgram) -> dict[Place, int | torch.SymInt]:
-    """What the graph has for each."""
+    """The sizes that the graph has for each."""
     given = set(program.graph_signature.user_inputs)
     inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
     return {(i, dim): inputs[i].meta["val"].shape[dim] for i, dim in signature.dynamic_dims}
-
-
-def _found_rank(node: fx.Node) -> str:
-    """A graph has one number of dimensions for each tensor, and engines convert it with that."""
-    frames = printed_frames(node.meta.get("stack_trace") or "")
-    line = f", at {frames[-1].filename}:{frames[-1].lineno} (`{frames[-1].line}`)" if frames else ""
-    return (
-        f"how many elements are found decides the number of dimensions, or of results, of {node.target}{line}. Name "
-        "the dimension (squeeze(1)), so that it is the same for one element as for many"
-    )
-
-
-def _settle_sizes(graph: fx.Graph) -> None:
-    """Numbers for sizes that can have one value only, and no slices that cut nothing off: what a window hides of a
-    cache that is shorter. Engines know few operations on sizes, and not that these bounds hold."""
-    for node in graph.nodes:
-        if node.op == "call_function" and _is_size(node) and (only := only_value(node.meta["val"])) is not None:
-            for user in list(node.users):
-                user.replace_input_with(node, only)
-            graph.erase_node(node)
-        elif node.target is torch.ops.aten.slice.Tensor and _is_whole(node):
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
-
-
-def _is_whole(node: fx.Node) -> bool:
-    """A slice of all that it is given: compared by the names of sizes, since asking for equality would set a guard."""
-    of, _, _, _, step = (*node.args, *(None,) * 4)[:5]
-    whole = isinstance(of, fx.Node) and str(of.meta["val"].shape) == str(node.meta["val"].shape)
-    return whole and step in (None, 1) and not node.kwargs
-
-
-def _put_plainly(graph_module: fx.GraphModule) -> None:
-    """Also without what ``torch.cat`` passes over and engines do not: tensors of shape (0,), whatever the rank of the
-    others. So a cache begins."""
-    aten = torch.ops.aten
-    for node in graph_module.graph.find_nodes(op="call_function", target=aten.cat.default):
-        shapes = [part.meta["val"].shape for part in node.args[0]]
-        if any(len(shape) != 1 for shape in shapes):
-            kept = [part for part, shape in zip(node.args[0], shapes, strict=True) if not _is_legacy_empty(shape)]
-            node.args = (kept, *node.args[1:])
-    plain = {
-        aten.view.default: aten.reshape.default,
-        aten._unsafe_view.default: aten.reshape.default,
-        aten.detach_.default: aten.detach.default,
-    }
-    for node in graph_module.graph.nodes:
-        node.target = plain.get(node.target, node.target)
-    graph_module.recompile()
-
-
-def _is_legacy_empty(shape: torch.Size) -> bool:
-    """Compares no size that values decide, which would be a branch that the graph cannot take."""
-    return len(shape) == 1 and isinstance(shape[0], int) and shape[0] == 0
 
 
 def _check_buffers(candidate: Candidate, program: ExportedProgram) -> None:
@@ -397,8 +216,8 @@ def capture(candidate: Candidate) -> fx.GraphModule:
 
 
 def _unlifted(program: ExportedProgram) -> fx.GraphModule:
-    """With parameters as attributes. Before ``check_guards`` existed (and where it is ignored) guards are dropped
-    later."""
+    """The module with parameters as attributes. Before ``check_guards`` existed (and where it is ignored) guards are
+    dropped later."""
     if "check_guards" in inspect.signature(program.module).parameters:
         return program.module(check_guards=False)
     return program.module()
@@ -437,10 +256,10 @@ def _flat_name(target: str, taken: Any) -> str:
 
 
 def _attribute(module: nn.Module, target: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in target.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _shared(value: Any, written: bool) -> Any:
@@ -459,7 +278,8 @@ def _distinct_sizes(candidate: Candidate) -> list[Tensor]:
 
 
 def _dynamic_shapes(candidate: Candidate) -> Any:
-    """For ``FlatModule.forward(*tensors)``: relations between dimensions are left to the tracer (Dim.AUTO)."""
+    """The shapes for ``FlatModule.forward(*tensors)``: relations between dimensions are left to the tracer
+    (Dim.AUTO)."""
     if not candidate.signature.dynamic:
         return None
     auto = torch.export.Dim.AUTO

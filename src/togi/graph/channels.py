@@ -10,7 +10,6 @@ channels separately and give finite numbers for channels of zeros (``carried_to`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from togi.graph.carried_channels import ARITHMETIC, carried_to
 from togi.graph.edit import EditableGraph, arguments, call_name, set_arguments, shape
 from togi.graph.linear import CONVOLUTIONS, TRANSPOSED
 
@@ -47,7 +47,8 @@ class Layer:
 
     @property
     def channel_dim(self) -> int:
-        """Of input and output: the last of a linear layer, else the one before the spatial ones."""
+        """The channel dimension of input and output: the last of a linear layer, else the one before the spatial
+        ones."""
         return len(shape(self.node)) - 1 - (self.weight.dim() - 2)
 
     @property
@@ -69,7 +70,7 @@ def layer(graph: EditableGraph, node: Any) -> Layer | None:
 @final
 @dataclass(frozen=True)
 class Layout:
-    """Where the original channels are among ``size`` channels; the others are padding."""
+    """Places of the original channels among ``size`` channels; the others are padding."""
 
     size: int
     places: tuple[int, ...]
@@ -141,9 +142,9 @@ def group_of(graph: EditableGraph, producer: Node, multiple: int) -> Group | Non
 
 
 def _neighbours(graph: EditableGraph, group: Group, node: Node, dim: int) -> list[tuple[Node, int]] | None:
-    """What must be padded if ``node`` is: what it is made from, and what is made from it."""
-    found = _origins(graph, node, dim)
-    if found is None:
+    """The nodes that must be padded if ``node`` is: those it is made from, and those made from it."""
+    neighbours = _origins(graph, node, dim)
+    if neighbours is None:
         return None
     for user in node.users:
         if call_name(user) == "sym_size.int" and user.args[1] != dim:
@@ -157,44 +158,41 @@ def _neighbours(graph: EditableGraph, group: Group, node: Node, dim: int) -> lis
         out = _carried(graph, user, node, dim)
         if out is None:
             return None
-        found.append((user, out))
-    return found
+        neighbours.append((user, out))
+    return neighbours
 
 
 def _reads_once(user: Node, node: Node) -> bool:
-    return sum(source is node for source in _flat(user.args)) == 1
-
-
-def _flat(args: Any) -> list[Any]:
-    return [item for arg in args for item in (arg if isinstance(arg, list | tuple) else (arg,))]
+    items = (item for arg in user.args for item in (arg if isinstance(arg, list | tuple) else (arg,)))
+    return sum(item is node for item in items) == 1
 
 
 def _carried(graph: EditableGraph, user: Node, node: Node, dim: int) -> int | None:
     """The dimension in which ``user`` carries the channels of its argument ``node``, or None where it does not."""
-    found = layer(graph, user)
-    if found is not None:
-        whole = type(shape(user)[found.channel_dim]) is int
-        own = found.depthwise and not found.dense and found.source is node
-        return dim if own and whole and dim == found.channel_dim else None
+    taker = layer(graph, user)
+    if taker is not None:
+        whole = type(shape(user)[taker.channel_dim]) is int
+        own = taker.depthwise and not taker.dense and taker.source is node
+        return dim if own and whole and dim == taker.channel_dim else None
     return carried_to(graph, user, node, dim)
 
 
 def _origins(graph: EditableGraph, node: Node, dim: int) -> list[tuple[Node, int]] | None:
     """The arguments through which the channels came, with their dimension; none for a dense layer."""
-    made = layer(graph, node)
-    if made is not None and made.dense:
-        return [] if dim == made.channel_dim else None
+    producer = layer(graph, node)
+    if producer is not None and producer.dense:
+        return [] if dim == producer.channel_dim else None
     if call_name(node) == "cat.default" and arguments(node)["dim"] % len(shape(node)) == dim:
         return []  # parts that are not padded keep their channels
     sources = [source for source in node.all_input_nodes if shape(source) and graph.constant(source) is None]
-    found = []
+    origins = []
     for source in sources:
         dims = [d for d in range(len(shape(source))) if _carried(graph, node, source, d) == dim]
         if len(dims) == 1:
-            found.append((source, dims[0]))
+            origins.append((source, dims[0]))
         elif not _broadcast(node, source, dim):
             return None
-    return found or None
+    return origins or None
 
 
 def _broadcast(node: Node, source: Node, dim: int) -> bool:
@@ -204,9 +202,9 @@ def _broadcast(node: Node, source: Node, dim: int) -> bool:
 
 
 def _layout(graph: EditableGraph, group: Group, node: Node, multiple: int) -> Layout | None:
-    made, dim = layer(graph, node), group.dims[node]
-    if made is not None and made.dense:
-        return _own_layout(made, multiple)
+    producer, dim = layer(graph, node), group.dims[node]
+    if producer is not None and producer.dense:
+        return _own_layout(producer, multiple)
     if call_name(node) == "cat.default" and arguments(node)["dim"] % len(shape(node)) == dim:
         parts = [group.layouts.get(part) or _unpadded(part, dim) for part in arguments(node)["tensors"]]
         return None if None in parts else Layout.joined([part for part in parts if part is not None])
@@ -232,25 +230,25 @@ def pad_group(graph: EditableGraph, group: Group) -> None:
     for node in group.dims:
         _pad_node(graph, group, node)
     for taker, value in group.consumers.items():
-        found = layer(graph, taker)
-        assert found is not None
-        _set(graph, taker, weight=group.layouts[value].pad(found.weight, 1 - found.out_axis))
+        dense = layer(graph, taker)
+        assert dense is not None
+        _set(graph, taker, weight=group.layouts[value].pad(dense.weight, 1 - dense.out_axis))
     graph.propagate(group.layouts)
 
 
 def _pad_node(graph: EditableGraph, group: Group, node: Node) -> None:
-    layout, made, name = group.layouts[node], layer(graph, node), call_name(node)
-    if made is not None:
+    layout, producer, name = group.layouts[node], layer(graph, node), call_name(node)
+    if producer is not None:
         bias = graph.constant(arguments(node)["bias"])
-        axis = made.out_axis if made.dense else 0
-        if made.transposed and not made.dense:
+        axis = producer.out_axis if producer.dense else 0
+        if producer.transposed and not producer.dense:
             (source,) = (s for s in node.all_input_nodes if s in group.layouts)
-            weight = group.layouts[source].pad(made.weight, 0)
+            weight = group.layouts[source].pad(producer.weight, 0)
         else:
-            weight = layout.pad(made.weight, axis)
+            weight = layout.pad(producer.weight, axis)
         _set(graph, node, weight=weight, **({} if bias is None else {"bias": layout.pad(bias, 0)}))
-        if not made.dense:
-            per_channel = int(shape(node)[group.dims[node]]) // made.groups
+        if not producer.dense:
+            per_channel = int(shape(node)[group.dims[node]]) // producer.groups
             set_arguments(node, {**arguments(node), "groups": layout.size // per_channel})
     elif name == "batch_norm.default":
         fills = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
@@ -278,126 +276,3 @@ def _set(graph: EditableGraph, node: Node, **tensors: Tensor) -> None:
     for key, tensor in tensors.items():
         given[key] = graph.insert_constant(tensor, f"{node.name}_{key}", node)
     set_arguments(node, given)
-
-
-# ruff: noqa: ARG001 - all rules have one signature
-
-
-_POINTWISE = (
-    "relu relu6 hardtanh leaky_relu elu selu celu gelu silu mish hardswish hardsigmoid sigmoid tanh softplus softsign "
-    "clamp clamp_min clamp_max neg abs square threshold dropout feature_dropout clone contiguous to alias detach "
-    "softshrink hardshrink tanhshrink log_sigmoid"
-)
-POINTWISE = frozenset(name + place for name in _POINTWISE.split() for place in ("", "_"))
-"""By base name. Each is finite at zero, and at what the others give for zero. A limit may be a tensor with a value for
-each channel (``clamp``), which nothing pads: such calls are left."""
-ARITHMETIC = frozenset(f"{name}{place}.Tensor" for name in ("add", "sub", "mul", "div") for place in ("", "_"))
-POOLS = {f"{kind}{n}d.default": n for kind in ("max_pool", "avg_pool", "adaptive_avg_pool") for n in (1, 2, 3)} | {
-    f"upsample_{kind}.{form}": n
-    for kind, n in (("nearest2d", 2), ("bilinear2d", 2), ("nearest1d", 1), ("nearest3d", 3), ("bicubic2d", 2))
-    for form in ("vec", "default")
-}
-"""Calls on spatial dimensions, and how many of those they take."""
-
-
-def carried_to(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    """The dimension of ``node``'s result that holds dimension ``dim`` of its argument ``source`` (not negative)."""
-    name = call_name(node)
-    if not name or not shape(node) or type(shape(source)[dim]) is not int:
-        return None
-    if name.partition(".")[0] in POINTWISE:
-        alone = not any(shape(other) for other in node.all_input_nodes if other is not source)
-        return dim if node.args[0] is source and alone and len(shape(node)) == len(shape(source)) else None
-    if name in POOLS:
-        spatial = len(shape(source)) - POOLS[name]
-        return dim if node.args[0] is source and dim == spatial - 1 else None
-    rule = _RULES.get(name)
-    return rule(graph, node, source, dim) if rule is not None else None
-
-
-def _batch_norm(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    given = arguments(node)
-    held = [given[key] for key in ("weight", "bias", "running_mean", "running_var") if given[key] is not None]
-    known = not given["training"] and given["running_mean"] is not None
-    return (
-        1
-        if known and given["input"] is source and dim == 1 and all(graph.constant(t) is not None for t in held)
-        else None
-    )
-
-
-def _arithmetic(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    out = dim + len(shape(node)) - len(shape(source))
-    other = arguments(node)["other"]
-    if call_name(node).startswith("div") and (type(other) not in (int, float) or other == 0):
-        return None  # zeros by zeros
-    return out if shape(source)[dim] != 1 and str(shape(node)[out]) == str(shape(source)[dim]) else None
-
-
-def _padding(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    """Padding of the dimensions after the channels."""
-    pads = arguments(node)["pad"]
-    return dim if node.args[0] is source and dim < len(shape(source)) - len(pads) // 2 else None
-
-
-def _reduction(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    """A mean or sum over other dimensions."""
-    given, rank = arguments(node), len(shape(source))
-    gone = {d % rank for d in given["dim"]} if given["dim"] else set(range(rank))
-    if dim in gone:
-        return None
-    return dim if given["keepdim"] else dim - sum(d < dim for d in gone)
-
-
-def _permute(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    return [d % len(shape(source)) for d in arguments(node)["dims"]].index(dim)
-
-
-def _transpose(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    given, rank = arguments(node), len(shape(source))
-    one, other = given["dim0"] % rank, given["dim1"] % rank
-    return int({one: other, other: one}.get(dim, dim))
-
-
-def _unsqueeze(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    return dim + int(arguments(node)["dim"] % len(shape(node)) <= dim)
-
-
-def _squeeze(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    if len(shape(node)) == len(shape(source)):
-        return dim
-    gone = arguments(node)["dim"] % len(shape(source))
-    return None if gone == dim else dim - (gone < dim)
-
-
-def _reshape(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    """Only what comes after the channels is joined, to itself or to the channels; what comes before stays."""
-    before, after = [str(n) for n in shape(source)], [str(n) for n in shape(node)]
-    if before[:dim] != after[:dim] or len(after) <= dim:
-        return None
-    if before[dim] == after[dim]:
-        return dim
-    static = all(type(size) is int for size in shape(source)[dim:])
-    return dim if static and len(after) == dim + 1 else None
-
-
-def _cat(graph: EditableGraph, node: Node, source: Node, dim: int) -> int | None:
-    return dim
-
-
-_Rule = Callable[[EditableGraph, Node, Node, int], int | None]
-_RULES: dict[str, _Rule] = {
-    "batch_norm.default": _batch_norm,
-    "constant_pad_nd.default": _padding,
-    "pad.default": _padding,
-    "mean.dim": _reduction,
-    "sum.dim_IntList": _reduction,
-    "permute.default": _permute,
-    "transpose.int": _transpose,
-    "unsqueeze.default": _unsqueeze,
-    "squeeze.dim": _squeeze,
-    "reshape.default": _reshape,
-    "flatten.using_ints": _reshape,
-    "cat.default": _cat,
-    **dict.fromkeys(ARITHMETIC, _arithmetic),
-}

@@ -44,8 +44,8 @@ _ACTIVATIONS = (
 def fuse_activations(graph: EditableGraph) -> int:
     """GELU (both forms), SiLU and hard swish that are written out become the operator. Returns how many."""
     functions = {activation.function for activation in _ACTIVATIONS}
-    found = [node for node in graph.nodes if is_call(node, *functions) and len(node.users) == 1]
-    return sum(_fuse_activation(graph, node) for node in found)
+    calls = [node for node in graph.nodes if is_call(node, *functions) and len(node.users) == 1]
+    return sum(_fuse_activation(graph, node) for node in calls)
 
 
 def _fuse_activation(graph: EditableGraph, function: Node) -> bool:
@@ -58,9 +58,9 @@ def _fuse_activation(graph: EditableGraph, function: Node) -> bool:
     degrees = {len(monomial): factor for monomial, factor in inner.items()}
     known = [a for a in _ACTIVATIONS if is_call(function, a.function) and same_factors(a.inner, degrees)]
     for root in _results(function) if known else ():
-        made = polynomial(graph, root)
-        result = {(k.count(source), k.count(function)): factor for k, factor in made.items()}
-        alone = {node for monomial in made for node in monomial} == {source, function}
+        result_polynomial = polynomial(graph, root)
+        result = {(k.count(source), k.count(function)): factor for k, factor in result_polynomial.items()}
+        alone = {node for monomial in result_polynomial for node in monomial} == {source, function}
         for activation in known if alone else ():
             if same_factors(activation.result, result) and unwritten(graph, source, root):
                 return _replace(graph, root, activation.operator, {"self": source, **activation.options})
@@ -75,18 +75,13 @@ def _results(node: Node) -> Iterator[Node]:
 
 
 def unwritten(graph: EditableGraph, source: Node, root: Node) -> bool:
-    """Whether ``root`` may read ``source`` itself: nobody writes it before."""
+    """True if ``root`` may read ``source`` itself: nobody writes it before."""
     return not graph.memory.written_between(source, source, root)
 
 
 def _replace(graph: EditableGraph, root: Node, operator: Any, given: dict[str, Any]) -> bool:
     """``operator(**given)`` in the place of ``root``, unless it lays its result out otherwise."""
-    node = graph.call_with(operator, given, before=root)
-    if str(node.meta["val"].stride()) != str(root.meta["val"].stride()):
-        graph.erase(node)
-        return False
-    graph.replace(root, node)
-    return True
+    return graph.replace_if_laid_out_alike(root, [graph.call_with(operator, given, before=root)])
 
 
 def fuse_layer_norms(graph: EditableGraph) -> int:
@@ -99,13 +94,14 @@ def _fuse_layer_norm(graph: EditableGraph, root: Node) -> bool:
     given = arguments(root)
     sides = [(given["self"], given["other"]), (given["other"], given["self"])]
     for centred, scale in sides if is_call(root, "mul.Tensor") else sides[:1]:
-        found = _normalised(graph, centred, scale, root)
-        if found is not None:
-            source, dims, eps = found
+        normalised = _normalised(graph, centred, scale, root)
+        if normalised is not None:
+            source, dims, eps = normalised
             sizes = [shape(source)[dim] for dim in dims]
             if not all(type(size) is int for size in sizes):
                 return False
-            root, weight, bias = _affine(graph, root, sizes)
+            root, weight = _constant_operand(graph, root, "mul.Tensor", sizes)
+            root, bias = _constant_operand(graph, root, "add.Tensor", sizes)
             if not all(unwritten(graph, node, root) for node in _steps(source, root)):
                 return False
             options = {"input": source, "normalized_shape": sizes, "weight": weight, "bias": bias, "eps": eps}
@@ -115,13 +111,13 @@ def _fuse_layer_norm(graph: EditableGraph, root: Node) -> bool:
 
 def _steps(source: Node, root: Node) -> set[Node]:
     """``source``, ``root`` and what is computed between."""
-    found, left = {source}, [root]
+    steps, left = {source}, [root]
     while left:
         node = left.pop()
-        if node not in found:
-            found.add(node)
+        if node not in steps:
+            steps.add(node)
             left += node.all_input_nodes
-    return found
+    return steps
 
 
 def _normalised(graph: EditableGraph, centred: Any, scale: Any, root: Node) -> tuple[Node, list[int], float] | None:
@@ -176,20 +172,14 @@ def _is_variance(node: Any, source: Node, centred: Node, dims: list[int]) -> boo
     return squared and arguments(square)["self"] is centred
 
 
-def _affine(graph: EditableGraph, root: Node, sizes: list[int]) -> tuple[Node, Any, Any]:
-    """The call that ends the norm, and the constant weight and bias that follow ``root``, or None."""
-    root, weight = _constant_operand(graph, root, "mul.Tensor", sizes)
-    root, bias = _constant_operand(graph, root, "add.Tensor", sizes)
-    return root, weight, bias
-
-
 def _constant_operand(graph: EditableGraph, root: Node, operation: str, sizes: list[int]) -> tuple[Node, Any]:
+    """The ``operation`` that follows ``root``, and its constant; ``root`` and None where that is something else."""
     users = list(root.users)
     if len(users) != 1 or not is_call(users[0], operation) or not same_form(root, users[0]):
         return root, None
     given = arguments(users[0])
     other = given["other"] if given["self"] is root else given["self"]
-    found, dtype = graph.constant(other), root.meta["val"].dtype
-    if found is None or list(found.shape) != sizes or found.dtype != dtype or given.get("alpha", 1) != 1:
+    constant, dtype = graph.constant(other), root.meta["val"].dtype
+    if constant is None or list(constant.shape) != sizes or constant.dtype != dtype or given.get("alpha", 1) != 1:
         return root, None
     return users[0], other

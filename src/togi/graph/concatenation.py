@@ -33,30 +33,21 @@ def _split(graph: EditableGraph, node: Node) -> bool:
         return False
     if not all(unwritten(graph, piece, node) for piece in pieces):
         return False
-    sums = _sum_of_each(graph, node, pieces)
-    if str(sums[-1].meta["val"].stride()) != str(node.meta["val"].stride()):
-        for made in reversed(sums):
-            graph.erase(made)
-        return False
-    graph.replace(node, sums[-1])
-    return True
+    return graph.replace_if_laid_out_alike(node, _sum_of_each(graph, node, pieces))
 
 
 def _worthwhile(joined: Node, pieces: Sequence[Node]) -> bool:
     """Few pieces of enough channels, whose number is known, and of one type."""
     if not 2 <= len(pieces) <= _MOST_PIECES:
         return False
-    dtypes = {found.dtype for each in (joined, *pieces) if (found := value(each)) is not None}
-    return len(dtypes) == 1 and all(type(each) is int and each >= _LEAST_CHANNELS for each in map(_channels, pieces))
-
-
-def _channels(piece: Node) -> object:
-    return shape(piece)[1]
+    dtypes = {form.dtype for node in (joined, *pieces) if (form := value(node)) is not None}
+    channels = [shape(piece)[1] for piece in pieces]
+    return len(dtypes) == 1 and all(type(count) is int and count >= _LEAST_CHANNELS for count in channels)
 
 
 def _sum_of_each(graph: EditableGraph, node: Node, pieces: Sequence[Node]) -> list[Node]:
     """The calls made, in order; the last is the sum. The bias is the first one's."""
-    given, made, start = arguments(node), list[Node](), 0
+    given, calls, start = arguments(node), list[Node](), 0
     weight = graph.constant(given["weight"])
     assert weight is not None  # it is a Linear
     total: Node | None = None
@@ -65,8 +56,8 @@ def _sum_of_each(graph: EditableGraph, node: Node, pieces: Sequence[Node]) -> li
         key = ("split", given["weight"], start, part.shape[1])
         own = graph.shared_constant(key, part.contiguous, f"{node.name}_weight", node)
         bias = given["bias"] if total is None else None
-        made.append(graph.call_with(node.target, given | {"input": piece, "weight": own, "bias": bias}, before=node))
+        calls.append(graph.call_with(node.target, given | {"input": piece, "weight": own, "bias": bias}, before=node))
         if total is not None:
-            made.append(graph.call_with(aten.add.Tensor, {"self": total, "other": made[-1]}, before=node))
-        total, start = made[-1], start + part.shape[1]
-    return made
+            calls.append(graph.call_with(aten.add.Tensor, {"self": total, "other": calls[-1]}, before=node))
+        total, start = calls[-1], start + part.shape[1]
+    return calls

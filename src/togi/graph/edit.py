@@ -6,7 +6,7 @@ Used by all rewrites. The meaning of calls as linear algebra is in ``linear``, m
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -30,12 +30,12 @@ def call_name(node: Any) -> str:
 
 
 def is_call(node: Any, *names: str) -> bool:
-    """Whether ``node`` calls one of these ATen operations: ``is_call(node, "add.Tensor", "add_.Tensor")``."""
+    """True if ``node`` calls one of these ATen operations: ``is_call(node, "add.Tensor", "add_.Tensor")``."""
     return call_name(node) in names if names else False
 
 
 def in_place(node: Node) -> bool:
-    """Whether it is an ATen call that writes into one of its arguments."""
+    """True if it is an ATen call that writes into one of its arguments."""
     return bool(call_name(node)) and schema_of(node.target).is_mutable
 
 
@@ -53,19 +53,19 @@ def set_arguments(node: Node, values: Mapping[str, Any]) -> None:
 
 def value(node: Any) -> Tensor | None:
     """The fake tensor with the node's shape, strides and dtype, or None where it is not one tensor."""
-    found = node.meta.get("val") if isinstance(node, Node) else None
-    return found if isinstance(found, Tensor) else None
+    val = node.meta.get("val") if isinstance(node, Node) else None
+    return val if isinstance(val, Tensor) else None
 
 
 def shape(node: Any) -> tuple[Any, ...]:
     """Sizes of a tensor node; dynamic ones are symbols. Empty where it is not a tensor."""
-    found = value(node)
-    return tuple(found.shape) if found is not None else ()
+    tensor = value(node)
+    return tuple(tensor.shape) if tensor is not None else ()
 
 
 def same_form(one: Any, other: Any) -> bool:
-    """Both are tensors of the same shape and dtype. Symbols are compared by name: asking for equality would set a
-    guard."""
+    """True if both are tensors of the same shape and dtype. Symbols are compared by name: asking for equality would set
+    a guard."""
     a, b = value(one), value(other)
     return a is not None and b is not None and a.dtype == b.dtype and str(tuple(a.shape)) == str(tuple(b.shape))
 
@@ -149,8 +149,8 @@ class EditableGraph:
         if node in self._written:
             return None
         if node.op == "get_attr":
-            found = self.attribute(node)
-            return found.detach() if isinstance(found, Tensor) else None
+            result = self.attribute(node)
+            return result.detach() if isinstance(result, Tensor) else None
         if not pure(node) or "empty" in call_name(node):
             return None
         known = self._of_form if call_name(node).partition(".")[0] in OF_FORM else self.constant
@@ -158,16 +158,16 @@ class EditableGraph:
             return None
         args, kwargs = fx.map_arg((node.args, node.kwargs), known)
         with torch.no_grad():
-            found = node.target(*args, **kwargs)  # type: ignore[operator]
-        return found if isinstance(found, Tensor) else None
+            result = node.target(*args, **kwargs)  # type: ignore[operator]
+        return result if isinstance(result, Tensor) else None
 
     @staticmethod
     def _of_form(node: Node) -> Tensor | None:
         """Some tensor of the node's form, where no dimension of it is dynamic."""
-        found = value(node)
-        if found is None or not all(type(size) is int for size in found.shape):
+        form = value(node)
+        if form is None or not all(type(size) is int for size in form.shape):
             return None
-        return torch.empty_strided(found.shape, found.stride(), dtype=found.dtype, device=found.device)
+        return torch.empty_strided(form.shape, form.stride(), dtype=form.dtype, device=form.device)
 
     def insert_constant(self, tensor: Tensor, name: str, before: Node) -> Node:
         """A new parameter (no gradient) named after ``name``, read just before ``before``."""
@@ -218,6 +218,16 @@ class EditableGraph:
         node.replace_all_uses_with(other)
         self.erase(node)
 
+    def replace_if_laid_out_alike(self, node: Node, made: Sequence[Node]) -> bool:
+        """The last of the calls ``made`` takes the place of ``node``; all of them go if it lays its result out
+        otherwise. Whether it could."""
+        if str(made[-1].meta["val"].stride()) != str(node.meta["val"].stride()):
+            for call in reversed(made):
+                self.erase(call)
+            return False
+        self.replace(node, made[-1])
+        return True
+
     def erase(self, node: Node) -> None:
         """Remove a call that has no users."""
         self.graph.erase_node(node)
@@ -249,14 +259,11 @@ class EditableGraph:
         self.graph.lint()
         self.module.recompile()
         self.module.delete_all_unused_submodules()
-        for name in self._unused_attributes():
-            delattr(self.module, name)
-        return candidate.with_(module=GraphModule(self.module, candidate.signature))
-
-    def _unused_attributes(self) -> Iterator[str]:
         used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
-        held = [*own_parameters(self.module), *own_buffers(self.module)]
-        return iter([name for name in held if name not in used])
+        for name in [*own_parameters(self.module), *own_buffers(self.module)]:
+            if name not in used:
+                delattr(self.module, name)
+        return candidate.with_(module=GraphModule(self.module, candidate.signature))
 
 
 _ARITHMETIC = frozenset(

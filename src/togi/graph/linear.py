@@ -1,4 +1,4 @@
-"""Calls of a captured graph as linear algebra: convolutions, linear layers, scale and shift per channel, their folding.
+"""Calls of a captured graph as linear algebra: convolutions, linear layers, scale and shift per channel.
 
 All tensors that leave here are float64: folding and merging compute in it and round once, back to the model's dtype.
 """
@@ -6,7 +6,6 @@ All tensors that leave here are float64: folding and merging compute in it and r
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from togi.graph.edit import EditableGraph, arguments, call_name, in_place, is_call, same_form, set_arguments, shape
+from togi.graph.edit import EditableGraph, arguments, call_name, is_call, same_form, set_arguments, shape
 
 CONVOLUTIONS = {f"conv{n}d.{form}": n for n in (1, 2, 3) for form in ("default", "padding")}
 TRANSPOSED = {"conv_transpose1d.default": 1, "conv_transpose2d.input": 2, "conv_transpose3d.input": 3}
@@ -51,7 +50,7 @@ class Linear:
 
     @property
     def channel_dim(self) -> int:
-        """Where the output's channels are: 1 for convolutions, the last for linear layers."""
+        """The dimension of the output's channels: 1 for convolutions, the last for linear layers."""
         return 1 if self.spatial else len(shape(self.node)) - 1
 
     def scaled(self, scale: Tensor, shift: Tensor) -> Linear:
@@ -207,10 +206,10 @@ def _arithmetic(graph: EditableGraph, node: Node, name: str) -> Affine | None:
         source, other = other, source
     if not isinstance(source, Node) or not same_form(node, source) or isinstance(given.get("alpha"), Node):
         return None
-    found = _per_channel(graph, other, len(shape(node)))
-    if found is None or type(given.get("alpha", 1)) not in (int, float):
+    constant = _per_channel(graph, other, len(shape(node)))
+    if constant is None or type(given.get("alpha", 1)) not in (int, float):
         return None
-    number, dim = found
+    number, dim = constant
     one, zero = torch.ones_like(number), torch.zeros_like(number)
     number = number * given.get("alpha", 1)
     scale, shift = {
@@ -243,83 +242,3 @@ def absorbed(before: Linear, after: Affine) -> Linear | None:
         return None
     scale = after.scale.to(before.weight.device).expand(before.out_channels)
     return before.scaled(scale, after.shift.to(before.weight.device).expand(before.out_channels))
-
-
-def fold_into_previous(graph: EditableGraph, node: Node) -> bool:
-    """Fold the affine call ``node`` into the linear call whose only user it is. Whether it was possible."""
-    after = affine(graph, node)
-    before = linear(graph, after.source) if after else None
-    if (
-        after is None
-        or before is None
-        or not _only_user(before.node, node)
-        or not same_form(before.node, _result(node))
-    ):
-        return False
-    new = absorbed(before, after)
-    if new is None or not set_weights(
-        graph, before, new, key=("previous", *_weights_key(before.node, before.source, node, after.source))
-    ):
-        return False
-    _replace(graph, node, before.node)
-    return True
-
-
-def fold_into_next(graph: EditableGraph, node: Node) -> bool:
-    """Fold the affine call ``node`` into the unpadded linear call that is its only user. Whether it was possible."""
-    result = _result(node)
-    before = affine(graph, node)
-    after = linear(graph, next(iter(result.users))) if before is not None and len(result.users) == 1 else None
-    if before is None or after is None or after.source is not result or after.transposed or any(after.padding):
-        return False
-    channels = 1 if after.spatial else len(shape(result)) - 1
-    moved = graph.memory.written_between(before.source, node, after.node)
-    if before.dim not in (None, channels) or moved or not same_form(before.source, result) or in_place(node):
-        return False
-    size = after.weight.shape[1] * after.groups
-    scale, shift = (t.to(after.weight.device).expand(size) for t in (before.scale, before.shift))
-    if not set_weights(
-        graph,
-        after,
-        after.preceded(scale, shift),
-        key=("next", *_weights_key(after.node, after.source, node, before.source)),
-    ):
-        return False
-    set_arguments(after.node, {**arguments(after.node), "input": before.source})
-    return True
-
-
-def _only_user(node: Node, user: Node) -> bool:
-    return set(node.users) == {user}
-
-
-def _result(node: Node) -> Node:
-    """The tensor: decomposed batch norms return a tuple, of which only the first item may be used."""
-    users = list(node.users)
-    first = len(users) == 1 and users[0].target is operator.getitem and users[0].args[1] == 0
-    return users[0] if first else node
-
-
-def _replace(graph: EditableGraph, node: Node, other: Node) -> None:
-    result = _result(node)
-    if result is not node:
-        graph.replace(result, other)
-        graph.erase(node)
-    else:
-        graph.replace(node, other)
-
-
-def _weights_key(layer: Node, layer_source: Any, change: Node, change_source: Any) -> tuple[Any, ...]:
-    """The same for another call of the same layers, so that a shared block stays shared."""
-    return str(change.target), *_held(layer, layer_source), *_held(change, change_source)
-
-
-def _held(call: Node, source: Any) -> list[Any]:
-    """The call's arguments without the tensor that comes through. Computed weights are known by the very call that
-    computes them: its operator would be the same for others."""
-    given = list(arguments(call).values())
-    given.remove(source)
-    return [
-        str(arg) if not isinstance(arg, Node) else arg.target if arg.op in ("get_attr", "placeholder") else arg
-        for arg in given
-    ]

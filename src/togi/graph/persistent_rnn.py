@@ -25,7 +25,7 @@ def make_persistent(graph: EditableGraph) -> int:
 
 
 class _Tensors(NamedTuple):
-    """Of one direction of a layer."""
+    """The tensors of one direction of a layer."""
 
     input_weight: Tensor
     state_weight: Tensor
@@ -37,7 +37,7 @@ def _replace(graph: EditableGraph, node: Node) -> bool:
     given, kind = arguments(node), _KINDS[str(node.target).removeprefix("aten.")]
     layers, states = _layers(given), list(given["hx"]) if kind == "lstm" else [given["hx"]]
     whole = len(layers) == given["num_layers"]  # with projections there are more tensors
-    if given["train"] or not whole or not all(_is_constant(graph, each) for each in given["params"]):
+    if given["train"] or not whole or not all(_is_constant(graph, parameter) for parameter in given["params"]):
         return False
     if not all(user.target is operator.getitem for user in node.users) or not _in_float32(given["input"]):
         return False
@@ -48,11 +48,11 @@ def _replace(graph: EditableGraph, node: Node) -> bool:
         constants = {name: _constant(graph, kind, name, layer, node) for name in _CONSTANTS}
         hidden, cell = (*own, None)[:2]
         call = {"inputs": outputs, "hidden": hidden, "cell": cell, "kind": kind, "batch_first": given["batch_first"]}
-        made = graph.call_with(_RECURRENCE, call | constants, node)
-        outputs, *ends = (_item(graph, made, i, node) for i in range(1 + len(states)))
-        for found, end in zip(last, ends, strict=True):
-            found.append(end)
-    results = [outputs, *(_joined(graph, found, node) for found in last)]
+        results_of_layer = graph.call_with(_RECURRENCE, call | constants, node)
+        outputs, *ends = (_item(graph, results_of_layer, i, node) for i in range(1 + len(states)))
+        for last_of_state, end in zip(last, ends, strict=True):
+            last_of_state.append(end)
+    results = [outputs, *(_joined(graph, last_of_state, node) for last_of_state in last)]
     for user in list(node.users):
         graph.replace(user, results[user.args[1]])  # type: ignore[index]
     graph.erase(node)
@@ -60,25 +60,25 @@ def _replace(graph: EditableGraph, node: Node) -> bool:
 
 
 def _is_constant(graph: EditableGraph, node: Any) -> bool:
-    found = graph.constant(node)
-    return found is not None and found.dtype == torch.float32 and found.device.type == "cpu"
+    constant = graph.constant(node)
+    return constant is not None and constant.dtype == torch.float32 and constant.device.type == "cpu"
 
 
 def _in_float32(node: Any) -> bool:
-    found = value(node)
-    return found is not None and found.dtype == torch.float32 and found.dim() == 3
+    form = value(node)
+    return form is not None and form.dtype == torch.float32 and form.dim() == 3
 
 
 def _layers(given: dict[str, Any]) -> list[list[list[Node]]]:
-    """By layer and direction its weights and, where it has some, its biases."""
-    each, directions = 4 if given["has_biases"] else 2, 2 if given["bidirectional"] else 1
+    """The weights of each layer and direction and, where it has some, its biases."""
+    per_cell, directions = 4 if given["has_biases"] else 2, 2 if given["bidirectional"] else 1
     params = list(given["params"])
-    cells = [params[i : i + each] for i in range(0, len(params), each)]
+    cells = [params[i : i + per_cell] for i in range(0, len(params), per_cell)]
     return [cells[i : i + directions] for i in range(0, len(cells), directions)]
 
 
 def _bias(kind: str, layer: Sequence[_Tensors]) -> Tensor:
-    """As in ``ops.kernels.recurrence.Layer``."""
+    """The bias as ``ops.kernels.recurrence.Layer`` has it."""
     biases = []
     for cell in layer:
         gates, units = GATES[kind], len(cell.state_weight) // GATES[kind]

@@ -24,12 +24,13 @@ RELATIVE = 2e-7
 
 
 def polynomial(graph: EditableGraph, root: Node) -> Polynomial:
-    """What ``root`` computes, in values of its own form. What something else uses too is not taken apart."""
+    """The polynomial that ``root`` computes, in values of its own form. What something else uses too is not taken
+    apart."""
     return _expand(graph, root, root) or {}
 
 
 def same_factors(one: Mapping[Any, float], other: Mapping[Any, float]) -> bool:
-    """Whether two polynomials are equal, up to the rounding of their factors."""
+    """True if two polynomials are equal, up to the rounding of their factors."""
     return one.keys() == other.keys() and all(
         math.isclose(one[key], other[key], rel_tol=RELATIVE, abs_tol=0.0) for key in one
     )
@@ -50,18 +51,19 @@ def _expand(graph: EditableGraph, node: Any, root: Node) -> Polynomial | None:
         return {(): fixed}
     if not isinstance(node, Node) or not same_form(node, root):
         return None
-    found = _calculated(graph, node, root) if node is root or len(node.users) == 1 else None
-    return {(node,): 1.0} if found is None else found
+    calculated = _calculated(graph, node, root) if node is root or len(node.users) == 1 else None
+    return {(node,): 1.0} if calculated is None else calculated
 
 
 def _calculated(graph: EditableGraph, node: Node, root: Node) -> Polynomial | None:
-    """None where the call is none of these, or what it makes is too large: then it is a value like any other."""
+    """The polynomial of a call. None where it is none of these, or what it makes is too large: then it is a value like
+    any other."""
     if not is_call(node, *_OPERATIONS):
         return None
     operation, given = call_name(node).partition(".")[0], arguments(node)
     if operation == "neg":
-        one = _expand(graph, given["self"], root)
-        return one and _product(one, {(): -1.0})
+        first = _expand(graph, given["self"], root)
+        return first and _product(first, {(): -1.0})
     if operation in ("pow", "square"):
         exponent = given.get("exponent", 2)
         if exponent not in (2, 3):
@@ -70,16 +72,16 @@ def _calculated(graph: EditableGraph, node: Node, root: Node) -> Polynomial | No
         for _ in range(int(exponent) - 1):
             power = power and base and _product(power, base)
         return power
-    one, other = _expand(graph, given["self"], root), _expand(graph, given["other"], root)
-    if one is None or other is None:
+    first, other = _expand(graph, given["self"], root), _expand(graph, given["other"], root)
+    if first is None or other is None:
         return None
     if operation == "mul":
-        return _product(one, other)
+        return _product(first, other)
     if operation == "div":
-        return _product(one, {(): 1 / other[()]}) if other.keys() == {()} and other[()] else None
+        return _product(first, {(): 1 / other[()]}) if other.keys() == {()} and other[()] else None
     if type(alpha := given["alpha"]) not in (int, float):
         return None
-    return _sum(one, _product(other, {(): alpha if operation == "add" else -alpha}))
+    return _sum(first, _product(other, {(): alpha if operation == "add" else -alpha}))
 
 
 _OPERATIONS = (

@@ -68,7 +68,7 @@ class WholeRecurrentLayers(FunctionObserver):
 
 
 def _whole(args: Sequence[Any]) -> bool:
-    """Whether these are arguments of a layer on padded sequences, in inference, without projections."""
+    """True if these are arguments of a layer on padded sequences, in inference, without projections."""
     _, _, params, has_biases, num_layers, _, train, bidirectional, _ = args
     if isinstance(params, Tensor) or train:  # packed sequences are given with their sizes: everything is one later
         return False

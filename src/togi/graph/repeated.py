@@ -1,4 +1,5 @@
-"""What a captured graph computes again though it is known: constants on every call, the same result at two places.
+"""Finds what a captured graph computes again though it is known: constants on every call, the same result at two
+places.
 
 Deliberately not here: which constants a rewrite may read (``EditableGraph.constant``).
 """
@@ -28,10 +29,10 @@ def merge_duplicates(graph: EditableGraph) -> int:
         if any(memory.writers(value) for value in (node, *node.all_input_nodes)):
             continue
         # as text: 1, 1.0 and True are equal, yet choose other dtypes
-        one = first.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
-        if one is not node and not any(memory.share(node, value) for value in output):
+        earlier = first.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
+        if earlier is not node and not any(memory.share(node, value) for value in output):
             merged += node.op != "get_attr"
-            graph.replace(node, one)
+            graph.replace(node, earlier)
     return merged
 
 

@@ -16,6 +16,7 @@ import torch
 from torch.fx import Node
 
 from togi.graph.edit import EditableGraph, arguments, call_name, is_call, pure, set_arguments, shape
+from togi.torch_internals.dimensions import mixed_dimensions, moved_dimensions
 
 aten = torch.ops.aten
 _ATTENTION = "scaled_dot_product_attention.default"
@@ -25,6 +26,8 @@ _MOVED = "togi_moved"
 """In the ``meta`` of slices that were moved up: two that changed places must not change back."""
 _LAST = (1 << 63) - 1
 """The end of a slice that goes up to the last row."""
+_MOVING = ("transpose.int", "mT.default", "permute.default", "unsqueeze.default", "squeeze.dim", "select.int")
+_COPYING = ("clone.default", "contiguous.default", "to.dtype", "_to_copy.default")
 Rows = dict[str, int]
 """The operands from which is picked, and in which dimension. The others are used whole."""
 
@@ -62,8 +65,8 @@ def _bounds(pick: Node) -> tuple[int, int] | None:
         if given["step"] != 1 or type(start) is not int or type(end) is not int:
             return None
     whole = shape(given["self"])[given["dim"]]
-    kept = 1 if is_call(pick, "select.int") else shape(pick)[given["dim"]]
-    few = type(kept) is int and kept > 0 and (type(whole) is not int or 2 * kept <= whole)
+    rows_kept = 1 if is_call(pick, "select.int") else shape(pick)[given["dim"]]
+    few = type(rows_kept) is int and rows_kept > 0 and (type(whole) is not int or 2 * rows_kept <= whole)
     return (start, end) if few else None
 
 
@@ -74,48 +77,48 @@ def _move(graph: EditableGraph, pick: Node) -> Node | None:
     rows = _movable(graph, pick)
     if rows is None:
         return None
-    made: Node = arguments(pick)["self"]
+    call: Node = arguments(pick)["self"]
     dim = _dim(pick)
-    pick, *twins = [_as_slice(graph, user) for user in list(made.users)]
+    pick, *twins = [_as_slice(graph, user) for user in list(call.users)]
     for twin in twins:
         graph.replace(twin, pick)
-    given = arguments(made)
+    given = arguments(call)
     for name, at in rows.items():
         picked = {"self": given[name], "dim": at, "start": bounds[0], "end": bounds[1], "step": 1}
-        given[name] = graph.call_with(aten.slice.Tensor, picked, before=made)
+        given[name] = graph.call_with(aten.slice.Tensor, picked, before=call)
         given[name].meta[_MOVED] = True
     sizes = next((name for name in ("shape", "size") if name in given), None)
     if sizes is not None:
         given[sizes] = [shape(pick)[dim] if at == dim else size for at, size in enumerate(given[sizes])]
     if given.get("is_causal"):
         given["is_causal"] = False  # the last query sees all keys
-    set_arguments(made, given)
-    graph.propagate([made])
-    last = made
+    set_arguments(call, given)
+    graph.propagate([call])
+    last = call
     if any(graph.memory.share(pick, output) for output in graph.output.all_input_nodes):
-        last = graph.call_with(aten.clone.default, {"self": made, "memory_format": torch.contiguous_format}, pick)
+        last = graph.call_with(aten.clone.default, {"self": call, "memory_format": torch.contiguous_format}, pick)
     graph.replace(pick, last)
-    return made
+    return call
 
 
 def _movable(graph: EditableGraph, pick: Node) -> Rows | None:
-    """From which operands of the call before would have to be picked instead; None where that is not the same."""
-    made = arguments(pick)["self"]
-    if not isinstance(made, Node) or not call_name(made) or graph.memory.writers(made):
+    """The operands of the call before from which to pick instead; None where that is not the same."""
+    call = arguments(pick)["self"]
+    if not isinstance(call, Node) or not call_name(call) or graph.memory.writers(call):
         return None
-    if not (pure(made) or is_call(made, _ATTENTION)):  # torch takes it for random, whether or not it drops anything
+    if not (pure(call) or is_call(call, _ATTENTION)):  # torch takes it for random, whether or not it drops anything
         return None
-    form = made.meta["val"]
+    form = call.meta["val"]
     alike = (_dim(pick), _bounds(pick))
     if not isinstance(form, torch.Tensor) or not all(
         is_call(user, *_PICKS) and (_dim(user), _bounds(user)) == alike and _may_be_made_anew(graph, user)
-        for user in made.users
+        for user in call.users
     ):
         return None
-    rule = _RULES.get(call_name(made))
-    if rule is None and torch.Tag.pointwise in made.target.tags:  # type: ignore[union-attr]
+    rule = _RULES.get(call_name(call))
+    if rule is None and torch.Tag.pointwise in call.target.tags:  # type: ignore[union-attr]
         rule = _pointwise
-    return rule(made, _dim(pick), pick) if rule is not None else None
+    return rule(call, _dim(pick), pick) if rule is not None else None
 
 
 def _dim(pick: Node) -> int:
@@ -149,7 +152,8 @@ def _pointwise(node: Node, dim: int, pick: Node) -> Rows | None:
 
 
 def _of_operand(node: Node, operand: Any, dim: int) -> int | None:
-    """Where a broadcast operand has dimension ``dim`` of the result, or None where it is the same for all of it."""
+    """The place where a broadcast operand has dimension ``dim`` of the result, or None where it is the same for all of
+    it."""
     at = dim - len(shape(node)) + len(shape(operand))
     return at if shape(operand) and at >= 0 and str(shape(operand)[at]) != "1" else None
 
@@ -164,12 +168,8 @@ def _one(name: str, rule: Callable[[Node, int], int | None]) -> Callable[[Node, 
     return rows
 
 
-def _norm(node: Node, dim: int) -> int | None:
-    return dim if dim < len(shape(node)) - len(arguments(node)["normalized_shape"]) else None
-
-
-def _softmax(node: Node, dim: int) -> int | None:
-    return dim if dim != arguments(node)["dim"] % len(shape(node)) else None
+def _not_mixed(node: Node, dim: int) -> int | None:
+    return None if dim in mixed_dimensions(node.target, arguments(node), len(shape(node))) else dim
 
 
 def _product(node: Node, dim: int, pick: Node) -> Rows | None:
@@ -179,10 +179,10 @@ def _product(node: Node, dim: int, pick: Node) -> Rows | None:
     if min(len(shape(left)), len(shape(right))) < 2:
         return None  # a vector has no rows
     wanted = {rank - 2: [True, False], rank - 1: [False, True]}.get(dim, [True, True])
-    found = {
+    places = {
         n: _of_operand(node, operand, dim) for n, operand, w in zip(names, (left, right), wanted, strict=True) if w
     }
-    rows = {name: at for name, at in found.items() if at is not None}
+    rows = {name: at for name, at in places.items() if at is not None}
     return rows or None
 
 
@@ -208,36 +208,9 @@ def _attention(node: Node, dim: int, pick: Node) -> Rows | None:
     return {"query": dim, **({} if at is None else {"attn_mask": at})}
 
 
-def _transpose(node: Node, dim: int) -> int | None:
-    given, rank = arguments(node), len(shape(node))
-    one, other = given["dim0"] % rank, given["dim1"] % rank
-    return int({one: other, other: one}.get(dim, dim))
-
-
-def _swapped(node: Node, dim: int) -> int | None:
-    rank = len(shape(node))
-    return {rank - 2: rank - 1, rank - 1: rank - 2}.get(dim, dim)
-
-
-def _permute(node: Node, dim: int) -> int | None:
-    return int(arguments(node)["dims"][dim] % len(shape(node)))
-
-
-def _unsqueeze(node: Node, dim: int) -> int | None:
-    new = arguments(node)["dim"] % len(shape(node))
-    return None if dim == new else dim - (new < dim)
-
-
-def _squeeze(node: Node, dim: int) -> int | None:
-    source = arguments(node)["self"]
-    if len(shape(source)) == len(shape(node)):
-        return dim
-    return dim + int(arguments(node)["dim"] % len(shape(source)) <= dim)
-
-
-def _select(node: Node, dim: int) -> int | None:
-    gone = arguments(node)["dim"] % (len(shape(node)) + 1)
-    return dim + int(gone <= dim)
+def _moved(node: Node, dim: int) -> int | None:
+    given = arguments(node)
+    return moved_dimensions(node.target, given, shape(given["self"]))[dim]
 
 
 def _slice(node: Node, dim: int) -> int | None:
@@ -265,10 +238,6 @@ def _expand(node: Node, dim: int, pick: Node) -> Rows | None:
     return {} if at is None else {"self": at}
 
 
-def _same(node: Node, dim: int) -> int | None:
-    return dim
-
-
 _RULES: dict[str, Callable[[Node, int, Node], Rows | None]] = {
     "linear.default": _one("input", lambda node, dim: dim if dim < len(shape(node)) - 1 else None),
     "matmul.default": _product,
@@ -276,22 +245,13 @@ _RULES: dict[str, Callable[[Node, int, Node], Rows | None]] = {
     "mm.default": _product,
     "addmm.default": _with_bias,
     _ATTENTION: _attention,
-    "layer_norm.default": _one("input", _norm),
-    "rms_norm.default": _one("input", _norm),
-    "softmax.int": _one("self", _softmax),
-    "transpose.int": _one("self", _transpose),
-    "mT.default": _one("self", _swapped),
-    "permute.default": _one("self", _permute),
-    "unsqueeze.default": _one("self", _unsqueeze),
-    "squeeze.dim": _one("self", _squeeze),
-    "select.int": _one("self", _select),
+    **dict.fromkeys(("layer_norm.default", "rms_norm.default"), _one("input", _not_mixed)),
+    "softmax.int": _one("self", _not_mixed),
+    **dict.fromkeys(_MOVING, _one("self", _moved)),
     "slice.Tensor": _one("self", _slice),
     "reshape.default": _one("self", _reshape),
     "expand.default": _expand,
-    "clone.default": _one("self", _same),
-    "contiguous.default": _one("self", _same),
-    "to.dtype": _one("self", _same),
-    "_to_copy.default": _one("self", _same),
+    **dict.fromkeys(_COPYING, _one("self", lambda _node, dim: dim)),
 }
 """``(call, dimension of its result, pick)`` -> what to pick from. Other calls are known where torch calls them
 pointwise."""

@@ -1,4 +1,4 @@
-"""For which sizes a captured graph is what the module does.
+"""Finds the sizes for which a captured graph is what the module does.
 
 ``torch.export`` tells what it decided by sizes, with two gaps. It asks of every tensor on the way whether a size is 0
 or 1, for itself, and what a module asks looks the same. And it takes no input size that may vary for 0 or 1, so that
@@ -39,8 +39,8 @@ def sizes_held(candidate: Candidate, graph: nn.Module, decided: Decided, names: 
         names: of dynamic sizes in the graph: those of one name are one size there.
     """
     beside = _Beside(candidate, graph, decided.firm)
-    kept = [text for text in decided.of_small if not beside.is_idle(text)]
-    return list(dict.fromkeys([*decided.firm, *kept, *beside.of_one_and_none(names)]))
+    small = [text for text in decided.of_small if not beside.is_idle(text)]
+    return list(dict.fromkeys([*decided.firm, *small, *beside.of_one_and_none(names)]))
 
 
 class _Beside:
@@ -59,12 +59,12 @@ class _Beside:
         self._known: dict[tuple[int, ...], bool | None] = {}
 
     def is_idle(self, text: str) -> bool:
-        """Whether the graph is right also where the condition does not hold."""
+        """True if the graph is right also where the condition does not hold."""
         holds = condition(text)
         tried = [sizes for sizes in self.seen if not holds(self._of(sizes))]
         for sizes in self._searched(text):
             tensors = self._of(sizes)
-            if not holds(tensors) and all(each(tensors) for each in self.firm):
+            if not holds(tensors) and all(condition_holds(tensors) for condition_holds in self.firm):
                 tried.append(sizes)
                 break
         return bool(tried) and all(self.agree(sizes) for sizes in tried)
@@ -91,7 +91,7 @@ class _Beside:
                 yield at_least(2, *places[0])
 
     def agree(self, sizes: Sizes) -> bool | None:
-        """Whether the graph answers as the module does, up to rounding, in the form of its other answers. None where
+        """True if the graph answers as the module does, up to rounding, in the form of its other answers. None where
         nobody can say: the module fails, or a call of it changes the next one."""
         key = tuple(sizes.values())
         if key not in self._known:
@@ -116,18 +116,19 @@ class _Beside:
         try:
             with torch.no_grad():
                 seed_all(0)
-                found = self.graph(*tensors)
-            return all(_same(*each) for each in zip(found, right, signature.outputs_facts, strict=True))
+                answer = self.graph(*tensors)
+            return all(_same(*compared) for compared in zip(answer, right, signature.outputs_facts, strict=True))
         except Exception:  # whatever a graph of other sizes raises
             return False
 
     def _sizes(self, leading: Sizes) -> Sizes:
-        """With these, the others as large as they were seen."""
+        """The sizes of all with these, the others as large as they were seen."""
         leading = self.largest | leading
         return {place: leading[lead] + more for place, (lead, more) in self.follows.items()}
 
     def _searched(self, text: str) -> Iterator[Sizes]:
-        """From large to small: where a size on the way is 1 for many, the largest of them is least like 1 itself."""
+        """The largest size that holds. From large to small: where a size on the way is 1 for many, the largest of them
+        is least like 1 itself."""
         leads = list(dict.fromkeys(self.follows[place][0] for place in sizes_in(text) if place in self.follows))
         most = min(_LARGEST_SEARCHED, int(_BEYOND * max((self.largest[lead] for lead in leads), default=0)))
         for together in [*([lead] for lead in leads), leads]:
@@ -144,18 +145,18 @@ class _Beside:
     def _apart(self, names: dict[Place, str]) -> Iterator[list[Place]]:
         """Sizes that were equal in all samples and are several in the graph."""
         for lead in self.leads:
-            one: dict[str, list[Place]] = {}
+            by_name: dict[str, list[Place]] = {}
             for place, (other, more) in self.follows.items():
                 if other == lead and not more:
-                    one.setdefault(names[place], []).append(place)
-            if len(one) > 1:
-                yield from one.values()
+                    by_name.setdefault(names[place], []).append(place)
+            if len(by_name) > 1:
+                yield from by_name.values()
 
 
-def _same(found: Tensor, right: Tensor, facts: TensorFacts) -> bool:
-    if found.shape != right.shape or found.dtype != right.dtype or found.dim() != len(facts.shape):
+def _same(answer: Tensor, right: Tensor, facts: TensorFacts) -> bool:
+    if answer.shape != right.shape or answer.dtype != right.dtype or answer.dim() != len(facts.shape):
         return False
-    if not (found.is_floating_point() or found.is_complex()):
-        return torch.equal(found, right)
+    if not (answer.is_floating_point() or answer.is_complex()):
+        return torch.equal(answer, right)
     largest = float(right.abs().nan_to_num(0.0, posinf=0.0).max()) if right.numel() else 0.0
-    return torch.allclose(found, right, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)
+    return torch.allclose(answer, right, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)

@@ -40,16 +40,11 @@ def _fold(graph: EditableGraph, node: Node) -> bool:
         "stride": [2, 2],
         "padding": padding,
     }
-    made = graph.call_with(aten.conv_transpose2d.input, given, before=node)
-    if str(made.meta["val"].stride()) != str(node.meta["val"].stride()):
-        graph.erase(made)
-        return False
-    graph.replace(node, made)
-    return True
+    return graph.replace_if_laid_out_alike(node, [graph.call_with(aten.conv_transpose2d.input, given, before=node)])
 
 
 def _doubles(upsampling: Node) -> bool:
-    """Both sides become twice as long: by factors, or by fixed sizes."""
+    """True if both sides become twice as long: by factors, or by fixed sizes."""
     given = arguments(upsampling)
     if given["scale_factors"] is not None:
         return list(given["scale_factors"]) == [2.0, 2.0]
@@ -58,7 +53,7 @@ def _doubles(upsampling: Node) -> bool:
 
 
 def _fits(call: Linear) -> bool:
-    """Of stride 1 and one group; the sum takes fewer products where the kernel is larger than 1 x 1."""
+    """True if it has stride 1 and one group; the sum takes fewer products where the kernel is larger than 1 x 1."""
     plain = {*call.stride, *call.dilation, call.groups} == {1}
     return plain and all(p < k and k > 1 for k, p in _sides(call))
 

@@ -23,7 +23,7 @@ from togi.lint.rule import Kind
 from togi.lint.selection import Selected, deduplicate, ignore_comments, select, selected_rules, together
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 from togi.lint.source_text import UndecodableError, decode
-from togi.subject.spec import Spec, check_spec, parse
+from togi.subject.locator import Spec, check_locator
 from togi.worker.protocol import SubjectRef
 
 
@@ -73,8 +73,7 @@ def check_subjects(
 
 def check_subject(spec: str, overrides: Overrides, options: SubjectOptions, *, cache: bool = True) -> CheckResult:
     """Check what a locator names. Raises TogiError when it names nothing, or for settings that cannot be used."""
-    check_spec(spec)
-    parsed = parse(spec)
+    parsed = check_locator(spec)
     kinds: Sequence[Kind] = ("module", "trace") if parsed.form == "file" else ("module",)
     ref = SubjectRef.here("locator", spec)
     return check_reference(ref, spec, kinds, overrides, options, source=parsed, cache=cache)

@@ -56,17 +56,17 @@ def machine(device: str = "cpu") -> Machine:
 
 
 def differences(there: Machine, device: str) -> list[str]:
-    """In what this machine differs from ``there`` for what runs on ``device``, as sentences.
+    """The differences of this machine from ``there`` for what runs on ``device``, as sentences.
 
     Loading an artifact asks: no process is started (compilers are described by starting them, libraries are found so),
     but for the driver's tool where ``device`` is a GPU.
     """
-    found = _running() | ({} if device == "cpu" else _gpu(device))
-    return there.model_copy(update=found).differences(there)
+    now = _running() | ({} if device == "cpu" else _gpu(device))
+    return there.model_copy(update=now).differences(there)
 
 
 def _running() -> dict[str, Any]:
-    """What running on the CPU depends on."""
+    """The properties that running on the CPU depends on."""
     cores = _cores()
     return {
         "cpu_model": _cpu_model(),
@@ -113,9 +113,9 @@ def _cpuinfo() -> list[dict[str, str]]:
     blocks = []
     for block in read_text(_CPUINFO).split("\n\n"):
         entries = (line.partition(":") for line in block.splitlines())
-        found = {key.strip(): value.strip() for key, _, value in entries}
-        if found:
-            blocks.append(found)
+        fields = {key.strip(): value.strip() for key, _, value in entries}
+        if fields:
+            blocks.append(fields)
     return blocks
 
 
@@ -145,19 +145,19 @@ def _onednn_limit() -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in BACKENDS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
     # ``2.9.0+cu128``: the package's metadata often lacks the part that says what torch was built for
     built = torch_build("__version__")
-    return found | ({"torch": built} if built else {})
+    return versions | ({"torch": built} if built else {})
 
 
 def torch_build(name: str) -> str | None:
-    """What the installed torch says of its build (``__version__``, ``cuda``); importing it takes seconds."""
-    found = importlib.util.find_spec("torch")
-    source = read_text(Path(found.origin).with_name("version.py")) if found is not None and found.origin else ""
+    """The facts that the installed torch gives of its build (``__version__``, ``cuda``); importing it takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    source = read_text(Path(spec.origin).with_name("version.py")) if spec is not None and spec.origin else ""
     match = re.search(rf"^{name}\b.*?= ['\"](.+?)['\"]", source, re.MULTILINE)
     return match[1] if match else None
 
@@ -173,7 +173,8 @@ def _compiler(variable: str, *names: str) -> str | None:
 
 
 def _cuda_headers() -> str | None:
-    """Where torch looks for them (torch.utils.cpp_extension): ``CUDA_HOME``, the folder of nvcc, /usr/local/cuda."""
+    """The folders where torch looks for them (torch.utils.cpp_extension): ``CUDA_HOME``, the folder of nvcc,
+    /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if not home and (nvcc := shutil.which("nvcc")):
         home = str(Path(nvcc).parents[1])
@@ -244,8 +245,8 @@ _LIBRARY_FOLDERS = (
 
 def installed_allocators() -> dict[str, str]:
     """Allocator name -> absolute path of its library (or the name under which the linker finds it)."""
-    found = {name: _located_library(libraries) for name, libraries in ALLOCATORS.items()}
-    return {name: path for name, path in found.items() if path}
+    located = {name: _located_library(libraries) for name, libraries in ALLOCATORS.items()}
+    return {name: path for name, path in located.items() if path}
 
 
 def _located_library(libraries: tuple[str, ...]) -> str | None:

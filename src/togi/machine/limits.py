@@ -29,14 +29,14 @@ def usable_bytes() -> int:
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """What can be allocated without swapping, as the kernel estimates, or less where a container's limit leaves less;
-    None where the kernel does not say."""
+    """The bytes that can be allocated without swapping, as the kernel estimates, or less where a container's limit
+    leaves less; None where the kernel does not say."""
     free_kib = counted(meminfo, "MemAvailable:")
     return None if free_kib is None else min([free_kib * 1024, *_left_by_containers()])
 
 
 def _left_by_containers() -> Iterator[int]:
-    """What each memory limit that holds for this process leaves. The cache of files does not count as used: the kernel
+    """The bytes that each memory limit of this process leaves. The cache of files does not count as used: the kernel
     drops it first."""
     for controller, limit, usage, prefix in _MEMORY_FILES:
         for folder in _levels(controller):
@@ -47,8 +47,8 @@ def _left_by_containers() -> Iterator[int]:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has ended since the machine was started because memory was out, here or in any
-    container; 0 where it does not say (proc_vmstat(5))."""
+    """The number of processes that the kernel has ended since the machine was started because memory was out, here or
+    in any container; 0 where it does not say (proc_vmstat(5))."""
     return counted(VMSTAT, "oom_kill") or 0
 
 
@@ -69,7 +69,7 @@ def processes_bytes(pid: int) -> int:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of this number is there, also one that has ended and that nobody has waited for."""
+    """True if a process of this number is there, also one that has ended and that nobody has waited for."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -81,15 +81,15 @@ def is_running(pid: int) -> bool:
 
 def descendants(pid: int) -> list[int]:
     """The processes that a process started, and those that these did; none where /proc does not tell."""
-    found, queue = [], [pid]
+    pids, queue = [], [pid]
     while queue:
         current = queue.pop()
         with contextlib.suppress(OSError):
             for listing in Path(f"/proc/{current}/task").glob("*/children"):
                 children = [int(child) for child in read_text(listing).split()]
-                found += children
+                pids += children
                 queue += children
-    return found
+    return pids
 
 
 ROOT = Path("/sys/fs/cgroup")

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says of the GPU: clocks, why they are low, power, memory by process, neighbours.
+"""Reads NVIDIA's management library about the GPU: clocks, why they are low, power, memory by process, neighbours.
 
 It is asked through the package nvidia-ml-py (``pip install 'togi[gpu]'``), starts no CUDA and needs no torch. Nothing
 in here raises: what a driver, a container or a virtual GPU does not tell is None or empty, and ``why_not`` says why
@@ -115,7 +115,7 @@ def energy_mj(device: str = "cuda") -> float | None:
 
 
 def why_not(device: str = "cuda") -> str:
-    """Why nothing is known of the GPU, in a sentence with what to do; empty where something is."""
+    """The reason why nothing is known of the GPU, in a sentence with what to do; empty where something is."""
     nvml, problem = _library()
     if nvml is not None and _handle(nvml, device) is None:
         return f"NVML finds no GPU for {device} (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')})"
@@ -123,13 +123,13 @@ def why_not(device: str = "cuda") -> str:
 
 
 def too_old(gpu: Gpu, built: str | None) -> bool:
-    """Whether the driver serves no CUDA of the major version that a torch was ``built`` for. A driver serves its own
+    """True if the driver serves no CUDA of the major version that a torch was ``built`` for. A driver serves its own
     and older ones, so that such a torch finds no device."""
     return bool(gpu.cuda and built and int(built.partition(".")[0]) > int(gpu.cuda.partition(".")[0]))
 
 
 def update_driver(gpu: Gpu, built: str | None) -> str:
-    """What to do where it is ``too_old``."""
+    """The advice where it is ``too_old``."""
     wanted = DRIVER_OF_CUDA.get(int((built or "0").partition(".")[0]))
     newer = f" to {wanted} or newer" if wanted else ""
     older = f"install a torch for CUDA {gpu.cuda} (https://pytorch.org/get-started/locally/)"
@@ -174,7 +174,7 @@ def _read(nvml: Any, handle: Any, busy_since_s: float) -> Gpu:
     reasons = _asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
     cuda = _asked(lambda: nvml.nvmlSystemGetCudaDriverVersion())
     running = _asked(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or ()
-    processes = tuple(_process(nvml, one.pid, one.usedGpuMemory) for one in running)
+    processes = tuple(_process(nvml, entry.pid, entry.usedGpuMemory) for entry in running)
     pids, busy = [process.pid for process in processes], _busy(nvml, handle, busy_since_s)
     return Gpu(
         name=_text(_asked(lambda: nvml.nvmlDeviceGetName(handle))) or None,
@@ -208,13 +208,13 @@ def _busy(nvml: Any, handle: Any, since_s: float) -> tuple[int, ...]:
 
 
 def _is_sibling(pid: int) -> bool:
-    """Whether a process was started with the same ``PARENT`` as this one (proc(5), ``/proc/pid/environ``)."""
+    """True if a process was started with the same ``PARENT`` as this one (proc(5), ``/proc/pid/environ``)."""
     mark = f"{PARENT}={os.environ[PARENT]}" if PARENT in os.environ else None
     return mark in read_text(Path(f"/proc/{pid}/environ")).split("\0")
 
 
 def _own_numbers() -> bool:
-    """Whether this process lives in a namespace with process numbers of its own (pid_namespaces(7)), as in most
+    """True if this process lives in a namespace with process numbers of its own (pid_namespaces(7)), as in most
     containers: all but the first have another inode than the kernel's PROC_PID_INIT_INO."""
     try:
         return os.readlink("/proc/self/ns/pid") != "pid:[4026531836]"
@@ -222,5 +222,5 @@ def _own_numbers() -> bool:
         return True
 
 
-def _text(found: Any) -> str:
-    return found.decode(errors="replace") if isinstance(found, bytes) else str(found or "")
+def _text(answer: Any) -> str:
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer or "")

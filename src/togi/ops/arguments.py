@@ -1,8 +1,8 @@
-"""What the operators refuse, in words: every message names the argument, its shape and the fix."""
+"""The refusals of the operators, in words: every message names the argument, its shape and the fix."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import final
 
 import torch
@@ -14,6 +14,8 @@ from togi.ops.measures import FORMATS, negative_sizes
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 UNDEFINED = ("nan", "zero")
+REDUCTIONS = ("none", "mean", "sum")
+BOXES, ANCHORS_AND_BOXES = ("boxes1", "boxes2"), ("anchors", "boxes")
 _ROWS_AT_A_TIME = 1 << 15
 
 
@@ -24,16 +26,16 @@ class BoxError(TogiError, ValueError):
 
 def check_options(format: str, undefined: str = "nan") -> None:
     """Raises BoxError for an unknown format or an unknown treatment of undefined values."""
-    _one_of("format", format, FORMATS)
-    _one_of("undefined", undefined, UNDEFINED)
+    check_one_of("format", format, FORMATS)
+    check_one_of("undefined", undefined, UNDEFINED)
 
 
 def check_pair(names: tuple[str, str], first: object, second: object) -> tuple[Tensor, Tensor]:
-    """Both as tensors [..., 4] of one floating dtype on one device, else BoxError."""
+    """Convert both to tensors [..., 4] of one floating dtype on one device, else BoxError."""
     a, b = _boxes(names[0], first), _boxes(names[1], second)
     if a.dtype != b.dtype:
         raise BoxError(
-            f"{_told(names[0], a)} and {_told(names[1], b)} differ in dtype: rounding one of them in silence could "
+            f"{form_of(names[0], a)} and {form_of(names[1], b)} differ in dtype: rounding one of them in silence could "
             f"change matches. Convert one, for example {names[1]}.to({names[0]}.dtype)."
         )
     if a.device != b.device:
@@ -48,7 +50,7 @@ def check_aligned(names: tuple[str, str], a: Tensor, b: Tensor) -> None:
     """Raises BoxError unless both have the same shape."""
     if a.shape != b.shape:
         raise BoxError(
-            f"{_told(names[0], a)} and {_told(names[1], b)} cannot be compared box by box: give the "
+            f"{form_of(names[0], a)} and {form_of(names[1], b)} cannot be compared box by box: give the "
             "same shape, or leave out aligned=True to compare every pair."
         )
 
@@ -58,12 +60,12 @@ def batch_shape(names: tuple[str, str], a: Tensor, b: Tensor) -> torch.Size:
     agree."""
     for name, tensor in zip(names, (a, b), strict=True):
         if tensor.dim() < 2:
-            raise BoxError(f"{_told(name, tensor)}: pairs need [N, 4] or [..., N, 4]; for one box give {name}[None].")
+            raise BoxError(f"{form_of(name, tensor)}: pairs need [N, 4] or [..., N, 4]; for one box give {name}[None].")
     try:
         return torch.Size(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise BoxError(
-            f"{_told(names[0], a)} and {_told(names[1], b)}: the dimensions before the last two do not broadcast. "
+            f"{form_of(names[0], a)} and {form_of(names[1], b)}: the dimensions before the last two do not broadcast. "
             "For images with different numbers of boxes give a list of tensors."
         ) from None
 
@@ -97,19 +99,19 @@ def _boxes(name: str, given: object) -> Tensor:
         raise BoxError(f"{name} is {a_type(given)}: give a tensor [N, 4], or a list of them for several images.")
     if given.dim() < 1 or given.shape[-1] != 4:
         raise BoxError(
-            f"{_told(name, given)}: the last dimension has to be 4 (the format says which four numbers). For no "
+            f"{form_of(name, given)}: the last dimension has to be 4 (the format says which four numbers). For no "
             "boxes give torch.zeros(0, 4); rotated boxes (5 numbers) are not supported here."
         )
     if given.dtype not in DTYPES:
         raise BoxError(
-            f"{_told(name, given)}: areas and ratios of integers would overflow or truncate, and other types are not "
+            f"{form_of(name, given)}: areas and ratios of integers would overflow or truncate, and other types are not "
             f"supported. Convert it: {name}.float()."
         )
     return given
 
 
 def check_lists(names: tuple[str, str], a: object, b: object) -> int | None:
-    """How many images there are where one of both is a list, the other a list or one tensor; None without a list."""
+    """The number of images where one of both is a list, the other a list or one tensor; None without a list."""
     lengths = [len(x) for x in (a, b) if isinstance(x, (list, tuple))]  # torch 2.9 cannot compile list | tuple
     if len(set(lengths)) > 1:
         raise BoxError(
@@ -131,10 +133,12 @@ def check_thresholds(thresholds: Sequence[float], labels: Sequence[int]) -> None
         raise BoxError(f"labels={list(labels)}: a label is an int8, from -128 to 127.")
 
 
-def _one_of(name: str, given: str, known: Sequence[str]) -> None:
+def check_one_of(name: str, given: str, known: Collection[str], error: type[TogiError] = BoxError) -> None:
+    """Raises ``error`` for an unknown word."""
     if given not in known:
-        raise BoxError(f"{name}={given!r} is unknown; it can be {', '.join(known)}{nearest(str(given), known)}")
+        raise error(f"{name}={given!r} is unknown; it can be {', '.join(known)}{nearest(str(given), known)}")
 
 
-def _told(name: str, tensor: Tensor) -> str:
+def form_of(name: str, tensor: Tensor) -> str:
+    """``boxes [3, 4] (float32)``."""
     return f"{name} {list(tensor.shape)} ({str(tensor.dtype).removeprefix('torch.')})"

@@ -31,7 +31,7 @@ MARGIN = 0.01
 
 
 class Assignment(NamedTuple):
-    """What an assigner decided for N anchors."""
+    """The decision of an assigner for N anchors."""
 
     box: Tensor
     """int64 [N]: the index of the box; -1 for background."""
@@ -188,24 +188,24 @@ def _candidate_iou(anchors: Corners, boxes: Corners, candidates: Tensor) -> Tens
 
 
 def _is_inside(anchors: Corners, boxes: Corners, candidates: Tensor) -> Tensor:
-    """Whether the centre of a candidate is inside of the box by more than ``MARGIN``, [K, M]."""
+    """A mask of where the centre of a candidate is inside of the box by more than ``MARGIN``, [K, M]."""
     x, y = (t[candidates] for t in _centre(anchors))
     return torch.stack([x - boxes.x1, y - boxes.y1, boxes.x2 - x, boxes.y2 - y]).amin(0) > MARGIN
 
 
 def _give(anchors: Tensor, candidates: Tensor, positive: Tensor, iou: Tensor, metric: Tensor | None) -> Assignment:
     """Every wanted anchor to the box of highest IoU among those that want it; the first at ties. All are [K, M]."""
-    found = _background(anchors, with_metric=metric is not None)
+    assignment = _background(anchors, with_metric=metric is not None)
     box = torch.arange(iou.shape[1], device=iou.device).expand_as(iou)
-    best = torch.full_like(found.iou, -torch.inf).scatter_reduce_(0, candidates[positive], iou[positive], "amax")
+    best = torch.full_like(assignment.iou, -torch.inf).scatter_reduce_(0, candidates[positive], iou[positive], "amax")
     wins = positive & (iou == best[candidates])
-    first = torch.full_like(found.box, iou.shape[1]).scatter_reduce_(0, candidates[wins], box[wins], "amin")
+    first = torch.full_like(assignment.box, iou.shape[1]).scatter_reduce_(0, candidates[wins], box[wins], "amin")
     wins &= box == first[candidates]
     anchor = candidates[wins]
-    found.box[anchor], found.iou[anchor] = box[wins], iou[wins]
-    if found.metric is not None and metric is not None:
-        found.metric[anchor] = metric[wins]
-    return found
+    assignment.box[anchor], assignment.iou[anchor] = box[wins], iou[wins]
+    if assignment.metric is not None and metric is not None:
+        assignment.metric[anchor] = metric[wins]
+    return assignment
 
 
 def _background(anchors: Tensor, *, with_metric: bool) -> Assignment:
@@ -232,8 +232,8 @@ def _check_classes(predictions: Tensor, scores: Tensor, anchors: Tensor, boxes: 
     if scores.dim() != 2 or len(scores) != len(anchors) or not scores.is_floating_point():
         raise BoxError(f"scores {list(scores.shape)} ({scores.dtype}): give floats [{len(anchors)}, classes].")
     if labels.shape != boxes.shape[:1] or labels.is_floating_point():
-        told = f"labels {list(labels.shape)} ({labels.dtype})"
-        raise BoxError(f"{told}: give an integer for each of {len(boxes)} boxes.")
+        labels_given = f"labels {list(labels.shape)} ({labels.dtype})"
+        raise BoxError(f"{labels_given}: give an integer for each of {len(boxes)} boxes.")
     if labels.device.type != "cpu" or not len(labels):  # elsewhere it would wait for the device
         return
     least, most, classes = int(labels.min()), int(labels.max()), scores.shape[1]

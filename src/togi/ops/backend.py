@@ -34,7 +34,7 @@ class BackendError(TogiError):
 
 
 class Kernels(Protocol):
-    """What a backend implements, for anchors [N, 4] and boxes [M, 4] with N, M > 0 on one device; all results are
+    """The functions of a backend, for anchors [N, 4] and boxes [M, 4] with N, M > 0 on one device; all results are
     filled in place."""
 
     def match(
@@ -59,7 +59,7 @@ class Backend:
 
 
 def backend(device: str | torch.device = "cpu") -> Backend:
-    """What answers calls with tensors on ``device``. The first call on the CPU compiles the kernel if no earlier one
+    """The kernels for calls with tensors on ``device``. The first call on the CPU compiles the kernel if no earlier one
     did.
 
     Raises:

@@ -39,7 +39,17 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 import torch
 from torch import Tensor
 
-from togi.ops.arguments import BoxError, batch_shape, check_aligned, check_lists, check_options, check_pair, check_sizes
+from togi.ops.arguments import (
+    BOXES,
+    REDUCTIONS,
+    batch_shape,
+    check_aligned,
+    check_lists,
+    check_one_of,
+    check_options,
+    check_pair,
+    check_sizes,
+)
 from togi.ops.measures import EPS, corners, measure
 from togi.ops.operators import box_matrix
 
@@ -81,10 +91,7 @@ def _one_each(boxes: Boxes, images: int) -> Sequence[Tensor]:
     return boxes if isinstance(boxes, (list, tuple)) else [cast(Tensor, boxes)] * images
 
 
-_NAMES = ("boxes1", "boxes2")
-
-
-@per_image(*_NAMES)
+@per_image(*BOXES)
 def box_intersection(
     boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
 ) -> Tensor:
@@ -92,7 +99,7 @@ def box_intersection(
     return _measure("intersection", boxes1, boxes2, format, "nan", aligned, check)
 
 
-@per_image(*_NAMES)
+@per_image(*BOXES)
 def box_iou(
     boxes1: Tensor,
     boxes2: Tensor,
@@ -106,7 +113,7 @@ def box_iou(
     return _measure("iou", boxes1, boxes2, format, undefined, aligned, check)
 
 
-@per_image(*_NAMES)
+@per_image(*BOXES)
 def box_giou(
     boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
 ) -> Tensor:
@@ -114,7 +121,7 @@ def box_giou(
     return _measure("giou", boxes1, boxes2, format, "nan", aligned, check)
 
 
-@per_image(*_NAMES)
+@per_image(*BOXES)
 def box_diou(
     boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
 ) -> Tensor:
@@ -123,7 +130,7 @@ def box_diou(
     return _measure("diou", boxes1, boxes2, format, "nan", aligned, check)
 
 
-@per_image(*_NAMES)
+@per_image(*BOXES)
 def box_ciou(
     boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
 ) -> Tensor:
@@ -136,25 +143,24 @@ def _measure(
     kind: str, boxes1: Tensor, boxes2: Tensor, format: str, undefined: str, aligned: bool, check: bool
 ) -> Tensor:
     check_options(format, undefined)
-    a, b = check_pair(_NAMES, boxes1, boxes2)
+    a, b = check_pair(BOXES, boxes1, boxes2)
     if not aligned:
-        a, b = expanded(_NAMES, a, b)
+        a, b = expanded(BOXES, a, b)
         pairs: Tensor = box_matrix(a, b, kind, format, undefined, check)
         return pairs
-    check_aligned(_NAMES, a, b)
+    check_aligned(BOXES, a, b)
     if check and a.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_sizes(_NAMES, a, b, format)
+        check_sizes(BOXES, a, b, format)
     return measure(kind, corners(a, format), corners(b, format), undefined)
 
 
 def expanded(names: tuple[str, str], a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with the same leading dimensions, without a copy."""
+    """Expand both to the same leading dimensions, without a copy."""
     lead = batch_shape(names, a, b)
     return a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
 
 
 _LOSS_NAMES = ("predicted", "target")
-REDUCTIONS = ("none", "mean", "sum")
 
 
 def iou_loss(predicted: Tensor, target: Tensor, *, reduction: str = "none", format: str = "xyxy") -> Tensor:
@@ -178,13 +184,12 @@ def ciou_loss(predicted: Tensor, target: Tensor, *, reduction: str = "none", for
 
 
 def _loss(kind: str, predicted: Tensor, target: Tensor, reduction: str, format: str) -> Tensor:
-    """Both [..., 4] of one shape; ``none`` gives [...], else a scalar (0 for no boxes). Negative sizes are not
-    refused: a network that is being trained predicts them, and has to get a gradient."""
+    """The loss of two tensors [..., 4] of one shape; ``none`` gives [...], else a scalar (0 for no boxes). Negative
+    sizes are not refused: a network that is being trained predicts them, and has to get a gradient."""
     check_options(format)
     a, b = check_pair(_LOSS_NAMES, predicted, target)
     check_aligned(_LOSS_NAMES, a, b)
-    if reduction not in REDUCTIONS:
-        raise BoxError(f"reduction={reduction!r} is unknown; it can be {', '.join(REDUCTIONS)}")
+    check_one_of("reduction", reduction, REDUCTIONS)
     loss = 1 - measure(kind, corners(a, format), corners(b, format), eps=EPS)
     if reduction == "none":
         return loss

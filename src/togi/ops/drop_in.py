@@ -1,4 +1,4 @@
-"""What stands in for the pairwise functions of torchvision and detectron2 while they are patched.
+"""Stand-ins for the pairwise functions of torchvision and detectron2 while they are patched.
 
 Each stand-in answers where its answer has the bits of the original and returns None elsewhere; the original is asked
 then. So a call never fails because of the patch, and none is rounded otherwise (complete IoU apart: the arc tangent
@@ -73,8 +73,10 @@ STAND_INS: dict[str, tuple[str, dict[str, Answer]]] = {
 
 
 def answers(a: object, b: object) -> bool:
-    """Whether togi.ops gives the original's bits for these two sets of boxes."""
-    return not _is_transformed() and (
+    """True if togi.ops gives the original's bits for these two sets of boxes."""
+    # under torch.jit.trace, vmap and forward-mode differentiation the operators are unknown
+    transformed = is_transformed() or is_forward_mode() or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+    return not transformed and (
         type(a) in (Tensor, torch.nn.Parameter)
         and type(b) in (Tensor, torch.nn.Parameter)
         and a.dtype == b.dtype  # type: ignore[attr-defined]
@@ -82,11 +84,6 @@ def answers(a: object, b: object) -> bool:
         and a.device == b.device  # type: ignore[attr-defined]
         and all(t.dim() >= 2 and t.shape[-1] == 4 for t in (a, b))  # type: ignore[attr-defined]
     )
-
-
-def _is_transformed() -> bool:
-    """Under torch.jit.trace, vmap and forward-mode differentiation the operators are unknown."""
-    return is_transformed() or is_forward_mode() or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
 
 
 def stand_in(original: Callable[..., Any], answer: Answer, is_active: Callable[[], bool]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from togi.ops.measures import EPS, Corners, angle, compute_dtype, corners
 
 
 def _passes_at_the_bound() -> bool:
-    """Whether a gradient goes through a clamp at its bound: it did in torch 2.9 and does not in 2.15."""
+    """True if a gradient goes through a clamp at its bound: it did in torch 2.9 and does not in 2.15."""
     with torch.inference_mode(False), torch.enable_grad():
         bound = torch.zeros(1, requires_grad=True)
         return bool(torch.autograd.grad(bound.clamp(min=0), bound)[0])
@@ -89,19 +89,19 @@ def _extent(low_of, high_of, a_low: Tensor, b_low: Tensor, a_high: Tensor, b_hig
 
 
 def _share(first: Tensor, second: Tensor, chosen: Tensor) -> Tensor:
-    """How much of the gradient goes to the first of two: all where it was chosen, half where both are equal."""
+    """The share of the gradient that goes to the first of two: all where it was chosen, half where both are equal."""
     return ((first == chosen).to(chosen.dtype) - (second == chosen).to(chosen.dtype) + 1) / 2
 
 
 def _through_area(for_area: Tensor, wide: _Extent, tall: _Extent, for_each_area: Tensor) -> tuple[Corners, Corners]:
-    """From a product of two clamped extents to the corners; the boxes' own areas get ``for_each_area``."""
+    """The gradient from a product of two clamped extents to the corners; the boxes' own areas get ``for_each_area``."""
     for_width = for_area * tall.length.clamp(min=0) * _through_clamp(wide.length)
     for_height = for_area * wide.length.clamp(min=0) * _through_clamp(tall.length)
     return _through_extents(for_width, for_height, wide, tall, for_each_area)
 
 
 def _through_clamp(length: Tensor) -> Tensor:
-    """Where the gradient goes through ``clamp(min=0)``."""
+    """A mask of where the gradient goes through ``clamp(min=0)``."""
     return length >= 0 if _PASSES_AT_THE_BOUND else length > 0
 
 
@@ -126,14 +126,14 @@ def _hull(a: Corners, b: Corners) -> tuple[_Extent, _Extent]:
 
 
 def _hull_area(upstream: Tensor, a: Corners, b: Corners, union: Tensor) -> tuple[Tensor, tuple[Corners, Corners]]:
-    """Of union / hull: the gradient for the union, and for the corners through the hull."""
+    """The gradient of union / hull: that for the union, and for the corners through the hull."""
     wide, tall = _hull(a, b)
     hull = wide.length.clamp(min=0) * tall.length.clamp(min=0)
     return upstream / hull, _through_area(-upstream * union / hull**2, wide, tall, torch.zeros_like(upstream))
 
 
 def _distance(upstream: Tensor, a: Corners, b: Corners) -> tuple[Corners, Corners]:
-    """Of minus the squared distance of the centres over the squared diagonal of the hull."""
+    """The gradient of minus the squared distance of the centres over the squared diagonal of the hull."""
     wide, tall = _hull(a, b)
     width, height = wide.length.clamp(min=0), tall.length.clamp(min=0)
     diagonal = width**2 + height**2 + EPS
@@ -149,7 +149,7 @@ def _distance(upstream: Tensor, a: Corners, b: Corners) -> tuple[Corners, Corner
 
 
 def _aspect(upstream: Tensor, a: Corners, b: Corners, iou: Tensor) -> tuple[Corners, Corners]:
-    """Of minus alpha v, with alpha held constant."""
+    """The gradient of minus alpha v, with alpha held constant."""
     turn = angle(a) - angle(b)
     scale = 4 / math.pi**2
     v = scale * turn**2
@@ -168,10 +168,10 @@ def _total(parts: list[Corners]) -> Corners:
     return Corners(*(sum(values[1:], values[0]) for values in zip(*parts, strict=True)))
 
 
-def _to_format(found: Corners, boxes: Tensor, format: str) -> Tensor:
-    """From corners and area to the four numbers that the boxes were given in."""
-    _, _, c, d = boxes.to(found.area.dtype).unbind(-1)
-    x1, y1, x2, y2, area = found
+def _to_format(gradient: Corners, boxes: Tensor, format: str) -> Tensor:
+    """The gradient from corners and area to the four numbers that the boxes were given in."""
+    _, _, c, d = boxes.to(gradient.area.dtype).unbind(-1)
+    x1, y1, x2, y2, area = gradient
     if format == "xyxy":
         width, height = c - boxes[:, 0].to(c.dtype), d - boxes[:, 1].to(d.dtype)
         by_width, by_height = area * height, area * width

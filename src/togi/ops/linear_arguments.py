@@ -1,4 +1,4 @@
-"""What ``linear_cross_entropy`` refuses, in words: every message names the argument, its shape and the fix."""
+"""The refusals of ``linear_cross_entropy``, in words: every message names the argument, its shape and the fix."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from togi.core.errors import TogiError, nearest
+from togi.core.errors import TogiError
 from togi.core.quantities import a_type
-
-REDUCTIONS = ("mean", "sum", "none")
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+from togi.ops.arguments import DTYPES, REDUCTIONS, check_one_of, form_of
 
 
 class CrossEntropyError(TogiError, ValueError):
@@ -25,10 +23,7 @@ class TargetError(CrossEntropyError, IndexError):
 
 def check_options(reduction: str, label_smoothing: float) -> None:
     """Raises CrossEntropyError for an unknown reduction, or a smoothing that is none."""
-    if reduction not in REDUCTIONS:
-        raise CrossEntropyError(
-            f"reduction={reduction!r} is unknown; it can be {', '.join(REDUCTIONS)}{nearest(reduction, REDUCTIONS)}"
-        )
+    check_one_of("reduction", reduction, REDUCTIONS, CrossEntropyError)
     if not 0 <= label_smoothing <= 1:
         raise CrossEntropyError(
             f"label_smoothing={label_smoothing} is not a share of the loss: give a number from 0 to 1, such as 0.1."
@@ -48,26 +43,26 @@ def check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | 
     """Raises CrossEntropyError unless shapes, devices and the type of the target go together."""
     if hidden.dim() < 1 or weight.dim() != 2 or hidden.shape[-1] != weight.shape[1]:
         raise CrossEntropyError(
-            f"{_told('hidden', hidden)} and {_told('weight', weight)}: hidden has to be [..., D] and weight [V, D]. "
-            "Is the weight stored the other way round? Then give weight.T."
+            f"{form_of('hidden', hidden)} and {form_of('weight', weight)}: hidden has to be [..., D] and weight "
+            "[V, D]. Is the weight stored the other way round? Then give weight.T."
         )
     if len(weight) == 0:
         raise CrossEntropyError(
-            f"{_told('weight', weight)}: a vocabulary of 0 has no loss; give [V, D] with V of 1 or more."
+            f"{form_of('weight', weight)}: a vocabulary of 0 has no loss; give [V, D] with V of 1 or more."
         )
     if target.shape != hidden.shape[:-1]:
         raise CrossEntropyError(
-            f"{_told('target', target)} has to be of the shape {list(hidden.shape[:-1])}: one class per row of "
-            f"{_told('hidden', hidden)}. To predict the next token give hidden[:, :-1] and tokens[:, 1:]."
+            f"{form_of('target', target)} has to be of the shape {list(hidden.shape[:-1])}: one class per row of "
+            f"{form_of('hidden', hidden)}. To predict the next token give hidden[:, :-1] and tokens[:, 1:]."
         )
     if target.dtype != torch.int64:
         raise CrossEntropyError(
-            f"{_told('target', target)}: classes are int64, so write target.long(). Probabilities per class are not "
+            f"{form_of('target', target)}: classes are int64, so write target.long(). Probabilities per class are not "
             "supported here: they would be N x V themselves."
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise CrossEntropyError(
-            f"{_told('bias', bias)} has to be {[len(weight)]}: one per row of {_told('weight', weight)}."
+            f"{form_of('bias', bias)} has to be {[len(weight)]}: one per row of {form_of('weight', weight)}."
         )
     devices = {t.device for t in (hidden, weight, target, bias) if t is not None}
     if len(devices) > 1:
@@ -82,13 +77,13 @@ def check_dtypes(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Raises CrossEntropyError unless all are of one floating dtype."""
     dtypes = {t.dtype for t in (hidden, weight, bias) if t is not None}
     if len(dtypes) > 1:
-        bias_told = "" if bias is None else f" and {_told('bias', bias)}"
+        described_bias = "" if bias is None else f" and {form_of('bias', bias)}"
         raise CrossEntropyError(
-            f"{_told('hidden', hidden)} and {_told('weight', weight)}"
-            f"{bias_told} differ in dtype. Run it under torch.autocast, or convert one: hidden.to(weight.dtype)."
+            f"{form_of('hidden', hidden)} and {form_of('weight', weight)}"
+            f"{described_bias} differ in dtype. Run it under torch.autocast, or convert one: hidden.to(weight.dtype)."
         )
     if hidden.dtype not in DTYPES:
-        raise CrossEntropyError(f"{_told('hidden', hidden)}: give float32, float64, float16 or bfloat16.")
+        raise CrossEntropyError(f"{form_of('hidden', hidden)}: give float32, float64, float16 or bfloat16.")
 
 
 def check_range(targets: Tensor, vocabulary: int) -> None:
@@ -99,7 +94,3 @@ def check_range(targets: Tensor, vocabulary: int) -> None:
             f"target {int(wrong[0])} is out of bounds for a vocabulary of {vocabulary} ({len(wrong)} such targets). Is "
             "the tokenizer larger than the weight, or is padding marked by another number? Then say ignore_index."
         )
-
-
-def _told(name: str, tensor: Tensor) -> str:
-    return f"{name} {list(tensor.shape)} ({str(tensor.dtype).removeprefix('torch.')})"

@@ -16,13 +16,14 @@ arXiv:2202.08906 (z-loss).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from togi.ops.linear_arguments import check_dtypes, check_options, check_range, check_shapes, check_tensors
+from togi.ops.logit_blocks import LogitBlocks, add_product
+from togi.ops.measures import compute_dtype
 
 
 def linear_cross_entropy(
@@ -83,8 +84,8 @@ def linear_cross_entropy(
     losses, log_sums, _ = _rows(rows, weight, bias, targets, ignore_index, float(label_smoothing), memory_bytes)
     if z_loss:
         losses = losses + z_loss * log_sums.square()
-    found = _reduced(losses, target, ignore_index, reduction)
-    return found if is_cast else found.to(hidden.dtype)
+    loss = _reduced(losses, target, ignore_index, reduction)
+    return loss if is_cast else loss.to(hidden.dtype)
 
 
 def _reduced(losses: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
@@ -126,12 +127,12 @@ def _rows(
                 total[rows] *= (top[rows] - shift).exp_()
                 total[rows] += blocks.widened(logits, work).sub_(shift).exp_().sum(1, keepdim=True)
                 top[rows] = higher
-    found = top - (1 - label_smoothing) * at_target
+    differences = top - (1 - label_smoothing) * at_target
     if label_smoothing:
-        found -= sums * (label_smoothing / len(weight))
+        differences -= sums * (label_smoothing / len(weight))
     # the logarithm last: a large logit would swallow it
     for result, values in (
-        (losses, found + total.log()),
+        (losses, differences + total.log()),
         (log_sums, top + total.log()),
         *zip(scales, (top, total), strict=True),
     ):
@@ -158,7 +159,7 @@ def _gradient(
     memory_bytes: int,
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of ``_rows`` for hidden, weight and bias, in their dtypes; without rows what is not ``wanted``."""
+    """The gradient of ``_rows`` for hidden, weight and bias, in their dtypes; without rows what is not ``wanted``."""
     for_hidden, for_weight, for_bias = _like_gradients(hidden, weight, bias, wanted)
     chosen = _chosen(target, ignore_index)
     targets = _taken(target, chosen)
@@ -232,8 +233,8 @@ def _backward(
     ctx: Any, upstream: Tensor, upstream_log_sums: Tensor, _upstream_scales: Tensor
 ) -> tuple[Tensor | None, ...]:
     wanted = list(ctx.needs_input_grad[:3])
-    found = _gradient(upstream, upstream_log_sums, *ctx.saved_tensors, *ctx.options, wanted)
-    for_inputs = (gradient if wants else None for gradient, wants in zip(found, wanted, strict=True))
+    gradients = _gradient(upstream, upstream_log_sums, *ctx.saved_tensors, *ctx.options, wanted)
+    for_inputs = (gradient if wants else None for gradient, wants in zip(gradients, wanted, strict=True))
     return (*for_inputs, None, None, None, None)
 
 
@@ -241,7 +242,7 @@ _rows.register_autograd(_backward, setup_context=_keep)
 
 
 def _like_rows(hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    count, dtype = len(hidden), sum_dtype(hidden.dtype)
+    count, dtype = len(hidden), compute_dtype(hidden.dtype)
     losses, log_sums = (hidden.new_zeros(count, dtype=dtype) for _ in range(2))
     return losses, log_sums, hidden.new_zeros((2, count), dtype=dtype)
 
@@ -275,84 +276,7 @@ def _put(result: Tensor, values: Tensor, chosen: Tensor | None) -> None:
 
 
 def _position(targets: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
-    """Where the targets are among ``columns``, and whether they are: both [R, 1]."""
+    """The places of the targets among ``columns``, and whether they are: both [R, 1]."""
     index = (targets - columns.start)[:, None]
     last = columns.stop - columns.start - 1
     return index.clamp(0, last), (index >= 0) & (index <= last)
-
-
-_NARROWEST = 512
-"""Columns at least, where memory allows: narrower blocks leave a matrix multiplication idle."""
-
-
-@final
-class LogitBlocks:
-    """All logits of hidden [N, D] with weight [V, D], a block at a time: every block overwrites the one before."""
-
-    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, memory_bytes: int) -> None:
-        self.hidden, self.weight, self.bias = hidden, weight, bias
-        self.sum_dtype = sum_dtype(hidden.dtype)
-        self._is_direct = hidden.dtype == self.sum_dtype
-        count, vocabulary = len(hidden), len(weight)
-        # In half precision: float32, the logits, and what their product takes for itself. That is float32 again where
-        # the processor has no instructions for the dtype (oneDNN sums in a buffer of the size of the result).
-        bytes_each = self.sum_dtype.itemsize * (1 if self._is_direct else 2)
-        bytes_each += 0 if self._is_direct else hidden.dtype.itemsize
-        most = max(1, min(memory_bytes // bytes_each, count * vocabulary))
-        self.width = min(vocabulary, most, max(most // max(1, count), _NARROWEST))
-        self.height = max(1, min(count, most // max(1, self.width)))
-        self._work = hidden.new_empty(self.height * self.width, dtype=self.sum_dtype)
-        self._logits = self._work if self._is_direct else hidden.new_empty(self._work.shape)
-
-    def columns(self) -> Iterator[slice]:
-        """Parts of the vocabulary."""
-        return _parts(len(self.weight), self.width)
-
-    def rows(self) -> Iterator[slice]:
-        return _parts(len(self.hidden), self.height)
-
-    def logits(self, rows: slice, columns: slice) -> tuple[Tensor, Tensor]:
-        """The logits of a block in the dtype of hidden, and a block in ``sum_dtype`` to work in: the same tensor where
-        these are one dtype."""
-        hidden, transposed = self.hidden[rows], self.weight[columns].T
-        shape = (len(hidden), transposed.shape[1])
-        size = shape[0] * shape[1]
-        logits = self._logits[:size].view(shape)
-        work = logits if self._is_direct else self._work[:size].view(shape)
-        if self.bias is None:
-            torch.mm(hidden, transposed, out=logits)
-        else:
-            torch.addmm(self.bias[columns], hidden, transposed, out=logits)
-        return logits, work
-
-    @staticmethod
-    def widened(logits: Tensor, work: Tensor) -> Tensor:
-        """``work``, with the values of ``logits``. (An operation on two dtypes makes a third tensor of that size.)"""
-        return work if work is logits else work.copy_(logits)
-
-    def sum_over_rows(self, result: Tensor) -> Tensor:
-        """Where to sum what becomes ``result``: itself, where it is not rounded between blocks."""
-        whole = self._is_direct or self.height == len(self.hidden)
-        return result if whole else torch.zeros_like(result, dtype=self.sum_dtype)
-
-    def sum_over_columns(self, result: Tensor) -> Tensor:
-        """The same for what every part of the vocabulary adds to."""
-        whole = self._is_direct or self.width == len(self.weight)
-        return result if whole else torch.zeros_like(result, dtype=self.sum_dtype)
-
-
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """In which dtype logits of ``dtype`` are summed."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def add_product(total: Tensor, first: Tensor, second: Tensor) -> None:
-    """``total += first @ second``, without a product of its own where the dtypes allow it."""
-    if total.dtype == first.dtype:
-        total.addmm_(first, second)
-    else:
-        total += first @ second
-
-
-def _parts(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, count)) for start in range(0, count, max(1, size)))

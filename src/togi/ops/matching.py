@@ -15,16 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from togi.ops.arguments import BoxError, check_options, check_pair, check_thresholds
+from togi.ops.arguments import ANCHORS_AND_BOXES, BoxError, check_options, check_pair, check_thresholds
 from togi.ops.boxes import expanded, per_image
 from togi.ops.operators import match, topk
 
-_NAMES = ("anchors", "boxes")
 BELOW, BETWEEN = -1, -2
 
 
 class BoxMatches(NamedTuple):
-    """What ``match_boxes`` found. Nothing in it carries a gradient."""
+    """The result of ``match_boxes``. Nothing in it carries a gradient."""
 
     iou: Tensor
     """[..., N]: the best IoU of every anchor."""
@@ -45,7 +44,7 @@ class BoxMatches(NamedTuple):
         return torch.where(self.label == 1, self.box, unmatched)
 
 
-@per_image(*_NAMES)
+@per_image(*ANCHORS_AND_BOXES)
 def match_boxes(
     anchors: Tensor,
     boxes: Tensor,
@@ -84,7 +83,7 @@ def match_boxes(
             ``low_quality`` without any.
     """
     check_options(format, undefined)
-    a, b = (t.detach() for t in expanded(_NAMES, *check_pair(_NAMES, anchors, boxes)))
+    a, b = (t.detach() for t in expanded(ANCHORS_AND_BOXES, *check_pair(ANCHORS_AND_BOXES, anchors, boxes)))
     levels = _levels(thresholds, labels, low_quality)
     wants_boxes = per_box or low_quality
     iou, box, anchor_iou, anchor, tied = match(a, b, format, undefined, wants_boxes, low_quality, check)
@@ -118,14 +117,14 @@ def _label(iou: Tensor, thresholds: list[float], labels: list[int]) -> Tensor:
 
 
 class TopKIoU(NamedTuple):
-    """What ``topk_iou`` found: both [..., N, k], best first."""
+    """The result of ``topk_iou``: both [..., N, k], best first."""
 
     iou: Tensor
     box: Tensor
     """int64."""
 
 
-@per_image(*_NAMES)
+@per_image(*ANCHORS_AND_BOXES)
 def topk_iou(
     anchors: Tensor,
     boxes: Tensor,
@@ -151,7 +150,7 @@ def topk_iou(
         BoxError: see ``togi.ops.boxes``; and a ``k`` out of range.
     """
     check_options(format, undefined)
-    a, b = (t.detach() for t in expanded(_NAMES, *check_pair(_NAMES, anchors, boxes)))
+    a, b = (t.detach() for t in expanded(ANCHORS_AND_BOXES, *check_pair(ANCHORS_AND_BOXES, anchors, boxes)))
     if not 1 <= k <= b.shape[-2]:
         raise BoxError(
             f"k={k} of boxes {list(boxes.shape)}: give a k from 1 to {b.shape[-2]}, such as min(k, {b.shape[-2]})."

@@ -15,7 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FORMATS = ("xyxy", "xywh", "cxcywh")
+FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
+KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3, "ciou": 4}
+"""Kernels know formats and kinds by these numbers."""
 
 
 class Corners(NamedTuple):
@@ -28,22 +30,22 @@ class Corners(NamedTuple):
     area: Tensor
 
     def rows(self) -> Corners:
-        """As the rows of a matrix of pairs: [..., N] becomes [..., N, 1]."""
+        """The rows of a matrix of pairs: [..., N] becomes [..., N, 1]."""
         return Corners(*(t.unsqueeze(-1) for t in self))
 
     def columns(self) -> Corners:
-        """As its columns: [..., M] becomes [..., 1, M]."""
+        """The columns of a matrix of pairs: [..., M] becomes [..., 1, M]."""
         return Corners(*(t.unsqueeze(-2) for t in self))
 
 
 def negative_sizes(boxes: Tensor, format: str) -> Tensor:
-    """Which of boxes [N, 4] have a width or height below 0; bool [N]. NaN is not below 0."""
+    """A mask bool [N] of the boxes [N, 4] that have a width or height below 0. NaN is not below 0."""
     wrong = boxes[:, 2:] < boxes[:, :2] if format == "xyxy" else boxes[:, 2:] < 0
     return wrong.any(1)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """In which dtype boxes are computed and answered: float64 in its own, all others in float32."""
+    """The dtype to compute in: float64 stays, all others become float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -107,7 +109,7 @@ def distance_squared(a: Corners, b: Corners) -> Tensor:
 
 
 def aspect_penalty(a: Corners, b: Corners, iou: Tensor) -> Tensor:
-    """How different the aspect ratios are, weighted by alpha, which is constant in gradients (arXiv:1911.08287)."""
+    """The difference of the aspect ratios, weighted by alpha, which is constant in gradients (arXiv:1911.08287)."""
     v = (4 / math.pi**2) * (angle(a) - angle(b)) ** 2
     with torch.no_grad():
         alpha = v / (1 - iou + v + EPS)

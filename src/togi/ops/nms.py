@@ -76,14 +76,14 @@ def batched_nms(
 def _kept(boxes: Tensor, order: Tensor, ends: Tensor, threshold: float, format: str) -> Tensor:
     in_order = boxes.detach().index_select(0, order)  # unlike boxes[order] it does not wake torch's thread pool
     planes = torch.stack(corners(in_order, format))
-    found: Tensor = nms_kept(planes, ends, _rounded_down(threshold, planes.dtype))
-    return found
+    kept: Tensor = nms_kept(planes, ends, _rounded_down(threshold, planes.dtype))
+    return kept
 
 
 @torch.library.custom_op("togi::nms_kept", mutates_args=())
 def nms_kept(planes: Tensor, ends: Tensor, threshold: float) -> Tensor:
-    """Which boxes are kept: bool [N], for ``planes`` [5, N] (x1, y1, x2, y2, area), class after class and by falling
-    score within each; class c ends at ``ends[c]``."""
+    """A mask bool [N] of the boxes that are kept, for ``planes`` [5, N] (x1, y1, x2, y2, area), class after class and
+    by falling score within each; class c ends at ``ends[c]``."""
     kept = planes.new_empty(planes.shape[1], dtype=torch.bool)
     if kept.numel():
         kernels(planes.device).nms(planes.contiguous(), ends.contiguous(), threshold, kept)
@@ -113,9 +113,9 @@ def _check(boxes: Tensor, scores: Tensor, idxs: Tensor | None, format: str, chec
         raise BoxError(f"boxes {list(boxes.shape)}: give [N, 4], the boxes of one image.")
     for name, tensor in (("scores", scores), *([("idxs", idxs)] if idxs is not None else [])):
         if not isinstance(tensor, Tensor) or tensor.shape != boxes.shape[:1] or tensor.device != boxes.device:
-            told = f"{list(tensor.shape)} on {tensor.device}" if isinstance(tensor, Tensor) else f"a {type(tensor)}"
+            form = f"{list(tensor.shape)} on {tensor.device}" if isinstance(tensor, Tensor) else f"a {type(tensor)}"
             raise BoxError(
-                f"{name} is {told} and boxes {list(boxes.shape)} on {boxes.device}: give one for each box, there."
+                f"{name} is {form} and boxes {list(boxes.shape)} on {boxes.device}: give one for each box, there."
             )
     if not scores.is_floating_point():
         raise BoxError(f"scores are {scores.dtype}: give floating-point numbers, for example scores.float().")

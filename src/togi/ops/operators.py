@@ -16,13 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.ops.arguments import check_sizes
+from togi.ops.arguments import ANCHORS_AND_BOXES, BOXES, check_sizes
 from togi.ops.backend import kernels
 from togi.ops.gradient import matrix_gradient
 from togi.ops.measures import compute_dtype
-
-_NAMES = ("boxes1", "boxes2")
-_MATCH_NAMES = ("anchors", "boxes")
 
 
 @torch.library.custom_op("togi::box_matrix", mutates_args=())
@@ -35,7 +32,7 @@ def box_matrix(boxes1: Tensor, boxes2: Tensor, kind: str, format: str, undefined
         for at in _batches(boxes1):
             negative |= run.matrix(boxes1[at], boxes2[at], kind, format, undefined, out[at])
     if check and negative:
-        _refuse_negative(_NAMES, boxes1, boxes2, format)
+        _refuse_negative(BOXES, boxes1, boxes2, format)
     return out
 
 
@@ -93,7 +90,7 @@ def match(
             of_image = tuple(r[at] if r.numel() else r for r in results)
             negative |= run.match(anchors[at], boxes[at], format, undefined, of_image)
     if check and negative:
-        _refuse_negative(_MATCH_NAMES, anchors, boxes, format)
+        _refuse_negative(ANCHORS_AND_BOXES, anchors, boxes, format)
     return results
 
 
@@ -114,7 +111,7 @@ def topk(anchors: Tensor, boxes: Tensor, k: int, format: str, undefined: str, ch
         for at in _batches(anchors):
             negative |= run.topk(anchors[at], boxes[at], format, undefined, values[at], indices[at])
     if check and negative:
-        _refuse_negative(_MATCH_NAMES, anchors, boxes, format)
+        _refuse_negative(ANCHORS_AND_BOXES, anchors, boxes, format)
     return values, indices
 
 

@@ -52,7 +52,7 @@ class _Replacement:
 
 @final
 class _Installation:
-    """What is replaced on behalf of all live patches of one kind."""
+    """The replacements on behalf of all live patches of one kind."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -64,11 +64,13 @@ class _Installation:
     def is_active(self) -> bool:
         return self.live > 0
 
-    def install(self, found: Iterable[tuple[Any, Callable[[], Any]]], holders: Iterable[Any]) -> None:
+    def install(self, originals: Iterable[tuple[Any, Callable[[], Any]]], holders: Iterable[Any]) -> None:
         """Replaces every attribute of ``holders`` that is one of the originals ``found``."""
         with self.lock:
-            for original, make in found:
-                if not any(original is made for _, made in self.stand_ins.values()):  # there from an earlier patch
+            for original, make in originals:
+                if not any(
+                    original is stand_in for _, stand_in in self.stand_ins.values()
+                ):  # there from an earlier patch
                     self.stand_ins.setdefault(id(original), (original, make()))
             for holder in holders:
                 self._replace_in(holder)
@@ -140,17 +142,17 @@ def patch(library: str, *also: ModuleType | nn.Module, matcher: bool = False) ->
             f"matcher=True is for torchvision: the matcher of {library} is not replaced. Leave it out, or call "
             "togi.ops.match_boxes where the model calls its matcher."
         )
-    found = _originals(library)
+    originals = _originals(library)
     holders = [*_modules_of(library), *_parts(also)]
     installation = _installations[library]
-    made_of = [(o, functools.partial(stand_in, o, answer, installation.is_active)) for o, answer in found]
+    made_of = [(o, functools.partial(stand_in, o, answer, installation.is_active)) for o, answer in originals]
     installation.install(made_of, holders)
-    made = [installation]
+    installations = [installation]
     if matcher:
         lazy = _installations["torchvision matcher"]
         lazy.install(pending.originals(lazy.is_active), [*pending.holders(), *_parts(also)])
-        made.append(lazy)
-    return Patch(made)
+        installations.append(lazy)
+    return Patch(installations)
 
 
 def _originals(library: str) -> list[tuple[Any, Any]]:
@@ -160,10 +162,10 @@ def _originals(library: str) -> list[tuple[Any, Any]]:
         module = importlib.import_module(home)
     except ImportError as error:
         raise PatchError(f"{home} cannot be imported, so there is nothing to patch: {error}") from error
-    found = [(getattr(module, name), answer) for name, answer in table.items() if hasattr(module, name)]
-    if not found:
+    functions = [(getattr(module, name), answer) for name, answer in table.items() if hasattr(module, name)]
+    if not functions:
         raise PatchError(f"{home} has none of {', '.join(table)}: this version of {library} is not known here")
-    return found
+    return functions
 
 
 def _modules_of(library: str) -> Iterator[ModuleType]:

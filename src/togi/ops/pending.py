@@ -41,9 +41,9 @@ class PendingIoU(Tensor):
     @staticmethod
     def __new__(cls, boxes1: Tensor, boxes2: Tensor, iou: Callable[[Tensor, Tensor], Tensor]) -> PendingIoU:
         shape = (len(boxes1), len(boxes2))
-        made: PendingIoU = wrapper_subclass(cls, shape, dtype=boxes1.dtype, device=boxes1.device)
-        made.boxes1, made.boxes2, made.iou, made.known = boxes1, boxes2, iou, None
-        return made
+        pending: PendingIoU = wrapper_subclass(cls, shape, dtype=boxes1.dtype, device=boxes1.device)
+        pending.boxes1, pending.boxes2, pending.iou, pending.known = boxes1, boxes2, iou, None
+        return pending
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -64,7 +64,7 @@ def _computed(tree: Any) -> Any:
 
 
 def originals(is_active: Callable[[], bool]) -> Iterator[tuple[Any, Callable[[], Any]]]:
-    """What is replaced in ``holders`` and in models, and how the replacements are made.
+    """The originals that are replaced in ``holders`` and in models, and how the replacements are made.
 
     To be asked for when ``box_iou`` itself is replaced already, so that values that are looked at come from there.
     """
@@ -148,8 +148,8 @@ def _matches(matcher: Any, matrix: PendingIoU, per_box: bool) -> BoxMatches:
 
 def _match_ssd(matcher: Any, matrix: PendingIoU) -> Tensor:
     """SSD: the best anchor of every box is matched to it, the last box first served where two share one."""
-    found = _matches(matcher, matrix, per_box=True)
-    matches = found.matched_box()
-    assert found.anchor is not None  # asked for
-    matches[found.anchor] = torch.arange(len(found.anchor), device=matches.device)
+    best = _matches(matcher, matrix, per_box=True)
+    matches = best.matched_box()
+    assert best.anchor is not None  # asked for
+    matches[best.anchor] = torch.arange(len(best.anchor), device=matches.device)
     return matches

@@ -94,10 +94,10 @@ def _check(layer: Layer, inputs: Tensor, hidden: Tensor, cell: Tensor | None, ba
         "bias": (layer.bias, (directions, GATES[kind] + 1, units)),
     }
     for name, (tensor, shape) in wanted.items():
-        found = None if tensor is None else tuple(tensor.shape)
-        if found != shape:
+        actual = None if tensor is None else tuple(tensor.shape)
+        if actual != shape:
             raise ValueError(
-                f"{name} of a {kind}: the shape is {found}, and a state {list(hidden.shape)} needs {shape}"
+                f"{name} of a {kind}: the shape is {actual}, and a state {list(hidden.shape)} needs {shape}"
             )
     for tensor in (inputs, hidden, cell, layer.input_weights, layer.state_weights, layer.bias):
         if tensor is not None and (tensor.dtype, tensor.device.type) != (torch.float32, "cpu"):

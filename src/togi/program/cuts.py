@@ -29,7 +29,8 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.program import ProgramModule
 from togi.subject.pure import pure
-from togi.subject.signature import Signature, arguments_in_common
+from togi.subject.sample_facts import arguments_in_common
+from togi.subject.signature import Signature
 from togi.subject.stored_inputs import write_inputs
 from togi.worker.protocol import Survey
 from togi.worker.survey import survey

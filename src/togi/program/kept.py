@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from togi.subject.structure import tensors_in
+from togi.subject.nested import tensors_in
 from togi.torch_internals.autograd import version_of
 from togi.torch_internals.script import assigned_attributes
 

@@ -11,8 +11,8 @@ from togi.core.quantities import seconds
 from togi.core.records import Facts, Recipe, Record, Study
 from togi.machine.describe import machine
 from togi.study.progress import Progress
+from togi.subject.locator import check_locator
 from togi.subject.signature import Signature
-from togi.subject.spec import check_spec
 from togi.worker.call import ChildCall
 from togi.worker.deadline import Deadline
 from togi.worker.launch import NoTimeLeft
@@ -52,7 +52,7 @@ def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
     recipe = _find(study, name)
     if os.path.lexists(out):
         raise OutputExistsError(f"{out} exists already: give another folder")
-    check_spec(study.subject)
+    check_locator(study.subject)
     facts = study.facts
     ref, seed = SubjectRef.here("locator", study.subject), int(study.settings.get("seed", 0))
     deadline, limits = Deadline(time.monotonic() + _LONGEST_S, progress.message), Limits(timeout_s=_LONGEST_S)

@@ -16,7 +16,7 @@ from togi.decide.gate import Answer, slower_than
 from togi.study.bench import run_bench
 from togi.study.comparison import Comparison, Contestant, Verification
 from togi.study.progress import Progress
-from togi.subject.spec import check_spec, parse
+from togi.subject.locator import check_locator, parse
 from togi.techniques import is_exact
 
 _SAID = {Answer.PASSED: "Proven", Answer.FAILED: "Not proven", Answer.UNDECIDED: "Undecided"}
@@ -49,7 +49,7 @@ def verify_artifact(
     manifest = read_manifest(artifact, trusted)
     check_files(artifact, manifest)
     locator = _original(artifact, manifest, signed=trusted is not None) if subject is None else subject
-    check_spec(locator)
+    check_locator(locator)
     comparison = run_bench(
         [locator, str(artifact)],
         device=manifest.facts.device,
@@ -100,7 +100,7 @@ def _original(artifact: Path, manifest: Manifest, *, signed: bool) -> str:
     try:
         is_code = parse(named).form in _CODE
         if signed or not is_code:
-            check_spec(named)
+            check_locator(named)
     except TogiError as error:
         raise SubjectError(
             f"{artifact} was made of '{named}', which cannot be loaded here ({error}), and an artifact "

@@ -21,7 +21,7 @@ Shape = Sequence[int | None]
 
 @final
 class Batch(Record):
-    """Where the samples of a call lie, and how many a call is to have."""
+    """The places of the samples of a call, and how many a call is to have."""
 
     dims: tuple[tuple[int, int], ...]
     """Flat input and dimension."""
@@ -44,13 +44,13 @@ class Batch(Record):
 
 @final
 class BatchRequest(Record):
-    """What the batch of a subject is asked with."""
+    """A request for the batch of a subject."""
 
     signature: Signature
 
 
 def batch_of(subject: Subject, request: BatchRequest) -> Batch:
-    """Of a subject's calls. Raises SubjectError as ``find_batch`` does."""
+    """The batch of a subject's calls. Raises SubjectError as ``find_batch`` does."""
     calls = [request.signature.flatten_inputs(call.args, call.kwargs) for call in subject.inputs]
     shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in calls]
     return find_batch(request.signature.inputs_facts, shapes, subject.dynamic or {})
@@ -71,9 +71,20 @@ def find_batch(inputs: Sequence[TensorFacts], calls: Sequence[Sequence[Shape]], 
     """
     dims = _named(inputs, dynamic) or _first(inputs)
     sizes = [{shapes[i][dim] for i, dim in dims} for shapes in calls]
-    if not dims or any(len(found) != 1 or 0 in found for found in sizes):
+    if not dims or any(len(lengths) != 1 or 0 in lengths for lengths in sizes):
         raise SubjectError(_unclear(inputs))
     return Batch(dims=tuple(dims))
+
+
+def shared_rows(sample: Inputs) -> int | None:
+    """The size of dimension 0, where all tensors that have one share it; else None."""
+    sizes = {tensor.shape[0] for tensor in sample.tensors() if tensor.dim()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def sliced_rows(sample: Inputs, rows: slice) -> Inputs:
+    """These rows of every tensor that has dimensions: views."""
+    return sample.map(lambda tensor: tensor[rows] if tensor.dim() else tensor)
 
 
 def rows(tensor: Tensor, count: int, dim: int = 0) -> Tensor:
@@ -100,7 +111,7 @@ def _first(inputs: Sequence[TensorFacts]) -> list[tuple[int, int]]:
 
 
 def _unclear(inputs: Sequence[TensorFacts]) -> str:
-    shapes = [f"{each.name} ({', '.join('any' if n is None else str(n) for n in each.shape)})" for each in inputs]
+    shapes = [f"{facts.name} ({', '.join('any' if n is None else str(n) for n in facts.shape)})" for facts in inputs]
     name = inputs[0].name if inputs else "x"
     return (
         f"it is not clear which dimension is the batch: the inputs are {', '.join(shapes) or 'no tensors'}, and more "

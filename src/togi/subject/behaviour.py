@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
 from togi.subject.inputs import Inputs
-from togi.subject.structure import tensors_in
+from togi.subject.nested import tensors_in
 
 
 @final
@@ -44,16 +44,16 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
     buffers = SavedBuffers(module)
     first = _call(module, sample, seed)
     changed = buffers.changed()
-    kept = [tensor.detach().clone() for tensor in tensors_in(first.output)]
+    first_values = [tensor.detach().clone() for tensor in tensors_in(first.output)]
     second = _call(module, sample, seed)
-    repeatable = same(kept, tensors_in(second.output))
-    overwritten = not same(kept, tensors_in(first.output))
+    repeatable = same(first_values, tensors_in(second.output))
+    overwritten = not same(first_values, tensors_in(first.output))
     seeded = repeatable
     if changed:
         buffers.restore()
-        seeded = same(kept, tensors_in(_call(module, sample, seed).output))
+        seeded = same(first_values, tensors_in(_call(module, sample, seed).output))
         buffers.restore()
-    differs = not same(kept, tensors_in(_call(module, sample, seed + 1).output))
+    differs = not same(first_values, tensors_in(_call(module, sample, seed + 1).output))
     buffers.restore()
     return Behaviour(
         random=seeded and differs,
@@ -91,7 +91,8 @@ class SavedBuffers:
         ]
 
     def restore(self) -> None:
-        """In place where the buffer is still the same tensor; one that was replaced or resized is put back."""
+        """Put them back, in place where the buffer is still the same tensor; one that was replaced or resized is put
+        back."""
         now = dict(self._module.named_buffers())
         with torch.no_grad():
             for name, value in self._values.items():
@@ -171,8 +172,8 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
 
 
-def _all_zero(found: Sequence[Tensor]) -> bool:
-    numeric = [tensor for tensor in found if _is_numeric(tensor) and tensor.numel() > 0]
+def _all_zero(tensors: Sequence[Tensor]) -> bool:
+    numeric = [tensor for tensor in tensors if _is_numeric(tensor) and tensor.numel() > 0]
     return bool(numeric) and not any(bool(tensor.any()) for tensor in numeric)
 
 
@@ -185,10 +186,10 @@ def _is_numeric(tensor: Tensor) -> bool:
 
 
 def _input_notes(observed: _Observed) -> Iterator[str]:
-    given = observed.before.tensors()
-    if not same(given, observed.after.tensors()):
+    arguments = observed.before.tensors()
+    if not same(arguments, observed.after.tensors()):
         yield "The forward pass changes its inputs in place: callers that use them afterwards see the change."
-    if any(tensor.requires_grad for tensor in given):
+    if any(tensor.requires_grad for tensor in arguments):
         yield "An input requires gradients; trials run without them."
 
 
@@ -202,8 +203,8 @@ def _alias_notes(module: nn.Module, first: _Observed, second: _Observed) -> Iter
         yield "Outputs of two calls share memory."
 
 
-def _storages(found: Sequence[Tensor]) -> set[int]:
-    return {t.untyped_storage().data_ptr() for t in found if _is_dense(t) and t.numel() > 0}
+def _storages(tensors: Sequence[Tensor]) -> set[int]:
+    return {t.untyped_storage().data_ptr() for t in tensors if _is_dense(t) and t.numel() > 0}
 
 
 def _change_notes(changed: list[str], *, repeatable: bool, seeded: bool, differs: bool) -> Iterator[str]:

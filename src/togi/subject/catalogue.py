@@ -48,17 +48,17 @@ def names(package: str) -> frozenset[str]:
         return frozenset()
     if package == "transformers":
         sources = [folder / "models" / "auto" / name for name in ("auto_mappings.py", "configuration_auto.py")]
-        return frozenset(found for source in sources for found in _MODEL_TYPE.findall(_read(source)))
+        return frozenset(model_type for source in sources for model_type in _MODEL_TYPE.findall(_read(source)))
     pattern = _TIMM if package == "timm" else _TORCHVISION
-    matches = (found for source in (folder / "models").rglob("*.py") for found in pattern.findall(_read(source)))
-    return frozenset(found if isinstance(found, str) else (found[0] or found[1]) for found in matches)
+    matches = (match for source in (folder / "models").rglob("*.py") for match in pattern.findall(_read(source)))
+    return frozenset(match if isinstance(match, str) else (match[0] or match[1]) for match in matches)
 
 
 def architectures() -> frozenset[str]:
     """Class names in transformers' modelling files, such as ``GPT2LMHeadModel``."""
     folder = _folder("transformers")
     sources = (folder / "models").glob("*/modeling_*.py") if folder is not None else ()
-    return frozenset(found for source in sources for found in _ARCHITECTURE.findall(_read(source)))
+    return frozenset(architecture for source in sources for architecture in _ARCHITECTURE.findall(_read(source)))
 
 
 def _check_transformers(name: str) -> None:
@@ -87,10 +87,10 @@ def _check_transformers(name: str) -> None:
 
 def _folder(package: str) -> Path | None:
     try:
-        found = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return None
-    return Path(found.origin).parent if found is not None and found.origin else None
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 
 def _read(path: Path) -> str:

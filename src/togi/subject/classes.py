@@ -58,20 +58,20 @@ def find_class(name: str, kind: str) -> type:
         raise ArtifactError(f"it names a class of {len(name):,} characters: it is damaged")
     module_name, _, qualified = name.partition(":")
     module = _module(module_name)
-    found: Any = module
+    named: Any = module
     for part in qualified.split("."):
-        inside = object.__getattribute__(found, "__dict__") if isinstance(found, type | ModuleType) else {}
-        found = inside.get(part)  # not getattr: a module may import others when it is asked for a name
-    if module is not None and found is None:
+        inside = object.__getattribute__(named, "__dict__") if isinstance(named, type | ModuleType) else {}
+        named = inside.get(part)  # not getattr: a module may import others when it is asked for a name
+    if module is not None and named is None:
         raise ArtifactError(f"{name!r} is not defined here: install the version of the package that it was tuned with")
     if module is None:
         raise ArtifactError(
             f"its values are of the class {name!r}, whose module is not imported here. togi imports nothing because a "
             "file names it: import that module before the artifact (with the command line, name the subject too)"
         )
-    if not isinstance(found, type) or not _MADE[kind](found) or _refused_library(found, kind):
+    if not isinstance(named, type) or not _MADE[kind](named) or _refused_library(named, kind):
         raise ArtifactError(f"{name!r} is not a {kind} of plain values: it is not built from a file")
-    return found
+    return named
 
 
 def _module(name: str) -> ModuleType | None:
@@ -91,7 +91,7 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _is_installed(package: str) -> bool:
-    """Whether the import would find it among the installed packages, not in the working folder."""
+    """True if the import would find it among the installed packages, not in the working folder."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -156,25 +156,26 @@ def data_names(value: Any) -> tuple[str, ...]:
 
 
 def attributes_beside(value: Mapping[Any, Any]) -> str | None:
-    """What the attributes of a dict of its own class are to its items: None where a new one has them by itself."""
-    held = getattr(value, "__dict__", {})
-    if held is value:
+    """The relation of the attributes of a dict of its own class to its items: None where a new one has them by
+    itself."""
+    attributes_held = getattr(value, "__dict__", {})
+    if attributes_held is value:
         return "itself"
     if isinstance(value, UserDict):
-        known = name_of(type(value)) in _MADE_OF_A_DICT or held.keys() <= {"data"}
+        is_known = name_of(type(value)) in _MADE_OF_A_DICT or attributes_held.keys() <= {"data"}
     elif dataclasses.is_dataclass(value):  # transformers' ModelOutput keeps None as an attribute alone
         fields = {field.name for field in dataclasses.fields(value)}
-        items = {name: item for name, item in held.items() if item is not None}
-        known = held.keys() <= fields and _same_items(items, value)
-    elif held and _same_items(held, value):
+        items = {name: item for name, item in attributes_held.items() if item is not None}
+        is_known = attributes_held.keys() <= fields and _same_items(items, value)
+    elif attributes_held and _same_items(attributes_held, value):
         return "items"
     else:
-        known = not held
-    return None if known else OTHER_ATTRIBUTES
+        is_known = not attributes_held
+    return None if is_known else OTHER_ATTRIBUTES
 
 
-def _same_items(held: Mapping[str, Any], value: Mapping[Any, Any]) -> bool:
-    return held.keys() == value.keys() and all(value[name] is item for name, item in held.items())
+def _same_items(attributes: Mapping[str, Any], value: Mapping[Any, Any]) -> bool:
+    return attributes.keys() == value.keys() and all(value[name] is item for name, item in attributes.items())
 
 
 OTHER_ATTRIBUTES = "others"
@@ -194,41 +195,41 @@ def filled(cls: Any, kind: str, named: dict[str, Any], attributes: object = None
         case "mapping":
             return _filled_mapping(cls, named, attributes)
         case _:
-            made = object.__new__(cls)
+            instance = object.__new__(cls)
             for name, item in named.items():
-                _set(made, name, item)
-            return made
+                _set(instance, name, item)
+            return instance
 
 
 def _filled_mapping(cls: Any, named: dict[str, Any], attributes: object) -> Any:
     if name_of(cls) in _MADE_OF_A_DICT:
         return cls(dict(named))
     if issubclass(cls, UserDict):
-        made = object.__new__(cls)
-        _set(made, "data", dict(named))
-        return made
+        instance = object.__new__(cls)
+        _set(instance, "data", dict(named))
+        return instance
     base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
-    made = base.__new__(cls)
+    instance = base.__new__(cls)
     for name, item in named.items():
-        base.__setitem__(made, name, item)
+        base.__setitem__(instance, name, item)
     if attributes == "itself":
-        object.__setattr__(made, "__dict__", made)
+        object.__setattr__(instance, "__dict__", instance)
     elif dataclasses.is_dataclass(cls) or attributes == "items":
         fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else list(named)
         for name in fields:
-            _set(made, name, named.get(name))
-    return made
+            _set(instance, name, named.get(name))
+    return instance
 
 
-def _set(made: Any, name: str, item: Any) -> None:
+def _set(instance: Any, name: str, item: Any) -> None:
     """An attribute, by no code of its class: in a slot, or in its dict."""
-    slot = next((vars(base)[name] for base in type(made).__mro__ if name in vars(base)), None)
+    slot = next((vars(base)[name] for base in type(instance).__mro__ if name in vars(base)), None)
     if isinstance(slot, MemberDescriptorType):
-        slot.__set__(made, item)
-    elif type(made).__dictoffset__:
-        object.__getattribute__(made, "__dict__")[name] = item
+        slot.__set__(instance, item)
+    elif type(instance).__dictoffset__:
+        object.__getattribute__(instance, "__dict__")[name] = item
     else:
-        raise _other_fields(type(made), {name: item})
+        raise _other_fields(type(instance), {name: item})
 
 
 def _other_fields(cls: type, named: Collection[str]) -> ArtifactError:
@@ -244,8 +245,8 @@ def enum_member(name: str, member: str) -> enum.Enum:
     members: Mapping[str, Any] = listed.fget(find_class(name, "enum"))
     if member not in members:
         raise ArtifactError(f"{name} has no {member!r} here: install the version of the package that it was tuned with")
-    found: enum.Enum = members[member]
-    return found
+    constant: enum.Enum = members[member]
+    return constant
 
 
 def check_registered(context: str) -> None:
@@ -257,20 +258,20 @@ def check_registered(context: str) -> None:
 
     try:
         protocol, node = json.loads(context)
-        known, named = str(node["type"]), list(_dicts(json.loads(node["context"])))
+        type_name, named = str(node["type"]), list(_dicts(json.loads(node["context"])))
         leaves = all(child == {"type": None, "context": None, "children_spec": []} for child in node["children_spec"])
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ArtifactError(f"what it says of a registered class cannot be read: {context[:80]!r}") from None
     if protocol != 1 or not leaves or len(node) != 3:
         raise ArtifactError(f"a registered class is written as {context[:80]!r}, which togi never does")
-    if not registered_plainly(known):
+    if not registered_plainly(type_name):
         raise ArtifactError(
-            f"its values hold a {known!r}, which is not registered with torch's pytree here, or has a form of its own: "
-            "import the package that registers it before it is used"
+            f"its values hold a {type_name!r}, which is not registered with torch's pytree here, or has a form of its "
+            "own: import the package that registers it before it is used"
         )
-    for each in named:
-        if "__enum__" in each:  # torch imports the module that it names
-            enum_member(str(each.get("fqn")), str(each.get("name")))
+    for entry in named:
+        if "__enum__" in entry:  # torch imports the module that it names
+            enum_member(str(entry.get("fqn")), str(entry.get("name")))
 
 
 def _dicts(value: Any) -> Iterator[dict[Any, Any]]:

@@ -1,4 +1,4 @@
-"""What the structures of several values have in common: those of a module's calls, or of what it returned."""
+"""Merges the structures of several values: those of a module's calls, or of what it returned."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from togi.core.records import Scalar
-from togi.subject.structure import KEYED, Structure, tensors_in
+from togi.subject.containers import KEYED
+from togi.subject.nested import tensors_in
+from togi.subject.structure import Structure
 
 Shapes = Sequence[Sequence[int]]
 """Of the tensors of a value, in order of traversal."""
 
 
 def without_counts(structure: Structure) -> Structure:
-    """What values have in common that differ in what may be a count: the numbers next to tensors are left out."""
+    """The structure without numbers next to tensors, which may be counts."""
     counts = structure.kind in KEYED and any(child.kind == "tensor" for child in structure.children)
     return _with_children(
         structure,
@@ -27,36 +29,33 @@ _LEFT_OUT = Structure(kind="constant", value="a number")
 def in_common(values: Sequence[Any]) -> Structure | None:
     """The structure of values that differ in their tensors alone, and in counts of these; None where they differ in
     more."""
-    found = _in_common([Structure.of(value) for value in values], [_shapes(value) for value in values], 0)
-    return None if found is None else found[0]
-
-
-def _shapes(value: Any) -> Shapes:
-    return [tensor.shape for tensor in tensors_in(value)]
+    shapes = [[tensor.shape for tensor in tensors_in(value)] for value in values]
+    common = _in_common([Structure.of(value) for value in values], shapes, 0)
+    return None if common is None else common[0]
 
 
 def _in_common(structures: Sequence[Structure], shapes: Sequence[Shapes], first: int) -> tuple[Structure, int] | None:
     """``first``: number of the first tensor; with the structure comes that of the first behind it."""
-    one = structures[0]
-    if all(other == one for other in structures):
-        return one, first + sum(leaf.kind == "tensor" for leaf in one.leaves())
-    if one.is_leaf or not _alike(structures):
+    sample = structures[0]
+    if all(other == sample for other in structures):
+        return sample, first + sample.tensor_count
+    if sample.is_leaf or not _alike(structures):
         return None
     children: list[Structure] = []
     numbers: dict[int, list[int]] = {}
     tensors: dict[Scalar, int] = {}
-    for position in range(len(one.children)):
+    for position in range(len(sample.children)):
         parts = [structure.children[position] for structure in structures]
-        if one.kind in KEYED and all(map(_is_number, parts)):
+        if sample.kind in KEYED and all(map(_is_number, parts)):
             numbers[position] = [int(str(part.value)) for part in parts]
             children.append(parts[0])
             continue
-        if one.kind in KEYED and parts[0].kind == "tensor":
-            tensors[one.keys[position]] = first
-        found = _in_common(parts, shapes, first)
-        if found is None:
+        if sample.kind in KEYED and parts[0].kind == "tensor":
+            tensors[sample.keys[position]] = first
+        common = _in_common(parts, shapes, first)
+        if common is None:
             return None
-        child, first = found
+        child, first = common
         children.append(child)
     for position, counted in numbers.items():
         if len(set(counted)) > 1:
@@ -64,21 +63,22 @@ def _in_common(structures: Sequence[Structure], shapes: Sequence[Shapes], first:
             if count is None:
                 return None
             children[position] = count
-    return _with_children(one, children), first
+    return _with_children(sample, children), first
 
 
 def _as_count(numbers: Sequence[int], shapes: Sequence[Shapes], tensors: Mapping[Scalar, int]) -> Structure | None:
-    """Of the first tensor next to it that has a size from which it is a constant apart in every value."""
+    """A count of the first tensor next to it that has a size from which it is a constant apart in every value."""
     for key, tensor in tensors.items():
-        for dim in range(min(len(each[tensor]) for each in shapes)):
-            more = {number - each[tensor][dim] for number, each in zip(numbers, shapes, strict=True)}
+        for dim in range(min(len(own[tensor]) for own in shapes)):
+            more = {number - own[tensor][dim] for number, own in zip(numbers, shapes, strict=True)}
             if len(more) == 1:
                 return Structure(kind="count", keys=(key, dim), value=more.pop())
     return None
 
 
 def merged(first: Structure, second: Structure) -> Structure:
-    """What two outputs have in common: a part that differs from call to call cannot be rebuilt from tensors alone."""
+    """The common structure of two outputs: a part that differs from call to call cannot be rebuilt from tensors
+    alone."""
     if first == second:
         return first
     if first.children and _alike((first, second)):

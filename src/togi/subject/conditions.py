@@ -53,7 +53,8 @@ _Value = Callable[[Sequence[Any]], Any]
 
 
 def condition(text: str) -> Holds:
-    """Whether a call meets the condition. Sizes for which it cannot be computed (a division by zero) do not.
+    """A function that returns whether a call meets the condition. Sizes for which it cannot be computed (a division by
+    zero) do not.
 
     Raises ValueError where the text is not a condition.
     """
@@ -72,7 +73,7 @@ def condition(text: str) -> Holds:
 
 
 def size_of(i: int, dim: int) -> str:
-    """What a condition calls a size."""
+    """The name of a size in a condition."""
     return f"size({i}, {dim})"
 
 
@@ -112,15 +113,15 @@ def _parsed(text: str) -> ast.expr:
 def _comparison(node: ast.expr) -> _Value:
     match node:
         case ast.BoolOp(values=parts):
-            found = [_comparison(part) for part in parts]
+            comparisons = [_comparison(part) for part in parts]
             every = all if isinstance(node.op, ast.And) else any
-            return lambda tensors: every(part(tensors) for part in found)
+            return lambda tensors: every(part(tensors) for part in comparisons)
         case ast.UnaryOp(op=ast.Not(), operand=part):
             inner = _comparison(part)
             return lambda tensors: not inner(tensors)
         case ast.Compare(left=left, ops=[how], comparators=[right]) if type(how) in _OPERATORS:
-            compare, one, other = _OPERATORS[type(how)], _number(left), _number(right)
-            return lambda tensors: compare(one(tensors), other(tensors))
+            compare, first, second = _OPERATORS[type(how)], _number(left), _number(right)
+            return lambda tensors: compare(first(tensors), second(tensors))
     raise _NotAllowed
 
 
@@ -135,11 +136,11 @@ def _number(node: ast.expr) -> _Value:
             inner = _number(part)
             return lambda tensors: -inner(tensors)
         case ast.BinOp(left=left, op=how, right=right) if type(how) in _OPERATORS:
-            combine, one, other = _OPERATORS[type(how)], _number(left), _number(right)
-            return lambda tensors: combine(_bounded(one(tensors)), _bounded(other(tensors)))
+            combine, first, second = _OPERATORS[type(how)], _number(left), _number(right)
+            return lambda tensors: combine(_bounded(first(tensors)), _bounded(second(tensors)))
         case ast.Call(func=function, args=[_, *_] as parts, keywords=[]) if ast.unparse(function) in _FUNCTIONS:
-            compute, found = _FUNCTIONS[ast.unparse(function)], [_number(part) for part in parts]
-            return lambda tensors: compute(*(part(tensors) for part in found))
+            compute, operands = _FUNCTIONS[ast.unparse(function)], [_number(part) for part in parts]
+            return lambda tensors: compute(*(part(tensors) for part in operands))
     raise _NotAllowed
 
 

@@ -59,7 +59,7 @@ class Domain(Record):
         )
 
     def refusal(self, tensor: Tensor) -> str:
-        """What of the values lies outside, in words that follow the input's name; empty where nothing does.
+        """The values outside, in words that follow the input's name; empty where there are none.
 
         One pass over the tensor, two where rows count. An empty tensor lies inside.
         """
@@ -85,7 +85,7 @@ class Domain(Record):
         return ""
 
     def words(self, name: str) -> list[str]:
-        """What it asks of an input of this name."""
+        """Its demands on an input of this name, in words."""
         return [
             *([f"{name} holds {self._bounds()}"] if self.bounded else []),
             *([] if self.constant else [f"{name} holds more than one value"]),

@@ -1,4 +1,4 @@
-"""What a call of a module changes besides returning something: caches that it fills, tensors that it overwrites.
+"""Effects of a module's calls besides what they return: caches that they fill, tensors that they overwrite.
 
 An engine gets tensors and returns tensors, and changes nothing. ``togi.subject.pure.Pure`` gives it that form: the
 module with what it changes as further outputs. ``Effects.finish`` makes the change in the program's own objects.
@@ -14,7 +14,8 @@ from togi.core.errors import Refused
 from togi.core.records import Record
 from togi.subject.common_structure import in_common
 from togi.subject.inputs import Inputs
-from togi.subject.structure import Structure, assign, put_back, substituted, tensors_in
+from togi.subject.nested import assign, put_back, substituted, tensors_in
+from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,7 @@ class Change(Record):
 
 @final
 class Effects(Record):
-    """What one form of calls of a module changes."""
+    """The changes that one form of a module's calls makes."""
 
     changes: tuple[Change, ...] = ()
     state: tuple[str, ...] = ()
@@ -50,9 +51,9 @@ class Effects(Record):
         Raises Refused where that differs from call to call in more than tensors and counts of them.
         """
         seen: dict[str | int, list[_Seen]] = defaultdict(list)
-        for one in given:
-            before = [(key, _Seen(value)) for key, value in arguments_of(one)]
-            call(*one.args, **one.kwargs)
+        for call_inputs in given:
+            before = [(key, _Seen(value)) for key, value in arguments_of(call_inputs)]
+            call(*call_inputs.args, **call_inputs.kwargs)
             for key, argument in before:
                 argument.look_again()
                 seen[key].append(argument)
@@ -66,7 +67,7 @@ class Effects(Record):
         new = []
         for change in self.changes:
             tensors = tensors_in(arguments[change.argument])
-            new += [tensor for tensor, kept in zip(tensors, change.kept, strict=True) if kept is None]
+            new += [tensor for tensor, old_place in zip(tensors, change.kept, strict=True) if old_place is None]
             new += [before[change.argument][index] for index in change.written]
         return substituted(output, names), new
 
@@ -82,19 +83,19 @@ class Effects(Record):
         ``tensors_of``: an argument, by its keyword or position, for those who know already.
         """
         output, new = result
-        rest = iter(new)
+        new_tensors = iter(new)
         back: dict[str, Any] = {}
         for change in self.changes:
-            given = args[change.argument] if isinstance(change.argument, int) else kwargs[change.argument]
+            argument = args[change.argument] if isinstance(change.argument, int) else kwargs[change.argument]
             tensors: list[Tensor] = []
-            if change.written or any(kept is not None for kept in change.kept):
-                tensors = tensors_in(given) if tensors_of is None else tensors_of(change.argument)
-            after = [next(rest) if kept is None else tensors[kept] for kept in change.kept]
+            if change.written or any(old_place is not None for old_place in change.kept):
+                tensors = tensors_in(argument) if tensors_of is None else tensors_of(change.argument)
+            after = [next(new_tensors) if old_place is None else tensors[old_place] for old_place in change.kept]
             for index in change.written:
-                tensors[index].copy_(next(rest))
+                tensors[index].copy_(next(new_tensors))
             if change.after.kind != "tensor":
-                assign(given, change.after.build(iter(after)))
-            back[_GIVEN.format(change.argument)] = given
+                assign(argument, change.after.build(iter(after)))
+            back[_GIVEN.format(change.argument)] = argument
         return put_back(output, back)
 
 
@@ -128,15 +129,15 @@ class _Seen:
 
 
 def _change(key: str | int, seen: Sequence[_Seen]) -> Change | None:
-    """What became of one argument in all calls, or None where nothing did. Raises Refused where it differs."""
+    """The change of one argument in all calls, or None where there is none. Raises Refused where it differs."""
     if not any(argument.changed for argument in seen):
         return None
     after = in_common([argument.value for argument in seen])
-    kept = seen[0].kept
-    if after is None or any(argument.kept != kept for argument in seen):
+    old_places = seen[0].kept
+    if after is None or any(argument.kept != old_places for argument in seen):
         raise Refused(f"what its calls change in the argument {key} differs from call to call")
     written = sorted({index for argument in seen for index in argument.written})
-    return Change(argument=key, after=after, kept=kept, written=tuple(written))
+    return Change(argument=key, after=after, kept=old_places, written=tuple(written))
 
 
 def arguments_of(given: Inputs) -> list[tuple[str | int, Any]]:

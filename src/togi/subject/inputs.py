@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from togi.core.choices import Mode
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
-from togi.subject.structure import mapped, tensors_in
+from togi.subject.nested import mapped, tensors_in
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +73,7 @@ def _clone(tensor: torch.Tensor) -> torch.Tensor:
 @final
 @dataclass(frozen=True)
 class Subject:
-    """What is optimized.
+    """A module with its example inputs: what is optimized.
 
     Args:
         module: the model. It is never changed; trials work on copies.
@@ -111,7 +111,8 @@ class Subject:
 
 
 def as_given(sample: Inputs) -> Any:
-    """In the form that factories write, which a training step expects: a tensor, a tuple, a dict, else ``Inputs``."""
+    """The sample in the form that factories write, which a training step expects: a tensor, a tuple, a dict, else
+    ``Inputs``."""
     if sample.kwargs:
         return dict(sample.kwargs) if not sample.args else sample
     return sample.args[0] if len(sample.args) == 1 else sample.args
@@ -119,7 +120,7 @@ def as_given(sample: Inputs) -> Any:
 
 def samples_of(samples: Any) -> tuple[Inputs, ...]:
     """One sample, or a list of samples, as a non-empty tuple of ``Inputs``."""
-    found = tuple(Inputs.of(s) for s in samples) if isinstance(samples, list) else (Inputs.of(samples),)
-    if not found:
+    calls = tuple(Inputs.of(s) for s in samples) if isinstance(samples, list) else (Inputs.of(samples),)
+    if not calls:
         raise SubjectError("the list of samples is empty: togi needs at least one example input to run the module with")
-    return found
+    return calls

@@ -43,8 +43,10 @@ def made_tensor(dtype: torch.dtype, shape: Sequence[int], generator: torch.Gener
 def samples_from_signature(signature: Signature, seed: int) -> tuple[Inputs, ...]:
     """One sample of the form that ``signature`` describes; dynamic dimensions get ``DYNAMIC_SIZE``, and as much more
     than another as they have to; another size where its conditions ask for one."""
-    found = (_sample(signature, size, seed) for size in (DYNAMIC_SIZE, *_OTHER_SIZES))
-    return (next((sample for sample in found if not signature.unmet(sample)), _sample(signature, DYNAMIC_SIZE, seed)),)
+    samples = (_sample(signature, size, seed) for size in (DYNAMIC_SIZE, *_OTHER_SIZES))
+    return (
+        next((sample for sample in samples if not signature.unmet(sample)), _sample(signature, DYNAMIC_SIZE, seed)),
+    )
 
 
 def _sample(signature: Signature, least: int, seed: int) -> Inputs:

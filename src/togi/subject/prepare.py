@@ -1,4 +1,4 @@
-"""From what the user gave to what is measured: a copy of the module, with its inputs, on one device."""
+"""Prepares a subject for measuring: a copy of the module, with its inputs, on one device."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
 
 
 def mode_of(subject: Subject) -> Mode:
-    """As it was asked for; else ``eval()`` for a module that is in training mode itself (the survey refuses it where
-    that changes the answer). Parts that alone are in training mode were put into it, so they stay in it."""
+    """The mode that was asked for; else ``eval()`` for a module that is in training mode itself (the survey refuses it
+    where that changes the answer). Parts that alone are in training mode were put into it, so they stay in it."""
     if subject.mode is not None:
         return Mode.of(subject.mode)
     return Mode.EVAL if is_undecided(subject) else Mode.AS_IS
@@ -86,7 +86,7 @@ def is_undecided(subject: Subject) -> bool:
     return subject.mode is None and _is_training(_unwrapped(subject.module, []))
 
 
-def as_given(subject: Subject, prepared: nn.Module) -> nn.Module:
+def in_given_modes(subject: Subject, prepared: nn.Module) -> nn.Module:
     """A copy of ``prepared`` that shares its parameters, in the mode that the subject was handed over in. Raises
     whatever copying raises."""
     copied = sharing_parameters(prepared)
@@ -118,7 +118,8 @@ def _check_device(device: str) -> None:
 
 
 def _unwrapped(module: nn.Module, notes: list[str]) -> nn.Module:
-    """Without the wrappers of torch.compile and of data parallelism: those are ways to run a module, not the module."""
+    """The module without the wrappers of torch.compile and of data parallelism: those are ways to run a module, not the
+    module."""
     while True:
         inner = compiled_original(module)
         if inner is None and isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -129,14 +130,14 @@ def _unwrapped(module: nn.Module, notes: list[str]) -> nn.Module:
         module = inner
 
 
-def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers by name, each once."""
     yield from module.named_parameters()
     yield from module.named_buffers()
 
 
 def _check_values(module: nn.Module) -> None:
-    for name, tensor in tensors_of(module):
+    for name, tensor in named_tensors(module):
         if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise SubjectError(
                 f"'{name}' is a lazy parameter that has no size yet: call the module once in the factory, before it is "
@@ -185,12 +186,12 @@ def _note_training(module: nn.Module, mode: Mode, notes: list[str]) -> None:
     if not parts:
         return
     listed = f" ({', '.join(sorted(parts)[:3])})"
-    which = "It was" if _is_training(module) else "Parts of it were"
-    said = f"{which} handed over in training mode{'' if _is_training(module) else listed}"
+    subject_of = "It was" if _is_training(module) else "Parts of it were"
+    note = f"{subject_of} handed over in training mode{'' if _is_training(module) else listed}"
     if mode is Mode.EVAL:
-        notes.append(f"{said}; it is run in eval().")
+        notes.append(f"{note}; it is run in eval().")
     else:
-        notes.append(f"{said}, and it is run so. If that is not meant, call eval() on it first.")
+        notes.append(f"{note}, and it is run so. If that is not meant, call eval() on it first.")
 
 
 def _set_eval(module: nn.Module) -> None:
@@ -216,7 +217,7 @@ def _switches_modes(module: nn.Module) -> bool:
 
 
 def _note_devices(module: nn.Module, device: str, notes: list[str]) -> None:
-    devices = {str(tensor.device) for _, tensor in tensors_of(module)}
+    devices = {str(tensor.device) for _, tensor in named_tensors(module)}
     elsewhere = sorted(name for name in devices if torch.device(name).type != torch.device(device).type)
     if elsewhere:
         notes.append(f"It was on {', '.join(elsewhere)} and was moved to {device}.")

@@ -36,16 +36,16 @@ class ProgramModule(nn.Module):
             raise SubjectError(
                 f"a program is what can be called (model.generate, a pipeline, a function), and this is {a_type(call)}"
             )
-        found = reachable_modules(call)
-        if not found:
+        modules = reachable_modules(call)
+        if not modules:
             raise SubjectError(
                 f"no torch module can be found from {_called(call)}: togi looks at what it is bound to, its "
                 "attributes, its closure and the globals that it names. Give a function that names the modules it runs"
             )
-        for name, module in found.items():
+        for name, module in modules.items():
             self.add_module(name, module)
         self.forward = call
-        self.training = any(in_training(module) for module in found.values())
+        self.training = any(in_training(module) for module in modules.values())
 
     def look_again(self) -> None:
         """Take in the modules that the program made in a call and keeps (ultralytics' fused copy of its network)."""
@@ -81,9 +81,9 @@ def find_module(program: nn.Module, path: str, sample: Inputs) -> nn.Module:
     """A module of a program by its name. One that the program makes in its first call is there after a call with
     ``sample``. Raises AttributeError where there is none."""
     if isinstance(program, ProgramModule) and path not in dict(program.named_modules()):
-        given = sample.clone()
+        call_inputs = sample.clone()
         with torch.no_grad():
-            program(*given.args, **given.kwargs)
+            program(*call_inputs.args, **call_inputs.kwargs)
         program.look_again()
     return program.get_submodule(path)
 
@@ -91,7 +91,7 @@ def find_module(program: nn.Module, path: str, sample: Inputs) -> nn.Module:
 def reachable_modules(call: Any) -> dict[str, nn.Module]:
     """The outermost modules that a callable can reach, by a name made of the way to each. Modules are found in what a
     module holds besides its own parts, too."""
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     seen: set[int] = set()
     queue = deque([("", call, 0)])
     while queue and len(seen) < _MOST:
@@ -100,18 +100,18 @@ def reachable_modules(call: Any) -> dict[str, nn.Module]:
             continue
         seen.add(id(value))
         if isinstance(value, nn.Module):
-            if not any(value is part for module in found.values() for part in module.modules()):
-                found[_free(name or "model", found)] = value
+            if not any(value is part for module in modules.values() for part in module.modules()):
+                modules[_free(name or "model", modules)] = value
                 queue.extend((key, child, depth + 1) for key, child in vars(value).items() if not key.startswith("_"))
         elif depth < _DEEPEST:
             queue.extend((inner or name, child, depth + 1) for inner, child in _parts(value))
-    return found
+    return modules
 
 
 def _free(name: str, taken: Mapping[str, object]) -> str:
     name = name.replace(".", "_")
     names = (f"{name}_{number}" if number else name for number in range(len(taken) + 1))
-    return next(each for each in names if each not in taken)
+    return next(free for free in names if free not in taken)
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
@@ -122,29 +122,29 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
     if id(value) in memo:
         return memo[id(value)]
     cells = tuple(types.CellType() for _ in value.__closure__ or ())
-    known = dict(value.__globals__)
-    made = types.FunctionType(value.__code__, known, value.__name__, value.__defaults__, cells)
-    made.__kwdefaults__ = value.__kwdefaults__
-    functools.update_wrapper(made, value)
-    memo[id(value)] = made
+    global_names = dict(value.__globals__)
+    function = types.FunctionType(value.__code__, global_names, value.__name__, value.__defaults__, cells)
+    function.__kwdefaults__ = value.__kwdefaults__
+    functools.update_wrapper(function, value)
+    memo[id(value)] = function
     for name, child in _parts_of_function(value):
-        if name in known and reachable_modules(child):
-            known[name] = _copied(child, memo)
+        if name in global_names and reachable_modules(child):
+            global_names[name] = _copied(child, memo)
     for old, new in zip(value.__closure__ or (), cells, strict=True):
         with contextlib.suppress(ValueError):  # not filled yet
-            held = old.cell_contents
-            new.cell_contents = _copied(held, memo) if reachable_modules(held) else held
-    return made
+            content = old.cell_contents
+            new.cell_contents = _copied(content, memo) if reachable_modules(content) else content
+    return function
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value leads to, with the last name on the way."""
+    """The values that a value leads to, with the last name on the way."""
     if isinstance(value, types.MethodType):
         yield "", value.__self__
         yield "", value.__func__
     elif isinstance(value, functools.partial):
         yield "", value.func
-        yield from (("", each) for each in value.args)
+        yield from (("", argument) for argument in value.args)
         yield from value.keywords.items()
     elif isinstance(value, types.FunctionType):
         yield from _parts_of_function(value)
@@ -162,10 +162,12 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]
             yield name, cell.cell_contents
         except ValueError:  # not filled yet
             continue
-    yield from (("", each) for each in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
+    yield from (
+        ("", default) for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    )
     if origin(function.__code__.co_filename) is Origin.USER:
-        known = function.__globals__
-        yield from ((name, known[name]) for name in _names(function.__code__) if name in known)
+        global_names = function.__globals__
+        yield from ((name, global_names[name]) for name in _names(function.__code__) if name in global_names)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

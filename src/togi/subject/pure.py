@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from togi.subject.effects import Change, Effects, arguments_of
 from togi.subject.inputs import Inputs
+from togi.subject.nested import mapped
 from togi.subject.state import WithState
-from togi.subject.structure import mapped
 from togi.torch_internals.modules import in_training
 
 
@@ -32,24 +32,24 @@ class Pure(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         fresh: dict[str | int, list[Tensor]] = {}
-        given = Inputs(args, kwargs)
+        call_inputs = Inputs(args, kwargs)
         for change in self.effects.changes:
-            given = _replaced(given, change, fresh)
-        output = self.module(*given.args, **given.kwargs)
-        return self.effects.split(output, given, fresh)
+            call_inputs = _replaced(call_inputs, change, fresh)
+        output = self.module(*call_inputs.args, **call_inputs.kwargs)
+        return self.effects.split(output, call_inputs, fresh)
 
 
-def _replaced(given: Inputs, change: Change, fresh: dict[str | int, list[Tensor]]) -> Inputs:
+def _replaced(call_inputs: Inputs, change: Change, fresh: dict[str | int, list[Tensor]]) -> Inputs:
     """The argument in containers of its own, its overwritten tensors copied: the call may do with it what it likes."""
-    held: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def own(tensor: Tensor) -> Tensor:
-        held.append(tensor.clone() if len(held) in change.written else tensor)
-        return held[-1]
+        tensors.append(tensor.clone() if len(tensors) in change.written else tensor)
+        return tensors[-1]
 
-    value = mapped(dict(arguments_of(given))[change.argument], own)
-    fresh[change.argument] = held
+    value = mapped(dict(arguments_of(call_inputs))[change.argument], own)
+    fresh[change.argument] = tensors
     if isinstance(change.argument, int):
-        args = (*given.args[: change.argument], value, *given.args[change.argument + 1 :])
-        return Inputs(args, given.kwargs)
-    return Inputs(given.args, {**given.kwargs, change.argument: value})
+        args = (*call_inputs.args[: change.argument], value, *call_inputs.args[change.argument + 1 :])
+        return Inputs(args, call_inputs.kwargs)
+    return Inputs(call_inputs.args, {**call_inputs.kwargs, change.argument: value})

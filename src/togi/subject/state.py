@@ -1,4 +1,5 @@
-"""What a module keeps from one call to the next in attributes of its own, such as a streaming model's hidden state.
+"""State that a module keeps from one call to the next in attributes of its own, such as a streaming model's hidden
+state.
 
 An engine keeps nothing: ``WithState`` is given these values in an argument more, and leaves in it what they are after
 the call, so that they are a change of an argument like any other (``togi.subject.effects``).
@@ -52,11 +53,11 @@ class WithState(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         state = State(self.module, self.names)
-        given, own = kwargs.pop(STATE), state.read()
-        state.write(given)
+        state_given, own = kwargs.pop(STATE), state.read()
+        state.write(state_given)
         try:
             output = self.module(*args, **kwargs)
-            given.update(state.read())
+            state_given.update(state.read())
         finally:
             state.write(own)
         return output

@@ -24,28 +24,31 @@ def write_inputs(path: Path, given: Sequence[Inputs]) -> None:
     """``path.json`` and ``path.safetensors``. Raises SubjectError where a call holds what has no tensor form."""
     from safetensors.torch import save_file
 
-    calls = tuple(_Call(args=Structure.of(tuple(one.args)), kwargs=Structure.of(dict(one.kwargs))) for one in given)
+    calls = tuple(
+        _Call(args=Structure.of(tuple(call_inputs.args)), kwargs=Structure.of(dict(call_inputs.kwargs)))
+        for call_inputs in given
+    )
     for call in calls:
         opaque = [leaf.type for part in (call.args, call.kwargs) for leaf in part.leaves() if leaf.kind == "opaque"]
         if opaque:
             raise SubjectError(f"a call is given a {opaque[0]}, which has no tensor form")
     tensors = {
         f"{number}.{index}": tensor.detach().clone().contiguous()
-        for number, one in enumerate(given)
-        for index, tensor in enumerate(one.tensors())
+        for number, call_inputs in enumerate(given)
+        for index, tensor in enumerate(call_inputs.tensors())
     }
     save_file(tensors, str(path.with_suffix(".safetensors")))
     path.with_suffix(".json").write_text(_Calls(calls=calls).to_json(), encoding="utf-8")
 
 
 def read_inputs(path: Path) -> list[Inputs]:
-    """What ``write_inputs`` wrote."""
+    """Read what ``write_inputs`` wrote."""
     from safetensors.torch import load_file
 
     tensors = load_file(str(path.with_suffix(".safetensors")))
-    found = []
+    calls = []
     for number, call in enumerate(_Calls.from_json(path.with_suffix(".json").read_text(encoding="utf-8")).calls):
         count = sum(1 for name in tensors if name.startswith(f"{number}."))
-        rest = iter([tensors[f"{number}.{index}"] for index in range(count)])
-        found.append(Inputs(call.args.build(rest), call.kwargs.build(rest)))
-    return found
+        remaining = iter([tensors[f"{number}.{index}"] for index in range(count)])
+        calls.append(Inputs(call.args.build(remaining), call.kwargs.build(remaining)))
+    return calls

@@ -16,61 +16,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
 import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from togi.tiling.simplify import differentiated, merge_equal, mutates, simplify
+from togi.tiling.sizes import Sizes, size_expressions
 from togi.torch_internals.compiler import trace_symbolically, varying_source
 from togi.torch_internals.modes import FunctionObserver
-from togi.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
+from togi.torch_internals.operators import HigherOrderOperator, OpOverload
 from togi.torch_internals.tensors import FakeTensorMode, tree_flatten, tree_unflatten
-
-
-def size_expression(size: Any) -> sympy.Expr:
-    """A traced size (``int`` or ``SymInt``) as an expression. Compares without adding a guard."""
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
-
-
-def element_count(shape: Sequence[Any]) -> sympy.Expr:
-    count: sympy.Expr = sympy.Integer(1)
-    for size in shape:
-        count = count * size_expression(size)
-    return count
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Where each symbol is read: ``{symbol: (tensor, dimension)}``."""
-
-    places: Mapping[sympy.Symbol, tuple[int, int]]
-
-    @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> Sizes:
-        places: dict[sympy.Symbol, tuple[int, int]] = {}
-        for index, tensor in enumerate(tensors):
-            for dim, size in enumerate(tensor.shape):
-                expression = size_expression(size)
-                if isinstance(expression, sympy.Symbol):
-                    places.setdefault(expression, (index, dim))
-        return cls(places)
-
-    def values(self, tensors: Sequence[Tensor]) -> dict[sympy.Symbol, int]:
-        return {symbol: tensors[index].shape[dim] for symbol, (index, dim) in self.places.items()}
-
-
-def evaluate(expression: sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
-    """``expression`` with the sizes of one call put in. An int."""
-    return int(expression.xreplace(dict(values)))
-
 
 aten = torch.ops.aten
 
 
 class NotLean(Exception):
-    """Why a function cannot be streamed, for the sizes of one call. Internal: becomes a line of the plan, and the
-    function runs as it is."""
+    """The reason why a function cannot be streamed, for the sizes of one call. Internal: becomes a line of the plan,
+    and the function runs as it is."""
 
     admits: Callable[[Sequence[Tensor]], bool] | None = None
     """The tensors for which tracing fails in the same way."""
@@ -79,7 +42,7 @@ class NotLean(Exception):
 
 
 class Refuted(NotLean):
-    """Why a program is not the function, whatever the sizes."""
+    """The reason why a program is not the function, whatever the sizes."""
 
 
 def in_one_line(error: Exception) -> str:
@@ -115,15 +78,16 @@ class _Watch(FunctionObserver):
 
 
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """As torch's, which raises small norms to ``eps`` with gradients off: they flow as if it had not."""
+    """The decomposition of torch, which raises small norms to ``eps`` with gradients off: they flow as if it had
+    not."""
 
     def directed(tensor: Tensor) -> Tensor:
         norm = torch.linalg.vector_norm(tensor, 2, dim, keepdim=True)
         return tensor / torch.where(norm < eps, norm + (eps - norm).detach(), norm)
 
     kind = torch.promote_types(x1.dtype, x2.dtype)
-    one, other = torch.broadcast_tensors(x1.to(kind), x2.to(kind))  # type: ignore[no-untyped-call]
-    return (directed(one) * directed(other)).sum(dim)
+    first, second = torch.broadcast_tensors(x1.to(kind), x2.to(kind))  # type: ignore[no-untyped-call]
+    return (directed(first) * directed(second)).sum(dim)
 
 
 _IN_WORDS: dict[Any, Callable[..., Any]] = {torch.cosine_similarity: _cosine_similarity}
@@ -161,8 +125,8 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], decompositions:
             refusal.admits = _guards(environment, fakes)
         raise
     graph = module.graph
-    _merge_equal(graph, _differentiated(graph, (*tensors, *constants)))
-    _simplify(graph)
+    merge_equal(graph, differentiated(graph, (*tensors, *constants)))
+    simplify(graph)
     for node in graph.nodes if watch.detaches else ():
         if node.target is aten.alias.default:
             node.target = aten.detach.default
@@ -191,7 +155,7 @@ def _checked(module: fx.GraphModule, tensors: Sequence[Tensor], watch: _Watch) -
         NotLean: the graph does less, or more, than the function's result tells.
     """
     constants = _lift_constants(module)
-    if watch.without_gradients and _differentiated(module.graph, (*tensors, *constants)):
+    if watch.without_gradients and differentiated(module.graph, (*tensors, *constants)):
         raise NotLean("it switches gradients off inside, or has an autograd function of its own, which a graph loses")
     _refuse_effects(module.graph)
     return constants
@@ -203,8 +167,8 @@ def _contiguous_fake(mode: FakeTensorMode, tensor: Tensor, index: int) -> Tensor
     context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
     sized = mode.from_tensor(tensor, source=varying_source(f"tensor{index}"), symbolic_context=context)
     with mode:
-        made = torch.empty(sized.shape, dtype=tensor.dtype, device=tensor.device)
-    return made.requires_grad_(tensor.requires_grad)
+        stand_in = torch.empty(sized.shape, dtype=tensor.dtype, device=tensor.device)
+    return stand_in.requires_grad_(tensor.requires_grad)
 
 
 def _traced(
@@ -224,7 +188,7 @@ def _traced(
     try:
         with mode:
             module = trace(watched)
-            if any(_mutates(node) for node in module.graph.nodes):  # left over by composite operations
+            if any(mutates(node) for node in module.graph.nodes):  # left over by composite operations
                 module = trace(module)
     except Exception as error:  # the user's function, and every tracer's own complaint
         raise NotLean(_why(error)) from error
@@ -241,7 +205,7 @@ def _why(error: Exception) -> str:
 def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
     """Tensors held by the traced module as further placeholders."""
     graph = module.graph
-    found: list[Tensor] = []
+    constants: list[Tensor] = []
     known: dict[str, fx.Node] = {}
     last = [node for node in graph.nodes if node.op == "placeholder"][-1:]
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
@@ -250,87 +214,13 @@ def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
             raise NotLean("it calls higher-order operations (conditions, loops or maps as operators)")
         if str(node.target) not in known:
             with graph.inserting_after(last[-1]) if last else graph.inserting_before():
-                lifted = graph.placeholder(f"held_{len(found)}")
+                lifted = graph.placeholder(f"held_{len(constants)}")
             lifted.meta["val"] = value
             last, known[str(node.target)] = [lifted], lifted
-            found.append(value)
+            constants.append(value)
         node.replace_all_uses_with(known[str(node.target)])
         graph.erase_node(node)
-    return tuple(found)
-
-
-def _differentiated(graph: fx.Graph, tensors: Sequence[Tensor]) -> set[fx.Node]:
-    """The nodes through which gradients flow, if any tensor wants them."""
-    if not torch.is_grad_enabled():
-        return set()
-    given = [node for node in graph.nodes if node.op == "placeholder"]
-    found = {node for node, tensor in zip(given, tensors, strict=True) if tensor.requires_grad}
-    for node in graph.nodes:
-        if any(source in found for source in node.all_input_nodes):
-            found.add(node)
-    return found
-
-
-def _merge_equal(graph: fx.Graph, differentiated: set[fx.Node]) -> None:
-    """Equal calls become one. Not where gradients flow, views aside: two gradients through an infinite slope may be
-    infinite and NaN, where their sum is finite."""
-    known: dict[tuple[Any, ...], fx.Node] = {}
-    for node in list(graph.nodes):
-        if node.op != "call_function" or (node in differentiated and not _is_view(node)):
-            continue
-        first = known.setdefault((node.target, str(node.args), str(node.kwargs)), node)
-        if first is not node:
-            node.replace_all_uses_with(first)
-            graph.erase_node(node)
-
-
-def _is_view(node: fx.Node) -> bool:
-    if not isinstance(node.target, OpOverload):
-        return node.target is operator.getitem
-    return not _mutates(node) and any(result.alias_info is not None for result in schema_of(node.target).returns)
-
-
-def _simplify(graph: fx.Graph) -> None:
-    """Views of views become one view, and none where the shape comes back; slices of everything disappear."""
-    for node in list(graph.nodes):
-        if node.target in (aten.view.default, aten._unsafe_view.default):
-            source = node.args[0]
-            while source.target in (aten.view.default, aten._unsafe_view.default):
-                source = source.args[0]
-            if _shape(source) == _shape(node):
-                node.replace_all_uses_with(source)
-            else:
-                node.update_arg(0, source)
-        elif node.target is aten.copy.default:
-            node.replace_all_uses_with(_copied(graph, node))
-        elif node.target is aten.slice.Tensor and _shape(node) == _shape(node.args[0]):
-            node.replace_all_uses_with(node.args[0])
-    graph.eliminate_dead_code()
-
-
-def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    """``aten.copy``, which has no derivative, in other words: a cast, and a product with ones where it broadcasts
-    (torch before 2.12 copies the zero in ``x[:, 3] = 0``)."""
-    value = node.meta["val"]
-    target: Any = node.args[0]
-    source: Any = node.args[1]
-    with graph.inserting_before(node):
-        cast = graph.call_function(aten._to_copy.default, (source,), {"dtype": value.dtype})
-        cast.meta["val"] = source.meta["val"].to(value.dtype)
-        if _shape(source) == _shape(node):
-            return cast
-        ones = graph.call_function(aten.full_like.default, (target, 1), {"pin_memory": False})
-        whole = graph.call_function(aten.mul.Tensor, (ones, cast))
-    ones.meta["val"] = whole.meta["val"] = value
-    return whole
-
-
-def _shape(node: fx.Node) -> list[Any]:
-    return [size_expression(size) for size in node.meta["val"].shape]
-
-
-def _mutates(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable
+    return tuple(constants)
 
 
 def _refuse_effects(graph: fx.Graph) -> None:
@@ -338,7 +228,7 @@ def _refuse_effects(graph: fx.Graph) -> None:
         if node.op != "call_function":
             continue
         if isinstance(node.target, OpOverload):
-            if _mutates(node):
+            if mutates(node):
                 raise NotLean(f"it writes into a tensor that it was given ({node.target})")
             if torch.Tag.nondeterministic_seeded in node.target.tags:
                 raise NotLean(f"it draws random numbers ({node.target}), which other tiles would draw differently")
@@ -365,7 +255,7 @@ def _guards(environment: ShapeEnv, fakes: Sequence[Tensor]) -> Callable[[Sequenc
     fixed = [
         (index, dim, int(expression))
         for index, fake in enumerate(fakes)
-        for dim, expression in enumerate(_shape_of(fake))
+        for dim, expression in enumerate(size_expressions(fake))
         if expression.is_number
     ]
 
@@ -378,7 +268,7 @@ def _guards(environment: ShapeEnv, fakes: Sequence[Tensor]) -> Callable[[Sequenc
 
 
 class _Shaped:
-    """What guards ask of a tensor, as if it were contiguous."""
+    """Answers what guards ask of a tensor, as if it were contiguous."""
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape
@@ -391,7 +281,3 @@ class _Shaped:
 
     def storage_offset(self) -> int:
         return 0
-
-
-def _shape_of(tensor: Tensor) -> list[Any]:
-    return [size_expression(size) for size in tensor.shape]

@@ -39,7 +39,7 @@ class Combiner(ABC):
 
     @classmethod
     def differentiates(cls, _node: fx.Node) -> bool:
-        """Whether gradients can be computed tile by tile."""
+        """True if gradients can be computed tile by tile."""
         return True
 
     @abstractmethod
@@ -153,8 +153,8 @@ class TopK(Combiner):
         if self.values is not None and self.index is not None:
             values = torch.cat([self.values, values], self.dim)
             index = torch.cat([self.index, index], self.dim)
-        kept = min(self.count, values.shape[self.dim])
-        self.values, order = values.topk(kept, self.dim, self.largest, True)
+        count_kept = min(self.count, values.shape[self.dim])
+        self.values, order = values.topk(count_kept, self.dim, self.largest, True)
         self.index = index.gather(self.dim, order)
 
     def finish(self) -> tuple[Tensor, Tensor]:
@@ -225,8 +225,8 @@ class Norm(Combiner):
 
 def tile_topk(tile: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
     """``topk`` of a tile, which may hold fewer than ``k``."""
-    found = tile.topk(min(k, tile.shape[dim]), dim, largest, True)
-    return found[0], found[1]
+    best = tile.topk(min(k, tile.shape[dim]), dim, largest, True)
+    return best[0], best[1]
 
 
 COMBINERS: dict[Any, type[Combiner]] = {
@@ -260,7 +260,7 @@ def streamable_dims(node: fx.Node) -> list[int]:
 
 
 def part_call(node: fx.Node, dim: int) -> Call:
-    """What is computed on a tile, the operand being sliced along the streamed ``dim``."""
+    """The call that runs on a tile, the operand being sliced along the streamed ``dim``."""
     source: Any = node.args[0]
     given = arguments(node)
     if node.target in _CONTRACTIONS:

@@ -1,4 +1,4 @@
-"""Which operations of a function are traced as their parts: those that cannot be cut into tiles as they are.
+"""Decides which operations of a function are traced as their parts: those that cannot be cut into tiles as they are.
 
 Autograd has one derivative per operation, with its special cases (0 where a norm is 0, a saturated loss, equal
 extremes). The parts lack them: the derivative of a square root is infinite at 0. So an operation with a rule for slices
@@ -53,7 +53,7 @@ def _stays_whole(operation: Any, multi_pass: bool) -> bool:
 
 
 def _reduces_a_loss(operation: Any) -> bool:
-    """Whether it is a loss of each element, then their mean or sum: ``huber_loss``, ``binary_cross_entropy``."""
+    """True if it is a loss of each element, then their mean or sum: ``huber_loss``, ``binary_cross_entropy``."""
     return hasattr(operation, "overloadpacket") and any(a.name == "reduction" for a in schema_of(operation).arguments)
 
 
@@ -62,8 +62,8 @@ def _loss_of_each(operation: Any, *args: Any, **kwargs: Any) -> Any:
     reduction = given["reduction"]
     if reduction == 0:
         return NotImplemented
-    each = operation(*(0 if name == "reduction" else value for name, value in given.items()))
-    return each.mean() if reduction == 1 else each.sum()
+    losses = operation(*(0 if name == "reduction" else value for name, value in given.items()))
+    return losses.mean() if reduction == 1 else losses.sum()
 
 
 _NORMS = [aten.norm.Scalar, aten.norm.ScalarOpt_dtype, aten.norm.ScalarOpt_dim, aten.norm.ScalarOpt_dim_dtype]
@@ -72,14 +72,15 @@ _NORMS = [aten.norm.Scalar, aten.norm.ScalarOpt_dtype, aten.norm.ScalarOpt_dim, 
 def _vector_norm(operation: Any, *args: Any, **kwargs: Any) -> Tensor:
     given = bound_arguments(operation, args, kwargs)
     order = 2 if given["p"] is None else given["p"]
-    found: Tensor = aten.linalg_vector_norm(
+    norm: Tensor = aten.linalg_vector_norm(
         given["self"], order, given.get("dim") or None, given.get("keepdim", False), dtype=given.get("dtype")
     )
-    return found
+    return norm
 
 
 def _std(tensor: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
-    """By the norm of the deviations, whose derivative is 0 where they are, as that of ``std`` is."""
+    """The standard deviation by the norm of the deviations, whose derivative is 0 where they are, as that of ``std``
+    is."""
     return _std_mean(tensor, dim, correction=correction, keepdim=keepdim)[0]
 
 
@@ -88,8 +89,8 @@ def _std_mean(
 ) -> tuple[Tensor, Tensor]:
     dims = list(range(tensor.dim())) if not dim else [dim] if isinstance(dim, int) else list(dim)
     count = 1
-    for each in dims:
-        count = count * tensor.shape[each]
+    for reduced in dims:
+        count = count * tensor.shape[reduced]
     mean = tensor.mean(dims, keepdim=True)
     freedom = max(count - (1 if correction is None else correction), 0)
     deviation = aten.linalg_vector_norm(tensor - mean, 2, dims, keepdim) / torch.sym_sqrt(freedom)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from togi.tiling.combining import COMBINERS
+from togi.tiling.loops import Product
 from togi.tiling.program import TileLoop, Tiles
-from togi.tiling.schedule import Product
 from togi.torch_internals.autograd import replace_saved, without_saved_tensor_hooks
 
 
@@ -63,15 +63,12 @@ class Run:
     ) -> list[Tensor | None]:
         """The gradients of ``reads``, given those of the flat products and the combined results."""
         totals: list[Tensor | None] = [None] * len(reads)
-        results = self._results(combined)
+        flat = iter(combined)
+        results = [_packed(product, flat) if product.combined else None for product in self.loop.products]
         for offset in range(0, self.length, self.backward_tile):
             count = min(self.backward_tile, self.length - offset)
             self._add_tile(totals, reads, results, gradients, needs, offset, count)
         return [total.to(read.dtype) if total is not None else None for total, read in zip(totals, reads, strict=True)]
-
-    def _results(self, combined: Sequence[Tensor]) -> list[Any]:
-        flat = iter(combined)
-        return [_packed(product, flat) if product.combined else None for product in self.loop.products]
 
     def _add_tile(
         self,
@@ -89,22 +86,22 @@ class Run:
         ]
         with torch.enable_grad(), without_saved_tensor_hooks():
             parts = self.loop.body(*inputs)
-            made, given = self._pairs(parts, results, gradients, offset, count)
+            values, given = self._pairs(parts, results, gradients, offset, count)
         wanted = [tensor for tensor, need in zip(inputs, needs, strict=False) if need]
-        if not made:
+        if not values:
             return
-        found = iter(torch.autograd.grad(made, wanted, given, allow_unused=True))
-        del parts, made, given
+        gradients_of_wanted = iter(torch.autograd.grad(values, wanted, given, allow_unused=True))
+        del parts, values, given
         for i, need in enumerate(needs):
-            gradient = next(found) if need else None
+            gradient = next(gradients_of_wanted) if need else None
             if gradient is not None:
                 totals[i] = self._added(totals[i], gradient, reads[i], i, offset, count)
 
     def _pairs(
         self, parts: Any, results: Sequence[Any], gradients: Sequence[Tensor | None], offset: int, count: int
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """What of the tile has a gradient, and that gradient."""
-        made, given, at = [], [], 0
+        """The tensors of the tile that have a gradient, with that gradient."""
+        values, given, at = [], [], 0
         for product, part, result in zip(self.loop.products, parts, results, strict=True):
             combiner = (
                 COMBINERS[product.node.target](product.node, product.dim, self.length) if product.combined else None
@@ -120,10 +117,10 @@ class Run:
                         replace_saved(tensor, "result", result)
                     with torch.no_grad():
                         gradient = combiner.part_gradient(part, result, gradient, offset, count)
-                made.append(tensor)
+                values.append(tensor)
                 given.append(gradient.to(tensor.dtype))
             at += width
-        return made, given
+        return values, given
 
     def _added(
         self, total: Tensor | None, gradient: Tensor, read: Tensor, position: int, offset: int, count: int
@@ -143,5 +140,5 @@ def _tensors(result: Any) -> list[Tensor]:
 
 def _packed(product: Product, flat: Any) -> Any:
     """The product's results taken from ``flat``, as its node gives them."""
-    found = product.node.meta["val"]
-    return next(flat) if isinstance(found, Tensor) else tuple(next(flat) for _ in _tensors(found))
+    results = product.node.meta["val"]
+    return next(flat) if isinstance(results, Tensor) else tuple(next(flat) for _ in _tensors(results))

@@ -1,4 +1,4 @@
-"""What a function's result depends on besides the tensors that it is given, as a hashable value.
+"""The fingerprint of what a function's result depends on besides the tensors that it is given, as a hashable value.
 
 Variables of the function and of Python functions that it names, plain values, tensors, and attributes one level deep.
 """
@@ -16,7 +16,8 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def fingerprint(value: Any) -> tuple[Any, ...]:
-    """Of a function, or of an argument that is not a tensor. Hashable; equal while nothing followed has changed."""
+    """The fingerprint of a function, or of an argument that is not a tensor. Hashable; equal while nothing followed has
+    changed."""
     return tuple(_of(value, _DEPTH, set()))
 
 

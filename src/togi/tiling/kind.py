@@ -1,4 +1,4 @@
-"""What is known of one kind of call: its graphs, and which calls are refused.
+"""Knowledge of one kind of call: its graphs, and which calls are refused.
 
 A refusal holds for the calls that it is true of. Where tracing fails, these are the sizes that take the same way
 through the function (the guards of the trace); what does not fit into the budget is refused for its sizes; a program
@@ -36,7 +36,7 @@ class Kind:
         self._refused: deque[tuple[Admits, str]] = deque(maxlen=_REFUSALS)
 
     def planned(self, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> PlannedFunction:
-        """With a program for these tensors.
+        """The plan with a program for these tensors.
 
         Raises:
             NotLean: there is none.
@@ -52,7 +52,8 @@ class Kind:
         try:
             way = _Way(plain, tensors, self._budget_bytes, self._compiling)
         except NotLean as refusal:
-            admits = refusal.admits or partial(_same_shapes, [tensor.shape for tensor in tensors])
+            shapes = [tensor.shape for tensor in tensors]
+            admits = refusal.admits or (lambda others: [tensor.shape for tensor in others] == shapes)
             refusal.remember = partial(self._refused.append, (admits, str(refusal)))
             raise
         self.ways.append(way)
@@ -95,15 +96,11 @@ def _fitting(planned: PlannedFunction, tensors: Sequence[Tensor]) -> PlannedFunc
 def _captured(plain: Callable[..., Any], tensors: Sequence[Tensor], *, multi_pass: bool) -> Captured:
     """The graph of ``plain``; traced again where only a tensor that it holds wants gradients."""
     gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    found = capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=gradient))
-    if not gradient and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in found.constants):
+    captured = capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=gradient))
+    if not gradient and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in captured.constants):
         return capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=True))
-    return found
+    return captured
 
 
 def wants_gradient(planned: PlannedFunction, tensors: Sequence[Tensor]) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *planned.captured.constants))
-
-
-def _same_shapes(shapes: Sequence[torch.Size], tensors: Sequence[Tensor]) -> bool:
-    return [tensor.shape for tensor in tensors] == list(shapes)

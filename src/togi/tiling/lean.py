@@ -22,7 +22,8 @@ from togi.core.quantities import parse_size, size
 from togi.tiling.capture import NotLean, Refuted, in_one_line
 from togi.tiling.fingerprint import fingerprint
 from togi.tiling.kind import Kind, wants_gradient
-from togi.tiling.plan import Fitted, LeanPlan, PlannedFunction
+from togi.tiling.lean_plan import LeanPlan
+from togi.tiling.plan import Fitted, PlannedFunction
 from togi.torch_internals.autograd import is_wrapped_by_transform
 from togi.torch_internals.tensors import FakeTensor, tree_flatten, tree_unflatten
 
@@ -99,7 +100,7 @@ class LeanFunction(Generic[P, R]):
         return self._call(args, kwargs)
 
     def plan(self) -> LeanPlan:
-        """What the latest call did; ``print`` it. Before any call there is nothing to say."""
+        """The plan of the latest call; ``print`` it. Before any call there is nothing to say."""
         if self._latest is None:
             return LeanPlan(strategy="as it is", reason="it has not been called yet", budget_bytes=self._budget)
         return self._latest()
@@ -158,7 +159,7 @@ class LeanFunction(Generic[P, R]):
     def _run(self, planned: PlannedFunction, fitted: Fitted, tensors: Sequence[Tensor], gradient: bool) -> Any:
         try:
             with self._lock if not planned.ready(fitted) else nullcontext():
-                if id(fitted.program) not in planned.proofs:
+                if fitted.program not in planned.proofs:
                     result = planned.decide(tensors, fitted)
                     if not gradient:
                         return result
@@ -171,7 +172,7 @@ class LeanFunction(Generic[P, R]):
             raise NotLean(f"it fails in tiles ({in_one_line(error)})") from error
 
     def _key(self, form: Any, leaves: Sequence[Any]) -> Any:
-        """What a plan depends on besides sizes."""
+        """The key of a plan: all that it depends on besides sizes."""
         given = [
             (t.dtype, t.device, tuple(s if s < 2 else -1 for s in t.shape), t.requires_grad)
             if isinstance(t, Tensor)
@@ -235,7 +236,7 @@ def _stands_for_another(tensor: Tensor) -> bool:
 
 
 def _not_dense(tensor: Tensor) -> str:
-    """Why a tensor cannot be cut into slices; empty where it can."""
+    """The reason why a tensor cannot be cut into slices; empty where it can."""
     if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
         return f"it is given a {type(tensor).__name__}, a tensor of a class of its own"
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:

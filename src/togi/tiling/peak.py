@@ -15,7 +15,7 @@ import sympy
 import torch
 from torch import Tensor, fx
 
-from togi.tiling.capture import element_count, evaluate
+from togi.tiling.sizes import element_count, evaluate
 from togi.torch_internals.profiler import profiler_is_on
 
 aten = torch.ops.aten
@@ -47,11 +47,9 @@ class Weights:
 
     def spread_bytes(self, node: fx.Node) -> int:
         """Bytes of the node's results if they were written out (an expanded view counts in full)."""
-        found = node.meta.get("val")
-        parts = found if isinstance(found, list | tuple) else [found]
-        return sum(
-            self.number(element_count(part.shape)) * part.element_size() for part in parts if isinstance(part, Tensor)
-        )
+        results = node.meta.get("val")
+        parts = results if isinstance(results, list | tuple) else [results]
+        return sum(self.number(element_count(part)) * part.element_size() for part in parts if isinstance(part, Tensor))
 
     def own_bytes(self, node: fx.Node) -> int:
         """Bytes that computing the node allocates: none for inputs and views."""

@@ -12,89 +12,33 @@ from torch import Tensor
 
 from togi.core.errors import BudgetError
 from togi.core.quantities import size
-from togi.core.records import Record
 from togi.tiling.capture import Captured, NotLean
+from togi.tiling.compiled import compiling_costs_s, with_compiled
 from togi.tiling.differentiate import Run
+from togi.tiling.lean_plan import LeanPlan
 from togi.tiling.peak import Weights, plain_peak_bytes
 from togi.tiling.program import Program, TileLoop, Tiles, result_bytes
 from togi.tiling.proof import Proof, prove, same_tiles
 from togi.tiling.schedule import make_schedule
-from togi.tiling.tile import Choice, Kept, Tiling, choose, kept_within, largest_tile, needed_bytes, with_compiled
-from togi.torch_internals.compiler import inductor_is_loaded
-
-
-@final
-class LeanPlan(Record):
-    """One plan. Bytes count what a call allocates, its result included."""
-
-    strategy: str
-    """``streamed``: in tiles. ``whole``: the function as it is, since it fits. ``as it is``: it cannot be streamed."""
-    reason: str = ""
-    """Why it is not streamed."""
-    budget_bytes: int
-    result_bytes: int | None = None
-    peak_before_bytes: int | None = None
-    """Of the plain function: modelled from its graph, so at least this."""
-    peak_after_bytes: int | None = None
-    peak_after_measured: bool = False
-    loops: tuple[str, ...] = ()
-    proof: str = ""
-    shapes: tuple[tuple[int, ...], ...] = ()
-    """Of the tensors that these figures are for."""
-
-    def __str__(self) -> str:
-        given = ", ".join(" x ".join(map(str, shape)) or "scalar" for shape in self.shapes)
-        lines = [f"strategy     {self.strategy}" + (f": {self.reason}" if self.reason else "")]
-        lines += [f"given        {given}"] if given else []
-        lines.append(f"budget       {size(self.budget_bytes)}")
-        if self.result_bytes is not None:
-            lines.append(f"result       {size(self.result_bytes)}")
-        if self.peak_before_bytes is not None:
-            lines.append(f"peak before  {size(self.peak_before_bytes)} or more (the plain function, modelled)")
-        if self.peak_after_bytes is not None:
-            how = "measured" if self.peak_after_measured else "modelled"
-            lines.append(f"peak after   {size(self.peak_after_bytes)} ({how}, result included)")
-        lines += [f"loop {i}       {loop}" for i, loop in enumerate(self.loops, start=1)]
-        lines += [f"proof        {self.proof}"] if self.proof else []
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
+from togi.tiling.tile import Choice, Kept, Tiling, choose, detached, kept_within, largest_tile, needed_bytes
 
 LARGE_BYTES = 4 << 20
 """Above this an intermediate is streamed even where it fits: written to memory and read again, it costs more time."""
 _SHARES = (4, 16, 64, 256)
 """A node is large from this part of the budget on; smaller parts are tried when the rest does not fit next to tiles."""
-FIRST_COMPILING_COSTS_S = 3.0
-COMPILING_COSTS_S = 2.0
-"""About what compiling a loop's body, sizing its tiles and proving it takes: first in a process, and later.
-
-Measured on 2026-11-21, seconds of processor time, the C++ compiler's included: 2.9 s for the first and 1.3 to 2.9 s for
-later ones where Inductor's cache is empty; 1.6 s and 0.3 to 1.3 s where it has the code (and once after installation
-some 13 s, for torch's headers, which serve all later code). A loop is compiled once it has run for as long (the ski
-rental problem; Karlin, Manasse, Rudolph, Sleator 1988): computed from these costs and speedups of 2.5 to 9, the worst
-number of calls takes 2.0 to 2.5 times the best choice's time where the cache is empty. It takes up to 4.6 times where
-the cache has the code, which is not known before (4 s for all: 3.0 and 6.0). A function that is called a few times is
-never compiled. The loop's seconds are those that the calling thread computes: neighbours on the machine stretch loops
-and compiling alike."""
-
-
-def compiling_costs_s() -> float:
-    """What compiling a loop is taken to cost from here on."""
-    return COMPILING_COSTS_S if inductor_is_loaded() else FIRST_COMPILING_COSTS_S
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What was decided for one set of sizes. ``program`` is None where the plain function fits as it is."""
+    """The decision for one set of sizes. ``program`` is None where the plain function fits as it is."""
 
     weights: Weights
     program: Program | None
     room_bytes: int
     result_bytes: int
     plain_bytes: int
-    kept: dict[int, Kept] = field(default_factory=dict)
-    """By loop, the tiles that keep to the room at these sizes."""
+    kept: dict[TileLoop, Kept] = field(default_factory=dict)
+    """The tiles of each loop that keep to the room at these sizes."""
 
 
 @final
@@ -108,11 +52,11 @@ class PlannedFunction:
         self.fitted: dict[tuple[torch.Size, ...], Fitted | str] = {}
         """By shapes; a text where they are refused."""
         self.programs: dict[frozenset[Any], Program] = {}
-        self.choices: dict[int, Choice] = {}
-        self.proofs: dict[int, Proof] = {}
-        self.refuted: dict[int, str] = {}
-        self.spent_s: dict[int, float] = {}
-        """By loop, how long it has run."""
+        self.choices: dict[TileLoop, Choice] = {}
+        self.proofs: dict[Program, Proof] = {}
+        self.refuted: dict[Program, str] = {}
+        self.spent_s: dict[TileLoop, float] = {}
+        """How long each loop has run."""
 
     def fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
         """The program for these sizes.
@@ -122,30 +66,30 @@ class PlannedFunction:
             NotLean: there is no program that keeps to the budget.
         """
         shapes = tuple(tensor.shape for tensor in tensors)
-        found = self.fitted.get(shapes)
-        if found is None:
+        fitted = self.fitted.get(shapes)
+        if fitted is None:
             try:
-                found = self._fit(tensors, gradient)
+                fitted = self._fit(tensors, gradient)
             except NotLean as refusal:
-                found = str(refusal)
-            self._remember(shapes, found)
-        if isinstance(found, str):
-            raise NotLean(found)
-        return found
+                fitted = str(refusal)
+            self._remember(shapes, fitted)
+        if isinstance(fitted, str):
+            raise NotLean(fitted)
+        return fitted
 
     def refuse(self, tensors: Sequence[Tensor], reason: str) -> None:
-        """From now on ``fit`` raises for tensors of these shapes."""
+        """Make ``fit`` raise from now on for tensors of these shapes."""
         self._remember(tuple(tensor.shape for tensor in tensors), reason)
 
     def refute(self, program: Program, reason: str) -> None:
-        """From now on the program is not used."""
-        self.refuted[id(program)] = reason
+        """Stop using the program from now on."""
+        self.refuted[program] = reason
         self.fitted.clear()
 
-    def _remember(self, shapes: tuple[torch.Size, ...], found: Fitted | str) -> None:
+    def _remember(self, shapes: tuple[torch.Size, ...], fitted: Fitted | str) -> None:
         if len(self.fitted) > 256:
             self.fitted.clear()
-        self.fitted[shapes] = found
+        self.fitted[shapes] = fitted
 
     def _fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
         weights = Weights(self.captured.sizes.values(tensors))
@@ -173,8 +117,8 @@ class PlannedFunction:
                 return None, self.budget_bytes
             key = frozenset((p.node, p.dim, p.combined) for loop in schedule.loops for p in loop.products)
             program = self.programs.get(key) or Program(self.captured, schedule)
-            if id(program) in self.refuted:
-                reasons.append(self.refuted[id(program)])
+            if program in self.refuted:
+                reasons.append(self.refuted[program])
                 continue
             room = self.budget_bytes - program.base_bytes(weights)
             if all(largest_tile(loop, weights, room, Tiling(tile_bytes=0.0)) >= 1 for loop in program.tile_loops):
@@ -198,24 +142,24 @@ class PlannedFunction:
         proof = prove(self.plain, self._cut_in(program), self.captured, tensors, lengths, self.budget_bytes)
 
         def tuned(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
-            reads = [read.detach() if isinstance(read, Tensor) else read for read in reads]
+            reads = detached(reads)
             plain = choose(loop, reads, fitted.weights, fitted.room_bytes)
             choice = self._compiled(loop, reads, plain, fitted) if self.compiling else Choice(plain=plain)
-            self.choices[id(loop)] = choice
+            self.choices[loop] = choice
             return self._timed(loop, reads, length, fitted)
 
         with torch.no_grad():
             result = program.run(tensors, fitted.weights, tuned)
-        self.proofs[id(program)] = proof
+        self.proofs[program] = proof
         return result
 
     def _timed(self, loop: TileLoop, reads: Sequence[Any], length: int, fitted: Fitted) -> list[Any]:
         """Run it, and add its seconds to those that decide when it is compiled."""
         tiles = self._tiles(loop, reads, length, fitted)
         began = time.thread_time()
-        made = loop.run(reads, length, tiles)
+        products = loop.run(reads, length, tiles)
         self._spend(loop, time.thread_time() - began)
-        return made
+        return products
 
     def _tiles(self, loop: TileLoop, reads: Sequence[Any], length: int, fitted: Fitted) -> Tiles:
         """The tiles chosen, as far as they keep to the room at the sizes of this call.
@@ -223,26 +167,26 @@ class PlannedFunction:
         Raises:
             NotLean: not even one position does.
         """
-        choice, kept = self.choices[id(loop)], fitted.kept.get(id(loop))
+        choice, kept = self.choices[loop], fitted.kept.get(loop)
         if kept is None or kept.choice is not choice or not kept.certain:
             kept = kept_within(loop, reads, length, choice, fitted.weights, fitted.room_bytes)
-            fitted.kept[id(loop)] = kept
+            fitted.kept[loop] = kept
         return kept.tiles
 
     def _spend(self, loop: TileLoop, seconds: float) -> None:
-        self.spent_s[id(loop)] = self.spent_s.get(id(loop), 0.0) + seconds
+        self.spent_s[loop] = self.spent_s.get(loop, 0.0) + seconds
 
     def compile_what_pays(self, tensors: Sequence[Tensor], fitted: Fitted) -> None:
         """Compile the loops that have run for as long as compiling takes. Called under the caller's lock."""
-        due = [] if fitted.program is None else [one for one in fitted.program.tile_loops if self._is_due(one)]
+        due = [] if fitted.program is None else [loop for loop in fitted.program.tile_loops if self._is_due(loop)]
         if not due:
             return
 
         def tried(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
             if loop in due:
-                reads = [read.detach() if isinstance(read, Tensor) else read for read in reads]
-                choice = self.choices[id(loop)]
-                self.choices[id(loop)] = self._compiled(loop, reads, choice.plain, fitted)
+                reads = detached(reads)
+                choice = self.choices[loop]
+                self.choices[loop] = self._compiled(loop, reads, choice.plain, fitted)
             return self._timed(loop, reads, length, fitted)
 
         assert fitted.program is not None
@@ -250,20 +194,20 @@ class PlannedFunction:
             fitted.program.run(tensors, fitted.weights, tried)
 
     def ready(self, fitted: Fitted) -> bool:
-        """Whether ``run`` may be called without deciding anything before."""
-        return id(fitted.program) in self.proofs and not self.due(fitted)
+        """True if ``run`` may be called without deciding anything before."""
+        return fitted.program in self.proofs and not self.due(fitted)
 
     def due(self, fitted: Fitted) -> bool:
-        """Whether ``compile_what_pays`` has something to do."""
+        """True if ``compile_what_pays`` has something to do."""
         return fitted.program is not None and any(map(self._is_due, fitted.program.tile_loops))
 
     def _is_due(self, loop: TileLoop) -> bool:
-        choice = self.choices.get(id(loop))
+        choice = self.choices.get(loop)
         untried = choice is not None and choice.compiled is None and not choice.compiling
-        return self.compiling is None and untried and self.spent_s.get(id(loop), 0.0) > compiling_costs_s()
+        return self.compiling is None and untried and self.spent_s.get(loop, 0.0) > compiling_costs_s()
 
     def _compiled(self, loop: TileLoop, reads: Sequence[Any], plain: Tiling, fitted: Fitted) -> Choice:
-        """With a compiled body where that is faster and proven."""
+        """The loop with a compiled body where that is faster and proven."""
         choice = with_compiled(loop, reads, plain, fitted.weights, fitted.room_bytes)
         if choice.compiled is None:
             return choice
@@ -285,17 +229,17 @@ class PlannedFunction:
         return run
 
     def run(self, tensors: Sequence[Tensor], fitted: Fitted) -> Any:
-        """What the function returns; ``decide`` has been called for a fit of the same program."""
+        """The results of the function; ``decide`` has been called for a fit of the same program."""
         assert fitted.program is not None
 
         def in_tiles(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
             tiles = self._tiles(loop, reads, length, fitted)
-            plain = self.choices[id(loop)].plain
+            plain = self.choices[loop].plain
             back = largest_tile(loop, fitted.weights, self.budget_bytes, plain, backward=True)
             began = time.thread_time()
-            made = Run(loop, length, tiles, max(1, min(tiles.plain, back)))(reads)
+            products = Run(loop, length, tiles, max(1, min(tiles.plain, back)))(reads)
             self._spend(loop, time.thread_time() - began)
-            return made
+            return products
 
         return fitted.program.run(tensors, fitted.weights, in_tiles)
 
@@ -311,20 +255,20 @@ class PlannedFunction:
         after = fitted.program.base_bytes(fitted.weights)
         lines, tiles = [], [0.0]
         for loop in fitted.program.tile_loops:
-            choice, kept = self.choices[id(loop)], fitted.kept.get(id(loop))
+            choice, kept = self.choices[loop], fitted.kept.get(loop)
             cut = kept.tiles if kept else choice.tiles(loop, fitted.weights, fitted.room_bytes)
             needed = kept.tile_bytes if kept else needed_bytes(loop, choice, cut, fitted.weights)
             tile = cut.compiled or cut.plain
             tiles.append(needed)
-            told = choice.compiling
-            if not told and self.compiling is None:
-                told = f"compiled once it has run for {compiling_costs_s():g} s"
-            lines.append(described(loop, tile, needed, fitted.weights.number(loop.loop.length), told))
+            compiling = choice.compiling
+            if not compiling and self.compiling is None:
+                compiling = f"compiled once it has run for {compiling_costs_s():g} s"
+            lines.append(described(loop, tile, needed, fitted.weights.number(loop.loop.length), compiling))
         return LeanPlan(
             strategy="streamed",
             peak_after_bytes=int(after + max(tiles)),
             loops=tuple(lines),
-            proof=str(self.proofs[id(fitted.program)]),
+            proof=str(self.proofs[fitted.program]),
             **about,
         )
 

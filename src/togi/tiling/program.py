@@ -12,11 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from togi.tiling.capture import Captured, element_count
+from togi.tiling.capture import Captured
 from togi.tiling.combining import COMBINERS, Combiner
+from togi.tiling.loops import Loop, Product, Schedule, Task
 from togi.tiling.peak import Weights, is_number, peak_of
-from togi.tiling.schedule import Loop, Product, Schedule, Task
+from togi.tiling.sizes import element_count
 from togi.tiling.slicing import Call, Length, Offset, Slice
+from togi.torch_internals.layouts import room_for
+from togi.torch_internals.tensors import tree_map_only
 
 aten = torch.ops.aten
 Body = Callable[..., Any]
@@ -24,8 +27,8 @@ Body = Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """How a loop is cut. With a compiled ``body``: tiles of ``compiled`` positions, and what is left over, where it
-    has ``least`` positions, by ``body`` as well; the rest in ``plain`` tiles."""
+    """The cut of a loop. With a compiled ``body``: tiles of ``compiled`` positions, and what is left over, where it has
+    ``least`` positions, by ``body`` as well; the rest in ``plain`` tiles."""
 
     plain: int
     compiled: int = 0
@@ -45,8 +48,8 @@ class Tiles:
             offset += count
 
     def samples(self, length: int, plain: Body, settled: int) -> Iterator[tuple[int, int, Body]]:
-        """Of ``cut``, as few tiles as allocate like all of them: one of each length and body, at first and again once
-        ``settled`` positions have been combined."""
+        """Samples of ``cut``, as few tiles as allocate like all of them: one of each length and body, at first and
+        again once ``settled`` positions have been combined."""
         seen: set[tuple[int, int, bool]] = set()
         for offset, count, body in self.cut(length, plain):
             kind = (count, id(body), offset >= settled)
@@ -70,7 +73,7 @@ class TileLoop:
 
     @property
     def reads(self) -> list[fx.Node]:
-        """What ``run`` must be given, in order: nodes read in slices, then nodes read whole."""
+        """The values that ``run`` must be given, in order: nodes read in slices, then nodes read whole."""
         return [slice_.node for slice_ in self.sliced] + list(self.whole)
 
     def arguments(self, reads: Sequence[Any], offset: int, count: int) -> list[Any]:
@@ -117,7 +120,7 @@ class TileLoop:
         if backward:
             return sum(own.values()) + 2 * max(own.values(), default=0.0), 0.0
         kept = [p.first for p in self.products if not p.combined]
-        highest = peak_of(list(computed), lambda part: _slices_of(computed[part]), own.__getitem__, kept)
+        highest = peak_of(list(computed), lambda part: computed[part].slices, own.__getitem__, kept)
         parts = sum(3.0 * weights.spread_bytes(p.node) for p in self.products if p.combined)
         return highest, parts
 
@@ -134,19 +137,13 @@ class _Assembled:
     def add(self, part: Any, offset: int, count: int) -> None:
         parts = [part] if isinstance(part, Tensor) else list(part)
         if self.made is None:
-            self.made = [self._room(piece) for piece in parts]
-        for made, piece in zip(self.made, parts, strict=True):
-            made.narrow(self.product.dim, offset, count).copy_(piece)
+            self.made = [room_for(piece, self.product.dim, self.length) for piece in parts]
+        for room, piece in zip(self.made, parts, strict=True):
+            room.narrow(self.product.dim, offset, count).copy_(piece)
 
     def finish(self) -> Any:
         assert self.made is not None
         return self.made[0] if isinstance(self.product.node.meta["val"], Tensor) else tuple(self.made)
-
-    def _room(self, piece: Tensor) -> Tensor:
-        shape = list(piece.shape)
-        shape[self.product.dim] = self.length
-        order = sorted(range(piece.dim()), key=piece.stride().__getitem__, reverse=True)
-        return torch.empty_permuted(shape, order, dtype=piece.dtype, device=piece.device)
 
 
 def _sink(product: Product, length: int) -> _Assembled | Combiner:
@@ -155,50 +152,31 @@ def _sink(product: Product, length: int) -> _Assembled | Combiner:
     return _Assembled(product, length)
 
 
-def _slices_of(call: Call) -> list[Slice]:
-    found: list[Slice] = []
-    _map(call.args, lambda item: found.append(item) if isinstance(item, Slice) else None)
-    return found
-
-
 def _body(loop: Loop, sliced: Sequence[Slice], whole: Sequence[fx.Node]) -> fx.GraphModule:
     """The work of one tile: ``body(*slices, *whole[, offset][, length])``, one part per product."""
     graph = fx.Graph()
-    made: dict[Any, fx.Node] = {}
+    emitted: dict[Any, fx.Node] = {}
     for i, part in enumerate(sliced):
-        made[part] = graph.placeholder(f"slice_{i}")
+        emitted[part] = graph.placeholder(f"slice_{i}")
     for i, node in enumerate(whole):
-        made[node] = graph.placeholder(f"whole_{i}")
-    made[Offset()] = graph.placeholder("offset")
-    made[Length()] = graph.placeholder("length")
+        emitted[node] = graph.placeholder(f"whole_{i}")
+    emitted[Offset()] = graph.placeholder("offset")
+    emitted[Length()] = graph.placeholder("length")
 
     def emit(call: Call) -> fx.Node:
-        args = _map(call.args, lambda item: made.get(item, item) if _marker(item) else item)
-        kwargs = {key: _map(item, lambda i: made.get(i, i) if _marker(i) else i) for key, item in call.kwargs.items()}
-        return graph.call_function(call.target, tuple(args), kwargs)
+        markers = (Slice, fx.Node, Offset, Length)
+        args, kwargs = tree_map_only(markers, lambda item: emitted.get(item, item), (call.args, dict(call.kwargs)))
+        return graph.call_function(call.target, args, kwargs)
 
     for part, call in loop.wanted.computed.items():
-        made[part] = emit(call)
-    graph.output(tuple(emit(p.call()) if p.combined else made[p.first] for p in loop.products))
+        emitted[part] = emit(call)
+    graph.output(tuple(emit(p.call()) if p.combined else emitted[p.first] for p in loop.products))
     for marker in (Offset(), Length()):
-        if not made[marker].users:
-            graph.erase_node(made[marker])
+        if not emitted[marker].users:
+            graph.erase_node(emitted[marker])
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _marker(item: Any) -> bool:
-    return isinstance(item, Slice | fx.Node | Offset | Length)
-
-
-def _map(items: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(items, list | tuple):
-        return [_map(item, change) for item in items]
-    if isinstance(items, Mapping):
-        return {key: _map(item, change) for key, item in items.items()}
-    return change(items)
-
-
-aten = torch.ops.aten
 RunLoop = Callable[[TileLoop, Sequence[Any], int], list[Any]]
 """``(loop, reads, length) -> products``."""
 
@@ -208,7 +186,7 @@ class Program:
 
     def __init__(self, captured: Captured, schedule: Schedule) -> None:
         self.captured, self.schedule = captured, schedule
-        self.loops = {id(loop): TileLoop(loop, captured.graph) for loop in schedule.loops}
+        self.loops = {loop: TileLoop(loop, captured.graph) for loop in schedule.loops}
         self.dropped = _dropped_after(schedule.tasks, captured.outputs)
 
     @property
@@ -216,16 +194,16 @@ class Program:
         return list(self.loops.values())
 
     def run(self, tensors: Sequence[Tensor], weights: Weights, run_loop: RunLoop) -> Any:
-        """What the function returns for ``tensors`` (without the graph's constants)."""
+        """The results of the function for ``tensors`` (without the graph's constants)."""
         values: dict[fx.Node, Any] = dict(
             zip(self.captured.placeholders, (*tensors, *self.captured.constants), strict=True)
         )
         for task, dropped in zip(self.schedule.tasks, self.dropped, strict=True):
             if isinstance(task, Loop):
-                loop = self.loops[id(task)]
-                made = run_loop(loop, [values[node] for node in loop.reads], weights.number(task.length))
-                values.update(zip((p.node for p in task.products), made, strict=True))
-                del made
+                loop = self.loops[task]
+                products = run_loop(loop, [values[node] for node in loop.reads], weights.number(task.length))
+                values.update(zip((p.node for p in task.products), products, strict=True))
+                del products
             else:
                 values[task] = _value(task, values, weights)
             for node in dropped:
@@ -237,13 +215,13 @@ class Program:
 
         def allocated(task: Task) -> float:
             if isinstance(task, Loop):
-                return self.loops[id(task)].product_bytes(weights)
+                return self.loops[task].product_bytes(weights)
             return weights.own_bytes(task)
 
-        made = {p.node: task for task in self.schedule.tasks if isinstance(task, Loop) for p in task.products}
-        outputs = [made.get(node, node) for node in self.captured.outputs]
+        maker = {p.node: task for task in self.schedule.tasks if isinstance(task, Loop) for p in task.products}
+        outputs = [maker.get(node, node) for node in self.captured.outputs]
         return int(
-            peak_of(self.schedule.tasks, lambda task: [made.get(n, n) for n in _reads(task)], allocated, outputs)
+            peak_of(self.schedule.tasks, lambda task: [maker.get(n, n) for n in _reads(task)], allocated, outputs)
         )
 
 
@@ -255,14 +233,14 @@ def result_bytes(captured: Captured, weights: Weights) -> int:
         while source.op == "call_function" and weights.own_bytes(source) == 0 and source.all_input_nodes:
             source = source.all_input_nodes[0]
         if source.op == "call_function" and isinstance(node.meta["val"], Tensor):
-            total += weights.number(element_count(node.meta["val"].shape)) * node.meta["val"].element_size()
+            total += weights.number(element_count(node.meta["val"])) * node.meta["val"].element_size()
     return total
 
 
 def _value(node: fx.Node, values: Mapping[fx.Node, Any], weights: Weights) -> Any:
     if is_number(node):
-        found = node.meta["val"]
-        return found if isinstance(found, int | float) else _number(found, weights)
+        number = node.meta["val"]
+        return number if isinstance(number, int | float) else _number(number, weights)
     target: Any = node.target
     if target in (aten.view.default, aten._unsafe_view.default):
         target = aten.reshape.default
@@ -273,8 +251,8 @@ def _value(node: fx.Node, values: Mapping[fx.Node, Any], weights: Weights) -> An
 def _number(symbolic: Any, weights: Weights) -> int | float | bool:
     expression = symbolic.node.expr.xreplace(dict(weights.values))
     kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(symbolic)]
-    found: int | float | bool = kind(expression)
-    return found
+    value: int | float | bool = kind(expression)
+    return value
 
 
 def _reads(task: Task) -> list[fx.Node]:
@@ -287,8 +265,8 @@ def _dropped_after(tasks: Sequence[Task], outputs: Sequence[fx.Node]) -> list[li
     """Per task, the nodes whose value nobody reads later."""
     seen, dropped = set(outputs), []
     for task in reversed(tasks):
-        made = [p.node for p in task.products] if isinstance(task, Loop) else [task]
-        last = [node for node in dict.fromkeys((*_reads(task), *made)) if node not in seen]
+        nodes_made = [p.node for p in task.products] if isinstance(task, Loop) else [task]
+        last = [node for node in dict.fromkeys((*_reads(task), *nodes_made)) if node not in seen]
         dropped.append(last)
         seen.update(last)
     return dropped[::-1]

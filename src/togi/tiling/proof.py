@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, within
-from togi.tiling.capture import Captured, NotLean, Refuted, evaluate, in_one_line, size_expression
+from togi.tiling.capture import Captured, NotLean, Refuted, in_one_line
 from togi.tiling.peak import Weights, plain_peak_bytes
 from togi.tiling.program import TileLoop, Tiles
+from togi.tiling.sizes import evaluate, size_expressions
 from togi.tiling.special_points import KINDS, compare_specials
 from togi.torch_internals.tensors import tree_leaves
 from togi.verify.compare import mismatches
@@ -50,10 +51,10 @@ class Proof:
     """Kinds of special values (zeros, infinities, ...) for which it holds too."""
 
     def __str__(self) -> str:
-        what = "values and gradients" if self.gradients else "values"
+        compared = "values and gradients" if self.gradients else "values"
         return (
-            f"{what} within {self.units:.2f} of the plain function's own error (limit {MAX_UNITS:g}), on {self.sizes}; "
-            f"right for {self.special_kinds} of {len(KINDS)} kinds of special values"
+            f"{compared} within {self.units:.2f} of the plain function's own error (limit {MAX_UNITS:g}), on "
+            f"{self.sizes}; right for {self.special_kinds} of {len(KINDS)} kinds of special values"
         )
 
 
@@ -78,14 +79,14 @@ def prove(
         expected = _answers(plain, part, held, gradients)
     except Exception as error:  # the user's function on a part of the user's data: an index may point outside of it
         refusal = NotLean(f"the plain function cannot be called on a part of the problem ({in_one_line(error)})")
-        refusal.remember = _nothing  # the next call of these sizes brings other values
+        refusal.remember = lambda: None  # the next call of these sizes brings other values
         raise refusal from error
     try:
-        found = _answers(lambda *given: streamed(given, weights, _TILES), part, held, gradients)
+        answers = _answers(lambda *given: streamed(given, weights, _TILES), part, held, gradients)
     except Exception as error:  # an operation of torch's that has no derivative, or refuses a slice
         raise Refuted(f"it fails in tiles ({in_one_line(error)})") from error
     truth = _truth(plain, part, held, gradients) if wide_fits else None
-    units = _distance(found, expected, truth)
+    units = _distance(answers, expected, truth)
     values_small, small = _small_part(plain, captured, tensors, lengths, budget_bytes) or (values, part)
     small_weights = Weights(values_small)
     kinds = compare_specials(
@@ -100,7 +101,7 @@ def prove(
 
 
 def same_tiles(loop: TileLoop, reads: Sequence[Any], tiles: Tiles, length: int) -> float:
-    """How far the compiled body is from ``loop.body`` on the first compiled tile, in units.
+    """The distance of the compiled body from ``loop.body`` on the first compiled tile, in units.
 
     The reference is the plain body in float64, in half of its tiles so that it stays within the same memory.
 
@@ -192,8 +193,8 @@ def _cut(captured: Captured, tensors: Sequence[Tensor], values: Mapping[sympy.Sy
     part = []
     for tensor, node in zip(tensors, captured.placeholders, strict=False):
         cut = tensor
-        for dim, size in enumerate(node.meta["val"].shape):
-            cut = cut.narrow(dim, 0, evaluate(size_expression(size), values))
+        for dim, size in enumerate(size_expressions(node.meta["val"])):
+            cut = cut.narrow(dim, 0, evaluate(size, values))
         part.append(cut.contiguous() if tensor.is_contiguous() else cut)
     return part if captured.admits(part) else None
 
@@ -204,12 +205,12 @@ def _answers(call: Callable[..., Any], tensors: Sequence[Tensor], held: Sequence
         given = [t.detach().requires_grad_(t.requires_grad and gradients) for t in tensors]
         leaves = tree_leaves(call(*given))
         answers = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        made = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+        results = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
         wanted = [tensor for tensor in (*given, *held) if tensor.requires_grad]
-        if made and wanted:
+        if results and wanted:
             generator = torch.Generator().manual_seed(0)
-            weights = [torch.rand(m.shape, generator=generator, dtype=torch.float64).to(m) for m in made]
-            answers += list(torch.autograd.grad(made, wanted, weights, allow_unused=True))
+            weights = [torch.rand(m.shape, generator=generator, dtype=torch.float64).to(m) for m in results]
+            answers += list(torch.autograd.grad(results, wanted, weights, allow_unused=True))
     return answers
 
 
@@ -229,12 +230,8 @@ def _truth(
         return None
 
 
-def _nothing() -> None:
-    pass
-
-
 def _distance(
-    found: Sequence[Any], expected: Sequence[Any], truth: Sequence[Any] | None, limit: float = MAX_UNITS
+    actual: Sequence[Any], expected: Sequence[Any], truth: Sequence[Any] | None, limit: float = MAX_UNITS
 ) -> float:
     """The largest error in units.
 
@@ -242,31 +239,31 @@ def _distance(
         Refuted: more than ``limit``, or the results differ in form.
     """
     worst = 0.0
-    if len(found) != len(expected):
-        raise Refuted(f"it returned {len(found)} results where the plain function returns {len(expected)}")
-    for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+    if len(actual) != len(expected):
+        raise Refuted(f"it returned {len(actual)} results where the plain function returns {len(expected)}")
+    for index, (answer, other) in enumerate(zip(actual, expected, strict=True)):
         real = truth[index] if truth is not None and len(truth) == len(expected) else other
-        worst = max(worst, _leaf_distance(one, other, real, f"result {index}", limit))
+        worst = max(worst, _leaf_distance(answer, other, real, f"result {index}", limit))
     return worst
 
 
-def _leaf_distance(found: Any, expected: Any, truth: Any, where: str, limit: float) -> float:
-    if not isinstance(expected, Tensor) or not isinstance(found, Tensor):
-        if type(found) is type(expected) and (found is expected or found == expected):
+def _leaf_distance(actual: Any, expected: Any, truth: Any, where: str, limit: float) -> float:
+    if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
+        if type(actual) is type(expected) and (actual is expected or actual == expected):
             return 0.0
-        raise Refuted(f"{where} is {found!r} and should be {expected!r}")
-    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        raise Refuted(f"{where} is {actual!r} and should be {expected!r}")
+    if (actual.shape, actual.dtype) != (expected.shape, expected.dtype):
         raise Refuted(
-            f"{where} is {found.dtype} of {tuple(found.shape)}, not {expected.dtype} of {tuple(expected.shape)}"
+            f"{where} is {actual.dtype} of {tuple(actual.shape)}, not {expected.dtype} of {tuple(expected.shape)}"
         )
-    if not found.numel():
+    if not actual.numel():
         return 0.0
     if not expected.is_floating_point() and not expected.is_complex():
-        wrong = mismatches(found, truth if truth.dtype == expected.dtype else expected, expected)
-        if wrong > _DISCRETE_SHARE * found.numel():
-            raise Refuted(f"{where} differs from the plain function's in {wrong} of {found.numel()} places")
+        wrong = mismatches(actual, truth if truth.dtype == expected.dtype else expected, expected)
+        if wrong > _DISCRETE_SHARE * actual.numel():
+            raise Refuted(f"{where} differs from the plain function's in {wrong} of {actual.numel()} places")
         return 0.0
-    distance = error_in_units(found, truth, expected)
+    distance = error_in_units(actual, truth, expected)
     if not within(distance, limit):
         raise Refuted(f"{where} is {distance:.3g} times the plain function's own error off (limit {limit:g})")
     return distance

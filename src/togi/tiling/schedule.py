@@ -13,79 +13,21 @@ nearest neighbours in both directions of Chamfer's distance take one loop, rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
-import sympy
 import torch
 from torch import Tensor, fx
 
 from togi.tiling.capture import Captured, NotLean
-from togi.tiling.combining import COMBINERS, part_call, streamable_dims
+from togi.tiling.combining import COMBINERS, streamable_dims
+from togi.tiling.loops import Loop, Product, Schedule, Task, Wanted
 from togi.tiling.peak import VIEWS, Weights, is_number
-from togi.tiling.slicing import Call, NotSliceable, Slice, name, rank, sizes
+from togi.tiling.slicing import Call, NotSliceable, Slice, name, rank
 from togi.tiling.slicing_rules import sliced_call
 
-
-@dataclass(frozen=True)
-class Product:
-    """A node that a loop makes. ``dim``: of the node where it is assembled, of its operand where it is combined."""
-
-    node: fx.Node
-    dim: int
-    combined: bool
-
-    @property
-    def first(self) -> Slice:
-        """What the loop has to compute of it."""
-        source: Any = self.node.args[0]
-        return Slice(source, self.dim) if self.combined else Slice(self.node, self.dim)
-
-    @property
-    def length(self) -> sympy.Expr:
-        return sizes(self.first.node)[self.dim]
-
-    def call(self) -> Call:
-        return part_call(self.node, self.dim) if self.combined else sliced_call(self.node, self.dim)
-
-
-@dataclass(frozen=True, eq=False)
-class Wanted:
-    """What making products takes: slices computed in the loop, slices read from whole nodes, nodes read whole."""
-
-    computed: Mapping[Slice, Call] = field(default_factory=dict)
-    sliced: frozenset[Slice] = frozenset()
-    whole: frozenset[fx.Node] = frozenset()
-
-
-@dataclass(frozen=True, eq=False)
-class Loop:
-    """One pass over the tiles of one dimension of ``length`` positions."""
-
-    products: tuple[Product, ...]
-    wanted: Wanted
-    length: sympy.Expr
-
-    @property
-    def reads(self) -> set[fx.Node]:
-        return {slice_.node for slice_ in self.wanted.sliced} | set(self.wanted.whole)
-
-
-Task = Loop | fx.Node
 _ASKS_ALL = {torch.ops.aten.prod.dim_int, torch.ops.aten.prod.default, torch.ops.aten.cumprod.default}
 """Their derivatives look at the whole tensor for a zero; next to an infinity the two ways differ in NaN."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Tasks in the order in which they run."""
-
-    tasks: tuple[Task, ...]
-
-    @property
-    def loops(self) -> tuple[Loop, ...]:
-        return tuple(task for task in self.tasks if isinstance(task, Loop))
 
 
 def make_schedule(captured: Captured, weights: Weights, large_bytes: int, gradient: bool) -> Schedule:
@@ -120,28 +62,28 @@ class _Scheduler:
         small: set[fx.Node] = set()
         loops: list[Loop] = []
         pending = self._products(self.captured.outputs, small)
-        made: set[fx.Node] = set()
+        nodes_made: set[fx.Node] = set()
         while pending:
-            chosen = self._grouped(sorted(pending - made, key=self.order.__getitem__))
+            chosen = self._grouped(sorted(pending - nodes_made, key=self.order.__getitem__))
             loops += chosen
-            made |= {product.node for loop in chosen for product in loop.products}
-            pending = self._products([node for loop in chosen for node in loop.reads], small) - made
+            nodes_made |= {product.node for loop in chosen for product in loop.products}
+            pending = self._products([node for loop in chosen for node in loop.reads], small) - nodes_made
         return Schedule(self._ordered(small, loops))
 
     def _products(self, wanted: Any, small: set[fx.Node]) -> set[fx.Node]:
         """Products that computing ``wanted`` whole takes; the small nodes on the way are added to ``small``."""
-        found: set[fx.Node] = set()
+        products: set[fx.Node] = set()
         stack = list(wanted)
         while stack:
             node = stack.pop()
-            if node.op != "call_function" or node in small or node in found:
+            if node.op != "call_function" or node in small or node in products:
                 continue
             if self._is_product(node):
-                found.add(node)
+                products.add(node)
             else:
                 small.add(node)
                 stack += [] if is_number(node) else node.all_input_nodes
-        return found
+        return products
 
     def _is_product(self, node: fx.Node) -> bool:
         return not is_number(node) and (
@@ -168,7 +110,7 @@ class _Scheduler:
                 left.append(node)
             else:
                 products.append(fitting[0])
-                wanted = _merged(wanted, fitting[1])
+                wanted = wanted.merged(fitting[1])
         return Loop(tuple(products), wanted, way.length), left
 
     def _fits(self, products: list[Product], wanted: Wanted, other: Product, others: Wanted) -> bool:
@@ -180,15 +122,13 @@ class _Scheduler:
         both = {s.node for s in mine} & {s.node for s in theirs}
         if not both or any((s in mine) != (s in theirs) for s in mine | theirs if s.node in both):
             return False
-        reads = {s.node for s in others.sliced} | set(others.whole)
-        return not any(p.node in self.ancestors[node] | {node} for node in reads for p in products)
+        return not any(p.node in self.ancestors[node] | {node} for node in others.reads for p in products)
 
     def _cost(self, way: Product, wanted: Wanted, left: list[fx.Node]) -> tuple[float, ...]:
         """Tiles fine enough; then fewer loops; then nothing to combine; then rows that lie together; then fine rows."""
         computed = [s for s in wanted.computed if s.node in self.large]
         row_bytes = max((self.weights.own_bytes(s.node) for s in computed), default=0) / self.weights.number(way.length)
-        reads = {s.node for s in wanted.sliced} | set(wanted.whole)
-        loops = len(left) + len(self._products(reads, set()))
+        loops = len(left) + len(self._products(wanted.reads, set()))
         outermost = max((s.dim for s in computed), default=0)
         return (row_bytes > self.large_bytes, loops, way.combined, outermost, row_bytes)
 
@@ -198,16 +138,16 @@ class _Scheduler:
         Raises:
             NotLean: there is none (unless ``quiet``).
         """
-        found, reasons = [], []
+        ways, reasons = [], []
         for product in self._candidates(node):
             try:
-                found.append((product, self._wanted(product)))
+                ways.append((product, self._wanted(product)))
             except NotSliceable as reason:
                 reasons.append(str(reason))
-        if not found and not quiet:
+        if not ways and not quiet:
             why = "; ".join(dict.fromkeys(reasons)) or _without_ways(node)
             raise NotLean(f"no dimension is safe for {name(node)}: {why}")
-        return found
+        return ways
 
     def _candidates(self, node: fx.Node) -> Iterator[Product]:
         for dim in range(rank(node)):
@@ -230,7 +170,7 @@ class _Scheduler:
         stack = [call]
         while stack:
             current = stack.pop()
-            for part in _slices(current):
+            for part in current.slices:
                 if part in computed or part in sliced:
                     continue
                 inner = self._call_inside(part)
@@ -239,7 +179,7 @@ class _Scheduler:
                 else:
                     computed[part] = inner
                     stack.append(inner)
-            whole |= _plain_nodes(current)
+            whole |= current.whole_nodes
         needed = [node for node in whole if node in self.large]
         if needed:
             raise NotSliceable(f"a slice along dimension {product.dim} needs all of {name(needed[0])}, which is large")
@@ -247,7 +187,7 @@ class _Scheduler:
         return Wanted(in_order, frozenset(sliced), frozenset(whole))
 
     def _call_inside(self, part: Slice) -> Call | None:
-        """How to compute a slice inside the loop; None where it is read from the whole instead."""
+        """The call that computes a slice inside the loop; None where it is read from the whole instead."""
         if part.node.op != "call_function":
             return None
         if part.node in self.large:
@@ -273,9 +213,9 @@ class _Scheduler:
             call = sliced_call(part.node, part.dim)
         except NotSliceable:
             return False
-        if any(node.op == "call_function" and not is_number(node) for node in _plain_nodes(call)):
+        if any(node.op == "call_function" and not is_number(node) for node in call.whole_nodes):
             return False
-        return all(self._view_of_input(inner.node) or self._affordable(inner) for inner in _slices(call))
+        return all(self._view_of_input(inner.node) or self._affordable(inner) for inner in call.slices)
 
     def _view_of_input(self, node: fx.Node) -> bool:
         while node.op == "call_function" and node.target in VIEWS:
@@ -312,31 +252,7 @@ def _without_ways(node: fx.Node) -> str:
 
 
 def _floating(node: fx.Node) -> bool:
-    """Whether gradients can be asked of it."""
-    found = node.meta["val"]
-    first = found if isinstance(found, Tensor) else found[0]
+    """True if gradients can be asked of it."""
+    results = node.meta["val"]
+    first = results if isinstance(results, Tensor) else results[0]
     return bool(first.is_floating_point()) and not name(node).startswith("aten.arg")
-
-
-def _slices(call: Call) -> Iterator[Slice]:
-    for item in _flat((call.args, dict(call.kwargs))):
-        if isinstance(item, Slice):
-            yield item
-
-
-def _plain_nodes(call: Call) -> set[fx.Node]:
-    return {item for item in _flat((call.args, dict(call.kwargs))) if isinstance(item, fx.Node)}
-
-
-def _flat(items: Any) -> Iterator[Any]:
-    if isinstance(items, dict):
-        items = items.values()
-    elif not isinstance(items, list | tuple):
-        yield items
-        return
-    for item in items:
-        yield from _flat(item)
-
-
-def _merged(one: Wanted, other: Wanted) -> Wanted:
-    return Wanted({**one.computed, **other.computed}, one.sliced | other.sliced, one.whole | other.whole)

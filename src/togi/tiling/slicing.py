@@ -6,19 +6,21 @@ which the operation mixes positions (a softmax, a scan, a sort along it), the an
 reason. An operation without a rule is never guessed at.
 
 Rules are keyed by ATen overload. Pointwise operations are known from torch's own tag. The rules of operations that
-move, pick or multiply dimensions are in ``slicing_rules``.
+move, pick or multiply dimensions are in ``slicing_rules`` and ``picking_rules``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, fx
 
-from togi.tiling.capture import size_expression
+from togi.tiling.sizes import size_expression, size_expressions
 from togi.torch_internals.operators import bound_arguments
+from togi.torch_internals.tensors import tree_leaves
 
 
 class NotSliceable(Exception):
@@ -35,12 +37,12 @@ class Slice:
 
 @dataclass(frozen=True)
 class Length:
-    """How many positions the tile has."""
+    """The number of positions of the tile."""
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Where the tile begins."""
+    """The position at which the tile begins."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,17 @@ class Call:
     target: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def slices(self) -> list[Slice]:
+        return [leaf for leaf in self._leaves() if isinstance(leaf, Slice)]
+
+    @cached_property
+    def whole_nodes(self) -> set[fx.Node]:
+        return {leaf for leaf in self._leaves() if isinstance(leaf, fx.Node)}
+
+    def _leaves(self) -> list[Any]:
+        return tree_leaves((self.args, dict(self.kwargs)))
 
 
 Rule = Callable[[fx.Node, int], Call]
@@ -88,21 +101,24 @@ def broadcast_slice(operand: fx.Node, dim: int, out_rank: int) -> Any:
 
 
 def value(node: fx.Node) -> Tensor:
-    found = node.meta["val"]
-    assert isinstance(found, Tensor), f"{node} is not a tensor"
-    return found
+    tensor = node.meta["val"]
+    assert isinstance(tensor, Tensor), f"{node} is not a tensor"
+    return tensor
 
 
 def rank(node: fx.Node) -> int:
     """Dimensions of the result; of the first one where there are several (``max`` with its index)."""
-    found = node.meta["val"]
-    return (found if isinstance(found, Tensor) else found[0]).dim()
+    return _first_result(node).dim()
 
 
 def sizes(node: fx.Node) -> list[Any]:
     """Symbolic sizes of the result; of the first one where there are several."""
-    found = node.meta["val"]
-    return [size_expression(size) for size in (found if isinstance(found, Tensor) else found[0]).shape]
+    return size_expressions(_first_result(node))
+
+
+def _first_result(node: fx.Node) -> Tensor:
+    results = node.meta["val"]
+    return results if isinstance(results, Tensor) else results[0]
 
 
 def name(node: fx.Node) -> str:

@@ -1,22 +1,21 @@
-"""Slicing rules for operations that move, drop, pick, multiply or reduce dimensions. See ``slicing``."""
+"""Slicing rules for operations that move, drop, multiply or reduce dimensions. See ``slicing``."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
 import torch
-from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch import fx
 
+from togi.tiling import picking_rules  # noqa: F401 - fills the table
 from togi.tiling.slicing import (
     RULES,
     Call,
     Length,
     NotSliceable,
-    Offset,
     Slice,
     arguments,
     broadcast_slice,
@@ -27,19 +26,20 @@ from togi.tiling.slicing import (
     sizes,
     value,
 )
+from togi.torch_internals.dimensions import mixed_dimensions, moved_dimensions, reduced_dimensions
 
 aten = torch.ops.aten
 
 
 def sliced_call(node: fx.Node, dim: int) -> Call:
-    """How to compute the slice of ``node`` along ``dim`` (not negative) from slices of its operands.
+    """The call that computes the slice of ``node`` along ``dim`` (not negative) from slices of its operands.
 
     Raises:
         NotSliceable: the operation mixes positions of that dimension, or has no rule.
     """
-    found = RULES.get(node.target)
-    if found is not None:
-        return found(node, dim)
+    known_rule = RULES.get(node.target)
+    if known_rule is not None:
+        return known_rule(node, dim)
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         return pointwise(node, dim)
     raise NotSliceable(f"{name(node)} has no rule for slices")
@@ -75,27 +75,21 @@ def _item(node: fx.Node, dim: int) -> Call:
 @rule(
     *(aten.glu.default, aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.cumprod.default),
     *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default, aten.sort.default, aten.sort.stable),
-    *(aten.topk.default, aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default),
+    *(aten.topk.default, aten.flip.default, aten.roll.default, aten.constant_pad_nd.default),
+    aten.native_layer_norm.default,
 )
-def _along_one(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [arguments(node)["dim"]])
+def _mixed(node: fx.Node, dim: int) -> Call:
+    return _other(node, dim, mixed_dimensions(node.target, arguments(node), rank(node)))
 
 
-@rule(aten.flip.default)
-def _flip(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, arguments(node)["dims"])
+def _mixing(dims: Callable[[fx.Node], Sequence[int]], *targets: Any) -> None:
+    """Rules of operations that mix the positions of these dimensions of their first operand, and of no others."""
+    rule(*targets)(lambda node, dim: _other(node, dim, dims(node)))
 
 
-@rule(aten.roll.default)
-def _roll(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, arguments(node)["dims"] or range(rank(node)))
-
-
-@rule(aten.constant_pad_nd.default)
-def _pad(node: fx.Node, dim: int) -> Call:
-    pads = arguments(node)["pad"]
-    padded = [-1 - i // 2 for i, amount in enumerate(pads) if amount != 0]
-    return _other(node, dim, padded)
+_mixing(lambda node: [arguments(node)["dim"]], aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default)
+_mixing(lambda _: [1], aten._native_batch_norm_legit_no_training.default)
+_mixing(lambda node: range(1, rank(node)), aten.convolution.default)
 
 
 @rule(
@@ -112,13 +106,8 @@ def _reduction(node: fx.Node, dim: int) -> Call:
 
 def reduced_dims(node: fx.Node) -> tuple[list[int], bool]:
     """(dimensions that a reduction reduces, whether they stay with size 1)."""
-    given = arguments(node)
-    count = value(node.args[0]).dim()  # type: ignore[arg-type]
-    dims = given.get("dim", -1 if "dim" in given or node.target in (aten.kthvalue.default, aten.mode.default) else None)
-    if dims is None or dims == []:
-        dims = range(count)
-    listed = [dims] if isinstance(dims, int) else list(dims)
-    return [d % max(count, 1) for d in listed], bool(given.get("keepdim", False))
+    given, source = arguments(node), node.args[0]
+    return reduced_dimensions(given, value(source).dim()), bool(given.get("keepdim", False))  # type: ignore[arg-type]
 
 
 @rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -128,14 +117,12 @@ def _view(node: fx.Node, dim: int) -> Call:
     before, after = sizes(source), sizes(node)
     for own, size in enumerate(before):
         if size == after[dim] and _equal(before[:own], after[:dim]):
-            shape = [Length() if i == dim else given for i, given in enumerate(_given_shape(node))]
-            return Call(aten.reshape.default, (Slice(source, own), shape))
+            return Call(aten.reshape.default, (Slice(source, own), _with_length(node.args[1], dim)))
     raise NotSliceable(f"{name(node)} merges or splits the dimension")
 
 
-def _given_shape(node: fx.Node) -> list[Any]:
-    shape: Any = node.args[1]
-    return list(shape)
+def _with_length(shape: Any, dim: int) -> list[Any]:
+    return [Length() if i == dim else size for i, size in enumerate(shape)]
 
 
 def _equal(one: Sequence[sympy.Expr], other: Sequence[sympy.Expr]) -> bool:
@@ -146,147 +133,50 @@ def _equal(one: Sequence[sympy.Expr], other: Sequence[sympy.Expr]) -> bool:
 def _expand(node: fx.Node, dim: int) -> Call:
     source: Any = node.args[0]
     operand = broadcast_slice(source, dim, rank(node))
-    shape = [Length() if i == dim else given for i, given in enumerate(_given_shape(node))]
-    return Call(aten.expand.default, (operand, shape))
+    return Call(aten.expand.default, (operand, _with_length(node.args[1], dim)))
 
 
-@rule(aten.unsqueeze.default)
-def _unsqueeze(node: fx.Node, dim: int) -> Call:
-    at = int(node.args[1]) % rank(node)  # type: ignore[arg-type]
-    return Call(node.target, (Slice(node.args[0], dim - (dim > at)), at))  # type: ignore[arg-type]
+@rule(
+    *(aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default),
+    *(aten.select.int, aten.unbind.int),
+)
+def _moved(node: fx.Node, dim: int) -> Call:
+    own = _before_moving(node)[dim]
+    if own is None:
+        raise NotSliceable(f"{name(node)} adds the dimension")
+    return Call(node.target, (Slice(node.args[0], own), *node.args[1:]))  # type: ignore[arg-type]
 
 
 @rule(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default)
 def _squeeze(node: fx.Node, dim: int) -> Call:
     source: Any = node.args[0]
-    count = value(source).dim()
-    given = arguments(node).get("dim", list(range(count)))
-    asked = {d % max(count, 1) for d in ([given] if isinstance(given, int) else given)}
-    gone = [d for d in sorted(asked) if sizes(source)[d] == 1]
-    own = [d for d in range(count) if d not in gone][dim]
-    return Call(aten.squeeze.dims, (Slice(source, own), gone))
+    kept: list[Any] = _before_moving(node)
+    return Call(aten.squeeze.dims, (Slice(source, kept[dim]), [d for d in range(rank(source)) if d not in kept]))
 
 
-@rule(aten.permute.default)
-def _permute(node: fx.Node, dim: int) -> Call:
-    order: Any = node.args[1]
-    return Call(node.target, (Slice(node.args[0], order[dim] % rank(node)), order))  # type: ignore[arg-type]
-
-
-@rule(aten.transpose.int)
-def _transpose(node: fx.Node, dim: int) -> Call:
-    one, other = (int(d) % rank(node) for d in node.args[1:])  # type: ignore[arg-type]
-    own = {one: other, other: one}.get(dim, dim)
-    return Call(node.target, (Slice(node.args[0], own), one, other))  # type: ignore[arg-type]
-
-
-@rule(aten.t.default)
-def _t(node: fx.Node, dim: int) -> Call:
-    return Call(node.target, (Slice(node.args[0], rank(node) - 1 - dim),))  # type: ignore[arg-type]
-
-
-@rule(aten.select.int, aten.unbind.int)
-def _one_of(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [arguments(node)["dim"]], drops=True)
-
-
-@rule(aten.cat.default)
-def _cat(node: fx.Node, dim: int) -> Call:
-    parts: Any = node.args[0]
-    along = arguments(node)["dim"] % rank(node)
-    if dim == along:
-        raise NotSliceable("aten.cat joins tensors along the dimension")
-    return Call(node.target, ([Slice(part, dim) for part in parts], along))
-
-
-@rule(aten.stack.default)
-def _stack(node: fx.Node, dim: int) -> Call:
-    parts: Any = node.args[0]
-    along = arguments(node)["dim"] % rank(node)
-    if dim == along:
-        raise NotSliceable("aten.stack joins tensors along the dimension")
-    return Call(node.target, ([Slice(part, dim - (dim > along)) for part in parts], along))
-
-
-@rule(aten.gather.default)
-def _gather(node: fx.Node, dim: int) -> Call:
-    source, along, index = node.args[:3]
-    along = int(along) % rank(node)  # type: ignore[arg-type]
-    if dim == along:
-        return Call(node.target, (source, along, Slice(index, dim)))  # type: ignore[arg-type]
-    if not statically_known_true(value(source).shape[dim] == value(index).shape[dim]):  # type: ignore[arg-type]
-        raise NotSliceable("aten.gather reads only a part of the dimension")
-    return Call(node.target, (Slice(source, dim), along, Slice(index, dim)))  # type: ignore[arg-type]
-
-
-@rule(aten.index_select.default)
-def _index_select(node: fx.Node, dim: int) -> Call:
-    source, along, index = node.args[:3]
-    along = int(along) % rank(node)  # type: ignore[arg-type]
-    if dim == along:
-        return Call(node.target, (source, along, Slice(index, 0)))  # type: ignore[arg-type]
-    return Call(node.target, (Slice(source, dim), along, index))  # type: ignore[arg-type]
-
-
-@rule(aten.embedding.default)
-def _embedding(node: fx.Node, dim: int) -> Call:
-    table, index = node.args[:2]
-    if dim < rank(index):  # type: ignore[arg-type]
-        return Call(aten.embedding.default, (table, Slice(index, dim)))  # type: ignore[arg-type]
-    return Call(aten.embedding.default, (Slice(table, 1), index))  # type: ignore[arg-type]
-
-
-@rule(aten.index.Tensor)
-def _index(node: fx.Node, dim: int) -> Call:
-    """Index tensors in neighbouring positions: their broadcast dimensions stand where the first one stood."""
+def _before_moving(node: fx.Node) -> list[int | None]:
+    """For each dimension of the result that of the operand."""
     source: Any = node.args[0]
-    indices: Any = list(node.args[1])  # type: ignore[arg-type]
-    at = [i for i, index in enumerate(indices) if index is not None]
-    if any(value(indices[i]).dtype == torch.bool for i in at) or at != list(range(at[0], at[0] + len(at))):
-        raise NotSliceable("aten.index picks by a mask, or along dimensions that are not neighbours")
-    picked = max(rank(indices[i]) for i in at)
-    counted = next((i for i in at if _counts_all(indices[i], source, i)), None)
-    if picked == 1 and dim == at[0] and counted is not None:
-        chosen = [broadcast_slice(i, 0, 1) if i is not None else None for i in indices]
-        chosen[counted] = None
-        return Call(pick_of_each, (Slice(source, counted), chosen, counted))
-    if at[0] <= dim < at[0] + picked:
-        chosen = [broadcast_slice(i, dim - at[0], picked) if i is not None else None for i in indices]
-        return Call(node.target, (source, chosen))
-    own = dim if dim < at[0] else dim - picked + len(at)
-    return Call(node.target, (Slice(source, own), indices))
+    return moved_dimensions(node.target, arguments(node), sizes(source))
 
 
-def _counts_all(index: fx.Node, source: fx.Node, dim: int) -> bool:
-    """``arange`` over the whole of a dimension: ``x[arange(n), i]`` picks one element of each row."""
-    if index.target not in (aten.arange.default, aten.arange.start, aten.arange.start_step):
-        return False
-    given = arguments(index)
-    from_zero = given.get("start", 0) == 0 and given.get("step", 1) == 1
-    return from_zero and statically_known_true(value(index).shape[0] == value(source).shape[dim])
+def _factors(left: Any, right: Any, dim: int, batch: int) -> tuple[Any, Any]:
+    """Rows are those of the left factor, columns those of the right one; batches are of both."""
+    return Slice(left, dim) if dim <= batch else left, Slice(right, dim) if dim != batch else right
 
 
 @rule(aten.mm.default, aten.bmm.default)
 def _matmul(node: fx.Node, dim: int) -> Call:
     left, right = node.args
-    batch = rank(node) - 2
-    if dim < batch:
-        return Call(node.target, (Slice(left, dim), Slice(right, dim)))  # type: ignore[arg-type]
-    if dim == batch:
-        return Call(node.target, (Slice(left, dim), right))  # type: ignore[arg-type]
-    return Call(node.target, (left, Slice(right, dim)))  # type: ignore[arg-type]
+    return Call(node.target, _factors(left, right, dim, rank(node) - 2))
 
 
 @rule(aten.addmm.default, aten.baddbmm.default)
 def _add_matmul(node: fx.Node, dim: int) -> Call:
-    added, left, right = node.args[:3]
-    batch = rank(node) - 2
-    first = broadcast_slice(added, dim, rank(node))  # type: ignore[arg-type]
-    operands = (
-        Slice(left, dim) if dim <= batch else left,  # type: ignore[arg-type]
-        Slice(right, dim) if dim != batch else right,  # type: ignore[arg-type]
-    )
-    return Call(node.target, (first, *operands, *node.args[3:]), node.kwargs)
+    added: Any = node.args[0]
+    left, right, *others = node.args[1:]
+    factors = _factors(left, right, dim, rank(node) - 2)
+    return Call(node.target, (broadcast_slice(added, dim, rank(node)), *factors, *others), node.kwargs)
 
 
 @rule(aten.mv.default)
@@ -308,22 +198,6 @@ def _distances(node: fx.Node, dim: int) -> Call:
     return Call(node.target, (*pair, *node.args[2:]))
 
 
-@rule(aten.native_layer_norm.default)
-def _layer_norm(node: fx.Node, dim: int) -> Call:
-    count, normalized = rank(node), arguments(node)["normalized_shape"]
-    return _other(node, dim, range(count - len(normalized), count))
-
-
-@rule(aten._native_batch_norm_legit_no_training.default)
-def _batch_norm_evaluating(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [1])
-
-
-@rule(aten.convolution.default)
-def _convolution(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, range(1, rank(node)))
-
-
 @rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def _attention(node: fx.Node, dim: int) -> Call:
     """Heads and samples are independent; so are queries, unless a mask counts their positions."""
@@ -338,43 +212,4 @@ def _attention(node: fx.Node, dim: int) -> Call:
 
 @rule(aten.full.default, aten.zeros.default, aten.ones.default)
 def _constant(node: fx.Node, dim: int) -> Call:
-    shape: Any = node.args[0]
-    made = [Length() if i == dim else given for i, given in enumerate(shape)]
-    return Call(node.target, (made, *node.args[1:]), node.kwargs)
-
-
-@rule(aten.slice_scatter.default, aten.select_scatter.default)
-def _assignment(node: fx.Node, dim: int) -> Call:
-    """``x[:, 3] = y``, as it is written without changing ``x``."""
-    target, source = node.args[:2]
-    given = arguments(node)
-    along = int(given["dim"]) % rank(node)
-    if dim == along:
-        raise NotSliceable(f"{name(node)} writes to places of the dimension")
-    own = dim - (dim > along) if node.target is aten.select_scatter.default else dim
-    return Call(node.target, (Slice(target, dim), Slice(source, own), *node.args[2:]), node.kwargs)  # type: ignore[arg-type]
-
-
-@rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
-def _positions(node: fx.Node, _dim: int) -> Call:
-    given = arguments(node)
-    made = value(node)
-    if made.is_floating_point():
-        raise NotSliceable("a floating-point aten.arange is not cut: its roundings depend on where it begins")
-    return Call(
-        positions,
-        (given.get("start", 0), given.get("step", 1), Offset(), Length()),
-        {"dtype": made.dtype, "device": made.device},
-    )
-
-
-def pick_of_each(source: Tensor, indices: Sequence[Tensor | None], dim: int) -> Tensor:
-    """``source[..., i, arange(n), j, ...]`` with the ``arange`` at ``dim``."""
-    own = torch.arange(source.shape[dim], device=source.device)
-    return aten.index.Tensor(source, [own if i == dim else index for i, index in enumerate(indices)])  # type: ignore[no-any-return]
-
-
-def positions(start: int, step: int, offset: int, length: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A piece of an ``arange``: ``length`` elements from its element ``offset`` on."""
-    first = start + offset * step
-    return torch.arange(first, first + length * step, step, dtype=dtype, device=device)
+    return Call(node.target, (_with_length(node.args[0], dim), *node.args[1:]), node.kwargs)

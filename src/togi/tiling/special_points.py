@@ -66,20 +66,20 @@ reduces over the rows of another would be NaN throughout. Integers stay: they ma
 
 
 def _changed(given: Sequence[Any], change: Callable[[Tensor], Any], others: Callable[[Tensor], Any]) -> list[Any]:
-    made = []
+    changed = []
     for value in given:
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
             copy = value.detach().clone()
             change(copy)
             change, value = others, copy.requires_grad_(value.requires_grad)
-        made.append(value)
-    return made
+        changed.append(value)
+    return changed
 
 
 def compare_specials(
     streamed: Answers, plain: Answers, truth: Callable[[Sequence[Any]], list[Any] | None], given: Sequence[Any]
 ) -> int:
-    """For how many ``KINDS`` they agree; a kind that the plain function refuses is left out.
+    """Count the ``KINDS`` for which they agree; a kind that the plain function refuses is left out.
 
     Args:
         truth: the plain function in float64; None where it has none.
@@ -95,28 +95,30 @@ def compare_specials(
         except Exception:  # the user's function refuses such values: a probability of 100
             continue
         try:
-            found = streamed(changed)
+            answers = streamed(changed)
         except Exception as error:
             raise Refuted(f"it fails in tiles with {kind} ({in_one_line(error)})") from error
         real = truth(changed) or expected
-        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-            _compare(one, other, real[index] if len(real) == len(expected) else other, f"with {kind}, result {index}")
+        for index, (answer, other) in enumerate(zip(answers, expected, strict=True)):
+            _compare(
+                answer, other, real[index] if len(real) == len(expected) else other, f"with {kind}, result {index}"
+            )
         compared += 1
     return compared
 
 
-def _compare(found: Any, expected: Any, truth: Any, where: str) -> None:
+def _compare(actual: Any, expected: Any, truth: Any, where: str) -> None:
     if not isinstance(expected, Tensor) or not expected.is_floating_point() or not expected.numel():
         return
     truth = truth if isinstance(truth, Tensor) and truth.shape == expected.shape else expected
     for name, is_special in _SPECIAL.items():
-        misplaced = (is_special(found) != is_special(expected)) & (is_special(found) != is_special(truth))
-        allowed = 0 if name == "NaN" else _SHARE * found.numel()  # what overflows last is a matter of rounding
+        misplaced = (is_special(actual) != is_special(expected)) & (is_special(actual) != is_special(truth))
+        allowed = 0 if name == "NaN" else _SHARE * actual.numel()  # what overflows last is a matter of rounding
         if int(misplaced.sum()) > allowed:
             raise Refuted(f"{where} has {name} in other places than the plain function's, {int(misplaced.sum())} times")
-    wrong, own = _wrong(found, truth), _wrong(expected, truth)
-    if wrong > 2 * own + _SHARE * found.numel():
-        raise Refuted(f"{where} is wrong in {wrong} of {found.numel():,} places, the plain function's in {own}")
+    wrong, own = _wrong(actual, truth), _wrong(expected, truth)
+    if wrong > 2 * own + _SHARE * actual.numel():
+        raise Refuted(f"{where} is wrong in {wrong} of {actual.numel():,} places, the plain function's in {own}")
 
 
 _SPECIAL: dict[str, Callable[[Tensor], Tensor]] = {
@@ -126,9 +128,9 @@ _SPECIAL: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _wrong(found: Tensor, truth: Tensor) -> int:
-    both = found.isfinite() & truth.isfinite()
-    one, other = found[both].double(), truth[both].double()
-    if not one.numel():
+def _wrong(actual: Tensor, truth: Tensor) -> int:
+    both = actual.isfinite() & truth.isfinite()
+    first, second = actual[both].double(), truth[both].double()
+    if not first.numel():
         return 0
-    return int(((one - other).abs() > _WRONG * (other.abs() + other.abs().median())).sum())
+    return int(((first - second).abs() > _WRONG * (second.abs() + second.abs().median())).sum())

@@ -1,20 +1,15 @@
-"""Chooses the size of tiles and whether their work is compiled: by the byte budget, a model, and measuring.
+"""Chooses the size of tiles: by the byte budget, a model, and measuring.
 
 The byte budget gives the largest tile. Within it, tiles whose intermediates stay in the processor's caches are several
 times faster than large ones, and how small is best depends on the operations. So sizes are timed on the tensors of the
 call itself (``fastest``), in seconds of the calling thread, which neighbours on the machine do not stretch. The
 allocator's own peak corrects the model of ``peak`` where operations need memory for themselves. That is a guess still,
 for other sizes above all, so tiles that come near the budget are rehearsed before they are used (``kept_within``).
-
-A compiled body writes little of what the plain one does, so its tiles can be many times larger, and have to be: a call
-of compiled code costs some 50 microseconds. They are sized by their own peaks. It is compiled once for tiles of any
-length; that it computes the same is for ``proof``.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,74 +20,7 @@ from torch import Tensor
 from togi.tiling.capture import NotLean
 from togi.tiling.peak import Weights, peak_bytes
 from togi.tiling.program import Body, TileLoop, Tiles
-from togi.torch_internals.compiler import inductor_compile, mark_varying
-
-_TURNS = 3
-_STRETCH_S = 8e-3
-"""How long a turn of one size takes at least: less is decided by the scheduler's ticks."""
-_LARGER = 0.97
-"""A larger tile has to take this share of the time to be preferred."""
-_OUT_OF_RACE = 1.4
-"""A size that takes so many times the best's time is not tried again."""
-
-
-def fastest(
-    loop: TileLoop, reads: Sequence[Any], sizes: Sequence[int], length: int, body: Body | None = None
-) -> tuple[int, float]:
-    """The tile size that wins, and its seconds per position.
-
-    Sizes take turns, so that a disturbance meets all of them; the best of a size's turns counts.
-
-    Args:
-        sizes: ascending.
-        length: positions there are.
-        body: a compiled form of the loop's body, for tiles of any of these sizes.
-    """
-    guess = {tile: _per_position_s(loop, reads, tile, min(tile, length), body) for tile in sizes}
-    stretch = {tile: _stretch(tile, guess[tile], length) for tile in sizes}
-    best = dict.fromkeys(sizes, float("inf"))
-    racing = list(sizes)
-    for _ in range(_TURNS):
-        for tile in racing:
-            best[tile] = min(best[tile], _per_position_s(loop, reads, tile, stretch[tile], body))
-        limit = _OUT_OF_RACE * min(best.values())
-        racing = [tile for tile in racing if best[tile] <= limit]
-    won = sizes[0]
-    for tile in sizes[1:]:
-        if best[tile] < _LARGER * best[won]:
-            won = tile
-    return won, best[won]
-
-
-def in_turns(
-    loop: TileLoop, reads: Sequence[Any], length: int, racing: Sequence[tuple[int, float, Body | None]]
-) -> list[float]:
-    """Seconds per position of ways to run a loop, timed in turns, so that a disturbance meets all of them.
-
-    Args:
-        racing: tile size, a guess of its seconds per position, and the compiled body, if any.
-    """
-    best = [float("inf")] * len(racing)
-    for _ in range(_TURNS):
-        for at, (tile, guess_s, body) in enumerate(racing):
-            count = _stretch(tile, guess_s, length)
-            best[at] = min(best[at], _per_position_s(loop, reads, tile, count, body))
-    return best
-
-
-def _stretch(tile: int, per_position_s: float, length: int) -> int:
-    """Positions of one turn: whole tiles, as long as there are any."""
-    tiles = max(1, round(_STRETCH_S / max(per_position_s * tile, 1e-9)))
-    return min(length, tile * min(tiles, max(1, length // tile)))
-
-
-def _per_position_s(loop: TileLoop, reads: Sequence[Any], tile: int, count: int, body: Body | None) -> float:
-    tiles = Tiles(plain=tile) if body is None else Tiles(plain=tile, compiled=tile, body=body)
-    with torch.no_grad():
-        start = time.thread_time()
-        loop.run(reads, count, tiles)
-        return (time.thread_time() - start) / count
-
+from togi.tiling.timing import fastest
 
 CACHED_BYTES = 1 << 20
 """Intermediates of the tile that trials start from: about a core's second-level cache."""
@@ -191,7 +119,7 @@ def kept_within(
     modelled = needed_bytes(loop, choice, tiles, weights)
     if _FAR_BELOW * modelled <= room_bytes:
         return Kept(choice=choice, tiles=tiles, tile_bytes=modelled, certain=True)
-    reads = [read.detach() if isinstance(read, Tensor) else read for read in reads]
+    reads = detached(reads)
     while True:
         peak = peak_of_loop(loop, reads, length, tiles)
         if peak is None:
@@ -205,7 +133,7 @@ def kept_within(
 
 
 def _smaller(tiles: Tiles, share: float) -> Tiles:
-    """At least one size of ``rounded`` below."""
+    """A tile that is at least one size of ``rounded`` below."""
 
     def cut(tile: int) -> int:
         return rounded(max(1, min(tile * share, tile - 1))) if tile else 0
@@ -230,8 +158,8 @@ def choose(loop: TileLoop, reads: Sequence[Any], weights: Weights, room_bytes: f
     length = weights.number(loop.loop.length)
     most = min(largest_tile(loop, weights, room_bytes, Tiling(tile_bytes=0.0)), length)
     excess, fixed = excess_of(loop, reads, loop.body, _two_sizes(most, per_position), per_position, least=1.0)
-    found = Tiling(tile_bytes=0.0, excess=excess, fixed_positions=fixed)
-    most = max(1, min(largest_tile(loop, weights, room_bytes, found), length))
+    tiling = Tiling(tile_bytes=0.0, excess=excess, fixed_positions=fixed)
+    most = max(1, min(largest_tile(loop, weights, room_bytes, tiling), length))
     if device_of(reads) != "cpu":
         return Tiling(tile_bytes=most * per_position, excess=excess, fixed_positions=fixed)
     cached = CACHED_BYTES / max(per_position, 1e-9)
@@ -277,96 +205,14 @@ def peak_of_tile(loop: TileLoop, reads: Sequence[Any], body: Callable[..., Any],
 
 
 def _two_sizes(most: int, per_position: float) -> list[int]:
-    """Of tiles to measure: none where their bytes would be lost in rounding."""
+    """Two sizes of tiles to measure: none where their bytes would be lost in rounding."""
     small, large = max(1, most // 8), max(1, most // 4)
     return [] if small == large or per_position * large < 1 << 14 else [small, large]
 
 
+def detached(reads: Sequence[Any]) -> list[Any]:
+    return [read.detach() if isinstance(read, Tensor) else read for read in reads]
+
+
 def device_of(reads: Sequence[Any]) -> str:
     return next((read.device.type for read in reads if isinstance(read, Tensor)), "cpu")
-
-
-_SIZES = 9
-_LONG_S = 0.02
-"""A compiled tile that takes so long gains nothing by being longer."""
-_COMPILED = 0.8
-"""A compiled body has to take this share of the plain one's time to be kept."""
-_LEAST_EXCESS = 1e-6
-
-
-def with_compiled(loop: TileLoop, reads: Sequence[Any], plain: Tiling, weights: Weights, room_bytes: float) -> Choice:
-    """The choice with a compiled body where that is faster; without one, and the reason, where not."""
-    if device_of(reads) != "cpu":
-        return Choice(plain=plain, compiling="not compiled: whether it is faster is measured on the CPU only")
-    try:
-        form = _Compiled(loop)
-        sizes, any_length = form.sizes(reads, plain, weights, room_bytes)
-    except Exception as error:  # a missing compiler, or the compiler's own failure: the plain body goes on
-        text = " ".join(str(error).split())[:160]
-        return Choice(plain=plain, compiling=f"not compiled: {type(error).__name__}: {text}")
-    length = weights.number(loop.loop.length)
-    tile, guess_s = fastest(loop, reads, sizes, length, form.body)
-    racing: tuple[tuple[int, float, Body | None], ...] = (
-        (tile_of(loop, plain, weights, room_bytes), plain.per_position_s, None),
-        (tile, guess_s, form.body),
-    )
-    plain_s, took_s = in_turns(loop, reads, length, racing)
-    if took_s > _COMPILED * plain_s:
-        return Choice(plain=plain, compiling=f"compiled and dropped: {plain_s / took_s:.2f} x")
-    per_position, _ = loop.tile_bytes(weights)
-    excess, fixed = plain.excess, plain.fixed_positions
-    if len(sizes) > 1:
-        excess, fixed = excess_of(loop, reads, form.body, sizes[-2:], per_position, _LEAST_EXCESS)
-    found = Tiling(tile_bytes=tile * per_position, excess=excess, fixed_positions=fixed, per_position_s=took_s)
-    told = f"compiled: {plain_s / took_s:.2f} x"
-    return Choice(plain=plain, compiled=found, body=form.body, any_length=any_length, compiling=told)
-
-
-class _Compiled:
-    """A loop's body, compiled when it is first called. Counts how often it is compiled, and lives as long as it."""
-
-    def __init__(self, loop: TileLoop) -> None:
-        self.loop, self.times = loop, 0
-        # a function: Lightning replaces torch.compile by one that copies all else that it is given
-        self.body: Body = torch.compile(loop.body, fullgraph=True, backend=lambda *given: self._compile(*given))
-
-    def _compile(self, module: Any, inputs: Any) -> Any:
-        self.times += 1
-        return inductor_compile(module, inputs)
-
-    def sizes(self, reads: Sequence[Any], plain: Tiling, weights: Weights, room_bytes: float) -> tuple[list[int], bool]:
-        """Sizes of tiles whose peak keeps to the room, ascending; and whether one compiled form serves them all.
-
-        The first is the plain tile's, the others are each twice the last. The peak of the next is foretold by that of
-        the last before it is measured, so that measuring keeps to the room too.
-        """
-        length = weights.number(self.loop.loop.length)
-        _, besides = self.loop.tile_bytes(weights)
-        tile = tile_of(self.loop, plain, weights, room_bytes)
-        found: list[int] = []
-        for _ in range(_SIZES):
-            before = self.times
-            took_s = self._run(reads, tile, length)
-            if len(found) > self.loop.uses_length and self.times > before:
-                return found, False  # numbers are compiled in at first, and left open the second time
-            found.append(tile)
-            peak = peak_of_tile(self.loop, reads, self.body, tile)
-            tile = rounded(2 * tile)
-            if tile > length or took_s > _LONG_S:
-                break
-            if peak is None or 2 * peak + besides > room_bytes:
-                break
-        return found, True
-
-    def _run(self, reads: Sequence[Any], tile: int, length: int) -> float:
-        """At two places, as the offset may be a number of the body too. Seconds of a warm call."""
-        warm_s = float("inf")
-        for offset in (0, length - tile, length - tile):
-            arguments = self.loop.arguments(reads, offset, tile)
-            for argument, part in zip(arguments, self.loop.sliced, strict=False):
-                mark_varying(argument, part.dim)
-            with torch.no_grad():
-                start = time.thread_time()
-                self.body(*arguments)
-                warm_s = min(warm_s, time.thread_time() - start)
-        return warm_s

@@ -20,7 +20,7 @@ from togi.torch_internals.autograd import is_wrapped_by_transform
 from togi.torch_internals.modes import without_torch_function
 from togi.torch_internals.tensors import FakeTensor
 
-__all__ = ["NoStorage", "is_one_storage", "storages_of"]
+__all__ = ["NoStorage", "is_one_storage", "room_for", "storages_of"]
 
 _OWN_MEMORY = frozenset((Tensor, nn.Parameter, FakeTensor))
 _BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
@@ -48,6 +48,14 @@ def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
         return [tensor.untyped_storage()]
     with torch.no_grad(), without_torch_function():
         return list(_storages(tensor))
+
+
+def room_for(piece: Tensor, dim: int, length: int) -> Tensor:
+    """Uninitialised, of ``length`` along ``dim``, its dimensions in memory in the order of the piece's (channels_last,
+    ...)."""
+    shape = [length if d == dim else size for d, size in enumerate(piece.shape)]
+    outermost_first = sorted(range(piece.dim()), key=piece.stride().__getitem__, reverse=True)
+    return torch.empty_permuted(shape, outermost_first, dtype=piece.dtype, device=piece.device)
 
 
 def _has_more(tensor: Tensor) -> bool:

@@ -19,9 +19,10 @@ from togi.core.errors import SubjectError
 from togi.subject.behaviour import kept_generators, seed_all
 from togi.subject.inputs import Subject
 from togi.subject.inventory import class_name
-from togi.subject.prepare import copy_to_ask, tensors_of
+from togi.subject.nested import tensors_in
+from togi.subject.prepare import copy_to_ask, named_tensors
 from togi.subject.program import ProgramModule
-from togi.subject.structure import Structure, tensors_in
+from togi.subject.structure import Structure
 from togi.torch_internals.modules import forward_hook_counts
 from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
@@ -45,7 +46,7 @@ class LiveAnswer:
         hooks, which may leave something behind in the user's process at each call; where it is on another device; and
         where it cannot be copied or run: the survey says what is wrong then."""
         leaves_traces = any(any(forward_hook_counts(part)) for part in subject.module.modules())
-        elsewhere = any(tensor.device.type != torch.device(device).type for _, tensor in tensors_of(subject.module))
+        elsewhere = any(tensor.device.type != torch.device(device).type for _, tensor in named_tensors(subject.module))
         if isinstance(subject.module, ProgramModule) or leaves_traces or elsewhere:
             return None
         with contextlib.suppress(Exception), kept_generators(), torch.no_grad():  # foreign code

@@ -12,8 +12,9 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import class_name
-from togi.subject.prepare import as_given, is_undecided, sharing_parameters, training_parts
-from togi.subject.structure import Structure, tensors_in
+from togi.subject.nested import tensors_in
+from togi.subject.prepare import in_given_modes, is_undecided, sharing_parameters, training_parts
+from togi.subject.structure import Structure
 from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
 from togi.verify.reference import apart, noise_limit
@@ -35,7 +36,7 @@ def outputs_in_one_mode(subject: Subject, prepared: nn.Module, samples: Sequence
     if not is_undecided(subject):
         return [run(prepared, sample) for sample in samples]
     try:
-        trained, again = as_given(subject, prepared), sharing_parameters(prepared)
+        trained, again = in_given_modes(subject, prepared), sharing_parameters(prepared)
     except Exception as error:  # foreign code: what the module holds
         raise SubjectError(_refusal(subject.module, f"it cannot be copied to ask both: {first_line(error)}")) from error
     outputs = [run(prepared, sample) for sample in samples]

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
+from togi.subject.nested import with_floats_as_tensors
 from togi.subject.signature import Signature
-from togi.subject.structure import Structure, with_floats_as_tensors
+from togi.subject.structure import Structure
 from togi.verify.compare import identical, plain
 from togi.verify.leaves import fresh, input_tensors, tensors_in
 

@@ -20,8 +20,9 @@ from togi.core.records import ErrorReport, ForcedCalls
 from togi.decide.faithful import MAX_UNITS
 from togi.subject.behaviour import same, seed_all
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.nested import tensors_in, with_floats_as_tensors
 from togi.subject.pure import Pure
-from togi.subject.structure import Structure, tensors_in, with_floats_as_tensors
+from togi.subject.structure import Structure
 from togi.techniques.build import first_candidate
 from togi.verify.decisions import rounding_decides
 from togi.verify.output_structure import unlike

@@ -1,4 +1,4 @@
-"""From a subject's name to the subject: builds the module, runs nothing.
+"""From a locator to the subject: builds the module, runs nothing.
 
 ``locate`` is called in a trial server, which forks a child per trial, so whatever a call of the module would start or
 leave behind stays out of it: the first one (whether the inputs fit) is made by ``togi.worker.survey`` in a child.
@@ -11,60 +11,59 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from togi.subject.inputs import Subject
-from togi.subject.spec import Spec, check_spec, parse
+from togi.subject.locator import Spec, check_locator
 
 
-def locate(spec: str, *, seed: int = 0) -> Subject:
-    """The subject that ``spec`` names (its forms: ``togi.subject.spec``). May import torch and the user's code.
+def locate(text: str, *, seed: int = 0) -> Subject:
+    """The subject that a locator names (its forms: ``togi.subject.locator``). May import torch and the user's code.
 
     Models of timm, torchvision and transformers get random weights from ``seed``, unless their weights are in a local
     file; nothing is downloaded.
 
     Raises SubjectError (cannot be found or built) or UnknownNameError (with the nearest name).
     """
-    check_spec(spec)
-    parsed = parse(spec)
+    locator = check_locator(text)
     with _seeded(seed):
-        subject = _build(parsed, seed)
-    return dataclasses.replace(subject, mode=parsed.options["mode"]) if "mode" in parsed.options else subject
+        subject = _build(locator, seed)
+    return dataclasses.replace(subject, mode=locator.options["mode"]) if "mode" in locator.options else subject
 
 
-def _build(spec: Spec, seed: int) -> Subject:
-    match spec.form:
+def _build(locator: Spec, seed: int) -> Subject:
+    match locator.form:
         case "file" | "package":
             from togi.subject.sources.factory import from_factory
 
-            return from_factory(spec)
+            return from_factory(locator)
         case "timm":
             from togi.subject.sources.timm import from_timm
 
-            return from_timm(spec, seed)
+            return from_timm(locator, seed)
         case "torchvision":
             from togi.subject.sources.torchvision import from_torchvision
 
-            return from_torchvision(spec, seed)
+            return from_torchvision(locator, seed)
         case "transformers":
             from togi.subject.sources.transformers import from_transformers
 
-            return from_transformers(spec, seed)
+            return from_transformers(locator, seed)
         case "exported":
             from togi.subject.sources.exported import from_exported
 
-            return from_exported(spec, seed)
+            return from_exported(locator, seed)
         case "torchscript":
             from togi.subject.sources.torchscript import from_torchscript
 
-            return from_torchscript(spec, seed)
+            return from_torchscript(locator, seed)
         case "artifact":
-            return _from_artifact(spec, seed)
+            return _from_artifact(locator, seed)
 
 
-def _from_artifact(spec: Spec, seed: int) -> Subject:
+def _from_artifact(locator: Spec, seed: int) -> Subject:
     """The optimized module, on inputs made from its signature. Raises ArtifactError as ``togi.load`` does."""
     from togi.artifact.load import load
     from togi.subject.made_inputs import samples_from_signature
 
-    optimized = load(spec.path)
+    optimized = load(locator.path)
     return Subject(optimized, list(samples_from_signature(optimized.signature, seed)))
 
 

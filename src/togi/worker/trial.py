@@ -27,10 +27,10 @@ from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate, FlatProgram
 from togi.measure import GivenAs, callers_on, give_back_cache, mark_memory, measure_footprint, take_turn, wait_for, warm
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.nested import tensors_in
 from togi.subject.prepare import prepare
 from togi.subject.program import find_module
 from togi.subject.signature import Signature
-from togi.subject.structure import tensors_in
 from togi.techniques import is_exact
 from togi.techniques.build import build
 from togi.torch_internals.script import assigned_inside

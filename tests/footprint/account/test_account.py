@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 import togi
 from togi.core.errors import TogiError
-from togi.footprint.account.make import account_from, account_of
+from togi.footprint.account.make import account_from
 from togi.footprint.account.record import Account, Category
 from togi.footprint.account.watch import Watch
+from togi.footprint.account.watched import account_of
 from togi.footprint.step import make_step
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject

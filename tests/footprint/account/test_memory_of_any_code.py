@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import togi
 from togi.core.errors import TogiError
-from togi.footprint.account.make import account_of
+from togi.footprint.account.watched import account_of
 from togi.footprint.step import make_step
 from togi.subject.inputs import Subject
 

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from togi.core.errors import FitError
 from togi.footprint.fit.plan import Plan
-from togi.footprint.fit.training.micro_batches import accumulated, backward, judge, rows_of, split
+from togi.footprint.fit.training.micro_batch_proof import judge
+from togi.footprint.fit.training.micro_batches import accumulated, backward, rows_of, split
 from togi.footprint.step import Step, mean_of_outputs
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Inputs

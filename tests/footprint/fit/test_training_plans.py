@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import FitError, SubjectError
-from togi.footprint.account.make import account_of
+from togi.footprint.account.watched import account_of
 from togi.footprint.fit.measure import measured_peak_bytes, random_state, same_start
 from togi.footprint.fit.policies import Action
 from togi.footprint.fit.proof import Outcome, compare, noise_between, outcome_of
-from togi.footprint.fit.training.planner import TrainingPlanner, fit_training
+from togi.footprint.fit.training.fit import fit_training
+from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.fit.training.saved_tensors import PlanWarning
 from togi.footprint.fit.training.timeline import Choice
 from togi.footprint.step import Step, make_step, mean_of_outputs

@@ -10,7 +10,7 @@ from small_models import Attention, Convolutions, Recurrent
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
-from togi.footprint.account.make import account_of
+from togi.footprint.account.watched import account_of
 from togi.footprint.prediction.cpu import predict_cpu
 from togi.footprint.step import make_step
 from togi.subject.inputs import Subject

@@ -165,7 +165,7 @@ def test_optimizers_treat_all_parameters_at_once() -> None:
 def test_largest_batch_fits_and_one_more_does_not() -> None:
     subject = Subject(nn.Linear(256, 1024), torch.randn(4, 256))
     limit = 900 * MIB
-    found = prediction_of(subject, device="cuda", train=True, memory=limit)
+    found = prediction_of(subject, device="cuda", train=True, memory_bytes=limit)
     assert found.largest_batch is not None
     assert found.batches[0].batch == found.largest_batch > 1
     assert [need.batch for need in found.batches[:2]] == [found.largest_batch, found.largest_batch // 2]
@@ -177,7 +177,7 @@ def test_largest_batch_fits_and_one_more_does_not() -> None:
 
 
 def test_nothing_fits() -> None:
-    found = prediction_of(Subject(nn.Linear(8, 8), torch.randn(4, 8)), device="cuda", train=False, memory=1)
+    found = prediction_of(Subject(nn.Linear(8, 8), torch.randn(4, 8)), device="cuda", train=False, memory_bytes=1)
     assert found.largest_batch == 0
     assert found.batches[0].batch == 1
 

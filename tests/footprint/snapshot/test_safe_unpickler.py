@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from togi.footprint.snapshot import is_snapshot, snapshot_account, unpickler
 from togi.footprint.snapshot.account import SnapshotConsumer
 from togi.footprint.snapshot.allocator import Frame, frame_of, users_line
-from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler, SnapshotError, Window
+from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler
+from togi.footprint.snapshot.window import SnapshotError, Window
 
 FILENAMES = st.sampled_from(
     ["/a/train.py", "/p/site-packages/torch/nn/functional.py", "??", "", "<stdin>", "m\u00f6dul.py"]

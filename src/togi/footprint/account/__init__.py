@@ -1,1 +1,1 @@
-"""Where the memory of a run went: the peak, its moment, who owns it, and what could be let go earlier."""
+"""The account of a run's memory: the peak, its moment, who owns it, and what could be let go earlier."""

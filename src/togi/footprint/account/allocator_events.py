@@ -9,7 +9,7 @@ Source: torch/csrc/profiler/collection.h (ExtraFields<EventType::Allocation>), t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -17,7 +17,6 @@ from typing import Any, final
 
 from torch.profiler import profile
 
-from togi.footprint.storage_tracker import StorageTracker
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.torch_internals.profiler import EventType, FastMark, memory_profile
 
@@ -53,15 +52,17 @@ class Allocations:
     @cached_property
     def operations(self) -> list[int]:
         """The operation that was running, or the last one before, at every allocation and free."""
-        made = {block.order: block.operation for block in self.blocks}
-        return list(accumulate(range(len(self.sums)), lambda now, order: max(now, made.get(order, now)), initial=0))[1:]
+        operation_of = {block.order: block.operation for block in self.blocks}
+        return list(
+            accumulate(range(len(self.sums)), lambda now, order: max(now, operation_of.get(order, now)), initial=0)
+        )[1:]
 
     @property
     def peak_order(self) -> int:
         return max(range(len(self.sums)), key=lambda order: self.sums[order][1])
 
     def place_after(self, operation: int) -> int:
-        """Of the first allocation or free after that operation."""
+        """The place of the first allocation or free after that operation."""
         return bisect_right(self.operations, operation)
 
     def with_unseen_frees(self, frees: Iterable[tuple[int, int]]) -> Allocations:
@@ -78,12 +79,9 @@ class Allocations:
         return (b for b in self.blocks if b.order <= order and (b.freed is None or b.freed > order))
 
 
-class MarkingTracker(StorageTracker):
-    """A storage tracker that also marks every operation in the profile, which tells its allocations from others."""
-
-    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        with FastMark(f"{MARK}{self.operations + 1}"):
-            return super().operation(operator, args, kwargs)
+def operation_mark(number: int) -> FastMark:
+    """A range in the profile round the operation of this number, which tells its allocations from others."""
+    return FastMark(f"{MARK}{number}")
 
 
 def read_allocations(profiler: profile, device: str) -> Allocations | None:
@@ -91,7 +89,8 @@ def read_allocations(profiler: profile, device: str) -> Allocations | None:
     results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
     if results is None or not hasattr(results, "experimental_event_tree"):
         return None
-    events = [event for event in _allocations(results.experimental_event_tree()) if _device(event) == device]
+    on_any = _allocations(results.experimental_event_tree())
+    events = [event for event in on_any if str(event.extra_fields.device).partition(":")[0] == device]
     if not events:
         return None
     events.sort(key=lambda event: event.start_time_ns)
@@ -117,8 +116,8 @@ def read_allocations(profiler: profile, device: str) -> Allocations | None:
 
 
 def rise_bytes(run: Callable[[], object], device: str = "cpu") -> int | None:
-    """How far ``run`` rises above what is there before it; None where torch reports no memory, or it takes none. On
-    the CPU what goes of what was there before is not seen to go."""
+    """The rise of the allocator in ``run`` above what is there before it; None where torch reports no memory, or it
+    takes none. On the CPU what goes of what was there before is not seen to go."""
     if not device.startswith("cpu"):
         return torch_allocator_peak_bytes(run, device)
     with memory_profile() as profiler:
@@ -128,17 +127,12 @@ def rise_bytes(run: Callable[[], object], device: str = "cpu") -> int | None:
 
 
 def _allocations(roots: list[Any]) -> Iterator[Any]:
-
     queue = list(roots)
     while queue:
         event = queue.pop()
         queue.extend(event.children)
         if event.tag == EventType.Allocation:
             yield event
-
-
-def _device(event: Any) -> str:
-    return str(event.extra_fields.device).partition(":")[0]
 
 
 def _maker(event: Any) -> tuple[int | None, str]:

@@ -1,25 +1,16 @@
-"""Accounts of memory: of a step, of a subject in a child process, and of any code in a ``with`` block.
+"""Makes the account of a watched run.
 
-An account joins the storages of a watched run with the allocator's events: every allocation gets an owner and every
+It joins the storages of a watched run with the allocator's events: every allocation gets an owner and every
 byte of the peak a line, so that the owners sum to the peak.
 """
 
 from __future__ import annotations
 
-import gc
-import threading
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
-from types import TracebackType
-from typing import final
 
-from torch import nn
-from typing_extensions import Self
-
-from togi.core.errors import TogiError
-from togi.core.quantities import size
-from togi.footprint.account.allocator_events import Allocation, Allocations, rise_bytes
+from togi.footprint.account.allocator_events import Allocation, Allocations
 from togi.footprint.account.record import (
     BEFORE_THE_RUN,
     Account,
@@ -31,107 +22,7 @@ from togi.footprint.account.record import (
     PeakMoment,
 )
 from togi.footprint.account.watch import Name, Watch
-from togi.footprint.remembered import second_run
-from togi.footprint.step import Step, step_ms
 from togi.footprint.storage_tracker import StorageLifetime, category_of
-from togi.torch_internals.profiler import profiler_records
-
-_ONE_AT_A_TIME = threading.Lock()
-"""PyTorch's profiler is one per process."""
-
-
-def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account:
-    """Run the step four times: to warm up (which makes the optimizer's state), for the time, watched, and for its peak
-    while it is not watched."""
-    step.run()
-    gc.collect()
-    with second_run(step.module):
-        plain_ms = step_ms(step)
-    watch = Watch(step.module, device=device)
-    watch.add_module(step.module)
-    watch.add_existing(step.sample.tensors(), Category.INPUT)
-    if step.optimizer is not None:
-        watch.add_optimizer(step.optimizer, step.module)
-    watch.count_unowned()
-    with watch:
-        step.run()
-    found = account_from(watch)
-    trained = sum(p.nbytes for p in step.module.parameters() if p.requires_grad) if step.train else 0
-    return found.model_copy(
-        update={
-            "subject": subject,
-            "train": step.train,
-            "plain_ms": plain_ms,
-            "minimum_bytes": found.minimum_bytes + trained,
-            "notes": (*step.notes, *found.notes, *_note_of_watching(step, found)),
-        }
-    )
-
-
-_WATCHING_SHOWS = 0.005
-
-
-def _note_of_watching(step: Step, found: Account) -> Iterator[str]:
-    """Autograd adds into a tensor's own memory where nobody else holds it, and whoever watches holds it."""
-    rise = rise_bytes(step.run, found.device)
-    plain_bytes = found.baseline_bytes + (rise or 0)
-    if rise is not None and found.peak_bytes > plain_bytes * (1 + _WATCHING_SHOWS):
-        yield (
-            f"While it is not watched, the step peaks at {size(plain_bytes)}: the account is of the watched one, which "
-            f"takes {size(found.peak_bytes - plain_bytes)} more, since torch reuses less memory then."
-        )
-
-
-@final
-class Watched:
-    """A context manager round any code: ``with togi.memory() as watched:``. ``account`` says afterwards where the
-    memory of the code in it went.
-
-    What was there before is known only where ``module`` is given: its parameters and buffers are then counted and
-    named. Everything else that existed is left out, also where the code frees it.
-    """
-
-    def __init__(self, module: nn.Module | None = None, *, device: str = "cpu") -> None:
-        self._watch = Watch(module, device=device)
-        self._account: Account | None = None
-        self._why_none = "there is no account yet: read it after the end of the with block, which must not raise"
-        if module is not None:
-            self._watch.add_module(module)
-
-    @property
-    def account(self) -> Account:
-        """Raises TogiError before the end of the ``with`` block, after one that raised, and where nothing was seen."""
-        if self._account is None:
-            raise TogiError(self._why_none)
-        return self._account
-
-    def __enter__(self) -> Self:
-        """Raises TogiError where the process is being profiled already, by another ``togi.memory()`` for instance."""
-        if profiler_records() or not _ONE_AT_A_TIME.acquire(blocking=False):
-            raise TogiError(
-                "a profiler is running already (another togi.memory() or torch.profiler), and PyTorch allows one at a "
-                "time: nothing of this block would be seen. Put the blocks one after the other"
-            )
-        try:
-            self._watch.__enter__()
-        except BaseException:
-            _ONE_AT_A_TIME.release()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._watch.__exit__(kind, error, trace)
-        except TogiError as nothing_seen:  # the watched code did nothing wrong: told to who asks for the account
-            self._why_none = str(nothing_seen)
-            return
-        finally:
-            _ONE_AT_A_TIME.release()
-        if error is None:
-            self._account = account_from(self._watch)
-
 
 _BEFORE = "(libraries, before the run)"
 _WORTH = 0.005
@@ -145,17 +36,18 @@ def account_from(watch: Watch) -> Account:
     allocations = watch.allocations
     order, owner = allocations.peak_order, _owners(watch)
     holdings = _holdings_at(watch, order, owner)
-    outputs = sum(found.bytes for found in watch.tracker.lifetimes if found.category == Category.OUTPUT)
+    outputs = sum(lifetime.bytes for lifetime in watch.tracker.lifetimes if lifetime.category == Category.OUTPUT)
     return Account(
         device=watch.device,
         train=watch.backward_at is not None,
         peak_bytes=sum(holding.bytes for holding in holdings),
-        baseline_bytes=sum(found.bytes for found in watch.existing) + watch.unowned_bytes,
+        baseline_bytes=sum(lifetime.bytes for lifetime in watch.existing) + watch.unowned_bytes,
         peak=_moment(watch, order, owner),
         holdings=holdings,
         kept=_kept_by_autograd(watch),
         held_names=_held_names(watch, order, owner),
-        minimum_bytes=sum(found.bytes for found in watch.existing if found.category in BEFORE_THE_RUN) + outputs,
+        minimum_bytes=sum(lifetime.bytes for lifetime in watch.existing if lifetime.category in BEFORE_THE_RUN)
+        + outputs,
         timeline=_timeline(watch, owner),
         watched_ms=watch.ms,
         notes=watch.tracker.notes,
@@ -167,15 +59,15 @@ def _owners(watch: Watch) -> dict[Allocation, StorageLifetime]:
     by_address: dict[int, list[Allocation]] = {}
     for block in watch.allocations.blocks:
         by_address.setdefault(block.address, []).append(block)
-    found: dict[Allocation, StorageLifetime] = {}
+    owners: dict[Allocation, StorageLifetime] = {}
     for address, lifetimes in watch.tracker.addresses.items():
         blocks = by_address.get(address, [])
         born = [block.operation for block in blocks]
         for lifetime in lifetimes:
             number = bisect_right(born, lifetime.born) - 1
-            if number >= 0 and blocks[number] not in found:
-                found[blocks[number]] = lifetime
-    return found
+            if number >= 0 and blocks[number] not in owners:
+                owners[blocks[number]] = lifetime
+    return owners
 
 
 def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[Holding, ...]:
@@ -184,9 +76,9 @@ def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLif
     sums: dict[tuple[Category, str, str, str, str], list[int]] = {}
 
     def add(bytes: int, category: Category, module: str = "", line: str = "", op: str = "", phase: str = "") -> None:
-        held = sums.setdefault((category, module, line, op, phase), [0, 0])
-        held[0] += bytes
-        held[1] += 1
+        total = sums.setdefault((category, module, line, op, phase), [0, 0])
+        total[0] += bytes
+        total[1] += 1
 
     if watch.unowned_bytes:
         add(watch.unowned_bytes, Category.WORKSPACE, op=_BEFORE)
@@ -194,33 +86,35 @@ def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLif
         if lifetime.alive_at(operation):
             add(lifetime.bytes, Category(lifetime.category), lifetime.where.module)
     for block in watch.allocations.alive_at(order):
-        if (made := owner.get(block)) is None:
+        if (held := owner.get(block)) is None:
             add(block.bytes, Category.WORKSPACE, op=block.maker)
         else:
-            where = made.where
-            add(block.bytes, _category(made, watch), where.module, where.line, made.op, where.phase)
-    found = (
+            where = held.where
+            add(block.bytes, _category(held, watch), where.module, where.line, held.op, where.phase)
+    holdings = (
         Holding(bytes=bytes, blocks=blocks, category=category, module=module, line=line, op=op, phase=phase)
         for (category, module, line, op, phase), (bytes, blocks) in sums.items()
     )
-    return tuple(sorted(found, key=lambda holding: -holding.bytes))
+    return tuple(sorted(holdings, key=lambda holding: -holding.bytes))
 
 
 def _moment(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> PeakMoment:
-    """What was running when the allocation at ``order`` was made."""
+    """The operation that ran when the allocation at ``order`` was made."""
     block = next(block for block in watch.allocations.blocks if block.order == order)
-    made = owner.get(block) or next((found for b, found in owner.items() if b.operation == block.operation), None)
+    maker = owner.get(block) or next(
+        (lifetime for b, lifetime in owner.items() if b.operation == block.operation), None
+    )
     first, last = watch.allocations.sums[0][0], watch.allocations.sums[-1][0]
     share = (block.born_ns - first) / (last - first) if last > first else 0.0
-    if made is None:
+    if maker is None:
         return PeakMoment(op=block.maker, share_of_run=share)
-    where = made.where
-    return PeakMoment(op=made.op, module=where.module, line=where.line, phase=where.phase, share_of_run=share)
+    where = maker.where
+    return PeakMoment(op=maker.op, module=where.module, line=where.line, phase=where.phase, share_of_run=share)
 
 
 def _kept_by_autograd(watch: Watch) -> tuple[Kept, ...]:
     """The largest first; what was there before the run (weights) included, since autograd keeps a reference to it."""
-    found = [
+    entries = [
         Kept(
             bytes=lifetime.bytes,
             kept_by=tuple(sorted(set(places))),
@@ -231,7 +125,7 @@ def _kept_by_autograd(watch: Watch) -> tuple[Kept, ...]:
         )
         for lifetime, places in watch.kept.items()
     ]
-    return tuple(sorted(found, key=lambda kept: -kept.bytes))
+    return tuple(sorted(entries, key=lambda entry: -entry.bytes))
 
 
 def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[HeldName, ...]:
@@ -244,27 +138,28 @@ def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLife
         if _idle(lifetime, operation, watch) and lifetime.bytes >= _WORTH * peak
     }
     block_of = {lifetime: block for block, lifetime in owner.items()}
-    found: list[HeldName] = []
+    held_names: list[HeldName] = []
     for line in {name.line for who in idle.values() for name in who}:
         held = [lifetime for lifetime, who in idle.items() if any(name.line == line for name in who)]
-        again = _held_again(watch, {name for one in held for name in idle[one] if name.line == line})
+        again = _held_again(watch, {name for lifetime in held for name in idle[lifetime] if name.line == line})
         early = {block_of[lifetime]: lifetime.used for lifetime in (*held, *again) if lifetime in block_of}
         saved = peak - _peak_with(watch.allocations, early)
-        found += [
+        held_names += [
             HeldName(name=name.name, line=line, bytes=lifetime.bytes, saved_bytes=saved)
             for lifetime in held
             for name in dict.fromkeys(idle[lifetime])
             if name.line == line and saved > 0
         ]
-    return tuple(sorted(found, key=lambda held: (-held.saved_bytes, held.line, held.name)))
+    return tuple(sorted(held_names, key=lambda name: (-name.saved_bytes, name.line, name.name)))
 
 
 def _held_again(watch: Watch, names: Collection[Name]) -> list[StorageLifetime]:
-    """What the same names held, and nobody used again, wherever a peak was reached: in other passes of a loop."""
+    """The storages that the same names held, and nobody used again, wherever a peak was reached: in other passes of a
+    loop."""
     return [
         lifetime
-        for at, found in watch.names_at_peaks
-        for lifetime, who in found.items()
+        for at, names_held in watch.names_at_peaks
+        for lifetime, who in names_held.items()
         if any(name in names for name in who) and _idle(lifetime, at, watch)
     ]
 
@@ -272,9 +167,9 @@ def _held_again(watch: Watch, names: Collection[Name]) -> list[StorageLifetime]:
 def _idle(lifetime: StorageLifetime, operation: int, watch: Watch) -> bool:
     """Nobody uses it again, nothing but the name keeps it, and it was made in this run. An output may be used after the
     run, where it is still there: what a loop keeps from the pass before is not."""
-    kept = lifetime in watch.kept or lifetime.category in (Category.GRADIENT, Category.OPTIMIZER)
-    kept = kept or (lifetime.category == Category.OUTPUT and lifetime.died is None)
-    return lifetime.used < operation and not kept and lifetime.op != ""
+    is_kept = lifetime in watch.kept or lifetime.category in (Category.GRADIENT, Category.OPTIMIZER)
+    is_kept = is_kept or (lifetime.category == Category.OUTPUT and lifetime.died is None)
+    return lifetime.used < operation and not is_kept and lifetime.op != ""
 
 
 def _peak_with(allocations: Allocations, early: Mapping[Allocation, int]) -> int:
@@ -288,7 +183,7 @@ def _peak_with(allocations: Allocations, early: Mapping[Allocation, int]) -> int
 
 
 def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> CategoryTimeline:
-    """What was there before the run counts from its start on."""
+    """The bytes of each category over the run. What was there before it counts from its start on."""
     sums = watch.allocations.sums
     changes: dict[Category, list[int]] = {}
 
@@ -296,8 +191,8 @@ def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> Cate
         return changes.setdefault(category, [0] * (len(sums) + 1))
 
     for block in watch.allocations.blocks:
-        made = owner.get(block)
-        of = series(_category(made, watch) if made else Category.WORKSPACE)
+        held = owner.get(block)
+        of = series(_category(held, watch) if held else Category.WORKSPACE)
         of[block.order] += block.bytes
         of[len(sums) if block.freed is None else block.freed] -= block.bytes
     for lifetime in watch.existing:
@@ -307,21 +202,21 @@ def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> Cate
             of[watch.allocations.place_after(lifetime.died)] -= lifetime.bytes
     if watch.unowned_bytes:
         series(Category.WORKSPACE)[0] += watch.unowned_bytes
-    kept = _points([total for _, total in sums])
+    orders = _points([total for _, total in sums])
     return CategoryTimeline(
-        ms=tuple((sums[order][0] - sums[0][0]) * 1e-6 for order in kept),
-        bytes={category: _sums_at(of, kept) for category, of in changes.items()},
+        ms=tuple((sums[order][0] - sums[0][0]) * 1e-6 for order in orders),
+        bytes={category: _sums_at(of, orders) for category, of in changes.items()},
     )
 
 
 def _points(totals: Sequence[int]) -> list[int]:
-    """Of every stretch the place of its highest and of its last total, so that no peak is lost."""
+    """The places of the highest and of the last total of every stretch, so that no peak is lost."""
     width = max(1, 2 * len(totals) // _POINTS)
-    kept: set[int] = set()
+    places: set[int] = set()
     for first in range(0, len(totals), width):
         stretch = range(first, min(first + width, len(totals)))
-        kept |= {max(stretch, key=totals.__getitem__), stretch[-1]}
-    return sorted(kept)
+        places |= {max(stretch, key=totals.__getitem__), stretch[-1]}
+    return sorted(places)
 
 
 def _sums_at(changes: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from togi.core.records import SCHEMA_VERSION, Record
 
 
 class Category(StrEnum):
-    """What a block of memory is for."""
+    """The purpose of a block of memory."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -81,7 +81,7 @@ class CategoryTimeline(Record):
 
 
 class Account(Record):
-    """Where the memory of one run went. All bytes are those of torch's allocator unless said otherwise."""
+    """An account of the memory of one run. All bytes are those of torch's allocator unless said otherwise."""
 
     schema_version: int = SCHEMA_VERSION
     subject: str = ""
@@ -105,10 +105,10 @@ class Account(Record):
 
     def by_category(self) -> dict[Category, int]:
         """Bytes at the peak; sums to ``peak_bytes``."""
-        found: dict[Category, int] = {}
+        sums: dict[Category, int] = {}
         for holding in self.holdings:
-            found[holding.category] = found.get(holding.category, 0) + holding.bytes
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            sums[holding.category] = sums.get(holding.category, 0) + holding.bytes
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     @property
     def factor_x(self) -> float:

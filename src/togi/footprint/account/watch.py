@@ -26,8 +26,9 @@ from typing_extensions import Self
 from togi.core.errors import TogiError
 from togi.core.proven import Proven
 from togi.core.user_code import place_in, user_frames
-from togi.footprint.account.allocator_events import Allocations, MarkingTracker, read_allocations
+from togi.footprint.account.allocator_events import Allocations, operation_mark, read_allocations
 from togi.footprint.account.record import Category
+from togi.footprint.prediction.caching_allocator import rounded
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import SavedValueHooks, current_node
 from togi.torch_internals.modules import BACKWARD, ModuleTracker
@@ -38,8 +39,6 @@ PROVEN = Proven(part="togi memory: the account of a run", cpu="2026-11-21", cuda
 
 
 _RAW = "_raw_saved_"
-_ROUNDED_BYTES = 512
-"""Torch's allocator on a GPU gives away multiples of it."""
 _SMALLEST_BYTES = 64 * 1024
 """Names that hold less are not looked at."""
 
@@ -63,7 +62,9 @@ class Watch:
     def __init__(self, module: nn.Module | None = None, *, device: str = "cpu") -> None:
         self.device = torch.device(device).type
         self.root = type(module).__name__ if module is not None else ""
-        self.modules = ModuleTracker(module, root=self.root, on_output=self._output)
+        self.modules = ModuleTracker(
+            module, root=self.root, on_output=lambda output: self._categorise(output, Category.OUTPUT)
+        )
         self.tracker = _WatchingTracker(self)
         self.kept: dict[StorageLifetime, list[str]] = {}
         """What autograd keeps, with each place that keeps it (``NodeName.attribute``)."""
@@ -80,11 +81,11 @@ class Watch:
 
     @property
     def existing(self) -> list[StorageLifetime]:
-        """What was there before the run, as far as it is known."""
+        """The storages from before the run, as far as they are known."""
         return [lifetime for lifetime in self.tracker.lifetimes if lifetime.op == "" and lifetime.category]
 
     def add_existing(self, tensors: Iterable[Tensor], category: Category, module: str = "") -> None:
-        """What is there before the run."""
+        """Track what is there before the run."""
         self.tracker.add_existing((t for t in tensors if t.device.type == self.device), category, module)
 
     def add_module(self, module: nn.Module) -> None:
@@ -107,14 +108,17 @@ class Watch:
         """Called once all that is there before the run is added. On a GPU the difference are workspaces of libraries:
         cuBLAS keeps one from a thread's first product on, and no event of the run tells of it."""
         if self.device == "cuda":
-            known = sum(-(-found.bytes // _ROUNDED_BYTES) * _ROUNDED_BYTES for found in self.existing)
+            known = sum(rounded(lifetime.bytes) for lifetime in self.existing)
             torch.cuda.synchronize()
             self.unowned_bytes = max(0, torch.cuda.memory_allocated() - known)
 
     def __enter__(self) -> Self:
+        def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            self._categorise(list(optimizer.state.values()), Category.OPTIMIZER)
+
         self._profiler = self._stack.enter_context(memory_profile(self.device))
         self._stack.enter_context(self.modules.following())
-        self._stack.callback(register_optimizer_step_post_hook(self._stepped).remove)
+        self._stack.callback(register_optimizer_step_post_hook(stepped).remove)
         self._hooks = SavedValueHooks()
         self._started = time.perf_counter()
         self._stack.enter_context(self.tracker)
@@ -133,7 +137,7 @@ class Watch:
                 "memory of its own: 'togi bench' shows the resident set."
             )
         if self.device == "cpu":
-            gone = ((one.died, one.bytes) for one in self.existing if one.died is not None)
+            gone = ((lifetime.died, lifetime.bytes) for lifetime in self.existing if lifetime.died is not None)
             allocations = allocations.with_unseen_frees(gone)
         self.allocations = allocations
 
@@ -143,38 +147,31 @@ class Watch:
 
     def backward_begins(self, node: Any) -> None:
         """Called at the first operation of a backward pass, with autograd's node."""
+
+        def accumulated(parameter: Tensor) -> None:
+            self._categorise(parameter.grad, Category.GRADIENT)
+
         self.backward_at = self.tracker.operations
         for below in _nodes_below(node):
             for name, tensor in _saved_by(below, self._hooks):
                 for lifetime in self.tracker.lifetimes_behind(tensor):
                     self.kept.setdefault(lifetime, []).append(f"{below.name()}.{name}")
             if (variable := getattr(below, "variable", None)) is not None:
-                self._stack.callback(variable.register_post_accumulate_grad_hook(self._accumulated).remove)
+                self._stack.callback(variable.register_post_accumulate_grad_hook(accumulated).remove)
+
+    def _categorise(self, holder: Any, category: Category) -> None:
+        self.tracker.categorise(tensors_of(holder), category)
 
     def _named_parts(self, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         return ((name or self.root, part) for name, part in module.named_modules())
 
-    def _accumulated(self, parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            self._categorise([parameter.grad], Category.GRADIENT)
-
-    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._categorise(tensors_of(list(optimizer.state.values())), Category.OPTIMIZER)
-
-    def _output(self, output: Any) -> None:
-        self._categorise(tensors_of(output), Category.OUTPUT)
-
-    def _categorise(self, tensors: Iterable[Tensor], category: Category) -> None:
-        for lifetime in (found for tensor in tensors for found in self.tracker.lifetimes_behind(tensor)):
-            lifetime.category = lifetime.category or category
-
 
 @final
-class _WatchingTracker(MarkingTracker):
+class _WatchingTracker(StorageTracker):
     """Also tells the watch when backward begins, keeps addresses, and looks at names at every new peak."""
 
     def __init__(self, watch: Watch) -> None:
-        super().__init__(where=watch.modules.now)
+        super().__init__(where=watch.modules.now, mark=operation_mark)
         self.addresses: dict[int, list[StorageLifetime]] = {}
         self._watch = watch
         self._in_backward = False
@@ -210,7 +207,8 @@ def _nodes_below(root: Any) -> Iterator[Any]:
 
 
 def _saved_by(node: Any, hooks: SavedValueHooks) -> Iterator[tuple[str, Tensor]]:
-    """What can be named without side effects: values behind hooks stay packed, for unpacking may compute them anew."""
+    """The saved tensors that can be named without side effects: values behind hooks stay packed, for unpacking may
+    compute them anew."""
     kind: Any = type(node)
     for attribute in _saved_attributes(kind):
         if not hooks.has(node, getattr(node, attribute)):
@@ -235,7 +233,7 @@ def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[Stor
     ``frame.f_locals`` of a function is a snapshot that the frame keeps, and with it every value, until it is asked for
     again (Python 3.12 and older). The snapshot is therefore emptied at once; looking must not keep anything alive.
     """
-    found: dict[StorageLifetime, list[Name]] = {}
+    names_of: dict[StorageLifetime, list[Name]] = {}
     for frame in frames:
         if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             continue  # a module or class body: its names are not locals, and last as long as it does
@@ -243,10 +241,10 @@ def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[Stor
         snapshot = frame.f_locals
         for name, value in snapshot.items():
             for lifetime in _storages_held_by(value, tracker):
-                found.setdefault(lifetime, []).append(Name(name, place))
+                names_of.setdefault(lifetime, []).append(Name(name, place))
         if isinstance(snapshot, dict):
             snapshot.clear()
-    return found
+    return names_of
 
 
 def _storages_held_by(value: object, tracker: StorageTracker) -> Iterator[StorageLifetime]:
@@ -259,5 +257,5 @@ def _storages_held_by(value: object, tracker: StorageTracker) -> Iterator[Storag
     else:
         return
     for tensor in values:
-        found = tracker.lifetimes_behind(tensor) if isinstance(tensor, Tensor) else []
-        yield from (lifetime for lifetime in found if lifetime.bytes >= _SMALLEST_BYTES)
+        lifetimes = tracker.lifetimes_behind(tensor) if isinstance(tensor, Tensor) else []
+        yield from (lifetime for lifetime in lifetimes if lifetime.bytes >= _SMALLEST_BYTES)

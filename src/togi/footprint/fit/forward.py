@@ -27,7 +27,7 @@ class ReplacedForward(ABC):
 
     @property
     def __code__(self) -> CodeType:
-        """Of the forward that was replaced: torch.export names its lines."""
+        """The code of the forward that was replaced: torch.export names its lines."""
         code: CodeType = (self.replaced or type(self.module).forward).__code__
         return code
 
@@ -51,19 +51,19 @@ class ReplacedForward(ABC):
 
 def forward_of(module: nn.Module) -> ReplacedForward | None:
     """The object that a plan put on the module; None where there is none."""
-    found = vars(module).get(_FORWARD)
-    return found if isinstance(found, ReplacedForward) else None
+    forward = vars(module).get(_FORWARD)
+    return forward if isinstance(forward, ReplacedForward) else None
 
 
 def restore(modules: Iterable[nn.Module]) -> None:
     """Give each module its own ``forward`` back; those without a plan are left alone."""
     for module in modules:
-        if (found := forward_of(module)) is not None:
-            found.take_away()
+        if (replacement := forward_of(module)) is not None:
+            replacement.take_away()
 
 
 def why_not_replaceable(module: nn.Module) -> str:
-    """Why its forward cannot be replaced; empty where it can."""
+    """The reason why its forward cannot be replaced; empty where it can."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is TorchScript, whose forward is not Python's. Plan the module that it was made from"
     if forward_of(module) is not None:

@@ -16,7 +16,7 @@ from togi.footprint.account.allocator_events import rise_bytes
 from togi.footprint.step import Step
 from togi.subject.behaviour import SavedBuffers
 from togi.torch_internals.layouts import NoStorage, storages_of
-from togi.torch_internals.tensors import storage_key, tensors_of
+from togi.torch_internals.tensors import storage_key
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def put_back(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def random_state(module: nn.Module) -> Tensor:
-    """Of the generators that a step may draw from: the CPU's, and CUDA's where the module lies there."""
+    """The state of the generators that a step may draw from: the CPU's, and CUDA's where the module lies there."""
     on_device = any(parameter.is_cuda for parameter in module.parameters())
     return torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state()]) if on_device else torch.get_rng_state()
 
@@ -68,7 +68,7 @@ def deterministic() -> Iterator[None]:
 def measured_peak_bytes(
     step: Step, run: Callable[[], None], device: str = "cpu", replaced: Collection[str] = ()
 ) -> int:
-    """What is there before, and how far ``run``, which is the step in some form, rises above it.
+    """The bytes that are there before, plus the rise of ``run``, which is the step in some form.
 
     Args:
         replaced: names of parameters and buffers for which the step makes new ones, as ``ReplacedTensors`` finds them.
@@ -80,12 +80,12 @@ def measured_peak_bytes(
     kind = torch.device(device).type
     before = bytes_of(t for t in tensors_before(step) if t.device.type == kind)
     if kind == "cpu":  # they are allocated again where it is seen
-        before -= bytes_of(one for name, one in _named(step.module) if name in replaced)
+        before -= bytes_of(tensor for name, tensor in _named(step.module) if name in replaced)
 
     def observed() -> None:
         torch.empty(1)  # comes and goes: a run that takes nothing is told from a profiler that sees nothing
         if kind == "cpu":
-            _allocate_again([one for name, one in _named(step.module) if name in replaced])
+            _allocate_again([tensor for name, tensor in _named(step.module) if name in replaced])
         run()
 
     rise = rise_bytes(observed, device)
@@ -95,10 +95,11 @@ def measured_peak_bytes(
 
 
 class ReplacedTensors:
-    """Which parameters and buffers a run lets go of, by name: it makes new ones, as ``buffer = buffer * 0.9`` does."""
+    """Names of the parameters and buffers that a run lets go of: it makes new ones, as ``buffer = buffer * 0.9``
+    does."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._storages = {name: weakref.ref(one.untyped_storage()) for name, one in _named(module)}
+        self._storages = {name: weakref.ref(tensor.untyped_storage()) for name, tensor in _named(module)}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,36 +109,34 @@ class ReplacedTensors:
 def _allocate_again(tensors: Sequence[Tensor]) -> None:
     """The CPU's profiler tells rightly only of those frees whose allocation it saw."""
     fresh: dict[int, torch.UntypedStorage] = {}
-    for one in tensors:
-        storage = fresh.setdefault(storage_key(one.untyped_storage()), one.untyped_storage().clone())  # type: ignore[no-untyped-call]
-        there = torch.empty(0, dtype=one.dtype).set_(storage, one.storage_offset(), one.shape, one.stride())
-        one.data = there
+    for tensor in tensors:
+        storage = fresh.setdefault(storage_key(tensor.untyped_storage()), tensor.untyped_storage().clone())  # type: ignore[no-untyped-call]
+        there = torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        tensor.data = there
 
 
 def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Dense ones: others hold several storages, or none."""
-    for name, one in (*module.named_parameters(), *module.named_buffers()):
-        if one.layout is torch.strided and type(one) in (Tensor, nn.Parameter, nn.Buffer):
-            yield name, one
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.layout is torch.strided and type(tensor) in (Tensor, nn.Parameter, nn.Buffer):
+            yield name, tensor
 
 
 def static_bytes(step: Step) -> int:
-    """What is there in every step: parameters, buffers, inputs, optimizer state, and a gradient for each parameter."""
+    """Bytes that are there in every step: parameters, buffers, inputs, optimizer state, and a gradient for each
+    parameter."""
     gradients = sum(p.nbytes for p in step.module.parameters() if p.requires_grad)
     return bytes_of(tensors_before(step)) + gradients
 
 
-def tensors_before(step: Step) -> Iterable[Tensor]:
+def tensors_before(step: Step) -> Iterator[Tensor]:
     """Parameters, buffers, inputs, optimizer state."""
-    state = list(step.optimizer.state.values()) if step.optimizer is not None else []
-    yield from step.module.parameters()
-    yield from step.module.buffers()
-    yield from step.sample.tensors()
-    yield from tensors_of(state)
+    return (tensor for _, tensors in step.existing() for tensor in tensors)
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Of their storages, each once. A tensor whose memory torch does not show counts nothing, as in an account."""
+    """Bytes of their storages, each once. A tensor whose memory torch does not show counts nothing, as in an
+    account."""
     storages: dict[int, int] = {}
     for tensor in tensors:
         with suppress(NoStorage):

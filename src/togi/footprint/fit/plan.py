@@ -30,7 +30,7 @@ _NAMED = 3
 
 @final
 class Plan(Record):
-    """What is done with which results or module calls, with the figures for which it was chosen."""
+    """A plan: what is done with which results or module calls, with the figures for which it was chosen."""
 
     schema_version: Literal[2] = PLAN_VERSION
     kind: str = "plan"
@@ -56,17 +56,17 @@ class Plan(Record):
 
     def __str__(self) -> str:
         parts = f" in {self.micro_batches} micro-batches" if self.micro_batches > 1 else ""
-        what = (
+        contents = (
             f"{plural(len(self.chunks), 'module')} called in slices"
             if self.chunks
             else f"{plural(len(self.policies), 'result')} saved otherwise or recomputed{parts}"
         )
-        told = [f"plan for {self.subject or self.module_class or 'a module'}: {what}"]
+        parts_of_text = [f"plan for {self.subject or self.module_class or 'a module'}: {contents}"]
         if self.peak_bytes is not None:
-            told.append(f"peak {size(self.peak_bytes)}")
+            parts_of_text.append(f"peak {size(self.peak_bytes)}")
         if self.step_ms is not None:
-            told.append(f"{milliseconds(self.step_ms)} a {'pass' if self.chunks else 'step'}")
-        return ", ".join(told)
+            parts_of_text.append(f"{milliseconds(self.step_ms)} a {'pass' if self.chunks else 'step'}")
+        return ", ".join(parts_of_text)
 
     def apply(self, module: nn.Module) -> nn.Module:
         """Put the plan on ``module`` in place: its ``forward`` is replaced; parameters, names and hooks stay.
@@ -91,7 +91,7 @@ class Plan(Record):
         from togi.footprint.fit.forward import restore
 
         modules = [module] if module is not None else [reference() for reference in self._applied]
-        restore(part for one in modules if one is not None for part in one.modules())
+        restore(part for planned in modules if planned is not None for part in planned.modules())
         if module is None:
             self._applied.clear()
 
@@ -104,7 +104,8 @@ class Plan(Record):
         weigh: Callable[[Any], Any] | None = None,
         scale: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """In a training loop, in place of ``loss = step(module, sample); loss.backward()``: under ``micro_batches``.
+        """Run backward in a training loop, in place of ``loss = step(module, sample); loss.backward()``: under
+        ``micro_batches``.
 
         See ``micro_batches.backward`` for the arguments. Gradients are added to ``.grad``; the loss is detached.
         """
@@ -113,7 +114,7 @@ class Plan(Record):
         return backward(module, sample, step, self.micro_batches, weigh=weigh, scale=scale)
 
     def save(self, path: str | Path) -> None:
-        """As indented JSON."""
+        """Write it as indented JSON."""
         Path(path).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -132,22 +133,24 @@ class Plan(Record):
             ) from None
 
     def _check(self, module: nn.Module) -> None:
-        found = _differences(self.architecture, architecture_of(module)) if self.architecture else []
-        if found:
-            more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        differences = _differences(self.architecture, architecture_of(module)) if self.architecture else []
+        if differences:
+            more = f"; and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
             raise FitError(
                 f"the plan was made for another architecture than this {type(module).__name__}: "
-                f"{'; '.join(found[:_NAMED])}{more}. Its figures and its proof do not hold here: run 'togi fit' on "
-                "this one"
+                f"{'; '.join(differences[:_NAMED])}{more}. Its figures and its proof do not hold here: run 'togi fit' "
+                "on this one"
             )
 
 
 def architecture_of(module: nn.Module) -> dict[str, str]:
-    """By module, as in ``named_modules()``: ``Linear(weight float32 [64, 64], bias float32 [64])``."""
-    return {
-        name: f"{type(part).__name__}({', '.join(_parameter(*one) for one in part.named_parameters(recurse=False))})"
-        for name, part in module.named_modules()
-    }
+    """The class and parameters of each module, by its name in ``named_modules()``: ``Linear(weight float32 [64, 64],
+    bias float32 [64])``."""
+    described = {}
+    for name, part in module.named_modules():
+        parameters = [_parameter(*named) for named in part.named_parameters(recurse=False)]
+        described[name] = f"{type(part).__name__}({', '.join(parameters)})"
+    return described
 
 
 def _parameter(name: str, parameter: nn.Parameter) -> str:
@@ -157,17 +160,19 @@ def _parameter(name: str, parameter: nn.Parameter) -> str:
     return f"{name} {dtype} {'not made yet' if is_lazy(parameter) else list(parameter.shape)}"
 
 
-def _differences(planned: dict[str, str], found: dict[str, str]) -> list[str]:
-    """What another module has otherwise, in the order of the plan's."""
+def _differences(planned: dict[str, str], actual: dict[str, str]) -> list[str]:
+    """The differences of another module, in the order of the plan's."""
     missing = [
-        f"there is no module '{name}' ({planned[name]}) in it{nearest(name, found)}"
+        f"there is no module '{name}' ({planned[name]}) in it{nearest(name, actual)}"
         for name in planned
-        if name not in found
+        if name not in actual
     ]
     other = [
-        f"'{name}' is {found[name]} and was {planned[name]}" if name else f"it is {found[name]} and was {planned[name]}"
+        f"'{name}' is {actual[name]} and was {planned[name]}"
+        if name
+        else f"it is {actual[name]} and was {planned[name]}"
         for name in planned
-        if found.get(name, planned[name]) != planned[name]
+        if actual.get(name, planned[name]) != planned[name]
     ]
-    added = [f"'{name}' ({found[name]}) was not there" for name in found if name not in planned]
+    added = [f"'{name}' ({actual[name]}) was not there" for name in actual if name not in planned]
     return [*other, *missing, *added]

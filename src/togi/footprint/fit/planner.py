@@ -36,7 +36,7 @@ D = TypeVar("D")
 
 
 class TimeLimit:
-    """How long planning may take, from the first look at the step on. What has begun is finished."""
+    """A limit on how long planning may take, from the first look at the step on. What has begun is finished."""
 
     def __init__(self, seconds: float, spent_s: float = 0.0) -> None:
         now = time.monotonic()
@@ -138,7 +138,7 @@ class Planner(ABC, Generic[D]):
 
     @abstractmethod
     def _frontier(self) -> Iterable[D]:
-        """By forecast: drafts that no other beats in both peak and cost, few enough to read."""
+        """Drafts that by forecast no other beats in both peak and cost, few enough to read."""
 
     @abstractmethod
     def _plans_tried(self) -> int: ...
@@ -147,7 +147,7 @@ class Planner(ABC, Generic[D]):
     def _notes(self, best: Candidate[D], fits: bool) -> Iterable[str]: ...
 
     def _run_frontier(self, limit: TimeLimit) -> None:
-        """As far as time allows. A forecast is not a offer: what is shown next to the chosen plan was run."""
+        """Run them as far as time allows. A forecast is not an offer: what is shown next to the chosen plan was run."""
         ends = min(limit.ends, time.monotonic() + _FRONT_SHARE * limit.seconds)
         for draft in self._frontier():
             if time.monotonic() > ends:
@@ -156,21 +156,25 @@ class Planner(ABC, Generic[D]):
                 self._measured_once(draft)
 
     def _best_of_all(self, best: Candidate[D], budget_bytes: int) -> Candidate[D]:
-        """Where ``best`` does not fit, and others were run since."""
+        """The best of all that were run, where ``best`` does not fit."""
         return best
 
     def _front(self, best: Candidate[D]) -> list[Candidate[D]]:
-        """Of those that were run: none is both lower and cheaper, by falling peak."""
+        """Candidates of which none is both lower and cheaper, by falling peak, of all that were run."""
         front: list[Candidate[D]] = []
-        for one in sorted(self._run_so_far, key=lambda one: (one.peak_bytes, one.cost_ms)):
-            if not front or one.cost_ms < front[-1].cost_ms or one in (best, self.unmodified):
-                front.append(one)
+        for candidate in sorted(self._run_so_far, key=lambda candidate: (candidate.peak_bytes, candidate.cost_ms)):
+            if not front or candidate.cost_ms < front[-1].cost_ms or candidate in (best, self.unmodified):
+                front.append(candidate)
         return front[::-1]
 
     @property
     def _run_so_far(self) -> list[Candidate[D]]:
-        found = {one.draft: one for one in (self.unmodified, *self._measured.values()) if one is not None}
-        return list(found.values())
+        by_draft = {
+            candidate.draft: candidate
+            for candidate in (self.unmodified, *self._measured.values())
+            if candidate is not None
+        }
+        return list(by_draft.values())
 
     def _measured_once(self, draft: D) -> Candidate[D] | None:
         if draft not in self._measured:
@@ -180,7 +184,7 @@ class Planner(ABC, Generic[D]):
     def _within(
         self, budget_bytes: int, aim_bytes: int, limit: TimeLimit, search: Callable[[int, float], D | None]
     ) -> Candidate[D] | None:
-        """What ``search(aim_bytes, deadline)`` finds, once its measured peak is within the budget.
+        """The candidate that ``search(aim_bytes, deadline)`` finds, once its measured peak is within the budget.
 
         A peak above the budget by so much asks for a forecast that is lower by as much.
         """
@@ -188,17 +192,17 @@ class Planner(ABC, Generic[D]):
             draft = search(aim_bytes, limit.search_until(attempt))
             if draft is None:
                 return None
-            found = self._measured_once(draft)
-            if found is None:
+            candidate = self._measured_once(draft)
+            if candidate is None:
                 continue
-            if found.peak_bytes <= budget_bytes:
-                return found
-            aim_bytes = min(aim_bytes, found.forecast_bytes) - (found.peak_bytes - budget_bytes)
+            if candidate.peak_bytes <= budget_bytes:
+                return candidate
+            aim_bytes = min(aim_bytes, candidate.forecast_bytes) - (candidate.peak_bytes - budget_bytes)
         return None
 
     def _race(self, candidates: Iterable[Candidate[D]], limit: TimeLimit) -> None:
         """Unmodified step and candidates in turns; the best of each counts. As many turns as fit, one at least."""
-        racing = {one.draft: one.plan for one in (self.unmodified, *candidates)}
+        racing = {candidate.draft: candidate.plan for candidate in (self.unmodified, *candidates)}
         began = time.monotonic()
         ends = min(limit.ends, began + self.timing_s)
         for turn in range(1, self.turns + 1):
@@ -224,12 +228,12 @@ class Planner(ABC, Generic[D]):
     def _plan(self, **entries: Any) -> Plan:
         return Plan(module_class=type(self.step.module).__name__, architecture=self._architecture, **entries)
 
-    def _point(self, one: Candidate[D]) -> Point:
+    def _point(self, candidate: Candidate[D]) -> Point:
         return Point(
-            peak_bytes=one.peak_bytes,
-            recompute_ms=one.cost_ms,
-            changes=len(one.plan.chunks or one.plan.policies),
-            parts=sum(chunk.parts - 1 for chunk in one.plan.chunks),
-            step_ms=self._ms.get(one.draft),
+            peak_bytes=candidate.peak_bytes,
+            recompute_ms=candidate.cost_ms,
+            changes=len(candidate.plan.chunks or candidate.plan.policies),
+            parts=sum(chunk.parts - 1 for chunk in candidate.plan.chunks),
+            step_ms=self._ms.get(candidate.draft),
             measured=True,
         )

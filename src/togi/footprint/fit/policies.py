@@ -14,7 +14,7 @@ CUT, ONE, ANY = "cut", "1", "any"
 
 
 class Action(StrEnum):
-    """What is done with one result of the forward pass."""
+    """The treatment of one result of the forward pass."""
 
     RECOMPUTE = "recompute"
     """Not kept; recomputed when the backward pass asks for it. Exact to the bit."""
@@ -28,7 +28,7 @@ class Action(StrEnum):
 
 @final
 class SavePolicy(Record):
-    """What is done with one result of the forward pass of a training step."""
+    """The treatment of one result of the forward pass of a training step."""
 
     value: str
     """Operator and number of its call: ``aten.convolution.default#2`` is what the third convolution of a forward pass

@@ -23,6 +23,7 @@ from togi.decide.faithful import within
 from togi.footprint.fit.measure import random_state
 from togi.footprint.fit.result import Proof
 from togi.footprint.step import Step
+from togi.subject.behaviour import same
 from togi.torch_internals.modes import without_modes
 from togi.verify.compare import identical
 from togi.verify.reference import apart, noise_limit
@@ -34,7 +35,7 @@ _NAMED = 10
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a forward and a backward pass left behind."""
+    """All that a forward and a backward pass left behind."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
@@ -47,7 +48,7 @@ class Outcome:
     def tensors(self) -> dict[str, Tensor]:
         """All by the names that differences carry."""
         kinds = {"gradient of": self.gradients, "buffer": self.buffers, "parameter": self.moved}
-        named = {f"{kind} {name}": tensor for kind, found in kinds.items() for name, tensor in found.items()}
+        named = {f"{kind} {name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
         return {"loss": self.loss, **named}
 
 
@@ -73,7 +74,7 @@ class TrainingRun:
 
     @property
     def outcome(self) -> Outcome:
-        """What the call left behind; asked for before the module is put back."""
+        """All that the call left behind; asked for before the module is put back."""
         value, dtype = self._loss
         parameters = dict(self._step.module.named_parameters())
         return Outcome(
@@ -86,7 +87,7 @@ class TrainingRun:
 
 
 def outcome_of(step: Step, moved: Collection[str] = ()) -> Outcome:
-    """Of one run."""
+    """The outcome of one run."""
     run = TrainingRun(step, moved)
     run()
     return run.outcome
@@ -100,72 +101,69 @@ NOISE_SHARE = 4.0
 
 
 def compare(reference: Outcome, other: Outcome, noise: Noise = MappingProxyType({})) -> Proof:
-    """To the bit, or where ``noise`` has a name within that. Missing gradients count as different."""
-    found: list[str] = []
+    """Compare them to the bit, or within ``noise`` where it has the name. Missing gradients count as different."""
+    differences: list[str] = []
     worst, within_noise = 0.0, True
     expected, planned = reference.tensors, other.tensors
     for name in sorted(expected.keys() | planned.keys()):
         before, after = expected.get(name), planned.get(name)
         if before is None or after is None:
-            found.append(f"{name} {'appeared' if before is None else 'is gone'}")
+            differences.append(f"{name} {'appeared' if before is None else 'is gone'}")
             worst, within_noise = float("inf"), False
         elif not _same_bits(before, after):
             relative = _relative(before, after)
             worst = max(worst, relative) if name.startswith("gradient") else worst
             within_noise = within_noise and relative <= NOISE_SHARE * noise.get(name, 0.0)
-            found.append(f"{name}: relative difference {relative:.1e}")
+            differences.append(f"{name}: relative difference {relative:.1e}")
     if not torch.equal(reference.random_state, other.random_state):
-        found.append("the random state afterwards differs")
+        differences.append("the random state afterwards differs")
         within_noise = False
     return Proof(
-        exact=not found,
-        within_noise=bool(found) and within_noise,
+        exact=not differences,
+        within_noise=bool(differences) and within_noise,
         gradients=len(reference.gradients),
-        differences=tuple(found[:_NAMED]),
+        differences=tuple(differences[:_NAMED]),
         worst_relative=worst,
     )
 
 
 def noise_between(runs: Sequence[Outcome]) -> Noise | None:
-    """What runs of one step differ by, from the first; None where that is more than the order of sums explains."""
+    """The differences of runs of one step from the first; None where that is more than the order of sums explains."""
     noise: dict[str, float] = {}
     first, *others = runs
     expected = first.tensors
     for other in others:
-        found = other.tensors
-        if expected.keys() != found.keys() or not torch.equal(first.random_state, other.random_state):
+        tensors = other.tensors
+        if expected.keys() != tensors.keys() or not torch.equal(first.random_state, other.random_state):
             return None
         for name, tensor in expected.items():
-            if _same_bits(tensor, found[name]):
+            if _same_bits(tensor, tensors[name]):
                 continue
-            if tensor.shape != found[name].shape or apart(found[name], tensor) > noise_limit(tensor):
+            if tensor.shape != tensors[name].shape or apart(tensors[name], tensor) > noise_limit(tensor):
                 return None
-            noise[name] = max(noise.get(name, 0.0), _relative(tensor, found[name]))
+            noise[name] = max(noise.get(name, 0.0), _relative(tensor, tensors[name]))
     return noise
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     """NaN equals the same NaN, and 0.0 does not equal -0.0."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(_bits(one), _bits(other))
+    return same([_dense(one)], [_dense(other)])
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
-    return dense.contiguous().reshape(-1).view(torch.uint8)
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor if tensor.layout == torch.strided else tensor.detach().to_dense()
 
 
 def _relative(before: Tensor, after: Tensor) -> float:
     """NaN-safe: a difference that is not a number is infinite."""
     scale = before.double().square().mean().sqrt()
-    found = ((after.double() - before.double()).abs().max() / scale).item()
-    return found if found == found else float("inf")
+    relative = ((after.double() - before.double()).abs().max() / scale).item()
+    return relative if relative == relative else float("inf")
 
 
 @dataclass
 class Outputs:
-    """What the unmodified module returns, and, once it is asked for, how exactly."""
+    """The outputs of the unmodified module, and, once it is asked for, how exact they are."""
 
     step: Step
     tensors: list[Tensor]
@@ -179,7 +177,7 @@ class Outputs:
 
     @property
     def note(self) -> str:
-        """Why there is no float64 to compare with."""
+        """The reason why there is no float64 to compare with."""
         return self.own_error.note
 
     def compare(self, tensors: Sequence[Tensor], structure: Any) -> Proof:

@@ -2,17 +2,14 @@
 
 Predicted before it runs: what would not fit is split at once. What the device refuses all the same is split further.
 A batch is only split where its rows are shown to be independent, and never moved to another device.
-
-The estimate on fake tensors also says whether the call writes to tensors that outlive it.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, final
+from collections.abc import Callable
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -21,23 +18,13 @@ from togi.core.errors import BudgetError
 from togi.core.proven import Proven
 from togi.core.quantities import first_line, parse_size, size
 from togi.core.records import Record
-from togi.footprint.prediction.cpu import Probe, highest_peak
-from togi.footprint.prediction.fake_run import RunRecorder
+from togi.footprint.guard.estimate import estimate
+from togi.footprint.prediction.cpu import Probe
 from togi.graph.dependence.proof import RowProof
 from togi.measure.memory import is_out_of_memory
+from togi.subject.batch import shared_rows, sliced_rows
 from togi.subject.inputs import Inputs
-from togi.torch_internals.operators import bound_arguments, written_arguments
-from togi.torch_internals.tensors import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    tensors_of,
-    tree_flatten,
-    tree_leaves,
-    tree_map_only,
-    tree_unflatten,
-)
+from togi.torch_internals.tensors import tree_flatten, tree_unflatten
 
 PROVEN = Proven(part="togi.within", cpu="2026-11-21", cuda=None)
 
@@ -99,7 +86,7 @@ class _Call:
 
     def __init__(self, function: Callable[..., Any], sample: Inputs, budget_bytes: int, probe: Probe) -> None:
         self.function, self.sample, self.budget_bytes, self.probe = function, sample, budget_bytes, probe
-        self.rows = _rows(sample)
+        self.rows = shared_rows(sample)
         self.whole = estimate(function, sample, None, probe)
         notes = () if self.whole else ("It depends on values, so it could not be predicted.",)
         predicted = self.whole.peak_bytes if self.whole else None
@@ -148,12 +135,12 @@ class _Call:
         """Results of all rows, and one part on its way."""
         assert self.whole is not None
         try:
-            found = estimate(self.function, self.sample, part, self.probe)
+            part_estimate = estimate(self.function, self.sample, part, self.probe)
         except Exception as error:  # foreign code: it may insist on its sizes
             raise self._may_not_be_split(
                 "", f"{part} of its {self.rows} rows do not run ({first_line(error)})"
             ) from error
-        return self.whole.result_bytes + (found.peak_bytes if found else self.whole.peak_bytes)
+        return self.whole.result_bytes + (part_estimate.peak_bytes if part_estimate else self.whole.peak_bytes)
 
     def _fewer_rows(self, part: int | None, refusal: str) -> int:
         before = part or self.rows
@@ -172,19 +159,20 @@ class _Call:
     def _why_not(self, part: int) -> str:
         if self.rows is None or self.rows < 2:
             return "the inputs share no dimension 0 of at least 2 rows"
-        found: Estimate | None = self.whole
-        if found is None:
+        whole = self.whole
+        if whole is None:
             return "it depends on values, so nothing shows that it leaves other tensors alone"
-        if found.tracked:
+        if whole.tracked:
             return (
                 "the results take part in autograd, which keeps every part: torch.no_grad(), or togi.fit for training"
             )
-        if found.written:
-            return f"it writes to a tensor that outlives the call ({found.written}), which parts would do several times"
+        if whole.written:
+            return f"it writes to a tensor that outlives the call ({whole.written}), which parts would do several times"
         return self._why_dependent({part, self.rows % part or part})
 
     def _why_dependent(self, parts: set[int]) -> str:
-        """Of parts of so many rows, at their full size: on fake tensors, which take no memory."""
+        """The reason why parts of so many rows depend on each other, at their full size: on fake tensors, which take no
+        memory."""
         if self.proof is None:
             tensors = self.sample.tensors()
             self.proof = RowProof(self._flat, tensors, [0 if tensor.dim() else None for tensor in tensors])
@@ -204,10 +192,13 @@ class _Call:
         results: list[Any] = []
         structure = None
         for start in range(0, self.rows, part):
-            rows = first_rows(self.sample, start, part)
+            rows = sliced_rows(self.sample, slice(start, start + part))
             leaves, structure = tree_flatten(self.function(*rows.args, **rows.kwargs))
             if not results:
-                results = [_room(leaf, self.rows) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+                results = [
+                    leaf.new_empty((self.rows, *leaf.shape[1:])) if isinstance(leaf, Tensor) else leaf
+                    for leaf in leaves
+                ]
             for whole, leaf in zip(results, leaves, strict=True):
                 if isinstance(leaf, Tensor):
                     whole[start : start + part] = leaf
@@ -222,87 +213,3 @@ class _Call:
 
 def _half(rows: int | None) -> int:
     return -(-(rows or 0) // 2)
-
-
-def _room(part: Tensor, rows: int) -> Tensor:
-    """For a result of all rows, of which there is a part."""
-    return part.new_empty((rows, *part.shape[1:]))
-
-
-def _rows(sample: Inputs) -> int | None:
-    sizes = {t.shape[0] for t in sample.tensors() if t.dim()}
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-class Estimate(NamedTuple):
-    """What a run on fake tensors shows."""
-
-    peak_bytes: int
-    result_bytes: int
-    written: str
-    """An operation that writes to a tensor from outside of the call; empty where there is none."""
-    tracked: bool
-    """The result takes part in autograd."""
-
-
-@final
-@dataclass
-class _WriteRecorder(RunRecorder):
-    """Also sees what is written from outside, and lets no operation reach a real tensor: small ones would change."""
-
-    mode: FakeTensorMode = field(default_factory=FakeTensorMode)
-    written: str = ""
-    fakes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs))
-        given = bound_arguments(operator, args, kwargs)  # ``out`` is given by name
-        for name in written_arguments(operator):
-            if any(self._outside(leaf) for leaf in tree_leaves(given.get(name))):
-                self.written = str(operator)
-        return super().operation(operator, args, kwargs)
-
-    def _fake(self, tensor: Tensor) -> Tensor:
-        if isinstance(tensor, FakeTensor):
-            return tensor
-        return self.fakes.setdefault(id(tensor), (self.mode.from_tensor(tensor), tensor))[0]
-
-    def _outside(self, leaf: Any) -> bool:
-        if not isinstance(leaf, Tensor):
-            return False
-        lifetime = self.lifetime_of(leaf)
-        return lifetime is None or not lifetime.op
-
-
-def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Estimate | None:
-    """Of a call with the first ``rows`` rows, None for all; None where the call depends on values.
-
-    What the function reaches besides its arguments (parameters) was there before and does not count. On the CPU the
-    kernels that could set the peak are run alone, by ``probe``, for what they take on the way; on another device their
-    own memory is not known before.
-    """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    given = sample.map(mode.from_tensor)
-    recorder = _WriteRecorder(mode=mode)
-    try:
-        with mode:
-            part = given if rows is None else first_rows(given, 0, rows)
-            recorder.add_existing(part.tensors(), "input")
-            with recorder:
-                results = function(*part.args, **part.kwargs)
-    except (DataDependentOutputException, DynamicOutputShapeException):
-        return None
-    there = sum(lifetime.bytes for lifetime in recorder.lifetimes if not lifetime.op)
-    peak = highest_peak(recorder, probe).peak_bytes if recorder.calls and _can_probe(sample) else recorder.peak_bytes
-    found = tensors_of(results)
-    made = {id(lifetime): lifetime.bytes for t in found if (lifetime := recorder.lifetime_of(t)) and lifetime.op}
-    return Estimate(peak - there, sum(made.values()), recorder.written, any(t.requires_grad for t in found))
-
-
-def _can_probe(sample: Inputs) -> bool:
-    return all(tensor.device.type == "cpu" for tensor in sample.tensors())
-
-
-def first_rows(sample: Inputs, start: int, count: int) -> Inputs:
-    """Rows ``start`` to ``start + count`` of every tensor that has dimensions."""
-    return sample.map(lambda tensor: tensor[start : start + count] if tensor.dim() else tensor)

@@ -50,7 +50,7 @@ class CachingAllocator:
         self._next_address = 0
 
     def allocate(self, key: Hashable, bytes: int) -> None:
-        """Nothing for 0 bytes. The key must not be in use."""
+        """Allocate nothing for 0 bytes. The key must not be in use."""
         if bytes <= 0:
             return
         if key in self._in_use:
@@ -64,7 +64,7 @@ class CachingAllocator:
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
 
     def free(self, key: Hashable) -> None:
-        """Nothing for a key that holds no bytes."""
+        """Free nothing for a key that holds no bytes."""
         block = self._in_use.pop(key, None)
         if block is None:
             return
@@ -72,12 +72,13 @@ class CachingAllocator:
         block.in_use = False
         for neighbour in (block.previous, block.next):
             if neighbour is not None and not neighbour.in_use:
-                self._remove_free(neighbour)
+                free = self._free[neighbour.small]
+                del free[bisect_left(free, (neighbour.bytes, neighbour.address), key=lambda entry: entry[:2])]
                 block = _joined(block, neighbour)
         self._add_free(block)
 
     def holds(self, key: Hashable) -> bool:
-        """Whether something is allocated under the key."""
+        """True if something is allocated under the key."""
         return key in self._in_use
 
     def blocks(self) -> Iterator[Block]:
@@ -115,13 +116,9 @@ class CachingAllocator:
     def _add_free(self, block: Block) -> None:
         insort(self._free[block.small], (block.bytes, block.address, block), key=lambda entry: entry[:2])
 
-    def _remove_free(self, block: Block) -> None:
-        free = self._free[block.small]
-        del free[bisect_left(free, (block.bytes, block.address), key=lambda entry: entry[:2])]
-
 
 def rounded(bytes: int) -> int:
-    """What a request takes."""
+    """The bytes that a request takes."""
     return -(-bytes // _ROUND_BYTES) * _ROUND_BYTES
 
 

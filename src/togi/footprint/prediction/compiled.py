@@ -50,9 +50,10 @@ def compiled(module: nn.Module) -> Iterator[None]:
 
 
 def compilation_notes() -> list[str]:
-    """How many graphs ``torch.compile`` made, and why it was more than one: to be asked inside ``compiled``."""
-    found = compilations()
-    graphs, breaks = found.graphs, found.counted_breaks
+    """Notes on how many graphs ``torch.compile`` made, and why it was more than one: to be asked inside
+    ``compiled``."""
+    compiled_so_far = compilations()
+    graphs, breaks = compiled_so_far.graphs, compiled_so_far.counted_breaks
     if not graphs:
         return ["torch.compile made no graph of it: it runs as without."]
     if graphs == 1:
@@ -65,11 +66,11 @@ def compilation_notes() -> list[str]:
 
 def where_in(now: Callable[[], Where], frame: FrameType | None) -> Where:
     """``now()``, with the written program's kernel in place of a line of a generated file."""
-    found = now()
+    where = now()
     user = next(user_frames(frame), None)
     if user is None or "assert_size_stride" not in user.f_globals:
-        return found
-    return found._replace(line=f"compiled, {_kernel_after(user.f_code.co_filename, user.f_lineno)}")
+        return where
+    return where._replace(line=f"compiled, {_kernel_after(user.f_code.co_filename, user.f_lineno)}")
 
 
 def _kernel_after(file: str, line: int) -> str:
@@ -85,7 +86,7 @@ def _said(error: BaseException) -> str:
 
 
 def _empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
-    """As the program's own, which does not pass the dispatcher."""
+    """Stands for the program's own, which does not pass the dispatcher."""
     return torch.empty_strided(size, stride, dtype=dtype)
 
 

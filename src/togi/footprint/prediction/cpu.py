@@ -8,7 +8,6 @@ could be higher, so only those near the peak run (best-first branch and bound).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple, final
@@ -17,18 +16,8 @@ import torch
 from torch import Tensor
 
 from togi.core.proven import Proven
-from togi.footprint.prediction.fake_run import (
-    OperationCall,
-    OtherSpec,
-    RunRecorder,
-    TensorSpec,
-    baseline_bytes,
-    by_category,
-    is_spec,
-    moment_of,
-    record,
-    specs_of,
-)
+from togi.footprint.prediction.fake_run import RunRecorder, baseline_bytes, by_category, moment_of, record
+from togi.footprint.prediction.operation_call import OperationCall, OtherSpec, TensorSpec, is_spec, specs_of
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
@@ -47,7 +36,7 @@ _CHANNEL_BLOCK = 16
 """oneDNN pads the channels of every group to blocks: of a depthwise weight it makes up to 256 times as much."""
 
 
-def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, subject: str = "") -> Prediction:
+def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False) -> Prediction:
     """The peak of torch's CPU allocator in a step after the first, to the byte where kernels could be asked.
 
     Args:
@@ -58,7 +47,6 @@ def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, 
     Raises:
         SubjectError: the run depends on values, which fake tensors do not have; it cannot be compiled.
     """
-    started = time.perf_counter()
     notes = [*step.notes]
     recorder = record(step, batch=batch, fix_results=_fixed_on_cpu, compile=compile, notes=notes)
     peak = highest_peak(recorder, Probe(limit_bytes=_PROBE_LIMIT_BYTES))
@@ -69,7 +57,6 @@ def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, 
     if peak.by_value:
         notes.append(f"Kernels near the peak whose workspace depends on the values: {_names(peak.by_value)}.")
     return Prediction(
-        subject=subject,
         device="cpu",
         train=step.train,
         compiled=compile,
@@ -82,7 +69,6 @@ def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, 
         baseline_bytes=baseline_bytes(recorder),
         peak=moment_of(peak.call, recorder),
         by_category=by_category(recorder, peak.call, peak.peak_bytes),
-        seconds=time.perf_counter() - started,
         notes=(*notes, *recorder.notes),
     )
 
@@ -113,7 +99,7 @@ def upper_bound_bytes(call: OperationCall) -> int:
 
 
 def _blocked_weight_bytes(call: OperationCall) -> int:
-    """Of a grouped convolution's weight: (groups x outputs, inputs, *kernel) with both channels padded."""
+    """Bytes of a grouped convolution's weight: (groups x outputs, inputs, *kernel) with both channels padded."""
     place = {"aten::convolution": 1, "aten::convolution_backward": 2}.get(call.func.name().partition(".")[0])
     if place is None:
         return 0
@@ -187,8 +173,8 @@ class Probe:
     def _measure(self, call: OperationCall) -> tuple[int, int] | None:
         if call.read_bytes + call.made_bytes > self.limit_bytes:
             return None
-        found = [bytes for value in (0, 1) if (bytes := self._with_values(call, value)) is not None]
-        return (min(found), max(found)) if found else None
+        peaks = [bytes for value in (0, 1) if (bytes := self._with_values(call, value)) is not None]
+        return (min(peaks), max(peaks)) if peaks else None
 
     def _with_values(self, call: OperationCall, value: int) -> int | None:
         with without_modes(), torch.set_grad_enabled(call.grad_enabled):

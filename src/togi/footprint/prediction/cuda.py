@@ -8,7 +8,6 @@ Source: aten/src/ATen/cuda/CublasHandlePool.cpp (workspace sizes), torch docs "C
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -17,14 +16,8 @@ import torch
 from togi.core.proven import Proven, day
 from togi.footprint.prediction.caching_allocator import CachingAllocator
 from togi.footprint.prediction.cuda_kernels import CudaKernels
-from togi.footprint.prediction.fake_run import (
-    OperationCall,
-    RunRecorder,
-    baseline_bytes,
-    by_category,
-    moment_of,
-    record,
-)
+from togi.footprint.prediction.fake_run import RunRecorder, baseline_bytes, by_category, moment_of, record
+from togi.footprint.prediction.operation_call import OperationCall
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime
@@ -45,7 +38,7 @@ _UNKNOWN_SHARE = 0.03
 @final
 @dataclass(frozen=True)
 class Workspaces:
-    """What libraries take, at one end of the range or in its middle."""
+    """The memory that libraries take, at one end of the range or in its middle."""
 
     cublas_bytes: int
     """Per thread that multiplies matrices; kept: (4096 x 2 + 16 x 8) KiB or 32 MiB."""
@@ -72,7 +65,7 @@ def workspaces() -> tuple[Workspaces, ...]:
     return tuple(replace(level, cublas_bytes=cublas_bytes) for level in levels)
 
 
-def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> Prediction:
+def predict_cuda(step: Step, *, batch: int | None = None) -> Prediction:
     """Peak allocated and reserved over the first two steps, with their ranges.
 
     Args:
@@ -82,15 +75,13 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
     Raises:
         SubjectError: the run depends on values.
     """
-    started = time.perf_counter()
     kernels = CudaKernels()
     foreach = True if step.optimizer is not None else None  # the default of torch's optimizers on CUDA
     recorder = record(step, batch=batch, around=kernels, foreach=foreach, first=True)
-    found = [peaks(recorder, level, kernels.reserve_bytes // 2) for level in workspaces()]
-    allocated, reserved = zip(*found, strict=True)  # more can be reserved for less: it fragments differently
+    peaks_of_levels = [peaks(recorder, level, kernels.reserve_bytes // 2) for level in workspaces()]
+    allocated, reserved = zip(*peaks_of_levels, strict=True)  # more can be reserved for less: it fragments differently
     call = recorder.calls[max(0, recorder.peak_at - 1)]
     return Prediction(
-        subject=subject,
         device="cuda",
         train=step.train,
         peak_bytes=allocated[1],
@@ -104,7 +95,6 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
         baseline_bytes=baseline_bytes(recorder),
         peak=moment_of(call, recorder),
         by_category=by_category(recorder, call, allocated[1]),
-        seconds=time.perf_counter() - started,
         notes=(*step.notes, *_notes(kernels, recorder), *recorder.notes),
     )
 

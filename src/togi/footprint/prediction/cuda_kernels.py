@@ -72,8 +72,8 @@ class CudaKernels(FunctionObserver):
             return _math_attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)  # the kernels take a bias
-        found: Tensor = _FusedAttention.apply(query, key, value, attn_mask, backend)
-        return found
+        output: Tensor = _FusedAttention.apply(query, key, value, attn_mask, backend)
+        return output
 
     def _recurrent(self, func: Any) -> Callable[..., Any]:
         def run(given: Tensor, hidden: Any, weights: Any, *rest: Any) -> Any:
@@ -137,9 +137,9 @@ class _FusedAttention(torch.autograd.Function):
             held = [torch.empty_like(lse)]
             if query.dtype != torch.float32:  # gradients are accumulated in 32 bits
                 held += [query.new_empty(t.shape, dtype=torch.float32) for t in (query, key, value)]
-        found = [_transposed_like(t) for t in (query, key, value)]
+        gradients = [_transposed_like(t) for t in (query, key, value)]
         del held
-        return (*found, torch.empty_like(bias) if bias is not None and bias.requires_grad else None, None)
+        return (*gradients, torch.empty_like(bias) if bias is not None and bias.requires_grad else None, None)
 
 
 class _Recurrent(torch.autograd.Function):
@@ -149,12 +149,13 @@ class _Recurrent(torch.autograd.Function):
     def forward(
         ctx: Any, reserve: int, batch_first: bool, directions: int, given: Tensor, *rest: Tensor
     ) -> tuple[Tensor, ...]:
-        states, hidden_size = _leading_states(rest), rest[0].shape[-1]
-        kept = given.new_empty(reserve)
+        states = [tensor for tensor in rest[:2] if tensor.dim() == 3]  # one or two: weights and biases have fewer
+        hidden_size = rest[0].shape[-1]
+        reserved = given.new_empty(reserve)
         if batch_first:
             given = given.transpose(0, 1)
         out = given.new_empty((*given.shape[:2], directions * hidden_size))
-        ctx.save_for_backward(given, out, kept, *rest)
+        ctx.save_for_backward(given, out, reserved, *rest)
         ctx.batch_first = batch_first
         lasts = [torch.empty_like(state) for state in states]
         return (out.transpose(0, 1) if batch_first else out, *lasts)
@@ -162,14 +163,9 @@ class _Recurrent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
         given, _out, _kept, *rest = ctx.saved_tensors
-        found = torch.empty_like(given)
-        others = [torch.empty_like(tensor) if tensor.requires_grad else None for tensor in rest]
-        return (None, None, None, found.transpose(0, 1) if ctx.batch_first else found, *others)
-
-
-def _leading_states(rest: tuple[Tensor, ...]) -> list[Tensor]:
-    """One state or two: they have three dimensions, weights and biases two and one."""
-    return [tensor for tensor in rest[:2] if tensor.dim() == 3]
+        for_given = torch.empty_like(given)
+        for_rest = [torch.empty_like(tensor) if tensor.requires_grad else None for tensor in rest]
+        return (None, None, None, for_given.transpose(0, 1) if ctx.batch_first else for_given, *for_rest)
 
 
 def _reserve(given: Tensor, state: Tensor, layers: int, bidirectional: bool) -> int:
@@ -188,10 +184,10 @@ def _native_dropout(input: Tensor, p: float, train: bool) -> Tensor:
 def _math_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, causal: bool, grouped: bool
 ) -> Tensor:
-    found: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_attention_math(
+    answer: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_attention_math(
         query, key, value, mask, dropout_p, causal, enable_gqa=grouped
     )
-    return found[0]
+    return answer[0]
 
 
 def _transposed_like(tensor: Tensor) -> Tensor:

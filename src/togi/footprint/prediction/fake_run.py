@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -17,78 +17,31 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.footprint.account.record import BEFORE_THE_RUN, Category, PeakMoment
 from togi.footprint.prediction.compiled import compilation_notes, compiled, where_in
+from togi.footprint.prediction.operation_call import OperationCall, OtherSpec, TensorSpec, spec_of
 from togi.footprint.remembered import second_run
 from togi.footprint.step import Step, fake_step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, category_of
 from togi.torch_internals.autograd import current_node
 from togi.torch_internals.layouts import is_one_storage
-from togi.torch_internals.modules import ModuleTracker, Where
+from togi.torch_internals.modules import ModuleTracker
 from togi.torch_internals.tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     tensors_of,
-    tree_leaves,
     tree_map_only,
 )
 
 FixResults = Callable[[Any, Any, Any, Any], Any]
 """(operation, args, kwargs, results) -> results."""
+ReplaceArguments = Callable[[Any, Sequence[Any], dict[str, Any]], tuple[Sequence[Any], dict[str, Any]]]
+"""(operation, args, kwargs) -> (args, kwargs)."""
 
 
 def as_they_are(_func: Any, _args: Any, _kwargs: Any, results: Any) -> Any:
     """The results, unchanged."""
     return results
-
-
-class TensorSpec(NamedTuple):
-    """What a kernel's need of memory depends on."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def bytes(self) -> int:
-        """Of the storage that holds it; a view of more counts as itself."""
-        if 0 in self.shape:
-            return 0
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
-        return (last + 1) * self.dtype.itemsize
-
-
-class OtherSpec(NamedTuple):
-    """A tensor that size, strides and dtype do not describe: sparse, nested, a wrapper. No kernel is run on one."""
-
-    kind: str
-    shape: tuple[Any, ...]
-    bytes: int
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class OperationCall:
-    """One dispatched operation."""
-
-    number: int
-    func: Any
-    args: Any
-    """Positional and keyword arguments, with ``TensorSpec`` or ``OtherSpec`` for tensors."""
-    before_bytes: int
-    """Alive when it began."""
-    made_bytes: int
-    where: Where
-    grad_enabled: bool
-    """Some kernels save what backward needs only then."""
-
-    @property
-    def key(self) -> str:
-        return f"{self.func}{self.args}{self.grad_enabled}"
-
-    @property
-    def read_bytes(self) -> int:
-        return sum(leaf.bytes for leaf in tree_leaves(self.args, is_leaf=is_spec) if is_spec(leaf))
 
 
 @dataclass
@@ -100,31 +53,41 @@ class RunRecorder(StorageTracker):
     """(1, lifetime) is allocated, (-1, lifetime) is released, (0, call) begins."""
     fix_results: FixResults = as_they_are
     """Replaces results whose size the fake kernel does not know."""
+    replace_arguments: ReplaceArguments | None = None
+    """Replaces what an operation is given, before anything is recorded."""
     backward_at: int | None = None
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if self.backward_at is None and current_node() is not None:
             self.backward_at = self.operations
+        if self.replace_arguments is not None:
+            args, kwargs = self.replace_arguments(operator, args, kwargs)
         grad_enabled = torch.is_grad_enabled()
         before, place, number = self.current_bytes, len(self.events), self.operations
         specs = tree_map_only(Tensor, self._spec, (args, kwargs))
         results = self._fixed(operator, args, kwargs, super().operation(operator, args, kwargs))
         if self.operations == number:  # the tracker counts no question, such as for the device
             return results
-        call = OperationCall(self.operations, operator, specs, before, self._made_since(place), self._now, grad_enabled)
+        allocated = [event for sign, event in self.events[place:] if sign == 1]
+        made_bytes = sum(event.bytes for event in allocated if isinstance(event, StorageLifetime))
+        call = OperationCall(self.operations, operator, specs, before, made_bytes, self._now, grad_enabled)
         self.calls.append(call)
         self.events.insert(place, (0, call))
         return results
 
     def _storages(self, tensor: Tensor) -> list[torch.UntypedStorage]:
-        found = super()._storages(tensor)
-        if tensor.layout is not torch.strided and isinstance(tensor, FakeTensor) and not (found and found[-1].nbytes()):
+        storages = super()._storages(tensor)
+        if (
+            tensor.layout is not torch.strided
+            and isinstance(tensor, FakeTensor)
+            and not (storages and storages[-1].nbytes())
+        ):
             self.uncounted[f"{tensor.layout} (a run without values cannot know how many they hold)"] = None
-        return found
+        return storages
 
     def _spec(self, tensor: Tensor) -> TensorSpec | OtherSpec:
         if is_one_storage(tensor):
-            return _spec_of(tensor)
+            return spec_of(tensor)
         held = sum(storage.nbytes() for storage in self._storages(tensor))
         return OtherSpec(f"{type(tensor).__name__} {tensor.layout}", tuple(tensor.shape), held)
 
@@ -134,10 +97,6 @@ class RunRecorder(StorageTracker):
             for tensor in tensors_of(fixed):
                 self._track(tensor, op=str(func), where=self._now)
         return fixed
-
-    def _made_since(self, place: int) -> int:
-        made = (event for sign, event in self.events[place:] if sign == 1)
-        return sum(event.bytes for event in made if isinstance(event, StorageLifetime))
 
     def _begin(self, lifetime: StorageLifetime, storage: Any) -> None:
         super()._begin(lifetime, storage)
@@ -159,20 +118,6 @@ class _CompiledRunRecorder(RunRecorder):
         return True
 
 
-def specs_of(values: Any) -> Any:
-    """The same structure with a ``TensorSpec`` in place of every tensor, all of which are dense."""
-    return tree_map_only(Tensor, _spec_of, values)
-
-
-def _spec_of(tensor: Tensor) -> TensorSpec:
-    return TensorSpec(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
-
-
-def is_spec(value: Any) -> bool:
-    """For ``tree_map``: a spec is a leaf, not a tuple."""
-    return isinstance(value, TensorSpec | OtherSpec)
-
-
 def record(
     step: Step,
     *,
@@ -191,7 +136,9 @@ def record(
         first: the first run is recorded too, before the other.
         compile: by ``torch.compile``, with kernels that do nothing; ``notes`` hears if that made several graphs.
     """
-    mode = _fake_mode()
+    # all sizes are known; the environment is for jagged tensors alone, whose ragged size is a symbol
+    sizes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes, static_shapes=True)
     try:
         fake = fake_step(step, mode, batch=batch, foreach=foreach)
         modules = ModuleTracker(fake.module, root=type(fake.module).__name__)
@@ -203,7 +150,7 @@ def record(
             if around is not None:
                 stack.enter_context(around)
             if first:
-                _add_existing(recorder, fake)
+                recorder.add_step(fake)
                 with modules.following(), recorder:
                     fake.run()
                 gc.collect()
@@ -211,7 +158,7 @@ def record(
             else:
                 fake.run()
                 gc.collect()
-                _add_existing(recorder, fake)
+                recorder.add_step(fake)
             with second_run(fake.module):
                 _run_recorded(fake, recorder, modules, stack)
             if not recorder.calls:
@@ -229,12 +176,6 @@ def record(
     return recorder
 
 
-def _fake_mode() -> FakeTensorMode:
-    """All sizes are known. The environment is for jagged tensors alone, whose ragged size is a symbol."""
-    sizes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
-    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes, static_shapes=True)
-
-
 def _recorder(modules: ModuleTracker, fix_results: FixResults, compile: bool) -> RunRecorder:
     if not compile:
         return RunRecorder(where=modules.now, fix_results=fix_results)
@@ -244,9 +185,7 @@ def _recorder(modules: ModuleTracker, fix_results: FixResults, compile: bool) ->
 def _second_begins(recorder: RunRecorder, step: Step) -> None:
     """The peak that is explained is the second run's: the optimizer has its state."""
     recorder.peak_bytes, recorder.peak_at = recorder.current_bytes, recorder.operations
-    for tensor in tensors_of(list(step.optimizer.state.values())) if step.optimizer is not None else ():
-        for lifetime in recorder.lifetimes_behind(tensor):
-            lifetime.category = Category.OPTIMIZER
+    recorder.categorise(step.optimizer_state(), Category.OPTIMIZER)
 
 
 def _run_recorded(step: Step, recorder: RunRecorder, modules: ModuleTracker, stack: ExitStack) -> None:
@@ -254,27 +193,13 @@ def _run_recorded(step: Step, recorder: RunRecorder, modules: ModuleTracker, sta
     for parameter in step.module.parameters():
         if parameter.requires_grad:
             handle = parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                lambda p: _categorise([p.grad] if p.grad is not None else [], recorder)
+                lambda p: recorder.categorise([p.grad] if p.grad is not None else [], Category.GRADIENT)
             )
             stack.callback(handle.remove)
     # module hooks would be compiled with the module
     stack.enter_context(modules.following(module_hooks=not isinstance(recorder, _CompiledRunRecorder)))
     with recorder:
         step.run()
-
-
-def _categorise(gradients: Iterable[Tensor], recorder: RunRecorder) -> None:
-    for gradient in gradients:
-        for lifetime in recorder.lifetimes_behind(gradient):
-            lifetime.category = Category.GRADIENT
-
-
-def _add_existing(recorder: RunRecorder, step: Step) -> None:
-    recorder.add_existing(step.module.parameters(), Category.PARAMETER)
-    recorder.add_existing(step.module.buffers(), Category.BUFFER)
-    recorder.add_existing(step.sample.tensors(), Category.INPUT)
-    if step.optimizer is not None:
-        recorder.add_existing(tensors_of(list(step.optimizer.state.values())), Category.OPTIMIZER)
 
 
 def baseline_bytes(recorder: RunRecorder) -> int:
@@ -289,14 +214,14 @@ def moment_of(call: OperationCall, recorder: RunRecorder) -> PeakMoment:
 
 
 def by_category(recorder: RunRecorder, call: OperationCall, peak_bytes: int) -> dict[Category, int]:
-    """What was alive during ``call``; the rest of the peak is the kernel's workspace."""
-    found: dict[Category, int] = {}
+    """The bytes that were alive during ``call``; the rest of the peak is the kernel's workspace."""
+    sums: dict[Category, int] = {}
     for lifetime in recorder.lifetimes:
         if lifetime.bytes and _alive_during(lifetime, call):
             category = category_of(lifetime, recorder.backward_at)
-            found[category] = found.get(category, 0) + lifetime.bytes
-    found[Category.WORKSPACE] = peak_bytes - sum(found.values())
-    return dict(sorted(((c, n) for c, n in found.items() if n), key=lambda item: -item[1]))
+            sums[category] = sums.get(category, 0) + lifetime.bytes
+    sums[Category.WORKSPACE] = peak_bytes - sum(sums.values())
+    return dict(sorted(((c, n) for c, n in sums.items() if n), key=lambda item: -item[1]))
 
 
 def _alive_during(lifetime: StorageLifetime, call: OperationCall) -> bool:

@@ -10,6 +10,7 @@ from togi.footprint.prediction.cpu import predict_cpu
 from togi.footprint.prediction.cuda import predict_cuda
 from togi.footprint.prediction.record import BatchNeed, Prediction
 from togi.footprint.step import make_step, with_batch
+from togi.subject.batch import shared_rows
 from togi.subject.inputs import Subject
 
 _HALVINGS = 6
@@ -22,15 +23,15 @@ def prediction_of(
     *,
     device: str = "cpu",
     batch: int | None = None,
-    memory: int | None = None,
+    memory_bytes: int | None = None,
     compile: bool = False,
     **options: Any,
 ) -> Prediction:
-    """The prediction of one step; with ``memory`` (bytes) also the largest batch that fits, and its halvings.
+    """The prediction of one step; with ``memory_bytes`` also the largest batch that fits, and its halvings.
 
     Raises:
-        SubjectError: the run depends on values, or cannot be compiled; with ``batch`` or ``memory``: the inputs share
-            no batch dimension.
+        SubjectError: the run depends on values, or cannot be compiled; with ``batch`` or ``memory_bytes``: the inputs
+            share no batch dimension.
     """
     started = time.perf_counter()
     known: dict[int | None, Prediction] = {}
@@ -43,23 +44,25 @@ def prediction_of(
             )
         return known[rows]
 
-    found = at(batch)
-    if memory is not None:
+    prediction = at(batch)
+    if memory_bytes is not None:
         sample = subject.inputs[0]
         with_batch(sample, 1)  # raises where the inputs share no batch dimension
-        rows = batch or next(t.shape[0] for t in sample.tensors() if t.dim())
-        largest = largest_batch(lambda size: at(size).device_high_bytes, memory, start=rows)
+        rows = batch or shared_rows(sample) or 1
+        largest = largest_batch(lambda size: at(size).device_high_bytes, memory_bytes, start=rows)
         needs = tuple(_need(size, at(size)) for size in halvings(max(largest, 1))[:_HALVINGS])
-        found = found.model_copy(update={"memory_bytes": memory, "largest_batch": largest, "batches": needs})
-    return found.model_copy(update={"seconds": time.perf_counter() - started})
+        prediction = prediction.model_copy(
+            update={"memory_bytes": memory_bytes, "largest_batch": largest, "batches": needs}
+        )
+    return prediction.model_copy(update={"seconds": time.perf_counter() - started})
 
 
-def _need(batch: int, found: Prediction) -> BatchNeed:
+def _need(batch: int, prediction: Prediction) -> BatchNeed:
     return BatchNeed(
         batch=batch,
-        peak_bytes=found.peak_bytes,
-        reserved_bytes=found.reserved_bytes,
-        device_high_bytes=found.device_high_bytes,
+        peak_bytes=prediction.peak_bytes,
+        reserved_bytes=prediction.reserved_bytes,
+        device_high_bytes=prediction.device_high_bytes,
     )
 
 
@@ -96,8 +99,8 @@ def largest_batch(need_bytes: Callable[[int], int], limit_bytes: int, *, start: 
 
 def halvings(batch: int) -> list[int]:
     """``batch`` and its halves, down to 1."""
-    found = []
+    sizes = []
     while batch >= 1:
-        found.append(batch)
+        sizes.append(batch)
         batch //= 2
-    return found
+    return sizes

@@ -7,7 +7,7 @@ from togi.footprint.account.record import Category, PeakMoment
 
 
 class BatchNeed(Record):
-    """What a batch of that size would need."""
+    """The need of a batch of that size."""
 
     batch: int
     peak_bytes: int

@@ -1,4 +1,4 @@
-"""From a snapshot file to its account, in one pass over the file."""
+"""Makes the account of a snapshot, in one pass over the file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from togi.footprint.snapshot.allocator import (
     PRIVATE,
     Alive,
     DeviceSegments,
-    EventTrace,
-    FailedAllocation,
     Frame,
     Owner,
-    State,
     Sum,
     block_of,
     frame_of,
     held,
     users_line,
 )
+from togi.footprint.snapshot.events import EventTrace, FailedAllocation, State
 from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
-from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler, SnapshotError, Window
+from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler
+from togi.footprint.snapshot.window import SnapshotError, Window
 
 PROVEN = Proven(part="togi memory on a CUDA snapshot (snapshots made up by the tests)", cuda=None)
 
@@ -118,30 +117,26 @@ def _account(file: Path, total_bytes: int, value: Any, consumer: SnapshotConsume
     segments = consumer.segments.get(id(snapshot["segments"]), {})
     if snapshot["segments"]:
         raise SnapshotError(f"{file}: an item of 'segments' is not a segment (it has no 'blocks' and 'total_size')")
-    traces = _traces(file, snapshot, consumer)
+    traces, settings = _traces(file, snapshot, consumer), snapshot.get("allocator_settings")
     devices = sorted(segments.keys() | traces.keys())
     return SnapshotAccount(
         path=str(file),
         file_bytes=total_bytes,
-        devices=tuple(_device_account(one, segments.get(one, DeviceSegments()), traces.get(one)) for one in devices),
-        allocator_settings=_settings(snapshot.get("allocator_settings")),
+        devices=tuple(
+            _device_account(device, segments.get(device, DeviceSegments()), traces.get(device)) for device in devices
+        ),
+        allocator_settings=json.loads(json.dumps(settings, default=str)) if isinstance(settings, dict) else {},
         notes=tuple(_notes(traces, consumer)),
     )
 
 
 def _traces(file: Path, snapshot: dict[str, Any], consumer: SnapshotConsumer) -> dict[int, EventTrace]:
-    """By device: the position of its list."""
+    """The traces by device, which is the position of their list."""
     lists = snapshot.get("device_traces") or []
-    if type(lists) not in (PickledList, list) or any(type(one) is not PickledList or one for one in lists):
+    if type(lists) not in (PickledList, list) or any(type(events) is not PickledList or events for events in lists):
         raise SnapshotError(f"{file}: 'device_traces' is not a list of events for each device: is the file whole?")
-    found = ((device, consumer.traces.get(id(one))) for device, one in enumerate(lists))
-    return {device: trace for device, trace in found if trace is not None}
-
-
-def _settings(settings: Any) -> dict[str, Any]:
-    """As JSON has them."""
-    plain: dict[str, Any] = json.loads(json.dumps(settings, default=str)) if isinstance(settings, dict) else {}
-    return plain
+    traces = ((device, consumer.traces.get(id(events))) for device, events in enumerate(lists))
+    return {device: trace for device, trace in traces if trace is not None}
 
 
 def _notes(traces: dict[int, EventTrace], consumer: SnapshotConsumer) -> list[str]:
@@ -159,7 +154,7 @@ def _notes(traces: dict[int, EventTrace], consumer: SnapshotConsumer) -> list[st
 
 def _device_account(device: int, segments: DeviceSegments, trace: EventTrace | None) -> DeviceAccount:
     pools = segments.pools()
-    alive = tuple(held(_sums([_named(address, one, trace) for address, one in segments.alive.items()])))
+    alive = tuple(held(_sums([_named(address, block, trace) for address, block in segments.alive.items()])))
     return DeviceAccount(
         device=device,
         allocated_bytes=segments.allocated_bytes,
@@ -173,11 +168,15 @@ def _device_account(device: int, segments: DeviceSegments, trace: EventTrace | N
 
 
 def _private_pools(pools: tuple[Pool, ...], alive: tuple[Held, ...]) -> Iterator[str]:
-    """What each private pool holds, over its streams: the rest of the program cannot have it."""
+    """Notes on what each private pool holds, over its streams: the rest of the program cannot have it."""
     for name in dict.fromkeys(pool.pool for pool in pools if pool.pool.startswith(PRIVATE)):
         own = [pool for pool in pools if pool.pool == name]
         reserved, free = sum(pool.reserved_bytes for pool in own), sum(pool.free_bytes for pool in own)
-        lines = [f"{size(one.bytes)} by {one.line or 'a line that is not known'}" for one in alive if one.pool == name]
+        lines = [
+            f"{size(holding.bytes)} by {holding.line or 'a line that is not known'}"
+            for holding in alive
+            if holding.pool == name
+        ]
         yield (
             f"the {name} pool (of CUDA graphs, or a torch.cuda.MemPool) holds {size(reserved)}. {size(free)} of it are "
             "free, for its own graphs only: empty_cache() gives them back when these are gone. Alive there (outputs "
@@ -186,8 +185,9 @@ def _private_pools(pools: tuple[Pool, ...], alive: tuple[Held, ...]) -> Iterator
 
 
 def _history(segments: DeviceSegments, trace: EventTrace) -> History:
-    lasting = _lasting(segments, trace)
-    earlier = sum(one.size for one in lasting) + trace.freed_unseen_bytes
+    # blocks from before the first event that are still alive: alive at the peak too, whenever that was
+    lasting = [block for address, block in segments.alive.items() if address not in trace.live]
+    earlier = sum(block.size for block in lasting) + trace.freed_unseen_bytes
     reserved = segments.reserved_bytes - trace.reserved
     return History(
         events=trace.events,
@@ -199,44 +199,33 @@ def _history(segments: DeviceSegments, trace: EventTrace) -> History:
         peak_reserved=_moment(trace.peak_reserved),
         earlier_bytes=earlier,
         holdings=tuple(_holdings(lasting, trace)),
-        out_of_memory=tuple(_failure(one, earlier, reserved) for one in trace.failures),
+        out_of_memory=tuple(_failure(failure, earlier, reserved) for failure in trace.failures),
         timeline=trace.timeline.finished(earlier, reserved),
     )
 
 
-def _lasting(segments: DeviceSegments, trace: EventTrace) -> list[Alive]:
-    """Blocks from before the first event that are still alive: alive at the peak too, whenever that was."""
-    return [one for address, one in segments.alive.items() if address not in trace.live]
-
-
 def _holdings(lasting: list[Alive], trace: EventTrace) -> list[Held]:
-    sums = {owner: _copy(one) for owner, one in trace.at_peak.items()}
-    for owner, one in _sums(lasting).items():
-        sums.setdefault(owner, Sum()).add(one.bytes, one.blocks)
-    found = held(sums)
+    sums = {owner: owned.copy() for owner, owned in trace.at_peak.items()}
+    for owner, earlier_sum in _sums(lasting).items():
+        sums.setdefault(owner, Sum()).add(earlier_sum.bytes, earlier_sum.blocks)
+    holdings = held(sums)
     if unknown := trace.freed_unseen_bytes - trace.unseen_at_peak_bytes:
-        found.append(Held(bytes=unknown, blocks=None, line=_BEFORE))
-    return sorted(found, key=lambda one: (-one.bytes, one.line, one.pool))
+        holdings.append(Held(bytes=unknown, blocks=None, line=_BEFORE))
+    return sorted(holdings, key=lambda holding: (-holding.bytes, holding.line, holding.pool))
 
 
-def _named(address: int, one: Alive, trace: EventTrace | None) -> Alive:
+def _named(address: int, block: Alive, trace: EventTrace | None) -> Alive:
     """A block without a traceback gets the one of its allocation, where that was recorded."""
-    if one.owner.line or trace is None or address not in trace.live:
-        return one
-    return Alive(one.size, one.owner._replace(line=trace.live[address][1].line))
+    if block.owner.line or trace is None or address not in trace.live:
+        return block
+    return Alive(block.size, block.owner._replace(line=trace.live[address][1].line))
 
 
 def _sums(alive: list[Alive]) -> dict[Owner, Sum]:
     sums: dict[Owner, Sum] = {}
-    for one in alive:
-        sums.setdefault(one.owner, Sum()).add(one.size, 1)
+    for block in alive:
+        sums.setdefault(block.owner, Sum()).add(block.size, 1)
     return sums
-
-
-def _copy(one: Sum) -> Sum:
-    copied = Sum()
-    copied.add(one.bytes, one.blocks)
-    return copied
 
 
 def _moment(point: State) -> TraceEvent:
@@ -265,15 +254,15 @@ def _device_notes(segments: DeviceSegments, trace: EventTrace) -> list[str]:
             f"{trace.unrecorded_frees:,} blocks were allocated where one was alive by the events: frees were not "
             "recorded (skip_actions), so that the peak is too high by what lay dead"
         )
-    told = sum(size for size, _ in trace.live.values())
-    booked = sum(one.size for address, one in segments.alive.items() if address in trace.live)
+    told_bytes = sum(size for size, _ in trace.live.values())
+    booked = sum(block.size for address, block in segments.alive.items() if address in trace.live)
     if lost := [address for address in trace.live if address not in segments.alive]:
         notes.append(
             f"{len(lost):,} blocks are alive by the events and not in the segments: segments and events disagree"
         )
-    elif booked - told > _WORTH_SAYING * max(booked, 1):
+    elif booked - told_bytes > _WORTH_SAYING * max(booked, 1):
         notes.append(
-            f"the allocator gave {booked - told:,} bytes more to the blocks alive in the end than the events tell "
-            "(requests rounded to 512 bytes): the true peak is higher by about as much"
+            f"the allocator gave {booked - told_bytes:,} bytes more to the blocks alive in the end than the events "
+            "tell (requests rounded to 512 bytes): the true peak is higher by about as much"
         )
     return notes

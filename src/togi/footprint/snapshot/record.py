@@ -57,7 +57,7 @@ class Pool(Record):
 
 
 class Layer(StrEnum):
-    """What the timeline stacks."""
+    """A layer of the timeline."""
 
     ALLOCATED = "allocated"
     CACHED = "reserved, not allocated"
@@ -71,7 +71,7 @@ class AllocatorTimeline(Record):
 
 
 class History(Record):
-    """What the recorded events tell of one device. Allocated bytes are requests rounded up to 512 bytes."""
+    """The recorded events of one device, summed up. Allocated bytes are requests rounded up to 512 bytes."""
 
     events: int
     timed: bool
@@ -112,7 +112,7 @@ class DeviceAccount(Record):
 
 
 class SnapshotAccount(Record):
-    """What a file of ``torch.cuda.memory._dump_snapshot`` tells."""
+    """The account of a file of ``torch.cuda.memory._dump_snapshot``."""
 
     schema_version: int = SCHEMA_VERSION
     path: str
@@ -125,6 +125,9 @@ class SnapshotAccount(Record):
     def peak_bytes(self) -> int:
         """The most that any device had allocated, as far as the file knows."""
         return max(
-            (one.history.peak_allocated_bytes if one.history else one.allocated_bytes for one in self.devices),
+            (
+                device.history.peak_allocated_bytes if device.history else device.allocated_bytes
+                for device in self.devices
+            ),
             default=0,
         )

@@ -29,16 +29,14 @@ Source of the format: ``pickletools`` of the standard library, protocols 2 to 5.
 from __future__ import annotations
 
 import pickle
-import pickletools
 import re
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Any, BinaryIO, Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
-from togi.core.errors import TogiError
+from togi.footprint.snapshot.window import SnapshotError, Window, damaged, refused, second_time, too_much, truncated
 
-CHUNK_BYTES: Final = 2**22
 AHEAD_BYTES: Final = 2**16
 """So many bytes are at hand beyond any opcode, except at the end of the file."""
 _STOPPED: Final = 2**62
@@ -55,13 +53,8 @@ _INTEGER_BYTES: Final = 9
 _REFERENCES = re.compile(rb"\](?:\x94|q(.)|r(.{4}))\(((?:h.|j.{4})+)e", re.DOTALL)
 """A list that holds nothing but references: how the frames of a traceback are written."""
 _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
-_OPCODES = {ord(known.code): known for known in pickletools.opcodes}
 
 Handler = Callable[[bytes, int], int]
-
-
-class SnapshotError(TogiError):
-    """The file is not a CUDA memory snapshot, is incomplete, or asks for more than plain data."""
 
 
 @final
@@ -96,40 +89,10 @@ class Consumer(Protocol):
     """Takes what is finished, so that it need not be kept."""
 
     def finished(self, mapping: PickledDict, holder: PickledList | None) -> Any:
-        """What to keep of a dict that is complete; ``holder`` is the list that it is going to be an item of."""
+        """Return what to keep of a dict that is complete; ``holder`` is the list that it is going to be an item of."""
 
     def line_of(self, frames: list[Any]) -> str | None:
-        """What to keep of a traceback; None where these are not the frames of one."""
-
-
-@final
-class Window:
-    """A part of the file. ``data`` begins at byte ``begins`` of it."""
-
-    def __init__(self, opened: BinaryIO, total_bytes: int) -> None:
-        self._opened = opened
-        self.total_bytes = total_bytes
-        self.begins = 0
-        self.data = opened.read(CHUNK_BYTES)
-
-    @property
-    def ended(self) -> bool:
-        """Nothing follows ``data``."""
-        return self.begins + len(self.data) >= self.total_bytes
-
-    def forward(self, position: int, needed_bytes: int = 0) -> None:
-        """Drop what lies before ``position`` of ``data`` and read on, so that ``needed_bytes`` are at hand.
-
-        Raises SnapshotError when the file has not so many.
-        """
-        rest = self.data[position:]
-        self.begins += position
-        if self.begins + needed_bytes > self.total_bytes:
-            raise _truncated(self.total_bytes)
-        more = self._opened.read(max(CHUNK_BYTES, needed_bytes - len(rest)))
-        if not more:
-            raise _truncated(self.begins + len(rest))
-        self.data = rest + more
+        """Return what to keep of a traceback; None where these are not the frames of one."""
 
 
 class _MoreNeeded(Exception):
@@ -170,12 +133,12 @@ class SafeUnpickler:
                 position = 0
                 continue
             except (IndexError, KeyError, ValueError, TypeError, AttributeError, struct.error) as error:
-                raise _damaged(window, position, error) from error
+                raise damaged(window, position, error) from error
             if position < _STOPPED:
                 if window.ended:
-                    raise _truncated(window.total_bytes)
+                    raise truncated(window.total_bytes)
                 if len(self._stack) > _STACK_LIMIT or len(self._memo) > _MEMO_LIMIT or len(self._below) > _PLAIN_LIMIT:
-                    raise _too_much(_PLAIN_LIMIT)
+                    raise too_much(_PLAIN_LIMIT)
                 window.forward(position)
                 position = 0
         return self._stack.pop()
@@ -217,7 +180,7 @@ class SafeUnpickler:
         }
 
     def _refuse(self, data: bytes, position: int) -> int:
-        raise _refused(self._window, position - 1)
+        raise refused(self._window, position - 1)
 
     # Numbers, strings, constants ------------------------------------------------------------------------------------
 
@@ -296,7 +259,7 @@ class SafeUnpickler:
         end = position + width
         value = self._memo[int.from_bytes(data[position:end], "little")]
         if value is CONSUMED:
-            raise _second_time(self._window.begins + position)
+            raise second_time(self._window.begins + position)
         self._stack.append(value)
         return end
 
@@ -335,7 +298,7 @@ class SafeUnpickler:
         return line if line is not None else self._line_of_run(run)
 
     def _line_of_run(self, run: bytes) -> str | None:
-        slots = [int.from_bytes(one or four, "little") for one, four in _REFERENCE.findall(run)]
+        slots = [int.from_bytes(short or four, "little") for short, four in _REFERENCE.findall(run)]
         if len(slots) >= _BATCH or max(slots) >= len(self._memo):
             return None
         line = self._consumer.line_of([self._memo[slot] for slot in slots])
@@ -399,9 +362,9 @@ class SafeUnpickler:
             if line is None:
                 raise TypeError("a traceback of what is not a frame")
             mapping["frames"] = self._replace(frames, line)
-        kept = self._consumer.finished(mapping, self._holder())
-        if kept is not mapping:
-            stack[-1] = self._replace(mapping, kept)
+        replacement = self._consumer.finished(mapping, self._holder())
+        if replacement is not mapping:
+            stack[-1] = self._replace(mapping, replacement)
 
     def _holder(self) -> PickledList | None:
         """The list that the dict on top of the stack is going to be appended to, if it is one. It is right beneath it,
@@ -413,73 +376,19 @@ class SafeUnpickler:
         beneath = self._below[-1][-1] if self._below and self._below[-1] else None
         return beneath if type(beneath) is PickledList else None
 
-    def _replace(self, value: PickledList | PickledDict, kept: Any) -> Any:
+    def _replace(self, value: PickledList | PickledDict, replacement: Any) -> Any:
         self._plain -= 1
         if value.slot >= 0:
-            self._memo[value.slot] = kept
-        return kept
+            self._memo[value.slot] = replacement
+        return replacement
 
     def _count_plain(self) -> None:
         self._plain += 1
         if self._plain > _PLAIN_LIMIT:
-            raise _too_much(_PLAIN_LIMIT)
+            raise too_much(_PLAIN_LIMIT)
 
 
 def _check_flat(items: tuple[Any, ...]) -> None:
     """A tuple of a tuple twice, and so on sixty times, is hashed for ever."""
     if any(type(item) is tuple for item in items):
         raise TypeError("a tuple in a tuple")
-
-
-# Errors: the place, the reason, and what to do ----------------------------------------------------------------------
-
-
-def _damaged(window: Window, position: int, error: Exception) -> SnapshotError:
-    """``error`` came up at the opcode at ``position`` of the window's data."""
-    known = _OPCODES.get(window.data[position])
-    argument_bytes = max(1, known.arg.n) if known is not None and known.arg is not None else 0
-    if window.ended and position + 1 + argument_bytes > len(window.data):
-        return _truncated(window.total_bytes)
-    name = known.name if known is not None else "no opcode of pickle"
-    return SnapshotError(
-        f"the file is damaged at byte {window.begins + position:,} of {window.total_bytes:,} ({name}: "
-        f"{type(error).__name__}), or it is not a CUDA memory snapshot: write it with "
-        "torch.cuda.memory._dump_snapshot(FILE) and copy it in binary mode"
-    )
-
-
-def _refused(window: Window, position: int) -> SnapshotError:
-    """An opcode that makes more than plain values, or a byte that is none."""
-    at, code = window.begins + position, window.data[position]
-    known = _OPCODES.get(code)
-    if at == 0 or known is None:
-        return SnapshotError(
-            f"byte {at:,} is {code:#04x}, which no pickle of plain values has there: this is not a CUDA memory "
-            "snapshot, or it is damaged. torch.cuda.memory._dump_snapshot(FILE) writes one"
-        )
-    return SnapshotError(
-        f"the pickle asks for {known.name} at byte {at:,}: that imports, calls or builds something, or is of no use in "
-        "a CUDA memory snapshot; a file from elsewhere must not do so. Nothing of it was run. If it is a snapshot to "
-        "which something was added, write it again with torch.cuda.memory._dump_snapshot(FILE)"
-    )
-
-
-def _second_time(at: int) -> SnapshotError:
-    return SnapshotError(
-        f"byte {at:,} refers a second time to a trace entry or a segment. torch writes each once, and they are not "
-        "kept while reading: this is not a snapshot as torch writes it"
-    )
-
-
-def _too_much(limit: int) -> SnapshotError:
-    return SnapshotError(
-        f"the pickle holds more than {limit:,} values that no CUDA memory snapshot has: it is something else, and "
-        "reading on would fill the memory. torch.cuda.memory._dump_snapshot(FILE) writes a snapshot"
-    )
-
-
-def _truncated(total_bytes: int) -> SnapshotError:
-    return SnapshotError(
-        f"the snapshot ends at byte {total_bytes:,} in the middle of a value: it was cut off while it was written or "
-        "copied, and what is missing is unknown. Compare its size with the original's and copy it again"
-    )

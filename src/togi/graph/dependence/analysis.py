@@ -19,7 +19,7 @@ from togi.torch_internals.tensors import tree_leaves
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """Where the rows of each result lie, or why they depend on each other."""
+    """The places of the rows of each result, or why they depend on each other."""
 
     along: tuple[int, ...] = ()
     reason: str = ""
@@ -28,7 +28,7 @@ class Verdict:
 
 
 def judged(recording: Recording, cut: Sequence[int | None]) -> Verdict:
-    """Of a paired recording.
+    """Judge a paired recording.
 
     Args:
         cut: for each input the dimension that holds the rows; None where it is given whole.
@@ -88,7 +88,7 @@ class _Walk:
         self.states[value] = self.forms[value.form] = state
 
     def _effect(self, call: Call) -> str:
-        """What it does besides its results that pieces would do otherwise."""
+        """The effect besides its results that pieces would have otherwise."""
         operands = [self.state(value) for value in _tensors(call)]
         if call.reads and any(not isinstance(state, Same) for state in operands):
             return f"{call.name} hands values to Python"
@@ -99,22 +99,22 @@ class _Walk:
         return ""
 
     def _step(self, number: int, call: Call) -> None:
-        found: Sequence[State]
+        states: Sequence[State]
         try:
-            found = self._found(call)
+            states = self._found(call)
         except Depends as error:
-            found = [Mixed(str(error), number)] * len(call.results)
+            states = [Mixed(str(error), number)] * len(call.results)
         for value in call.written:
-            result = found[0] if found else self._written_unseen(number, call)
+            result = states[0] if states else self._written_unseen(number, call)
             before = self.state(value)
             if isinstance(before, Mixed) or result != before:
                 reason = result if isinstance(result, Mixed) else Mixed(f"{call.name} writes rows over others", number)
                 self.spoilt[value.storage] = before if isinstance(before, Mixed) else reason
-        for value, state in zip(call.results, found, strict=True):
+        for value, state in zip(call.results, states, strict=True):
             self._set(value, state)
 
     def _written_unseen(self, number: int, call: Call) -> State:
-        """By an operator that returns nothing."""
+        """The tensor that an operator which returns nothing has written."""
         apart = all(isinstance(self.state(value), Same) for value in _tensors(call))
         return SAME if apart else Mixed(f"{call.name} is not known to keep rows apart", number)
 

@@ -27,7 +27,7 @@ Place = tuple[int, int]
 def rows_apart_at_any_size(
     call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None], follows: Mapping[Place, tuple[Place, int]]
 ) -> Verdict:
-    """As ``rows_apart``, for any batch and any piece of two rows or more.
+    """``rows_apart`` for any batch and any piece of two rows or more.
 
     Args:
         follows: for every size that may vary the one that it is a constant above, and that constant.
@@ -41,8 +41,9 @@ def rows_apart_at_any_size(
     try:
         given = [_with_sizes(mode, tensor, i, follows, sizes) for i, tensor in enumerate(tensors)]
         with kernels_for_symbols():
-            decisions = functools.partial(_count, environment)
-            operators, called = record(call, given, mode, stop_at=_MOST_OPERATORS, decisions=decisions)
+            operators, called = record(
+                call, given, mode, stop_at=_MOST_OPERATORS, decisions=lambda: len(environment.guards)
+            )
     except Exception as error:  # foreign code: it may read values, or leave torch
         return Verdict(reason=f"it cannot be followed for any number of rows: {said(error)}")
     symbols = {lead: size.node.expr for lead, size in sizes.items()}
@@ -51,10 +52,6 @@ def rows_apart_at_any_size(
     lead, _ = follows[next((i, dim) for i, dim in enumerate(cut) if dim is not None)]
     verdict = judged(for_any_number(operators, symbols[lead]), cut)
     return placed(verdict, functools.partial(record, call, given, mode))
-
-
-def _count(environment: ShapeEnv) -> int:
-    return len(environment.guards)
 
 
 def _symbols(mode: FakeTensorMode, hints: Sequence[int]) -> list[Any]:

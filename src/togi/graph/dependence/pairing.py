@@ -17,7 +17,7 @@ from togi.graph.dependence.state import UNLIKE, Depends, Times
 @final
 @dataclass
 class Pairing:
-    """Of a call with ``whole`` rows and one with ``piece`` rows."""
+    """A pair of calls, one with ``whole`` rows and one with ``piece`` rows."""
 
     whole: int
     piece: int
@@ -27,7 +27,7 @@ class Pairing:
 
     def of(self, whole: Recording, piece: Recording) -> Recording:
         """Raises Depends where they do not hold the same operators."""
-        found = Recording([self._value(a, b) for a, b in zip(whole.inputs, piece.inputs, strict=True)])
+        paired = Recording([self._value(a, b) for a, b in zip(whole.inputs, piece.inputs, strict=True)])
         for a, b in zip(whole.calls, piece.calls, strict=False):
             if a.operator != b.operator or len(a.results) != len(b.results):
                 raise Depends(
@@ -35,14 +35,14 @@ class Pairing:
                 )
             arguments = {name: self._both(value, b.arguments[name]) for name, value in a.arguments.items()}
             results = tuple(map(self._value, a.results, b.results))
-            found.calls.append(Call(a.operator, arguments, results, a.reads))
+            paired.calls.append(Call(a.operator, arguments, results, a.reads))
         if len(whole.calls) != len(piece.calls) or len(whole.results) != len(piece.results):
             raise Depends(
                 f"{self.whole} rows take other operators than {self.piece}: it loops or branches by their number"
             )
-        found.results += map(self._value, whole.results, piece.results)
-        found.numbers += self._both(whole.numbers, piece.numbers) if whole.numbers else []
-        return found
+        paired.results += map(self._value, whole.results, piece.results)
+        paired.numbers += self._both(whole.numbers, piece.numbers) if whole.numbers else []
+        return paired
 
     def _both(self, one: Any, other: Any) -> Any:
         if isinstance(one, Value) and isinstance(other, Value):
@@ -62,8 +62,8 @@ class Pairing:
     def _number(self, one: int, other: int) -> Any:
         if one == other:
             return one
-        each, rest = divmod(one, self.whole)
-        return Times(each) if rest == 0 and other == each * self.piece else UNLIKE
+        per_row, rest = divmod(one, self.whole)
+        return Times(per_row) if rest == 0 and other == per_row * self.piece else UNLIKE
 
     def _value(self, one: Value, other: Value) -> Value:
         known = self._known.get(one)
@@ -105,10 +105,10 @@ def for_any_number(recording: Recording, rows: sympy.Symbol) -> Recording:
         expression = size.node.expr
         if rows not in expression.free_symbols:
             return int(expression) if expression.is_number else expression
-        each = sympy.cancel(expression / rows)
-        if rows in each.free_symbols or sympy.fraction(each)[1] != 1:
+        per_row = sympy.cancel(expression / rows)
+        if rows in per_row.free_symbols or sympy.fraction(per_row)[1] != 1:
             return UNLIKE
-        return Times(int(each) if each.is_number else each)
+        return Times(int(per_row) if per_row.is_number else per_row)
 
     def value(one: Value) -> Value:
         if one not in known:
@@ -120,9 +120,9 @@ def for_any_number(recording: Recording, rows: sympy.Symbol) -> Recording:
         if isinstance(argument, Value):
             return value(argument)
         if isinstance(argument, list | tuple):
-            return [each(one) for one in argument]
+            return [each(item) for item in argument]
         if isinstance(argument, dict):
-            return {key: each(one) for key, one in argument.items()}
+            return {key: each(item) for key, item in argument.items()}
         return number(argument)
 
     return _mapped(recording, value, each)

@@ -25,13 +25,13 @@ Called = Callable[..., Any]
 
 
 def rows_apart(call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None], pieces: Iterable[int]) -> Verdict:
-    """Whether a call of some rows gives what these rows give in a call of all: ``RowProof`` for one question."""
+    """Decide whether a call of some rows gives what these rows give in a call of all: ``RowProof`` for one question."""
     return RowProof(call, tensors, cut).of(pieces)
 
 
 @final
 class RowProof:
-    """Whether a call of some rows gives what these rows give in a call of all, for all values of the tensors.
+    """Proves that a call of some rows gives what these rows give in a call of all, for all values of the tensors.
 
     Nothing is computed: it takes no memory to speak of, whatever the size of the tensors. The call is recorded once for
     each number of rows. What it keeps in Python objects may be fake tensors afterwards.
@@ -46,15 +46,15 @@ class RowProof:
         self._whole = next(tensor.shape[dim] for tensor, dim in zip(tensors, cut, strict=True) if dim is not None)
 
     def of(self, pieces: Iterable[int]) -> Verdict:
-        """For pieces of so many rows."""
+        """Prove it for pieces of so many rows."""
         try:
             self._recorded(max(self._whole, _LEAST))
         except Exception as error:  # foreign code: it may read values, or leave torch
             return Verdict(reason=f"it cannot be followed without values: {said(error)}")
         verdict = Verdict()
         for piece in dict.fromkeys(pieces):
-            one = piece == 1 or self._whole < _LEAST
-            verdict = self._of_one(max(self._whole, _LEAST)) if one else self._of(self._whole, piece)
+            alone = piece == 1 or self._whole < _LEAST
+            verdict = self._of_one(max(self._whole, _LEAST)) if alone else self._of(self._whole, piece)
             if verdict.reason:
                 return placed(verdict, functools.partial(self._record, max(self._whole, _LEAST)))
         return verdict
@@ -111,7 +111,7 @@ def _of_rows(tensor: Tensor, dim: int | None, rows: int) -> Tensor:
 
 
 def placed(verdict: Verdict, again: Callable[..., Any]) -> Verdict:
-    """With the line of the user's source.
+    """Add the line of the user's source.
 
     Args:
         again: records the call once more, up to the operator ``stop_at``.
@@ -127,7 +127,7 @@ def placed(verdict: Verdict, again: Callable[..., Any]) -> Verdict:
 
 
 def said(error: Exception) -> str:
-    """What kept a call from being followed, and where."""
+    """Say what kept a call from being followed, and where."""
     if isinstance(error, Stopped):
         return str(error)
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):

@@ -92,7 +92,7 @@ class Recording:
 
     @property
     def alike(self) -> bool:
-        """Of a pairing: no number differs otherwise than by rows."""
+        """True if in a pairing no number differs otherwise than by rows."""
         leaves = (leaf for call in self.calls for leaf in tree_leaves([call.arguments, call.results]))
         sizes = (size for leaf in leaves for size in (leaf.shape if isinstance(leaf, Value) else [leaf]))
         return all(size is not UNLIKE for size in sizes)
@@ -109,11 +109,11 @@ class _Values:
     def of(self, tensor: Tensor, *, anew: bool = False, real: Tensor | None = None) -> Value:
         if anew or id(tensor) not in self._values:
             self._alive.append(tensor)  # no other tensor gets its id
-            made = Value(tuple(tensor.shape), tensor.dtype, real=real)
+            value = Value(tuple(tensor.shape), tensor.dtype, real=real)
             if self._memory:
                 place = tuple(tensor.stride()), tensor.storage_offset(), storage_key(tensor.untyped_storage())
-                made = Value(made.shape, tensor.dtype, *place, real)
-            self._values[id(tensor)] = made
+                value = Value(value.shape, tensor.dtype, *place, real)
+            self._values[id(tensor)] = value
         return self._values[id(tensor)]
 
     def seen(self, leaf: Any) -> Any:
@@ -141,8 +141,8 @@ class _Functions(FunctionObserver):
         finally:
             self.inside = before
             self.found.decided += 0 if before else self._decisions() - decided
-        made = tuple(self.values.of(tensor, anew=True) for tensor in tensors_of(results))
-        self.found.calls.append(Call(function, given, made))
+        values = tuple(self.values.of(tensor, anew=True) for tensor in tensors_of(results))
+        self.found.calls.append(Call(function, given, values))
         return results
 
 
@@ -168,9 +168,9 @@ class _Recorder(DispatchObserver):
         given = self._named(operator, args, kwargs)
         fast_path = isinstance(operator, OpOverload) and schema_of(operator).name == _FAST_PATH
         results = False if fast_path else operator(*args, **kwargs)
-        made = tuple(self.value(tensor, anew=True) for tensor in tensors_of(results))
+        values = tuple(self.value(tensor, anew=True) for tensor in tensors_of(results))
         reads = any(isinstance(leaf, bool | int | float | complex) for leaf in tree_leaves(results))
-        self.found.calls.append(Call(operator, given, made, reads and not fast_path))
+        self.found.calls.append(Call(operator, given, values, reads and not fast_path))
         return results
 
     def _named(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -198,8 +198,8 @@ def record(
     stop_at: int = -1,
     decisions: Callable[[], int] = lambda: 0,
 ) -> tuple[Recording, Recording]:
-    """Of ``call(*tensors)``, which are fake tensors of ``mode``: its operators, and the functions of torch that Python
-    called. Raises what the call raises.
+    """Record ``call(*tensors)``, whose arguments are fake tensors of ``mode``: its operators, and the functions of
+    torch that Python called. Raises what the call raises.
 
     Args:
         stop_at: raise at that operator, for a traceback that leads there.

@@ -43,8 +43,8 @@ def quotient(number: Any, by: Any) -> Any:
     """``number / by`` where that leaves no rest, else None."""
     if isinstance(number, int) and isinstance(by, int):
         return number // by if by and number % by == 0 else None
-    found = sympy.cancel(sympy.sympify(number) / by)
-    return found if sympy.fraction(found)[1] == 1 else None
+    ratio = sympy.cancel(sympy.sympify(number) / by)
+    return ratio if sympy.fraction(ratio)[1] == 1 else None
 
 
 @final
@@ -81,7 +81,7 @@ SAME = Same()
 @final
 @dataclass(frozen=True)
 class Mixed:
-    """Nothing is known of the value: why, and which operator did it."""
+    """A value of which nothing is known: why, and which operator did it."""
 
     reason: str
     call: int = -1

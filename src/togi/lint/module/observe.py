@@ -23,7 +23,7 @@ from togi.core.user_code import user_frames
 from togi.lint.module.forward_pass import Call, ForwardPass, FunctionCall, Line, Value
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
-from togi.subject.structure import tensors_in
+from togi.subject.nested import tensors_in
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver
 from togi.torch_internals.modules import ModuleTracker
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of, written_arguments

@@ -45,7 +45,7 @@ class KernelUnavailableError(Exception):
 
 @final
 class Library:
-    """What is compiled of one file, loaded by the first thread that needs it, or why it cannot be.
+    """A library that is compiled of one file, loaded by the first thread that needs it, or why it cannot be.
 
     Args:
         flags: of this file besides ``FLAGS``.
@@ -73,7 +73,7 @@ class Library:
         return self._loaded
 
     def why_not(self) -> str | None:
-        """None where it is there, else the reason. Compiles on the first call."""
+        """The reason why it is not there; None where it is. Compiles on the first call."""
         try:
             self.get()
         except KernelUnavailableError as error:
@@ -81,7 +81,7 @@ class Library:
         return None
 
     def load(self) -> ctypes.CDLL:
-        """From the cache where it is there (milliseconds), else compiled now (seconds). Raises as ``get``."""
+        """Load it from the cache where it is there (milliseconds), else compile it now (seconds). Raises as ``get``."""
         compiler = find_compiler()
         name = f"{self.source.stem}-{self.key(compiler)}.so"
         try:
@@ -96,7 +96,7 @@ class Library:
                 shutil.rmtree(folder, ignore_errors=True)  # a loaded library lives on without its file
 
     def key(self, compiler: str) -> str:
-        """Of everything that decides what is in the file."""
+        """The key: a hash of everything that decides what is in the file."""
         binary = Path(compiler).resolve()
         status = binary.stat()
         parts = [
@@ -118,10 +118,10 @@ class Library:
         return ctypes.CDLL(str(path))
 
     def _compile(self, path: Path, compiler: str) -> None:
-        handle, made = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+        handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
         os.close(handle)
         try:
-            command = [compiler, *FLAGS, *self.flags, "-o", made, str(self.source)]
+            command = [compiler, *FLAGS, *self.flags, "-o", unfinished, str(self.source)]
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
             )
@@ -132,15 +132,16 @@ class Library:
                     or ["nothing said"]
                 )
                 raise KernelUnavailableError(f"{compiler} exited with {done.returncode}: {lines[0]}")
-            os.chmod(made, 0o700)
-            os.replace(made, path)
+            os.chmod(unfinished, 0o700)
+            os.replace(unfinished, path)
         except subprocess.TimeoutExpired as error:
             raise KernelUnavailableError(f"{compiler} took longer than {_TIMEOUT_S} s") from error
         finally:
-            Path(made).unlink(missing_ok=True)
+            Path(unfinished).unlink(missing_ok=True)
 
     def _new_lock(self) -> None:
-        """In a forked child: another thread of the parent may have held it, and does not exist here."""
+        """Make the lock anew in a forked child: another thread of the parent may have held it, and does not exist
+        here."""
         self._lock = threading.Lock()
 
 
@@ -149,8 +150,8 @@ def find_compiler() -> str:
     if sys.platform == "win32":
         raise KernelUnavailableError("the native kernel is built with GCC or Clang, which Windows does not bring")
     wanted = os.environ.get("CXX")
-    found = next(filter(None, map(shutil.which, [wanted] if wanted else COMPILERS)), None)
-    if found is None:
+    compiler = next(filter(None, map(shutil.which, [wanted] if wanted else COMPILERS)), None)
+    if compiler is None:
         looked_for = f"$CXX={wanted}" if wanted else ", ".join(COMPILERS)
         raise KernelUnavailableError(f"no C++ compiler found (looked for {looked_for}); install g++ to have it")
-    return found
+    return compiler

@@ -14,13 +14,12 @@ from torch import Tensor
 
 from togi.core.proven import Proven
 from togi.ops.kernels.library import Library
+from togi.ops.measures import FORMATS, KINDS
 
 PROVEN = Proven(part="C++ kernels of togi.ops", cpu="2026-11-21")
 
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-_FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
-_KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3, "ciou": 4}
 _SAW_NEGATIVE, _NO_MEMORY = 1, 2
 _MOST_ROWS = 2**31 - 1
 """Rows are counted in 32 bits next to the 32 bits of a float."""
@@ -44,7 +43,7 @@ NMS = Library(Path(__file__).with_name("nms.cpp"), _FLAGS)
 
 
 def why_not() -> str | None:
-    """None where the kernel is there, else the reason. Compiles on the first call."""
+    """The reason why the kernel is not there; None where it is. Compiles on the first call."""
     return BOXES.why_not()
 
 
@@ -66,7 +65,7 @@ def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Te
 
 def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> bool:
     """Fills ``out`` [N, M]."""
-    kind_code = ctypes.c_int32(_KINDS[kind])
+    kind_code = ctypes.c_int32(KINDS[kind])
     return _run("togi_matrix", anchors, boxes, format, kind_code, _undefined(undefined), _pointer(out))
 
 
@@ -98,7 +97,7 @@ def _run(name: str, anchors: Tensor, boxes: Tensor, format: str, *rest: object) 
 
 def _view(tensor: Tensor, format: str) -> _View:
     return _View(
-        tensor.data_ptr(), len(tensor), tensor.stride(0), tensor.stride(1), _DTYPES[tensor.dtype], _FORMATS[format]
+        tensor.data_ptr(), len(tensor), tensor.stride(0), tensor.stride(1), _DTYPES[tensor.dtype], FORMATS[format]
     )
 
 

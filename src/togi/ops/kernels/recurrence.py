@@ -45,7 +45,7 @@ def pack(kind: str, weights: Sequence[Tensor]) -> Tensor:
 
 
 def unpack(packed: Tensor, units: int, inputs: int) -> list[Tensor]:
-    """What ``pack`` was given."""
+    """The layers that ``pack`` was given."""
     directions, blocks, depth, gates, lanes = packed.shape
     padded = packed.permute(0, 3, 1, 4, 2).reshape(directions, gates, blocks * lanes, depth)
     return list(padded[:, :, :units, :inputs].reshape(directions, gates * units, inputs))

@@ -69,15 +69,15 @@ def nms(planes: Tensor, ends: Tensor, threshold: float, kept: Tensor) -> None:
     """
     first = 0
     for end in ends.tolist():
-        found: list[Tensor] = []
+        kept_blocks: list[Tensor] = []
         for at in range(first, end, _NMS_BLOCK):
             block = planes[:, at : min(at + _NMS_BLOCK, end)]
             open_ = torch.ones(block.shape[1], dtype=torch.bool, device=planes.device)
-            for earlier in found:
+            for earlier in kept_blocks:
                 open_ &= ~_overlaps(earlier, block, threshold).any(0)
             alive = _greedy(_overlaps(block, block, threshold).cpu(), open_.cpu()).to(planes.device)
             kept[at : at + block.shape[1]] = alive
-            found.append(block[:, alive])
+            kept_blocks.append(block[:, alive])
         first = end
 
 

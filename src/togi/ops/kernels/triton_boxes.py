@@ -26,12 +26,14 @@ from torch import Tensor
 
 from togi.core.proven import Proven
 from togi.ops.kernels import tiled
+from togi.ops.kernels.triton_measures import corners, measure
+from togi.ops.measures import FORMATS
+from togi.ops.measures import KINDS as ALL_KINDS
 
 PROVEN = Proven(part="Triton kernels of togi.ops (interpreted, and compiled for sm_80 and sm_90)", cuda=None)
 
 
-FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
-KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3}
+KINDS = {kind: number for kind, number in ALL_KINDS.items() if kind != "ciou"}
 BEST_BLOCK = (32, 16)
 """Queries and candidates of a tile in single precision; see ``block``. So small that a multiprocessor holds many: a
 rounded division is a branch, before which a thread cannot go on to its next pair."""
@@ -41,78 +43,6 @@ WARPS = 4
 _PROGRAMS = 1024  # some for each of the 108 to 132 multiprocessors
 _SLICE = 4096  # candidates per program at least, where they are shared out
 _MOST_PASSES = 32  # of top-k; beyond, tiles are cheaper
-_NAN: tl.constexpr = tl.constexpr(tl.PropagateNan.ALL)
-
-
-@triton.jit
-def _corners(data, rows, inside, row_stride, step, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
-    """Corners and area of boxes, read as ``togi.ops.measures`` does."""
-    at = data + rows.to(tl.int64) * row_stride
-    a = tl.load(at, mask=inside, other=0.0).to(DTYPE)
-    b = tl.load(at + step, mask=inside, other=0.0).to(DTYPE)
-    c = tl.load(at + 2 * step, mask=inside, other=0.0).to(DTYPE)
-    d = tl.load(at + 3 * step, mask=inside, other=0.0).to(DTYPE)
-    if FORMAT == 0:
-        return a, b, c, d, (c - a) * (d - b)
-    elif FORMAT == 1:
-        return a, b, a + c, b + d, c * d
-    else:
-        return a - c * 0.5, b - d * 0.5, a + c * 0.5, b + d * 0.5, c * d
-
-
-@triton.jit
-def _quotient(x, y):
-    if x.dtype == tl.float32:
-        return tl.div_rn(x, y)
-    else:
-        return x / y
-
-
-@triton.jit
-def _share(overlap, union):
-    """overlap / union. Most pairs of boxes share nothing, and a rounded division of zero is not the fast one: it is
-    replaced by one of a number so small that nothing overflows, whose product with that zero is the same."""
-    none = overlap == 0
-    found = _quotient(tl.where(none, 8.673617379884035e-19, overlap), union)  # 2**-60
-    return tl.where(none, found * overlap, found)
-
-
-@triton.jit
-def _extent(low1, high1, low2, high2):
-    size = tl.minimum(high1, high2, propagate_nan=_NAN) - tl.maximum(low1, low2, propagate_nan=_NAN)
-    return tl.maximum(size, 0.0, propagate_nan=_NAN)
-
-
-@triton.jit
-def _hull(low1, high1, low2, high2):
-    size = tl.maximum(high1, high2, propagate_nan=_NAN) - tl.minimum(low1, low2, propagate_nan=_NAN)
-    return tl.maximum(size, 0.0, propagate_nan=_NAN)
-
-
-@triton.jit
-def _measure(ax1, ay1, ax2, ay2, area1, bx1, by1, bx2, by2, area2, KIND: tl.constexpr, ZERO: tl.constexpr):
-    """One of ``KINDS`` of corners that broadcast against each other; see ``togi.ops.measures``."""
-    overlap = _extent(ax1, ax2, bx1, bx2) * _extent(ay1, ay2, by1, by2)
-    if KIND == 0:
-        return overlap
-    else:
-        union = (area1 + area2) - overlap
-        iou = _share(overlap, union)
-        if KIND == 1:
-            if ZERO:
-                return tl.where(overlap > 0, iou, 0.0)
-            else:
-                return iou
-        else:
-            width = _hull(ax1, ax2, bx1, bx2)
-            height = _hull(ay1, ay2, by1, by2)
-            if KIND == 2:
-                hull = width * height
-                return iou - _quotient(hull - union, hull)
-            else:
-                x = (ax1 + ax2) * 0.5 - (bx1 + bx2) * 0.5
-                y = (ay1 + ay2) * 0.5 - (by1 + by2) * 0.5
-                return iou - _quotient(x * x + y * y, width * width + height * height + 1e-7)
 
 
 @triton.jit
@@ -163,7 +93,7 @@ def best_kernel(
     ``best`` and ``index`` [slices, n]. BOUNDED: among those that come after ``bound`` and ``bound_index`` alone."""
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < n
-    ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    a = corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
     RANK: tl.constexpr = tl.int32 if tl.float32 == DTYPE else tl.int64
     LOWEST: tl.constexpr = -(2**31) if tl.float32 == DTYPE else -(2**63)
     limit = tl.zeros((BLOCK_N,), RANK)
@@ -179,23 +109,8 @@ def best_kernel(
     for start in range(first, tl.minimum(first + per_slice, m), BLOCK_M):
         # beyond the end the last candidate again: it loses to itself, whose index is lower
         columns = tl.minimum(start + lanes, m - 1)
-        bx1, by1, bx2, by2, area2 = _corners(
-            candidates, columns, columns >= 0, candidate_stride, candidate_step, FORMAT, DTYPE
-        )
-        iou = _measure(
-            ax1[:, None],
-            ay1[:, None],
-            ax2[:, None],
-            ay2[:, None],
-            area1[:, None],
-            bx1[None, :],
-            by1[None, :],
-            bx2[None, :],
-            by2[None, :],
-            area2[None, :],
-            1,
-            ZERO,
-        )
+        b = corners(candidates, columns, columns >= 0, candidate_stride, candidate_step, FORMAT, DTYPE)
+        iou = measure(a, b, 1, ZERO)
         if BOUNDED:
             rank = _rank(iou)
             after = (rank == limit[:, None]) & (columns[None, :] > limit_index[:, None])
@@ -234,35 +149,20 @@ def tied_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """Whether a query has the best IoU of some candidate: fills ``tied`` [n]."""
+    """Fill ``tied`` [n]: whether a query has the best IoU of some candidate."""
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = rows < n
-    ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
-    found = tl.zeros((BLOCK_N,), tl.int32)
+    a = corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    is_tied = tl.zeros((BLOCK_N,), tl.int32)
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         valid = columns < m
-        bx1, by1, bx2, by2, area2 = _corners(
-            candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE
-        )
-        iou = _measure(
-            ax1[:, None],
-            ay1[:, None],
-            ax2[:, None],
-            ay2[:, None],
-            area1[:, None],
-            bx1[None, :],
-            by1[None, :],
-            bx2[None, :],
-            by2[None, :],
-            area2[None, :],
-            1,
-            ZERO,
-        )
+        b = corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
+        iou = measure(a, b, 1, ZERO)
         best = tl.load(candidate_best + columns, mask=valid, other=0.0)
         same = (iou == best[None, :]) & valid[None, :]
-        found = found | tl.max(same.to(tl.int32), 1)
-    tl.store(tied + rows, found != 0, mask=inside)
+        is_tied = is_tied | tl.max(same.to(tl.int32), 1)
+    tl.store(tied + rows, is_tied != 0, mask=inside)
 
 
 @triton.jit(do_not_specialize=["n"])  # but m, the stride of the result: aligned rows are written faster
@@ -287,22 +187,9 @@ def matrix_kernel(
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     columns = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside, valid = rows < n, columns < m
-    ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
-    bx1, by1, bx2, by2, area2 = _corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
-    value = _measure(
-        ax1[:, None],
-        ay1[:, None],
-        ax2[:, None],
-        ay2[:, None],
-        area1[:, None],
-        bx1[None, :],
-        by1[None, :],
-        bx2[None, :],
-        by2[None, :],
-        area2[None, :],
-        KIND,
-        ZERO,
-    )
+    a = corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    b = corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
+    value = measure(a, b, KIND, ZERO)
     at = out + rows.to(tl.int64)[:, None] * m + columns[None, :]
     tl.store(at, value, mask=inside[:, None] & valid[None, :])
 
@@ -310,7 +197,8 @@ def matrix_kernel(
 def match(
     anchors: Tensor, boxes: Tensor, format: str, undefined: str, results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 ) -> bool:
-    """As in ``native``; negative sizes are not looked for (that would wait for the device), so always False."""
+    """The match as in ``native``; negative sizes are not looked for (that would wait for the device), so always
+    False."""
     best, index, column_best, column_index, tied = results
     with _on(anchors):
         _best(anchors, boxes, format, undefined, best, index)
@@ -324,7 +212,7 @@ def match(
 
 
 def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Tensor, indices: Tensor) -> bool:
-    """As in ``native``: a pass per place."""
+    """The best k as in ``native``: a pass per place."""
     k = values.shape[1]
     if k > _MOST_PASSES:
         return tiled.topk(anchors, boxes, format, undefined, values, indices)
@@ -338,7 +226,7 @@ def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Te
 
 
 def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> bool:
-    """As in ``native``; complete IoU, which needs an arc tangent with torch's bits, in tiles of torch."""
+    """The matrix as in ``native``; complete IoU, which needs an arc tangent with torch's bits, in tiles of torch."""
     if kind not in KINDS:
         return tiled.matrix(anchors, boxes, kind, format, undefined, out)
     rows, columns = block(MATRIX_BLOCK, out.dtype)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.locator import Spec
 from togi.subject.made_inputs import DYNAMIC_SIZE, made_tensor
 from togi.subject.signature import Signature
-from togi.subject.spec import Spec
 from togi.torch_internals.archive import ArchiveReader, ArchiveWriter
 from togi.torch_internals.tensors import tree_unflatten
 
@@ -23,32 +23,32 @@ _ZIP_VERSION = 6
 """As torch.export writes it (torch/export/pt2_archive/_package.py)."""
 
 
-def from_exported(spec: Spec, seed: int) -> Subject:
+def from_exported(locator: Spec, seed: int) -> Subject:
     """The program's module, one sample, and its dynamic dimensions as they were exported.
 
     Raises SubjectError when the file is not an exported program or cannot be loaded by this torch.
     """
-    _check_kind(spec)
+    _check_kind(locator)
     try:
-        program = _load(spec.path)
+        program = _load(locator.path)
         module = program.module()
     except Exception as error:  # foreign code: versions of torch reject each other's files in many ways
         raise SubjectError(
-            f"{spec.text} cannot be loaded by torch {torch.__version__} without unpickling: {error} "
+            f"{locator.text} cannot be loaded by torch {torch.__version__} without unpickling: {error} "
             "If you trust the file, write a factory: return torch.export.load(FILE).module(), sample"
         ) from error
     sample, varying = _sample(program, torch.Generator().manual_seed(seed))
     return Subject(module, sample, dynamic=_dynamic(module, sample, varying))
 
 
-def _check_kind(spec: Spec) -> None:
-    if not zipfile.is_zipfile(spec.path):
-        raise SubjectError(f"{spec.text} is no .pt2 file (those are zip archives, written by torch.export.save).")
-    with zipfile.ZipFile(spec.path) as archive:
+def _check_kind(locator: Spec) -> None:
+    if not zipfile.is_zipfile(locator.path):
+        raise SubjectError(f"{locator.text} is no .pt2 file (those are zip archives, written by torch.export.save).")
+    with zipfile.ZipFile(locator.path) as archive:
         names = archive.namelist()
     if any("/data/aotinductor/" in name for name in names):
         raise SubjectError(
-            f"{spec.text} is an AOTInductor package: machine code, in which there is nothing left to optimize. "
+            f"{locator.text} is an AOTInductor package: machine code, in which there is nothing left to optimize. "
             "Give the module, or the program it was compiled from."
         )
 
@@ -95,12 +95,12 @@ def _sample(program: Any, generator: torch.Generator) -> tuple[Inputs, dict[int,
     placeholders = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     values: list[Any] = []
     varying: dict[int, list[int]] = {}
-    for given in program.graph_signature.input_specs:
-        if given.kind.name != "USER_INPUT":
+    for specification in program.graph_signature.input_specs:
+        if specification.kind.name != "USER_INPUT":
             continue
-        like = placeholders.get(given.arg.name)
+        like = placeholders.get(specification.arg.name)
         if not isinstance(like, Tensor):
-            values.append(getattr(given.arg, "value", None) if like is None else _concrete(like, ranges))
+            values.append(getattr(specification.arg, "value", None) if like is None else _concrete(like, ranges))
             continue
         tensor = made_tensor(like.dtype, [_concrete(size, ranges) for size in like.shape], generator)
         varying[id(tensor)] = [dim for dim, size in enumerate(like.shape) if not isinstance(size, int)]
@@ -123,6 +123,6 @@ def _concrete(size: Any, ranges: Any) -> Any:
 
 
 def _dynamic(module: nn.Module, sample: Inputs, varying: dict[int, list[int]]) -> dict[str, list[int]] | None:
-    """By the flat input names that ``Signature`` uses."""
-    found = {name: varying[id(tensor)] for name, tensor in Signature.named_inputs(module, sample)}
-    return {name: dims for name, dims in found.items() if dims} or None
+    """The dynamic dimensions by the flat input names that ``Signature`` uses."""
+    dims_by_name = {name: varying[id(tensor)] for name, tensor in Signature.named_inputs(module, sample)}
+    return {name: dims for name, dims in dims_by_name.items() if dims} or None

@@ -20,8 +20,8 @@ from togi.core.errors import SubjectError, UnknownNameError, nearest
 from togi.core.quantities import a_type
 from togi.core.user_code import user_place
 from togi.subject.inputs import Subject
+from togi.subject.locator import Spec
 from togi.subject.program import as_module
-from togi.subject.spec import Spec
 
 _RETURNS = (
     "A factory returns (module, sample), (module, [sample, ...]) or togi.Subject(module, samples). "
@@ -38,19 +38,20 @@ _INSTALLED_AS = {
 """Packages of models that are imported under another name than they are installed."""
 
 
-def from_factory(spec: Spec) -> Subject:
+def from_factory(locator: Spec) -> Subject:
     """Import the file or module, call the factory, check what it returns.
 
     Raises SubjectError with the user's own file, line and message when their code raises.
     """
-    module = _guarded(spec, "cannot be imported", lambda: _import(spec))
-    factory = _find(spec, module)
-    _check_callable(spec, factory)
-    return as_subject(_guarded(spec, "raised", factory), spec.text)
+    module = _guarded(locator, "cannot be imported", lambda: _import(locator))
+    factory = _find(locator, module)
+    _check_callable(locator, factory)
+    return as_subject(_guarded(locator, "raised", factory), locator.text)
 
 
 def as_subject(returned: Any, name: str) -> Subject:
-    """What a factory returned, as a checked Subject. Raises SubjectError saying what it is and what is accepted."""
+    """Check what a factory returned, and make it a Subject. Raises SubjectError saying what it is and what is
+    accepted."""
     if isinstance(returned, Subject):
         subject = returned
     elif isinstance(returned, tuple) and len(returned) == 2:
@@ -74,12 +75,12 @@ def _guarded_program(value: Any, name: str) -> Any:
         raise SubjectError(f"{name}: {error}") from None
 
 
-def _import(spec: Spec) -> ModuleType:
-    if spec.form == "package":
+def _import(locator: Spec) -> ModuleType:
+    if locator.form == "package":
         _search_first(str(Path.cwd()))
         importlib.invalidate_caches()
-        return importlib.import_module(spec.target)
-    path = spec.path.resolve()
+        return importlib.import_module(locator.target)
+    path = locator.path.resolve()
     package = _package_of(path)
     if package is not None:
         root, name = package
@@ -90,19 +91,19 @@ def _import(spec: Spec) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Under a name of its own: ``models.py`` must not hide, nor be, another module called ``models``.
+    """Import a file under a name of its own: ``models.py`` must not hide, nor be, another module called ``models``.
 
     It is registered before it runs, because dataclasses and pickling look their module up while it runs.
     """
     name = f"togi_subject_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None
-    assert found.loader is not None
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None
+    assert specification.loader is not None
     linecache.checkcache(str(path))
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        specification.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -124,23 +125,23 @@ def _search_first(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _find(spec: Spec, module: ModuleType) -> Any:
+def _find(locator: Spec, module: ModuleType) -> Any:
     try:
-        return getattr(module, spec.factory)
+        return getattr(module, locator.factory)
     except AttributeError:
         names = [name for name in vars(module) if not name.startswith("_")]
-        near = nearest(spec.factory, names)
-        raise UnknownNameError(f"{spec.text}: {spec.target} has no '{spec.factory}'{near or '.'}") from None
+        near = nearest(locator.factory, names)
+        raise UnknownNameError(f"{locator.text}: {locator.target} has no '{locator.factory}'{near or '.'}") from None
 
 
-def _check_callable(spec: Spec, factory: Any) -> None:
+def _check_callable(locator: Spec, factory: Any) -> None:
     if isinstance(factory, type) and issubclass(factory, nn.Module):
         raise SubjectError(
-            f"{spec.text}: {spec.factory} is a module's class, and its inputs are not known. "
-            f"Write a function: def subject(): return {spec.factory}(...), sample"
+            f"{locator.text}: {locator.factory} is a module's class, and its inputs are not known. "
+            f"Write a function: def subject(): return {locator.factory}(...), sample"
         )
     if not callable(factory):
-        raise SubjectError(f"{spec.text}: {spec.factory} is {_describe(factory)}, not a function. {_RETURNS}")
+        raise SubjectError(f"{locator.text}: {locator.factory} is {_describe(factory)}, not a function. {_RETURNS}")
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
@@ -148,12 +149,12 @@ def _check_callable(spec: Spec, factory: Any) -> None:
     required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if required:
         raise SubjectError(
-            f"{spec.text}: a factory is called without arguments, but {spec.factory} requires {', '.join(required)}. "
-            "Give them defaults, or write a function around it."
+            f"{locator.text}: a factory is called without arguments, but {locator.factory} requires "
+            f"{', '.join(required)}. Give them defaults, or write a function around it."
         )
 
 
-def _guarded(spec: Spec, verb: str, call: Callable[[], Any]) -> Any:
+def _guarded(locator: Spec, verb: str, call: Callable[[], Any]) -> Any:
     """Run foreign code; what it raises becomes one message with the place in the user's own code."""
     try:
         return call()
@@ -161,7 +162,7 @@ def _guarded(spec: Spec, verb: str, call: Callable[[], Any]) -> Any:
         raise
     except (Exception, SystemExit) as error:
         missing = _missing_package(error)
-        raise SubjectError(f"{spec.text} {verb}: {user_place(error)}{missing}") from error
+        raise SubjectError(f"{locator.text} {verb}: {user_place(error)}{missing}") from error
 
 
 def _missing_package(error: BaseException) -> str:

@@ -12,14 +12,17 @@ from torch import nn
 
 
 def unpickled(path: Path) -> Any:
-    """What was pickled, as if constructed: unpickling runs no constructors, and some note things of their class."""
+    """Unpickle it, as if constructed: unpickling runs no constructors, and some note things of their class."""
     import cloudpickle
 
     with path.open("rb") as file:
-        found = cloudpickle.load(file)
-    if isinstance(module := getattr(found, "module", None), nn.Module) and "transformers.modeling_utils" in sys.modules:
+        subject = cloudpickle.load(file)
+    if (
+        isinstance(module := getattr(subject, "module", None), nn.Module)
+        and "transformers.modeling_utils" in sys.modules
+    ):
         _note_classes(module, sys.modules["transformers.modeling_utils"].PreTrainedModel)
-    return found
+    return subject
 
 
 def _note_classes(module: nn.Module, base: type[nn.Module]) -> None:

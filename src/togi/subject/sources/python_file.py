@@ -11,13 +11,13 @@ from togi.core.errors import SubjectError, UnknownNameError, nearest
 _BLOCKS = (ast.If, ast.Try, ast.With, ast.For, ast.While)
 
 
-def check_factory(path: Path, factory: str, spec: str) -> None:
+def check_factory(path: Path, factory: str, text: str) -> None:
     """That the file can be parsed and binds ``factory`` at its top level.
 
     Raises SubjectError for a syntax error, UnknownNameError with the nearest name for a name that is not there. A file
     whose names cannot be known from its syntax (``import *``, a module ``__getattr__``) passes.
     """
-    tree = _parse(path, spec)
+    tree = _parse(path, text)
     names = set(_bound(tree.body))
     if factory in names or "*" in names or "__getattr__" in names:
         return
@@ -26,7 +26,7 @@ def check_factory(path: Path, factory: str, spec: str) -> None:
     listed = (
         f" It has {', '.join(offered)}." if offered else " It has no function that could be called without arguments."
     )
-    raise UnknownNameError(f"{spec}: {path} has no '{factory}'{near or '.'}{listed}")
+    raise UnknownNameError(f"{text}: {path} has no '{factory}'{near or '.'}{listed}")
 
 
 def factories(path: Path) -> list[str]:
@@ -36,14 +36,14 @@ def factories(path: Path) -> list[str]:
     return [node.name for node in functions if not _required(node.args)]
 
 
-def _parse(path: Path, spec: str) -> ast.Module:
+def _parse(path: Path, text: str) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
         where = f"{path}:{error.lineno}"
-        raise SubjectError(f"{spec}: {where}: {error.msg}: {(error.text or '').strip()}") from error
+        raise SubjectError(f"{text}: {where}: {error.msg}: {(error.text or '').strip()}") from error
     except (OSError, ValueError) as error:
-        raise SubjectError(f"{spec}: {path} cannot be read as Python: {error}") from error
+        raise SubjectError(f"{text}: {path} cannot be read as Python: {error}") from error
 
 
 def _required(arguments: ast.arguments) -> bool:

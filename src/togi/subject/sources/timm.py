@@ -8,38 +8,34 @@ import torch
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
+from togi.subject.locator import Spec
 from togi.subject.made_inputs import made_tensor
 from togi.subject.sources.weights import give_weights
-from togi.subject.spec import Spec
 
 
-def from_timm(spec: Spec, seed: int) -> Subject:
+def from_timm(locator: Spec, seed: int) -> Subject:
     """Options: ``batch`` (1), ``size`` (height and width in pixels), ``classes``, ``weights`` (a .safetensors file).
 
     Raises SubjectError when timm cannot build it or it does not take that size.
     """
     import timm
 
-    size = spec.integer("size")
-    module = _create(timm, spec, size)
+    size = locator.integer("size")
+    module = _create(timm, locator, size)
     channels, height, width = module.pretrained_cfg.get("input_size") or (3, 224, 224)
     if size is not None:
         height = width = size
-    give_weights(module, spec, seed)
-    shape = (spec.integer("batch") or 1, channels, height, width)
+    give_weights(module, locator, seed)
+    shape = (locator.integer("batch") or 1, channels, height, width)
     return Subject(module.eval(), made_tensor(torch.float32, shape, torch.Generator().manual_seed(seed)))
 
 
-def _create(timm: Any, spec: Spec, size: int | None) -> Any:
-    options: dict[str, Any] = {} if spec.integer("classes") is None else {"num_classes": spec.integer("classes")}
-    if size is not None and _fixed_size(timm, spec.target):
+def _create(timm: Any, locator: Spec, size: int | None) -> Any:
+    options: dict[str, Any] = {} if locator.integer("classes") is None else {"num_classes": locator.integer("classes")}
+    config = timm.get_pretrained_cfg(locator.target)
+    if size is not None and config is not None and config.fixed_input_size:
         options["img_size"] = size  # transformers with one position embedding per patch are built for one size
     try:
-        return timm.create_model(spec.target, pretrained=False, **options)
+        return timm.create_model(locator.target, pretrained=False, **options)
     except Exception as error:  # foreign code: timm raises its own and its models' errors
-        raise SubjectError(f"{spec.text}: timm cannot build it: {type(error).__name__}: {error}") from error
-
-
-def _fixed_size(timm: Any, name: str) -> bool:
-    config = timm.get_pretrained_cfg(name)
-    return bool(config is not None and config.fixed_input_size)
+        raise SubjectError(f"{locator.text}: timm cannot build it: {type(error).__name__}: {error}") from error

@@ -24,78 +24,77 @@ from torch import nn
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.locator import Spec
 from togi.subject.made_inputs import made_tensor
-from togi.subject.spec import Spec
 
 
-def from_torchscript(spec: Spec, seed: int) -> Subject:
+def from_torchscript(locator: Spec, seed: int) -> Subject:
     """Raises SubjectError when the file is not TorchScript, cannot be loaded, or its inputs are not known."""
-    _check_kind(spec)
+    _check_kind(locator)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # that TorchScript is deprecated is not news to its owner
-            module = torch.jit.load(str(spec.path), map_location="cpu")  # type: ignore[no-untyped-call]
+            module = torch.jit.load(str(locator.path), map_location="cpu")  # type: ignore[no-untyped-call]
     except Exception as error:  # foreign code: the archive may need operators that are not registered here
-        raise SubjectError(f"{spec.text} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise SubjectError(f"{locator.text} cannot be loaded: {type(error).__name__}: {error}") from error
     generator = torch.Generator().manual_seed(seed)
-    if "inputs" in spec.options:
-        sample: Inputs | None = _asked(spec, generator)
+    if "inputs" in locator.options:
+        texts = locator.options["inputs"].split(",")
+        sample: Inputs | None = Inputs(tuple(_asked_tensor(locator, text, generator) for text in texts))
     else:
-        sample = _traced(spec, generator) or _from_graph(module, generator)
+        sample = _traced(locator, generator) or _from_graph(module, generator)
     if sample is None:
         arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
         raise SubjectError(
-            f"{spec.text}: the sizes of its inputs ({', '.join(arguments)}) are not in the file. Give them as an "
-            f"option, '{spec.target}?inputs=1x3x224x224' (several with commas, ':int64' for another dtype), or write a "
-            "factory that returns (torch.jit.load(...), sample)."
+            f"{locator.text}: the sizes of its inputs ({', '.join(arguments)}) are not in the file. Give them as an "
+            f"option, '{locator.target}?inputs=1x3x224x224' (several with commas, ':int64' for another dtype), or "
+            "write a factory that returns (torch.jit.load(...), sample)."
         )
     return Subject(module, sample)
 
 
-def _check_kind(spec: Spec) -> None:
-    if not zipfile.is_zipfile(spec.path):
-        raise SubjectError(_pickled(spec) if _starts_as_pickle(spec) else f"{spec.text} is not a TorchScript file.")
-    with zipfile.ZipFile(spec.path) as archive:
+def _check_kind(locator: Spec) -> None:
+    if not zipfile.is_zipfile(locator.path):
+        raise SubjectError(
+            _pickled(locator) if _starts_as_pickle(locator) else f"{locator.text} is not a TorchScript file."
+        )
+    with zipfile.ZipFile(locator.path) as archive:
         names = archive.namelist()
     if any(name.endswith("/models/model.json") or name.endswith("serialized_exported_program.json") for name in names):
-        raise SubjectError(f"{spec.text} is an exported program: rename it to end in .pt2.")
+        raise SubjectError(f"{locator.text} is an exported program: rename it to end in .pt2.")
     if not any("/code/" in name for name in names):
-        raise SubjectError(_pickled(spec))
+        raise SubjectError(_pickled(locator))
 
 
-def _starts_as_pickle(spec: Spec) -> bool:
-    with spec.path.open("rb") as file:
+def _starts_as_pickle(locator: Spec) -> bool:
+    with locator.path.open("rb") as file:
         return file.read(1) == b"\x80"
 
 
-def _pickled(spec: Spec) -> str:
+def _pickled(locator: Spec) -> str:
     return (
-        f"{spec.text} is a pickle of torch.save (weights or a whole module), not TorchScript. togi does not unpickle, "
-        "because reading such a file can run code in it. Write a factory that builds the module and loads the weights: "
-        f"module.load_state_dict(torch.load('{spec.target}', weights_only=True)); return module, sample"
+        f"{locator.text} is a pickle of torch.save (weights or a whole module), not TorchScript. togi does not "
+        "unpickle, because reading such a file can run code in it. Write a factory that builds the module and loads "
+        f"the weights: module.load_state_dict(torch.load('{locator.target}', weights_only=True)); return module, sample"
     )
 
 
-def _asked(spec: Spec, generator: torch.Generator) -> Inputs:
-    """``1x3x224x224,1x77:int64`` as positional tensors."""
-    return Inputs(tuple(_asked_tensor(spec, text, generator) for text in spec.options["inputs"].split(",")))
-
-
-def _asked_tensor(spec: Spec, text: str, generator: torch.Generator) -> torch.Tensor:
+def _asked_tensor(locator: Spec, text: str, generator: torch.Generator) -> torch.Tensor:
+    """Make the input that ``1x77:int64`` describes: sizes and dtype."""
     sizes, _, name = text.partition(":")
     dtype = getattr(torch, name or "float32", None)
     parts = sizes.split("x") if sizes else []
     if not isinstance(dtype, torch.dtype) or not all(part.isascii() and part.isdigit() for part in parts):
         raise SubjectError(
-            f"{spec.text}: '{text}' describes no input. Write sizes joined by x, as in 1x3x224x224 or 1x77:int64."
+            f"{locator.text}: '{text}' describes no input. Write sizes joined by x, as in 1x3x224x224 or 1x77:int64."
         )
     return _made(dtype, [int(part) for part in parts], generator)
 
 
-def _traced(spec: Spec, generator: torch.Generator) -> Inputs | None:
+def _traced(locator: Spec, generator: torch.Generator) -> Inputs | None:
     """Inputs like those that ``torch.jit.trace`` noted in the file: it keeps their form, sizes and dtypes."""
-    with zipfile.ZipFile(spec.path) as archive:
-        notes = [each for each in archive.infolist() if each.filename.endswith("/traced_inputs.pkl")]
+    with zipfile.ZipFile(locator.path) as archive:
+        notes = [entry for entry in archive.infolist() if entry.filename.endswith("/traced_inputs.pkl")]
         text = archive.read(notes[0]) if notes and notes[0].file_size <= MAX_NOTE_BYTES else b""
     if not text or not _remembers_little(text):
         return None
@@ -118,7 +117,7 @@ def _remembers_little(text: bytes) -> bool:
     """Nine bytes can have a pickle's memo made of gigabytes. False as well where it is not a pickle."""
     try:
         return all(
-            "PUT" not in code.name or int(given or 0) <= len(text) for code, given, _ in pickletools.genops(text)
+            "PUT" not in code.name or int(argument or 0) <= len(text) for code, argument, _ in pickletools.genops(text)
         )
     except Exception:  # whatever a damaged pickle raises
         return False
@@ -146,7 +145,7 @@ class _TensorForms(pickle.Unpickler):
         dtype = _STORAGES.get(name) if module == "torch" else None
         if dtype is not None:
             return dtype
-        known = {
+        functions = {
             "torch._utils._rebuild_tensor_v2": self._tensor,
             "torch.jit._pickle.restore_type_tag": lambda value, _type: value,
             "torch.jit._pickle.build_intlist": list,
@@ -155,9 +154,9 @@ class _TensorForms(pickle.Unpickler):
             "torch.jit._pickle.build_tensorlist": list,
             "collections.OrderedDict": dict,
         }
-        if f"{module}.{name}" not in known:
+        if f"{module}.{name}" not in functions:
             raise pickle.UnpicklingError(f"{module}.{name} is not a part of a tensor's form")
-        return known[f"{module}.{name}"]
+        return functions[f"{module}.{name}"]
 
     def persistent_load(self, pid: Any) -> torch.dtype:
         """A storage: ``("storage", FloatStorage, key, device, size)``, of which only the dtype counts."""
@@ -184,7 +183,7 @@ _STORAGES = {
 
 
 def _from_graph(module: nn.Module, generator: torch.Generator) -> Inputs | None:
-    """From complete tensor types in the graph, where a file has them."""
+    """Inputs from complete tensor types in the graph, where a file has them."""
     graph: Any = module.graph
     tensors = []
     for value in list(graph.inputs())[1:]:

@@ -11,9 +11,9 @@ import torch
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
+from togi.subject.locator import Spec
 from togi.subject.made_inputs import made_tensor
 from togi.subject.sources.weights import give_weights
-from togi.subject.spec import Spec
 
 _DETECTION_SIZE = (480, 640)
 """Height and width of a camera picture; the model resizes it by itself."""
@@ -22,33 +22,33 @@ _FLOW_MINIMUM = 128
 _VIDEO_FRAMES = 16
 
 
-def from_torchvision(spec: Spec, seed: int) -> Subject:
+def from_torchvision(locator: Spec, seed: int) -> Subject:
     """Options: ``batch`` (1), ``size`` (pixels), ``classes``, ``weights`` (a .safetensors file).
 
     Raises SubjectError when torchvision cannot build it or it does not take that size.
     """
-    module = _create(spec)
-    give_weights(module, spec, seed)
+    module = _create(locator)
+    give_weights(module, locator, seed)
     generator = torch.Generator().manual_seed(seed)
-    return Subject(module.eval(), _sample(spec, generator))
+    return Subject(module.eval(), _sample(locator, generator))
 
 
-def _create(spec: Spec) -> Any:
+def _create(locator: Spec) -> Any:
     import torchvision
 
     options: dict[str, Any] = {"weights": None}
-    kind = _kind(spec.target)
+    kind = _kind(locator.target)
     if kind in ("detection", "segmentation"):
         options["weights_backbone"] = None
-    if spec.integer("classes") is not None:
-        options["num_classes"] = spec.integer("classes")
-    size = spec.integer("size")
-    if size is not None and spec.target.startswith("vit_"):
+    if locator.integer("classes") is not None:
+        options["num_classes"] = locator.integer("classes")
+    size = locator.integer("size")
+    if size is not None and locator.target.startswith("vit_"):
         options["image_size"] = size
     try:
-        return torchvision.models.get_model(spec.target, **options)
+        return torchvision.models.get_model(locator.target, **options)
     except Exception as error:  # foreign code
-        raise SubjectError(f"{spec.text}: torchvision cannot build it: {type(error).__name__}: {error}") from error
+        raise SubjectError(f"{locator.text}: torchvision cannot build it: {type(error).__name__}: {error}") from error
 
 
 def _kind(name: str) -> str:
@@ -60,9 +60,9 @@ def _kind(name: str) -> str:
     return parts[0] if len(parts) > 1 else "classification"
 
 
-def _sample(spec: Spec, generator: torch.Generator) -> Any:
-    batch, size = spec.integer("batch") or 1, spec.integer("size")
-    kind = _kind(spec.target)
+def _sample(locator: Spec, generator: torch.Generator) -> Any:
+    batch, size = locator.integer("batch") or 1, locator.integer("size")
+    kind = _kind(locator.target)
 
     def image(*shape: int) -> torch.Tensor:
         return made_tensor(torch.float32, shape, generator)
@@ -73,11 +73,13 @@ def _sample(spec: Spec, generator: torch.Generator) -> Any:
     if kind == "optical_flow":
         height, width = (size, size) if size else _FLOW_SIZE
         if height % 8 or height < _FLOW_MINIMUM:
-            raise SubjectError(f"{spec.text}: {spec.target} takes sizes from {_FLOW_MINIMUM} on, in multiples of 8.")
+            raise SubjectError(
+                f"{locator.text}: {locator.target} takes sizes from {_FLOW_MINIMUM} on, in multiples of 8."
+            )
         return image(batch, 3, height, width).tanh(), image(batch, 3, height, width).tanh()
-    side = size or _preset_size(spec.target)
+    side = size or _preset_size(locator.target)
     if kind == "video":
-        return image(batch, 3, _frames(spec.target), side, side)
+        return image(batch, 3, _frames(locator.target), side, side)
     return image(batch, 3, side, side)
 
 
@@ -85,14 +87,9 @@ def _preset_size(name: str) -> int:
     """Side of the square picture that the published weights of this model were evaluated on."""
     import torchvision
 
-    arguments = _preset(torchvision, name)
+    arguments = getattr(torchvision.models.get_model_weights(name).DEFAULT.transforms, "keywords", {})
     size = arguments.get("crop_size", arguments.get("resize_size", 224))
     return int(size[0]) if isinstance(size, tuple | list) else int(size)
-
-
-def _preset(torchvision: Any, name: str) -> dict[str, Any]:
-    weights = torchvision.models.get_model_weights(name)
-    return dict(getattr(weights.DEFAULT.transforms, "keywords", {}))
 
 
 def _frames(name: str) -> int:

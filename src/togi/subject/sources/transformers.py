@@ -19,11 +19,11 @@ from torch import Tensor
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
 from togi.subject.inputs import Subject
+from togi.subject.locator import FORMS, Spec
 from togi.subject.made_inputs import made_tensor, vary_constants
-from togi.subject.spec import FORMS, Spec
 
 
-def from_transformers(spec: Spec, seed: int) -> Subject:
+def from_transformers(locator: Spec, seed: int) -> Subject:
     """Options: ``batch`` (1), ``length`` (tokens, 128 where the model takes that many), ``size`` (pixels), and any
     value of the model's configuration: ``transformers:gpt2?n_layer=4&length=64``.
 
@@ -35,36 +35,36 @@ def from_transformers(spec: Spec, seed: int) -> Subject:
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        module = _model(transformers, spec, seed)
+        module = _model(transformers, locator, seed)
     except (SubjectError, UnknownNameError):
         raise
     except Exception as error:  # foreign code
-        raise SubjectError(f"{spec.text}: transformers cannot build it: {type(error).__name__}: {error}") from error
-    return Subject(module.eval(), example_inputs(spec, module, seed))
+        raise SubjectError(f"{locator.text}: transformers cannot build it: {type(error).__name__}: {error}") from error
+    return Subject(module.eval(), example_inputs(locator, module, seed))
 
 
-def _model(transformers: Any, spec: Spec, seed: int) -> Any:
-    if spec.path.exists():
-        return _from_folder(transformers, spec, seed)
+def _model(transformers: Any, locator: Spec, seed: int) -> Any:
+    if locator.path.exists():
+        return _from_folder(transformers, locator, seed)
     types = transformers.CONFIG_MAPPING
-    if spec.target in types:
-        config = _overridden(spec, transformers.AutoConfig.for_model(spec.target))
+    if locator.target in types:
+        config = _overridden(locator, transformers.AutoConfig.for_model(locator.target))
         return vary_constants(transformers.AutoModel.from_config(config), seed)
-    cls = getattr(transformers, spec.target, None)
+    cls = getattr(transformers, locator.target, None)
     if cls is None or getattr(cls, "config_class", None) is None:
-        near = nearest(spec.target, types) or nearest(spec.target, dir(transformers))
-        raise UnknownNameError(f"transformers has no model type or architecture '{spec.target}'{near or '.'}")
-    return vary_constants(cls._from_config(_overridden(spec, cls.config_class())), seed)
+        near = nearest(locator.target, types) or nearest(locator.target, dir(transformers))
+        raise UnknownNameError(f"transformers has no model type or architecture '{locator.target}'{near or '.'}")
+    return vary_constants(cls._from_config(_overridden(locator, cls.config_class())), seed)
 
 
-def _from_folder(transformers: Any, spec: Spec, seed: int) -> Any:
-    path = spec.path
+def _from_folder(transformers: Any, locator: Spec, seed: int) -> Any:
+    path = locator.path
     folder = path if path.is_dir() else path.parent
     config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
-    config = _overridden(spec, config)
-    _check_implementations(spec, config)
+    config = _overridden(locator, config)
+    _check_implementations(locator, config)
     if path.is_dir():
-        _check_files(spec)
+        _check_files(locator)
     cls = getattr(transformers, (config.architectures or [""])[0], None) or transformers.AutoModel
     has_weights = any((folder / name).exists() for name in ("model.safetensors", "model.safetensors.index.json"))
     if has_weights and path.is_dir():
@@ -73,14 +73,14 @@ def _from_folder(transformers: Any, spec: Spec, seed: int) -> Any:
         return cls.from_pretrained(str(folder), config=config, local_files_only=True, use_safetensors=True)
     if any(folder.glob("pytorch_model*.bin")) and path.is_dir():
         raise SubjectError(
-            f"{spec.text}: its weights are pickled (pytorch_model.bin), and togi does not unpickle. Convert them once: "
-            "AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors."
+            f"{locator.text}: its weights are pickled (pytorch_model.bin), and togi does not unpickle. Convert them "
+            "once: AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors."
         )
     fresh = cls.from_config(config) if cls is transformers.AutoModel else cls._from_config(config)
     return vary_constants(fresh, seed)
 
 
-def _check_implementations(spec: Spec, config: Any) -> None:
+def _check_implementations(locator: Spec, config: Any) -> None:
     """transformers downloads the code of an attention that it lacks, where the package ``kernels`` is installed.
 
     Raises SubjectError.
@@ -94,8 +94,8 @@ def _check_implementations(spec: Spec, config: Any) -> None:
             strange = [text for text in texts if "/" in text or ("attn" in name and text not in known)]
             if strange:
                 raise SubjectError(
-                    f"{spec.text}: its configuration asks for {strange[0]!r} ({name.strip('_')}), whose code would be "
-                    "downloaded, and togi downloads nothing: leave it out of config.json, or name 'sdpa' or 'eager'"
+                    f"{locator.text}: its configuration asks for {strange[0]!r} ({name.strip('_')}), whose code would "
+                    "be downloaded, and togi downloads nothing: leave it out of config.json, or name 'sdpa' or 'eager'"
                 )
 
 
@@ -107,41 +107,43 @@ def _configs(config: Any) -> Iterator[Any]:
             yield from _configs(value)
 
 
-def _check_files(spec: Spec) -> None:
+def _check_files(locator: Spec) -> None:
     """That transformers reads weights from safetensors of the folder alone: of what an index names, it unpickles files
     that end otherwise.
 
     Raises SubjectError.
     """
-    if (spec.path / "adapter_config.json").exists():
+    if (locator.path / "adapter_config.json").exists():
         raise SubjectError(
-            f"{spec.text}: it holds an adapter (adapter_config.json), whose base may be downloaded: merge it into the "
-            "model, and save that with save_pretrained(NEW_DIR)"
+            f"{locator.text}: it holds an adapter (adapter_config.json), whose base may be downloaded: merge it into "
+            "the model, and save that with save_pretrained(NEW_DIR)"
         )
-    for index in spec.path.glob("*.index.json"):
+    for index in locator.path.glob("*.index.json"):
         try:
             named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError):
             raise SubjectError(
-                f"{spec.text}: {index.name} cannot be read as a list of weights: it is damaged"
+                f"{locator.text}: {index.name} cannot be read as a list of weights: it is damaged"
             ) from None
         strange = [name for name in named if not re.fullmatch(r"[\w\-][\w.\-]*\.safetensors", str(name))]
         if strange and "safetensors" in index.name:
             raise SubjectError(
-                f"{spec.text}: {index.name} names {strange[0]!r}, which is not a safetensors file of the folder, and "
-                "togi does not unpickle. AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
+                f"{locator.text}: {index.name} names {strange[0]!r}, which is not a safetensors file of the folder, "
+                "and togi does not unpickle. AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
             )
 
 
-def _overridden(spec: Spec, config: Any) -> Any:
+def _overridden(locator: Spec, config: Any) -> Any:
     """The configuration with the values given as options, and without the cache."""
     own = set(FORMS["transformers"])
-    for name, text in spec.options.items():
+    for name, text in locator.options.items():
         if name in own:
             continue
         if not hasattr(config, name):
             known = [*config.to_dict(), *config.attribute_map, *own - {"*"}]
-            raise UnknownNameError(f"{spec.text}: {type(config).__name__} has no '{name}'{nearest(name, known) or '.'}")
+            raise UnknownNameError(
+                f"{locator.text}: {type(config).__name__} has no '{name}'{nearest(name, known) or '.'}"
+            )
         setattr(config, name, _value(text))
     for part in (config, config.get_text_config(decoder=True)):
         if hasattr(part, "use_cache"):
@@ -163,7 +165,7 @@ _TEXT = ("input_ids", "attention_mask")
 _MAIN = ("input_ids", "pixel_values", "pixel_values_videos", "input_features", "input_values")
 
 
-def example_inputs(spec: Spec, module: Any, seed: int) -> dict[str, Tensor]:
+def example_inputs(locator: Spec, module: Any, seed: int) -> dict[str, Tensor]:
     """Keyword arguments of one call.
 
     Text: ``input_ids``, ``attention_mask`` (int64, batch x length), and ``decoder_input_ids`` for encoder-decoders.
@@ -171,33 +173,33 @@ def example_inputs(spec: Spec, module: Any, seed: int) -> dict[str, Tensor]:
 
     Raises SubjectError for models whose main input is none of these.
     """
-    maker = _Maker(spec, module, torch.Generator().manual_seed(seed))
+    maker = _Maker(locator, module, torch.Generator().manual_seed(seed))
     return maker.inputs()
 
 
 @final
 class _Maker:
-    def __init__(self, spec: Spec, module: Any, generator: torch.Generator) -> None:
-        self.spec = spec
+    def __init__(self, locator: Spec, module: Any, generator: torch.Generator) -> None:
+        self.locator = locator
         self.config = module.config
         self.main = getattr(module, "main_input_name", "input_ids")
         self.accepted = inspect.signature(module.forward).parameters
         self.generator = generator
-        self.batch = spec.integer("batch") or 1
+        self.batch = locator.integer("batch") or 1
 
     def inputs(self) -> dict[str, Tensor]:
         needed = [name for name in _MAIN if name == self.main or (name in self.accepted and self._is_joint(name))]
         if not needed:
             raise SubjectError(
-                f"{self.spec.text}: its main input is '{self.main}', for which togi makes no example. "
+                f"{self.locator.text}: its main input is '{self.main}', for which togi makes no example. "
                 "Write a factory that returns the model with inputs of your own."
             )
-        found: dict[str, Tensor] = {}
+        arguments: dict[str, Tensor] = {}
         for name in needed:
-            found.update(self._make(name))
+            arguments.update(self._make(name))
         if self.config.is_encoder_decoder and "decoder_input_ids" in self.accepted:
-            found["decoder_input_ids"] = self._tokens(self._length())
-        return found
+            arguments["decoder_input_ids"] = self._tokens(self._length())
+        return arguments
 
     def _is_joint(self, name: str) -> bool:
         """Models of text and pictures (CLIP) need both: they have one configuration for each."""
@@ -227,20 +229,20 @@ class _Maker:
         """Spectrograms: whisper's two frames per position, else one frame per token (time before mels)."""
         mels = getattr(self.config, "num_mel_bins", None) or getattr(self.config, "feature_projection_input_dim", None)
         if mels is None:
-            raise SubjectError(f"{self.spec.text}: the size of its input_features is not in its configuration.")
+            raise SubjectError(f"{self.locator.text}: the size of its input_features is not in its configuration.")
         if hasattr(self.config, "max_source_positions") and self.config.model_type == "whisper":
             return self.batch, int(mels), 2 * int(self.config.max_source_positions)
-        return self.batch, self.spec.integer("length") or DEFAULT_LENGTH, int(mels)
+        return self.batch, self.locator.integer("length") or DEFAULT_LENGTH, int(mels)
 
     def _waveform(self) -> tuple[int, ...]:
         """One second of sound; the audio spectrogram transformer calls its spectrogram ``input_values`` too."""
         if hasattr(self.config, "num_mel_bins") and hasattr(self.config, "max_length"):
             return self.batch, int(self.config.max_length), int(self.config.num_mel_bins)
-        return self.batch, self.spec.integer("length") or _SAMPLES_PER_SECOND
+        return self.batch, self.locator.integer("length") or _SAMPLES_PER_SECOND
 
     def _size(self, config: Any) -> tuple[int, int]:
-        if asked := self.spec.integer("size"):
-            return asked, asked
+        if side := self.locator.integer("size"):
+            return side, side
         size: Any = getattr(config, "image_size", None) or getattr(config, "input_size", None) or 224
         if isinstance(size, dict):
             size = (size.get("height", 224), size.get("width", 224))
@@ -252,9 +254,9 @@ class _Maker:
         text = self.config.get_text_config(decoder=self.config.is_encoder_decoder)
         limits = [getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions")]
         usable = [limit for limit in limits if isinstance(limit, int) and limit > 0]
-        length = self.spec.integer("length")
+        length = self.locator.integer("length")
         if length is not None and usable and length > min(usable):
-            raise SubjectError(f"{self.spec.text}: length={length}, but the model has {min(usable)} positions.")
+            raise SubjectError(f"{self.locator.text}: length={length}, but the model has {min(usable)} positions.")
         return length or min([DEFAULT_LENGTH, *usable])
 
     def _tokens(self, length: int) -> Tensor:

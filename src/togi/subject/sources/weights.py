@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from togi.core.errors import SubjectError
+from togi.subject.locator import Spec
 from togi.subject.made_inputs import vary_constants
-from togi.subject.spec import Spec
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def give_weights(module: nn.Module, spec: Spec, seed: int) -> None:
+def give_weights(module: nn.Module, locator: Spec, seed: int) -> None:
     """Fill ``module`` in place: from the file that the option ``weights`` names, else from ``seed``.
 
     Raises SubjectError when the file is missing, of another kind, or does not fit.
     """
-    path = spec.options.get("weights")
+    path = locator.options.get("weights")
     if path is None:
         vary_constants(module, seed)
         return

@@ -53,7 +53,7 @@ class FoldBatchNorm(GraphRewrite):
         return 1.15 if _normalises(facts) else 1.0
 
     def edit(self, graph: EditableGraph, options: Options) -> str:
-        from togi.graph.linear import fold_into_next, fold_into_previous
+        from togi.graph.folding import fold_into_next, fold_into_previous
 
         folded = sum(fold_into_previous(graph, node) or fold_into_next(graph, node) for node in graph.nodes)
         if not folded:

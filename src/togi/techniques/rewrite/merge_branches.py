@@ -54,7 +54,7 @@ class MergeBranches(GraphRewrite):
         return 1.3 if facts.functions.get("batch_norm", 0) > 1.2 * convolutions > 0 else 1.02
 
     def edit(self, graph: EditableGraph, options: Options) -> str:
-        from togi.graph.branches import merge_sums
+        from togi.graph.merged_branches import merge_sums
 
         merged = sum(merge_sums(graph).values())
         if not merged:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from togi.core.errors import FitError, nearest
 from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
 from togi.footprint.fit.policies import CUT, ONE, Chunk
+from togi.torch_internals.layouts import room_for
 from togi.torch_internals.tensors import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -32,11 +33,11 @@ def chunk(module: nn.Module, chunks: Sequence[Chunk], *, at_most_parts: int | No
 
     ``at_most_parts``: leave the rest of a result without values; for simulations, where one slice is like the others.
     """
-    parts = [_part(module, one) for one in chunks]
+    parts = [_part(module, entry) for entry in chunks]
     if len({id(part) for part in parts}) < len(parts):
         raise FitError("the plan cuts one module twice: keep one of the two entries")
-    for part, one in zip(parts, chunks, strict=True):
-        ChunkedForward(part, one, at_most_parts=at_most_parts).put()
+    for part, planned in zip(parts, chunks, strict=True):
+        ChunkedForward(part, planned, at_most_parts=at_most_parts).put()
     return parts
 
 
@@ -90,7 +91,7 @@ class ChunkedForward(ReplacedForward):
             tensors = [result for result in results if isinstance(result, Tensor)]
             self._check(tensors, size)
             if not joined:
-                joined = [_room(t, d, length) for t, d in zip(tensors, self.entry.outputs, strict=True)]
+                joined = [room_for(t, d, length) for t, d in zip(tensors, self.entry.outputs, strict=True)]
                 waiting = iter(joined)
                 answer = tree_unflatten([next(waiting) if isinstance(r, Tensor) else r for r in results], answer_form)
             for whole, tensor, d in zip(joined, tensors, self.entry.outputs, strict=True):
@@ -142,35 +143,25 @@ def _other_shapes(entry: Chunk, tensors: Mapping[str, Tensor]) -> str:
     return ""
 
 
-def _room(like: Tensor, dimension: int, length: int) -> Tensor:
-    """Uninitialised, of the whole size, its dimensions in memory in the order of the slice's (channels_last, ...)."""
-    shape = [length if d == dimension else size for d, size in enumerate(like.shape)]
-    strides, step = [0] * len(shape), 1
-    for d in sorted(range(len(shape)), key=lambda d: (like.stride(d), -d)):
-        strides[d] = step
-        step *= max(shape[d], 1)
-    return like.new_empty_strided(shape, strides)
-
-
-def _part(module: nn.Module, one: Chunk) -> nn.Module:
+def _part(module: nn.Module, entry: Chunk) -> nn.Module:
     names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
-    if one.module not in names:
+    if entry.module not in names:
         raise FitError(
-            f"the plan cuts '{one.module}', which {type(module).__name__} does not have"
-            f"{nearest(one.module, names) or '.'} A plan belongs to the architecture that it was made for: run "
+            f"the plan cuts '{entry.module}', which {type(module).__name__} does not have"
+            f"{nearest(entry.module, names) or '.'} A plan belongs to the architecture that it was made for: run "
             "'togi fit --inference' on this one."
         )
-    if reason := why_not_replaceable(names[one.module]):
-        raise FitError(f"{one.label} cannot be cut: {reason}")
-    if one.size < 1 or not any(CUT in shape for shape in one.inputs.values()):
-        raise FitError(f"{one.label}: the plan cuts nothing of it (size {one.size}); a size is 1 or more")
-    return names[one.module]
+    if reason := why_not_replaceable(names[entry.module]):
+        raise FitError(f"{entry.label} cannot be cut: {reason}")
+    if entry.size < 1 or not any(CUT in shape for shape in entry.inputs.values()):
+        raise FitError(f"{entry.label}: the plan cuts nothing of it (size {entry.size}); a size is 1 or more")
+    return names[entry.module]
 
 
 def named_leaves(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Every leaf in order: ``hidden_states``, ``position_embeddings[0]``. ``forward`` is unbound: it has a ``self``."""
     names = _positional(forward)
-    found = {}
+    leaves = {}
     for path, leaf in tree_flatten_with_path((tuple(args), dict(kwargs)))[0]:
         side, key, *rest = path
         if getattr(side, "idx", 0) == 0:
@@ -178,8 +169,8 @@ def named_leaves(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
             name = names[at] if at < len(names) else f"argument {at}"
         else:
             name = str(key.key)  # type: ignore[attr-defined]
-        found[name + keystr(tuple(rest))] = leaf
-    return found
+        leaves[name + keystr(tuple(rest))] = leaf
+    return leaves
 
 
 def constants(leaves: Mapping[str, Any]) -> dict[str, str]:

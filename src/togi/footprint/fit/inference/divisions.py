@@ -41,7 +41,7 @@ class Division:
 
 @dataclass
 class Divisions:
-    """What is known of a module."""
+    """The ways to cut a module's calls, and what stands against others."""
 
     ways: list[Division] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -116,14 +116,14 @@ def _divisions(site: Site, part: nn.Module, sample: Inputs) -> Divisions:
 
 def _way(site: Site, part: nn.Module, sample: Inputs, length: int, cut: Cut) -> tuple[Division | None, str]:
     dimension = next(d for d in cut if d is not None)
-    found = _proof(part, sample, cut).of([-(-length // 2)])
-    if found.reason:
-        return None, f"dimension {dimension}: {found.reason}"
+    verdict = _proof(part, sample, cut).of([-(-length // 2)])
+    if verdict.reason:
+        return None, f"dimension {dimension}: {verdict.reason}"
     shapes = _shapes(part, sample, cut)
     entry = Chunk(
         module=site.name,
         inputs=shapes,
-        outputs=found.along,
+        outputs=verdict.along,
         size=length,
         constants=constants(_leaves(part, sample)),
         training=any(inner.training for inner in part.modules()),
@@ -144,7 +144,7 @@ def _proof(part: nn.Module, sample: Inputs, cut: Cut) -> RowProof:
 
 
 def _side_effect(before: Mapping[str, Any], after: Mapping[str, Any], output: Any) -> str:
-    """What a call does besides its result; empty where nothing was seen."""
+    """The effect that a call has besides its result; empty where nothing was seen."""
     if before[_RANDOM] != after[_RANDOM]:
         return "it draws random numbers, which would be others in slices"
     if changed := [name for name, value in after.items() if before.get(name) != value]:
@@ -156,20 +156,21 @@ def _side_effect(before: Mapping[str, Any], after: Mapping[str, Any], output: An
 
 
 def _state(part: nn.Module, sample: Inputs) -> dict[str, Any]:
-    """What must be afterwards as it was: values of buffers, versions of what else can be written, plain attributes."""
-    found: dict[str, Any] = {_RANDOM: random_state(part).numpy().tobytes()}
+    """All that must be afterwards as it was: values of buffers, versions of what else can be written, plain
+    attributes."""
+    state: dict[str, Any] = {_RANDOM: random_state(part).numpy().tobytes()}
     for name, buffer in part.named_buffers():
-        found[f"the buffer {name}"] = _digest(buffer)
+        state[f"the buffer {name}"] = _digest(buffer)
     for name, parameter in part.named_parameters():
-        found[f"the parameter {name}"] = version_of(parameter)
+        state[f"the parameter {name}"] = version_of(parameter)
     for name, leaf in _leaves(part, sample).items():
         if isinstance(leaf, Tensor) and not leaf.is_inference():
-            found[f"its input {name}"] = version_of(leaf)
+            state[f"its input {name}"] = version_of(leaf)
     for prefix, inner in part.named_modules():
         for name, value in vars(inner).items():
             if (known := _plain_value(value)) is not None:
-                found[f"the attribute {f'{prefix}.{name}'.lstrip('.')}"] = known
-    return found
+                state[f"the attribute {f'{prefix}.{name}'.lstrip('.')}"] = known
+    return state
 
 
 def _plain_value(value: Any) -> Any:
@@ -226,22 +227,22 @@ def _leaves(part: nn.Module, sample: Inputs) -> dict[str, Any]:
 def why_dependent_in_full(step: Step, chunks: Sequence[Chunk], seed: int) -> dict[str, str]:
     """One pass; the calls of the modules that are cut are asked for slices of the plan's sizes. By module, why they
     depend on each other."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     parts = dict(step.module.named_modules())
-    asking = _AskingInFull(found)
+    asking = _AskingInFull(reasons)
     with ExitStack() as hooks:
         for entry in chunks:
             hook = parts[entry.module].register_forward_pre_hook(asking.about(entry), with_kwargs=True)
             hooks.callback(hook.remove)
         outputs_of(step, seed)
-    return found
+    return reasons
 
 
 class _AskingInFull:
     """Modules inside one that is asked are called without values: those calls are not asked."""
 
-    def __init__(self, found: dict[str, str]) -> None:
-        self._found, self._busy = found, False
+    def __init__(self, reasons: dict[str, str]) -> None:
+        self._found, self._busy = reasons, False
 
     def about(self, entry: Chunk) -> Any:
         def ask(part: nn.Module, args: Any, kwargs: Any) -> None:
@@ -258,14 +259,14 @@ class _AskingInFull:
 
 
 def _why_dependent(part: nn.Module, entry: Chunk, sample: Inputs) -> str:
-    leaves = named_leaves(type(part).forward, sample.args, sample.kwargs)
+    leaves = _leaves(part, sample)
     shapes = [entry.inputs[name] for name, leaf in leaves.items() if isinstance(leaf, Tensor)]
     cut = tuple(shape.index(CUT) if CUT in shape else None for shape in shapes)
     tensors = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
     length = next(t.shape[d] for t, d in zip(tensors, cut, strict=True) if d is not None)
     if length <= entry.size:
         return ""
-    found = _proof(part, sample, cut).of([entry.size, length % entry.size or entry.size])
-    if not found.reason and found.along != entry.outputs:
+    verdict = _proof(part, sample, cut).of([entry.size, length % entry.size or entry.size])
+    if not verdict.reason and verdict.along != entry.outputs:
         return "its results have their slices along other dimensions than the plan joins them"
-    return found.reason
+    return verdict.reason

@@ -1,4 +1,4 @@
-"""From an inference pass to a plan of module calls in slices."""
+"""Plans an inference pass: which module calls run in slices."""
 
 from __future__ import annotations
 
@@ -78,32 +78,34 @@ class InferencePlanner(Planner[Draft]):
         Raises:
             FitError: the allocator cannot be observed here.
         """
-        found: list[Any] = []
+        returned: list[Any] = []
         args, kwargs = self.step.sample.args, self.step.sample.kwargs
         with self._same_start(), torch.no_grad(), ieee_float32():
             peak = measured_peak_bytes(
-                self.step, lambda: found.append(self.step.module(*args, **kwargs)), self._device, self._replaced
+                self.step, lambda: returned.append(self.step.module(*args, **kwargs)), self._device, self._replaced
             )
-        return peak, *outputs_in(found[0])
+        return peak, *outputs_in(returned[0])
 
     def _best(self, budget_bytes: int, limit: TimeLimit) -> Candidate[Draft]:
         """Measured candidates, the fastest first, until one passes its proof at the full size."""
         while True:
             candidates = list(self._candidates(budget_bytes, limit))
             self._race(candidates, limit)
-            within = [one for one in candidates if one.peak_bytes <= budget_bytes]
-            for one in self._fastest_first(within) or self._lowest_first(candidates):
-                if not one.draft.cuts or self._proven_in_full(one):
-                    return one
+            within = [candidate for candidate in candidates if candidate.peak_bytes <= budget_bytes]
+            for chosen in self._fastest_first(within) or self._lowest_first(candidates):
+                if not chosen.draft.cuts or self._proven_in_full(chosen):
+                    return chosen
 
     def _fastest_first(self, candidates: Sequence[Candidate[Draft]]) -> list[Candidate[Draft]]:
         """Times within a tenth of the best do not count as a difference: then the one that should cost least."""
-        best = min((self._ms[one.draft] for one in candidates), default=0.0)
-        return sorted(candidates, key=lambda one: (max(self._ms[one.draft], _TIE * best), one.cost_ms))
+        best = min((self._ms[candidate.draft] for candidate in candidates), default=0.0)
+        return sorted(
+            candidates, key=lambda candidate: (max(self._ms[candidate.draft], _TIE * best), candidate.cost_ms)
+        )
 
     def _lowest_first(self, candidates: Sequence[Candidate[Draft]]) -> list[Candidate[Draft]]:
         """The unmodified pass among them: where nothing fits, what takes more than that does not help."""
-        return sorted([self.unmodified, *candidates], key=lambda one: (one.peak_bytes, one.cost_ms))
+        return sorted([self.unmodified, *candidates], key=lambda candidate: (candidate.peak_bytes, candidate.cost_ms))
 
     def _candidates(self, budget_bytes: int, limit: TimeLimit) -> Iterator[Candidate[Draft]]:
         without: frozenset[Way] = frozenset()
@@ -114,24 +116,24 @@ class InferencePlanner(Planner[Draft]):
             def search(aim_bytes: int, deadline: float, without: frozenset[Way] = without) -> Draft | None:
                 return self._search.cheapest(aim_bytes, without | self._forbidden, deadline)
 
-            found = self._within(budget_bytes, budget_bytes, limit, search)
-            if found is None:
+            candidate = self._within(budget_bytes, budget_bytes, limit, search)
+            if candidate is None:
                 if number == 0:
                     yield self._least()
                 return
-            yield found
-            if not found.draft.cuts:
+            yield candidate
+            if not candidate.draft.cuts:
                 return
-            without |= found.draft.ways
+            without |= candidate.draft.ways
 
     def _least(self) -> Candidate[Draft]:
-        """Nothing fits: the lowest that was found, and that is right."""
+        """The lowest candidate that is right: nothing fits."""
         while True:
-            if found := self._measured_once(self._search.lowest(self._forbidden)):
-                return found
+            if candidate := self._measured_once(self._search.lowest(self._forbidden)):
+                return candidate
 
     def _measure(self, draft: Draft) -> Candidate[Draft] | None:
-        """None, and its cuts are forbidden, where outputs differ by more than rounding."""
+        """Run the draft. None, and its cuts are forbidden, where outputs differ by more than rounding."""
         plan = self._plan(chunks=self._search.chunks(draft))
         with self._under(plan):
             peak_bytes, outputs, structure = self.run()
@@ -171,7 +173,7 @@ class InferencePlanner(Planner[Draft]):
 
     def _frontier(self) -> list[Draft]:
         front: list[Draft] = []
-        lowest = min(one.peak_bytes for one in self._run_so_far)
+        lowest = min(candidate.peak_bytes for candidate in self._run_so_far)
         for draft in sorted(self._search.drafts.values(), key=lambda draft: draft.cost_ms):
             peak = self._search.peak(draft).bytes
             if peak < 0.95 * lowest and not draft.ways & self._forbidden:

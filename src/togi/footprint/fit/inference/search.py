@@ -34,7 +34,7 @@ Cuts = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class Draft:
-    """What is cut, and what it should cost."""
+    """A set of cuts, and what it should cost."""
 
     cuts: Cuts = ()
     cost_ms: float = 0.0
@@ -90,9 +90,9 @@ class ChunkSearch:
                 if child.cuts not in seen:
                     seen.add(child.cuts)
                     heapq.heappush(waiting, (child.cost_ms, next(order), child, kind, peak.bytes))
-        found = self._in_rows(aim_bytes, forbidden) if waiting else None
-        self.ended_early = bool(waiting) and found is None
-        return found
+        draft_in_rows = self._in_rows(aim_bytes, forbidden) if waiting else None
+        self.ended_early = bool(waiting) and draft_in_rows is None
+        return draft_in_rows
 
     def _in_rows(self, aim_bytes: int, forbidden: frozenset[Way]) -> Draft | None:
         """When the time is over: the whole module in halves, quarters, ... of its batch. That is soon tried."""
@@ -109,7 +109,7 @@ class ChunkSearch:
         return None
 
     def lowest(self, forbidden: frozenset[Way]) -> Draft:
-        """Of all plans that were tried, the cheapest of those with nearly the lowest peak."""
+        """The cheapest of all plans that were tried, out of those with nearly the lowest peak."""
         allowed = [draft for draft in self.drafts.values() if not draft.ways & forbidden]
         least = min(self.peaks[draft.cuts].bytes for draft in allowed)
         near = [draft for draft in allowed if self.peaks[draft.cuts].bytes <= _NEARLY * least]
@@ -133,11 +133,11 @@ class ChunkSearch:
         return self._divisions[kind].ways[way]
 
     def whys(self, draft: Draft) -> Iterator[str]:
-        """Of the modules that run at the draft's peak, why those are not cut that are not."""
+        """Reasons why modules that run at the draft's peak are not cut."""
         for name in self.peak(draft).stack:
-            found = self._divisions.get(self._kind_of.get(name, ""), Divisions())
-            if found.problems:
-                reasons = "; ".join(dict.fromkeys(found.problems))
+            divisions = self._divisions.get(self._kind_of.get(name, ""), Divisions())
+            if divisions.problems:
+                reasons = "; ".join(dict.fromkeys(divisions.problems))
                 yield f"{name or 'The whole module'} runs at the peak; in these ways it cannot be cut: {reasons}."
 
     def _finer(self, draft: Draft, stack: Sequence[str], forbidden: frozenset[Way]) -> Iterator[tuple[Draft, str]]:
@@ -155,7 +155,7 @@ class ChunkSearch:
                         yield self._with(draft, (kind, way, -(-length // 2))), kind
 
     def _length(self, draft: Draft, kind: str, division: Division) -> int:
-        """Of the dimension, when a module around it is cut along one of the same size."""
+        """The length of the dimension, when a module around it is cut along one of the same size."""
         length = division.length
         names = [site.name for site in self.kinds[kind]]
         for other, way, size in draft.cuts:
@@ -165,10 +165,10 @@ class ChunkSearch:
         return length
 
     def _with(self, draft: Draft, cut: tuple[str, int, int]) -> Draft:
-        return self._priced([*(one for one in draft.cuts if one[0] != cut[0]), cut])
+        return self._priced([*(earlier for earlier in draft.cuts if earlier[0] != cut[0]), cut])
 
     def _priced(self, cuts: Sequence[tuple[str, int, int]]) -> Draft:
-        return Draft(tuple(sorted(cuts)), sum(self._cost_ms(*one) for one in cuts))
+        return Draft(tuple(sorted(cuts)), sum(self._cost_ms(*entry) for entry in cuts))
 
     def _cost_ms(self, kind: str, way: int, size: int) -> float:
         total = 0.0
@@ -207,8 +207,8 @@ class ChunkSearch:
             if site.problem:
                 self._divisions[self._kind_of[site.name]] = Divisions([], [site.problem])
         open_questions = [site for site in new if not site.problem]
-        for name, found in (self._ask(open_questions) if open_questions else {}).items():
-            self._divisions[self._kind_of[name]] = found
+        for name, divisions in (self._ask(open_questions) if open_questions else {}).items():
+            self._divisions[self._kind_of[name]] = divisions
         for site in new:
             self._divisions.setdefault(self._kind_of[site.name], Divisions([], ["it was not reached again"]))
 

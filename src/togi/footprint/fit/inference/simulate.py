@@ -59,8 +59,7 @@ class Simulation:
         tracker = ModuleTracker(module)
         stacks = _Stacks(tracker)
         recording = RunRecorder(where=stacks.now)
-        recording.add_existing([*module.parameters(), *module.buffers()], "parameter")
-        recording.add_existing(self.step.sample.tensors(), "input")
+        recording.add_step(self.step)
         try:
             with torch.random.fork_rng(), tracker.following(), recording, self.mode or nullcontext():
                 self.step.run()
@@ -105,17 +104,19 @@ class _Stacks:
 def simulation_of(step: Step) -> Simulation:
     """On fake tensors if the pass runs on them, else on the real ones."""
     try:
-        found = Simulation(*fake_copy(step))
-        found.peak(())
+        simulation = Simulation(*fake_copy(step))
+        simulation.peak(())
     except Exception as error:  # foreign code: a model may read values, or not be copied
-        what = f"{type(error).__name__}: {first_line(error)}"
-        return Simulation(step, None, f"The pass does not run on fake tensors ({what}); plans are tried on real ones.")
-    return found
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        return Simulation(
+            step, None, f"The pass does not run on fake tensors ({reason}); plans are tried on real ones."
+        )
+    return simulation
 
 
 @dataclass(frozen=True)
 class Call:
-    """What decides whether two calls are alike."""
+    """All that decides whether two calls are alike."""
 
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: tuple[torch.dtype, ...]
@@ -151,7 +152,7 @@ class Site:
 
 
 def sites_of(simulation: Simulation) -> dict[str, Site]:
-    """By name, those that were called; one pass of the simulation's step."""
+    """The modules that were called, by name; one pass of the simulation's step."""
     module = simulation.step.module
     sites = {name: Site(name, part) for name, part in module.named_modules()}
     with _following(sites), torch.random.fork_rng(), simulation.mode or nullcontext():

@@ -1,19 +1,16 @@
-"""One step, watched: what its forward pass made of what, when autograd asks for it, and what operations cost.
+"""One step, watched: what its forward pass made of what, and when autograd asks for it.
 
 ``observe`` runs the step with nothing kept: every result lives as long as the program itself needs it. That it lives
 longer because autograd keeps it is then a decision, result by result, and its effect on the peak is arithmetic
-(``timeline``). ``costs_of`` watches a real run: how long each call of the forward pass takes, and what kernels take for
-themselves. A kernel's own memory (a convolution's reordered weights, a product's packed operands) is taken and given
-back within one operation, so no tracker of storages sees it; the allocator's events do.
+(``timeline``). What such a run cannot say, a timed one does (``costs``).
 
 Times count the operations of the step, as the storage tracker does.
 """
 
 from __future__ import annotations
 
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -21,16 +18,13 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from togi.footprint.account.allocator_events import Allocation, Allocations, MarkingTracker, read_allocations
 from togi.footprint.fit.forward import ReplacedForward
 from togi.footprint.fit.training.recompute import Operation, Value
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTensorHooks
-from togi.footprint.step import Step, wait_for_device
+from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
-from togi.torch_internals.autograd import top_saved_tensor_hooks
 from togi.torch_internals.modules import ModuleTracker
-from togi.torch_internals.profiler import memory_profile
 from togi.torch_internals.tensors import storage_key, tensors_of
 
 
@@ -74,7 +68,7 @@ class Call:
 
 @dataclass(eq=False)
 class Observed:
-    """What is known of a step."""
+    """One step as it was seen."""
 
     calls: list[Call]
     lifetimes: list[StorageLifetime]
@@ -84,14 +78,11 @@ class Observed:
 
 def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
     """Run ``step`` once, real or on fake tensors. ``milliseconds``: of every call by its name, from a timed run."""
-    module, optimizer = step.module, step.optimizer
+    module = step.module
     running = ModuleTracker(module)
     tracker = _PlainTracker(where=running.now)
-    tracker.add_existing([*module.parameters(), *module.buffers()], "parameter")
     tracker.add_existing([p.grad for p in module.parameters() if p.grad is not None], "gradient")
-    tracker.add_existing(step.sample.tensors(), "input")
-    if optimizer is not None:
-        tracker.add_existing(tensors_of(list(optimizer.state.values())), "optimizer")
+    tracker.add_step(step)
     calls: list[Call] = []
 
     def hooks() -> SavedTensorHooks:
@@ -105,14 +96,6 @@ def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
         for result in call.makes:
             result.died_at = tracker.lifetimes_of[result].died
     return Observed(calls, tracker.lifetimes, tracker.operations)
-
-
-@contextmanager
-def timing(module: nn.Module) -> Iterator[dict[str, float]]:
-    """Round a run: fills in the milliseconds of every call by its name."""
-    milliseconds: dict[str, float] = {}
-    with watched_by(module, lambda: SavedTensorHooks({}, top_saved_tensor_hooks(), _Timed(milliseconds))):
-        yield milliseconds
 
 
 @contextmanager
@@ -137,26 +120,6 @@ class _WatchedForward(ReplacedForward):
             return self.original(*args, **kwargs)
         with self._hooks().watching():
             return self.original(*args, **kwargs)
-
-
-@final
-class _Timed(ForwardRecording):
-    """Also takes the time of every call; on a GPU it waits for the end."""
-
-    def __init__(self, milliseconds: dict[str, float]) -> None:
-        super().__init__()
-        self._milliseconds = milliseconds
-
-    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        started = time.perf_counter()
-        results = func(*args, **kwargs)
-        wait_for_device()
-        self._last_ms = (time.perf_counter() - started) * 1e3
-        return results
-
-    def _made(self, operation: Operation, name: str, values: Sequence[tuple[Value, Tensor]]) -> None:
-        # a model that is called twice in a step has two calls of a name
-        self._milliseconds[name] = max(self._last_ms, self._milliseconds.get(name, 0.0))
 
 
 @final
@@ -209,10 +172,10 @@ class _Observer(SavedTensorHooks):
         weakref.finalize(dropped, _note_done, saved, self._tracker)
         return dropped, saved
 
-    def unpack(self, found: Any) -> Tensor:
-        if not isinstance(found, tuple):
-            return super().unpack(found)
-        dropped, saved = found
+    def unpack(self, packed: Any) -> Tensor:
+        if not isinstance(packed, tuple):
+            return super().unpack(packed)
+        dropped, saved = packed
         if saved.asked_at is None:
             saved.asked_at = self._tracker.operations
         with self._tracker.paused():
@@ -252,58 +215,3 @@ class _Noting(ForwardRecording):
             makes.append(result)
         reads = {self.results[slot.value]: None for slot in slots if slot.value in self.results}
         self._noted.append(Call(name, self._tracker.operations, tuple(reads), tuple(makes), other_bytes))
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What a step on fake tensors cannot say."""
-
-    milliseconds: dict[str, float] = field(default_factory=dict)
-    """Of every call of the forward pass, by its name."""
-    workspaces: dict[int, int] = field(default_factory=dict)
-    """Bytes that operations take besides their results, by the operation's number in the step."""
-    operations: int = 0
-    made: dict[int, int] = field(default_factory=dict)
-    """Bytes of new storages, by the number of the operation in whose results they came."""
-
-
-def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Costs:
-    """Of ``run``, which is one run of ``step`` on real tensors."""
-    tracker = MarkingTracker()
-    with memory_profile(device) as profiler, tracker, timing(step.module) as milliseconds:
-        run()
-    allocations = read_allocations(profiler, device.partition(":")[0])
-    found = workspaces(allocations, tracker.lifetimes) if allocations is not None else {}
-    return Costs(milliseconds, found, tracker.operations, made_by_operation(tracker.lifetimes))
-
-
-def made_by_operation(lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:
-    """Bytes of the storages that operations made, by the operation's number."""
-    made: dict[int, int] = {}
-    for one in lifetimes:
-        if one.op and one.bytes:
-            made[one.born] = made.get(one.born, 0) + one.bytes
-    return made
-
-
-def workspaces(allocations: Allocations, lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:
-    """By operation: the most that its own blocks took at once, less the results that a tracker books."""
-    results: dict[int, int] = {}
-    for one in lifetimes:
-        results[one.born] = results.get(one.born, 0) + one.bytes
-    own: dict[int, list[Allocation]] = {}
-    for block in allocations.blocks:
-        own.setdefault(block.operation, []).append(block)
-    found = {number: _most_at_once(blocks) - results.get(number, 0) for number, blocks in own.items()}
-    return {number: bytes for number, bytes in found.items() if bytes > 0}
-
-
-def _most_at_once(blocks: list[Allocation]) -> int:
-    """Frees after the operation come later than all its allocations, and change nothing."""
-    changes = [(block.order, block.bytes) for block in blocks]
-    changes += [(block.freed, -block.bytes) for block in blocks if block.freed is not None]
-    now = most = 0
-    for _, change in sorted(changes):
-        now += change
-        most = max(most, now)
-    return most

@@ -11,8 +11,9 @@ Sources: PyTorch documentation, torch.optim (foreach, fused); torch.optim.Adafac
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ _ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerBytes:
-    """Of one optimizer."""
+    """Bytes of one optimizer."""
 
     state: int
     temporary: int
@@ -40,7 +41,7 @@ class OptimizerBytes:
 
     @property
     def peak(self) -> int:
-        """Besides parameters and gradients."""
+        """Bytes besides parameters and gradients."""
         return self.state + self.temporary
 
 
@@ -64,19 +65,13 @@ def advise(step: Step) -> tuple[str, ...]:
 
 def _leaner_way(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterator[str]:
     name = type(optimizer).__name__
-    found = [
-        (measured.peak, way)
-        for way in _WAYS
-        if way.keys() <= optimizer.defaults.keys()
-        and (measured := _measured(lambda groups, way=way: _again(optimizer, groups, way), optimizer)) is not None  # type: ignore[misc]
-    ]
-    if not found:
-        return
-    peak, way = min(found, key=lambda one: one[0])
-    if now.peak - peak >= _WORTH_BYTES:
+    ways = [way for way in _WAYS if way.keys() <= optimizer.defaults.keys()]
+    leanest = _leanest(ways, lambda groups, way: _again(optimizer, groups, way), optimizer)
+    if leanest is not None and now.peak - leanest[0].peak >= _WORTH_BYTES:
+        measured, way = leanest
         yield (
             f"{name}({_told(way)}) instead of {name}({_told(_given_way(optimizer))}) lowers the peak of the "
-            f"optimizer's step by {size(now.peak - peak)} (measured: {size(now.state)} of state and "
+            f"optimizer's step by {size(now.peak - measured.peak)} (measured: {size(now.state)} of state and "
             f"{size(now.temporary)} of temporaries now). The same algorithm."
         )
 
@@ -85,15 +80,9 @@ def _adafactor(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterato
     if type(optimizer) not in _ADAMS:
         return
     ways = ({"foreach": False}, {"foreach": True})
-    found = [
-        (measured.peak, measured, way)
-        for way in ways
-        if (measured := _measured(lambda groups, way=way: _adafactor_of(groups, way), optimizer)) is not None  # type: ignore[misc]
-    ]
-    if not found:
-        return
-    peak, measured, way = min(found, key=lambda one: one[0])
-    if now.peak - peak >= _WORTH_BYTES:
+    leanest = _leanest(ways, _adafactor_of, optimizer)
+    if leanest is not None and now.peak - leanest[0].peak >= _WORTH_BYTES:
+        measured, way = leanest
         yield (
             f"Adafactor({_told(way)}) in place of {type(optimizer).__name__} keeps {size(measured.state)} of state "
             f"instead of {size(now.state)} and takes {size(measured.temporary)} of temporaries instead of "
@@ -102,10 +91,22 @@ def _adafactor(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterato
 
 
 Groups = list[dict[str, Any]]
+Way = dict[str, bool]
+
+
+def _leanest(
+    ways: Iterable[Way], make: Callable[..., torch.optim.Optimizer], given: torch.optim.Optimizer
+) -> tuple[OptimizerBytes, Way] | None:
+    """The way with the lowest peak of those that run."""
+    measured = [
+        (bytes_taken, way) for way in ways if (bytes_taken := _measured(partial(make, way=way), given)) is not None
+    ]
+    return min(measured, key=lambda entry: entry[0].peak, default=None)
 
 
 def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.optim.Optimizer) -> OptimizerBytes | None:
-    """None where the optimizer does not run so (a dtype or device that ``fused`` does not know), or nothing reports."""
+    """Run the optimizer twice on copies. None where it does not run so (a dtype or device that ``fused`` does not
+    know), or nothing reports."""
     groups = [{**group, "params": [_copy(p) for p in group["params"]]} for group in given.param_groups]
     try:
         optimizer = make(groups)
@@ -113,11 +114,11 @@ def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.opti
         temporary = torch_allocator_peak_bytes(optimizer.step, groups[0]["params"][0].device) or 0
     except (RuntimeError, ValueError, TypeError):  # TypeError: a step that needs a closure (LBFGS)
         return None
-    return OptimizerBytes(state=bytes_of(_state(optimizer)), temporary=temporary)
+    return OptimizerBytes(state=bytes_of(tensors_of(list(optimizer.state.values()))), temporary=temporary)
 
 
-def _again(optimizer: torch.optim.Optimizer, groups: Groups, way: dict[str, bool]) -> torch.optim.Optimizer:
-    """Of the same class, groups and settings, but run in another way."""
+def _again(optimizer: torch.optim.Optimizer, groups: Groups, way: Way) -> torch.optim.Optimizer:
+    """An optimizer of the same class, groups and settings that runs in another way."""
     changed = {**dict.fromkeys(_given_way(optimizer)), **way} if way else {}
     make: Callable[..., torch.optim.Optimizer] = type(optimizer)
     accepted = inspect.signature(make).parameters  # AdamW has a default that it does not take
@@ -125,7 +126,7 @@ def _again(optimizer: torch.optim.Optimizer, groups: Groups, way: dict[str, bool
     return make([{**group, **changed} for group in groups], **options)
 
 
-def _adafactor_of(groups: Groups, way: dict[str, bool]) -> torch.optim.Optimizer:
+def _adafactor_of(groups: Groups, way: Way) -> torch.optim.Optimizer:
     return torch.optim.Adafactor([p for group in groups for p in group["params"]], foreach=way["foreach"])
 
 
@@ -134,7 +135,7 @@ def _given_way(optimizer: torch.optim.Optimizer) -> dict[str, bool | None]:
 
 
 def _told(way: dict[str, Any]) -> str:
-    """As arguments; empty for the default."""
+    """The way as arguments; empty for the default."""
     return ", ".join(f"{name}={value}" for name, value in way.items() if value is not None)
 
 
@@ -143,7 +144,3 @@ def _copy(parameter: Tensor) -> nn.Parameter:
     if parameter.requires_grad:
         copy.grad = torch.zeros_like(parameter)
     return copy
-
-
-def _state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return tensors_of(list(optimizer.state.values()))

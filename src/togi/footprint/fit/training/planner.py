@@ -1,4 +1,4 @@
-"""From a training step to a plan of what autograd saves; where nothing else fits, in micro-batches too."""
+"""Plans a training step: what autograd saves, and what is recomputed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.proof import Noise, Outcome, TrainingRun, compare, noise_between, outcome_of
-from togi.footprint.fit.result import FitResult, Proof
-from togi.footprint.fit.training.micro_batches import MicroBatchProof, accumulated, judge, rows_of
-from togi.footprint.fit.training.observe import Costs, Observed, costs_of, made_by_operation, observe
+from togi.footprint.fit.training.costs import Costs, costs_of, made_by_operation
+from togi.footprint.fit.training.observe import Observed, observe
 from togi.footprint.fit.training.optimizer_advice import advise
-from togi.footprint.fit.training.saved_tensors import ms_per_byte
+from togi.footprint.fit.training.saved_tensors import PACKED_FORMS, ms_per_byte
 from togi.footprint.fit.training.search import RecomputeSearch
 from togi.footprint.fit.training.timeline import Choice, Timeline
 from togi.footprint.remembered import changed_since, remembered, why_not_twice
@@ -35,43 +34,6 @@ from togi.footprint.step import Step, fake_copy
 from togi.subject.behaviour import same
 
 _FRONT = 12
-_FORMS = {torch.bool: Action.BITS, torch.float32: Action.NARROW}
-
-
-def fit_training(
-    step: Step,
-    budget_bytes: int,
-    *,
-    allow_approximate: bool = False,
-    device: str = "cpu",
-    seed: int = 0,
-    time_limit_s: float = 60.0,
-) -> FitResult:
-    """Plan ``step`` under ``budget_bytes``, which count all: parameters, gradients, optimizer state, activations.
-
-    Micro-batches come last, and only where approximations are allowed: sums in another order round otherwise.
-
-    Raises:
-        FitError: gradients differ between two equal runs, or a plan that should be exact is not.
-    """
-    began = time.monotonic()
-    planner = TrainingPlanner(step, allow_approximate=allow_approximate, device=device, seed=seed)
-    found = planner.plan(budget_bytes, time_limit_s=time_limit_s)
-    if found.fits or not allow_approximate:
-        return found
-    for parts in _parts(step):
-        proof = judge(step, parts)
-        if proof.reason:
-            return _with_note(found, f"Not in micro-batches: {proof.reason}.")
-        planner = TrainingPlanner(accumulated(step, parts), allow_approximate=True, device=device, seed=seed)
-        divided = planner.plan(budget_bytes, time_limit_s=time_limit_s)
-        if divided.fits:
-            return _in_parts(divided, found, proof, parts)
-        if time.monotonic() - began > time_limit_s:
-            return _with_note(
-                found, f"{parts} micro-batches do not fit either; more were not tried in {time_limit_s:g} s."
-            )
-    return found
 
 
 @final
@@ -92,7 +54,8 @@ class TrainingPlanner(Planner[Choice]):
     def __init__(self, step: Step, *, allow_approximate: bool = False, device: str = "cpu", seed: int = 0) -> None:
         super().__init__(step, device, seed)
         began = time.monotonic()
-        _stop_learning(step)
+        for group in step.optimizer.param_groups if step.optimizer is not None else ():
+            group["lr"] = 0.0  # every run must begin with equal parameters, the optimizer's work included
         replaced = ReplacedTensors(step.module)
         self._moved = _first_run(step, seed)
         self._replaced = replaced.names
@@ -107,9 +70,9 @@ class TrainingPlanner(Planner[Choice]):
         observed, self._note = _observed(step, costs, self._same_start())
         workspaces = costs.workspaces if costs.operations == observed.end else {}
         allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
-        self._forms = {dtype: _FORMS[dtype] for dtype in allowed}
+        self._forms = {dtype: action for action, dtype in PACKED_FORMS.items() if dtype in allowed}
         self.timeline = Timeline(
-            observed, workspaces, packing_ms_per_byte={one: ms_per_byte(one, device) for one in allowed}
+            observed, workspaces, packing_ms_per_byte={dtype: ms_per_byte(dtype, device) for dtype in allowed}
         )
         self._search = RecomputeSearch(self.timeline)
         plain_bytes = self._search.forecast(Choice()).peak_bytes
@@ -126,18 +89,18 @@ class TrainingPlanner(Planner[Choice]):
             self._search.deadline = deadline
             return self._search.cheapest(aim_bytes)
 
-        found = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
-        if found is None:
-            found = self._measured_once(self._search.least)
-            assert found is not None  # nothing is refused without an error
-        return found
+        candidate = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
+        if candidate is None:
+            candidate = self._measured_once(self._search.least)
+            assert candidate is not None  # nothing is refused without an error
+        return candidate
 
     def _best_of_all(self, best: Candidate[Choice], budget_bytes: int) -> Candidate[Choice]:
         """The cheapest within the budget, else the lowest: the unmodified step among them."""
-        fitting = [one for one in self._run_so_far if one.peak_bytes <= budget_bytes]
+        fitting = [candidate for candidate in self._run_so_far if candidate.peak_bytes <= budget_bytes]
         if fitting:
-            return min(fitting, key=lambda one: one.cost_ms)
-        return min(self._run_so_far, key=lambda one: (one.peak_bytes, one.cost_ms))
+            return min(fitting, key=lambda candidate: candidate.cost_ms)
+        return min(self._run_so_far, key=lambda candidate: (candidate.peak_bytes, candidate.cost_ms))
 
     def _measure(self, draft: Choice) -> Candidate[Choice]:
         forecast_bytes, cost_ms = self._search.seen[draft]
@@ -149,7 +112,9 @@ class TrainingPlanner(Planner[Choice]):
             if self._deterministic:
                 outcome = self._repeated()
         proof = compare(self._reference, outcome, self._noise)
-        if not (proof.exact or proof.within_noise) and all(one.action is not Action.NARROW for one in plan.policies):
+        if not (proof.exact or proof.within_noise) and all(
+            policy.action is not Action.NARROW for policy in plan.policies
+        ):
             raise FitError(
                 "the plan was refused, because its step is not the unmodified one to the bit: "
                 f"{'; '.join(proof.differences[:3])}. Something writes into tensors without torch's knowledge (NumPy, "
@@ -170,11 +135,11 @@ class TrainingPlanner(Planner[Choice]):
         try:
             with self._same_start():
                 costs = costs_of(self.step, run, self._device)
-                found = run.outcome
+                outcome = run.outcome
         except RuntimeError as error:  # foreign code: it ran twice
             raise FitError(self._why_not_watched(error)) from error
-        again = compare(self._reference, found)
-        if not again.exact and not self._can_be_proven(found) and not allow_random:
+        again = compare(self._reference, outcome)
+        if not again.exact and not self._can_be_proven(outcome) and not allow_random:
             raise FitError(
                 "two runs of the unmodified step with the same seed, weights and inputs differ, so no plan can be "
                 f"proven right: {'; '.join(again.differences[:3])}. {self._why_not_alike()}"
@@ -199,8 +164,8 @@ class TrainingPlanner(Planner[Choice]):
             return outcome_of(self.step, self._moved)
 
     def _can_be_proven(self, again: Outcome) -> bool:
-        """Of a step that does not repeat to the bit: it does in torch's deterministic mode, or its runs differ by no
-        more than sums in another order explain, which is then what a plan may differ by."""
+        """Find how a step can be proven that does not repeat to the bit: it does in torch's deterministic mode, or its
+        runs differ by no more than sums in another order explain, which is then what a plan may differ by."""
         self._deterministic = True
         first = self._repeated()
         if compare(first, self._repeated()).exact:
@@ -287,68 +252,24 @@ def _observed(step: Step, costs: Costs, start: AbstractContextManager[None]) -> 
     try:
         fake, mode = fake_copy(step)
         with mode:
-            found = observe(fake, costs.milliseconds)
-        if list(dict.fromkeys(call.name for call in found.calls)) == list(costs.milliseconds):
-            if made_by_operation(found.lifetimes) == costs.made:
-                return found, ""
+            observed = observe(fake, costs.milliseconds)
+        if list(dict.fromkeys(call.name for call in observed.calls)) == list(costs.milliseconds):
+            if made_by_operation(observed.lifetimes) == costs.made:
+                return observed, ""
             note = "Some operations take other memory on real tensors than on fake ones; it was watched on real ones."
         else:
             note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
     except Exception as error:  # foreign code: a model may read values, or not be copied
-        what = f"{type(error).__name__}: {first_line(error)}"
-        note = f"The step does not run on fake tensors ({what}); it was watched on real ones."
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        note = f"The step does not run on fake tensors ({reason}); it was watched on real ones."
     with start:
         return observe(step, costs.milliseconds), note
 
 
 def _largest_at_the_floor(timeline: Timeline) -> str:
-    """What the program itself holds at its worst moment, with nothing kept for the backward pass."""
+    """The tensors that the program itself holds at its worst moment, with nothing kept for the backward pass."""
     ground = timeline.ground_bytes
     at = int(ground.argmax())
     alive = sorted((p for p in timeline.observed.lifetimes if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)
     largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
     return f"At that floor the largest tensors besides parameters and inputs are {largest}."
-
-
-def _stop_learning(step: Step) -> None:
-    """Every run must begin with equal parameters, the optimizer's work included."""
-    for group in step.optimizer.param_groups if step.optimizer is not None else ():
-        group["lr"] = 0.0
-
-
-def _parts(step: Step) -> Iterator[int]:
-    """2, 4, 8, ... and at last a row each."""
-    try:
-        rows = rows_of(step.sample)
-    except FitError:
-        return
-    parts = 2
-    while parts < rows:
-        yield parts
-        parts *= 2
-    if rows > 1:
-        yield rows
-
-
-def _in_parts(divided: FitResult, whole: FitResult, proof: MicroBatchProof, parts: int) -> FitResult:
-    """The plan of a step in parts next to the unmodified step of the whole batch."""
-    draws = " (random draws are others in every part)" if proof.approximate else ""
-    said = f"{parts} micro-batches: the sums of their gradients round otherwise{draws}"
-    return divided.model_copy(
-        update={
-            "plan": divided.plan.model_copy(update={"micro_batches": parts, "exact": False}),
-            "plain": whole.plain,
-            "plans_tried": whole.plans_tried + divided.plans_tried,
-            "planning_s": whole.planning_s + divided.planning_s,
-            "proof": Proof(
-                exact=False,
-                gradients=divided.proof.gradients,
-                differences=(said, *divided.proof.differences),
-                worst_relative=max(proof.relative_difference or 0.0, divided.proof.worst_relative),
-            ),
-        }
-    )
-
-
-def _with_note(found: FitResult, note: str) -> FitResult:
-    return found.model_copy(update={"notes": (*found.notes, note)})

@@ -67,10 +67,10 @@ class Operation:
         """Of the generator, before the call; where it draws."""
 
     def slots(self) -> list[Slot]:
-        """What it reads, in order."""
-        found: list[Slot] = []
-        replaced((self.arguments, self.keywords), Slot, found.append)
-        return found
+        """The slots that it reads, in order."""
+        slots: list[Slot] = []
+        replaced((self.arguments, self.keywords), Slot, slots.append)
+        return slots
 
 
 @final
@@ -97,7 +97,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether storage, size, stride and offset say all of it."""
+    """True if storage, size, stride and offset say all of it."""
     return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 
@@ -106,9 +106,9 @@ def replaced(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     if isinstance(tree, kind):
         return change(tree)
     if isinstance(tree, list | tuple):
-        return type(tree)([replaced(one, kind, change) for one in tree])
+        return type(tree)([replaced(branch, kind, change) for branch in tree])
     if isinstance(tree, dict):
-        return {name: replaced(one, kind, change) for name, one in tree.items()}
+        return {name: replaced(branch, kind, change) for name, branch in tree.items()}
     return tree
 
 
@@ -130,7 +130,7 @@ def recompute(value: Value) -> Tensor:
 
 
 def held(value: Value) -> Tensor:
-    """What it holds, if that is still the value."""
+    """The tensor that it holds, if that is still the value."""
     if not isinstance(value.held, Tensor):
         unpacked: Tensor = value.held.unpack()
         return unpacked
@@ -146,7 +146,7 @@ def held(value: Value) -> Tensor:
 
 @final
 class _Recomputation:
-    """Of one value."""
+    """The recomputation of one value."""
 
     def __init__(self, target: Value) -> None:
         self._target = target
@@ -198,16 +198,16 @@ class _Recomputation:
 
 def operations_for(target: Value) -> list[Operation]:
     """The operations that have to run again for ``target``, in the order of the forward pass."""
-    found: dict[int, Operation] = {}
+    operations: dict[int, Operation] = {}
     waiting = [target]
     while waiting:
         value = waiting.pop()
         if value.maker is None or value.held is not None or value.recomputed is not None:
             continue
-        if value.maker.number not in found:
-            found[value.maker.number] = value.maker
+        if value.maker.number not in operations:
+            operations[value.maker.number] = value.maker
             waiting.extend(slot.value for slot in value.maker.slots())
-    return [found[number] for number in sorted(found)]
+    return [operations[number] for number in sorted(operations)]
 
 
 def repeat(operation: Operation, arguments: Any, keywords: Any) -> Any:
@@ -227,7 +227,10 @@ def generator_of(arguments: Any, keywords: Any) -> torch.Generator:
     """The default generator of the device that an operator's call runs on."""
     devices: list[torch.device] = []
     replaced((arguments, keywords), Tensor, lambda tensor: devices.append(tensor.device))
-    device = next((one for one in devices if one.type != "cpu"), torch.device(keywords.get("device") or "cpu"))
+    device = next(
+        (device_of_tensor for device_of_tensor in devices if device_of_tensor.type != "cpu"),
+        torch.device(keywords.get("device") or "cpu"),
+    )
     if device.type == "cpu":
         return torch.default_generator
     module = torch.get_device_module(device)
@@ -235,6 +238,6 @@ def generator_of(arguments: Any, keywords: Any) -> torch.Generator:
 
 
 def _nth(results: Any, place: int) -> Tensor:
-    found: list[Tensor] = []
-    replaced(results, Tensor, found.append)
-    return found[place]
+    tensors: list[Tensor] = []
+    replaced(results, Tensor, tensors.append)
+    return tensors[place]

@@ -25,7 +25,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 @dataclass(frozen=True)
 class _Kind:
-    """What is known of an operator from its schema."""
+    """An operator as its schema describes it."""
 
     name: str
     writes: tuple[str, ...]
@@ -57,7 +57,7 @@ def _kind(function: Any) -> _Kind:
 
 @dataclass
 class _Entry:
-    """What a living storage holds."""
+    """The value that a living storage holds."""
 
     storage: weakref.ref[Any]
     value: Callable[[], Value | None]
@@ -77,18 +77,19 @@ class ForwardRecording(DispatchObserver):
         self._number = 0
 
     def value_of(self, tensor: Tensor) -> Value | None:
-        """What the storage holds now; None where no recorded operation has seen it, or it has not just one storage."""
+        """The value that the storage holds now; None where no recorded operation has seen it, or it has not just one
+        storage."""
         if not is_plain(tensor):
             return None
-        found = self._current.get(storage_key(tensor.untyped_storage()))
-        return found.value() if found is not None else None
+        entry = self._current.get(storage_key(tensor.untyped_storage()))
+        return entry.value() if entry is not None else None
 
     def hold(self, value: Value, tensor: Tensor) -> None:
         """``value.hold(tensor)``. From now on it lives as long as somebody wants it, and not as long as its storage."""
         value.hold(tensor)
-        found = self._current.get(storage_key(tensor.untyped_storage()))
-        if found is not None and found.value() is value:
-            found.value = weakref.ref(value)
+        entry = self._current.get(storage_key(tensor.untyped_storage()))
+        if entry is not None and entry.value() is value:
+            entry.value = weakref.ref(value)
 
     def close(self) -> None:
         """Forget everything that no saved tensor needs."""
@@ -98,7 +99,8 @@ class ForwardRecording(DispatchObserver):
         kind = _kind(operator)
         given: list[Tensor] = []
         replaced((args, kwargs), Tensor, given.append)
-        if kind.opaque or kwargs.get("generator") is not None or not all(map(_is_known, given)):
+        known = all(is_plain(tensor) and not tensor.is_inference() for tensor in given)
+        if kind.opaque or kwargs.get("generator") is not None or not known:
             results = operator(*args, **kwargs)
             self._forget(results, given if kind.writes else ())
             return results
@@ -171,7 +173,8 @@ class ForwardRecording(DispatchObserver):
             self._made(operation, key, values)
 
     def _overwritten(self, operation: Operation, at: int, tensor: Tensor, key: str) -> Value:
-        """What is made of something that is held (a buffer, an input) is not made again: it is there."""
+        """The new value of a storage that an operation wrote into. One that is held (a buffer, an input) is not made
+        again."""
         old = operation.slots()[at].value
         again = old.maker is not None
         value = Value(operation, place=at, in_place=True, key=f"{key}.w{at}") if again else Value()
@@ -184,19 +187,15 @@ class ForwardRecording(DispatchObserver):
         current = self._current
 
         def gone(reference: weakref.ref[Any]) -> None:
-            if (found := current.get(address)) is not None and found.storage is reference:
+            if (entry := current.get(address)) is not None and entry.storage is reference:
                 del current[address]
 
         current[address] = _Entry(weakref.ref(storage, gone), lambda: value)
 
     def _forget(self, results: Any, written: Sequence[Tensor]) -> None:
-        """What cannot be made again is held as soon as somebody reads it."""
-        made: list[Tensor] = []
-        replaced(results, Tensor, made.append)
-        unseen = [tensor for tensor in made if is_plain(tensor) and self.value_of(tensor) is None]
+        """Enter values that cannot be made again: they are held as soon as somebody reads them."""
+        tensors: list[Tensor] = []
+        replaced(results, Tensor, tensors.append)
+        unseen = [tensor for tensor in tensors if is_plain(tensor) and self.value_of(tensor) is None]
         for tensor in [*unseen, *filter(is_plain, written)]:
             self._enter(tensor, Value())
-
-
-def _is_known(tensor: Tensor) -> bool:
-    return is_plain(tensor) and not tensor.is_inference()

@@ -90,7 +90,7 @@ def ms_per_byte(dtype: torch.dtype, device: str = "cpu") -> float:
     return min(times) / tensor.nbytes
 
 
-_FORMS = {Action.BITS: torch.bool, Action.NARROW: torch.float32}
+PACKED_FORMS = {Action.BITS: torch.bool, Action.NARROW: torch.float32}
 Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
@@ -136,7 +136,7 @@ class SavedTensor:
 
 
 class SavedTensorHooks:
-    """Of one forward pass. ``actions``: by the key of a value; others are saved as they are."""
+    """The hooks of one forward pass. ``actions``: by the key of a value; others are saved as they are."""
 
     def __init__(
         self, actions: Mapping[str, Action], outer: Hooks | None = None, recording: ForwardRecording | None = None
@@ -147,7 +147,7 @@ class SavedTensorHooks:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Round the forward pass."""
+        """Enter it round the forward pass."""
         try:
             with self.recording, saved_tensors_hooks(self.pack, self.unpack):
                 yield
@@ -159,18 +159,19 @@ class SavedTensorHooks:
         if value is None or (value.maker is None and not _is_packed(value)):
             return self._kept(tensor)
         action = self._actions.get(value.key)
-        if action in _FORMS and not _is_packed(value) and (form := packed_form(tensor, _FORMS[action])) is not None:
+        dtype = None if action is None or _is_packed(value) else PACKED_FORMS.get(action)
+        if dtype is not None and (form := packed_form(tensor, dtype)) is not None:
             value.held, value.maker = form, None
         if _is_packed(value) or action is Action.RECOMPUTE:
             return RecomputedTensor(value, tensor)
         self.recording.hold(value, tensor)
         return self._kept(tensor)
 
-    def unpack(self, found: Any) -> Tensor:
-        if isinstance(found, RecomputedTensor | SavedTensor):
-            return found.unpack()
+    def unpack(self, packed: Any) -> Tensor:
+        if isinstance(packed, RecomputedTensor | SavedTensor):
+            return packed.unpack()
         assert self._outer is not None
-        return self._outer[1](found)
+        return self._outer[1](packed)
 
     def _kept(self, tensor: Tensor) -> Any:
         return SavedTensor(tensor) if self._outer is None else self._outer[0](tensor)
@@ -190,7 +191,7 @@ class SavingForward(ReplacedForward):
 
     def __init__(self, module: nn.Module, policies: Sequence[SavePolicy]) -> None:
         super().__init__(module)
-        self.actions: dict[str, Action] = {one.value: one.action for one in policies}
+        self.actions: dict[str, Action] = {policy.value: policy.action for policy in policies}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or not self.actions or torch.compiler.is_exporting():

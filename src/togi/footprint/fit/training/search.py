@@ -39,27 +39,27 @@ class RecomputeSearch:
     seen: dict[Choice, tuple[int, float]] = field(default_factory=dict)
     """(peak in bytes, milliseconds) of every choice that was forecast."""
 
-    def cheapest(self, budget_bytes: int) -> Choice | None:
+    def cheapest(self, aim_bytes: int) -> Choice | None:
         """The choice with the least repeated work whose forecast peak is within the budget; None where none is."""
         best: Choice | None = None
-        for descent in self._descents(budget_bytes):
-            found = descent.down()
-            if found is not None and (best is None or self.seen[found][1] < self.seen[best][1]):
-                best = found
+        for descent in self._descents(aim_bytes):
+            choice = descent.down()
+            if choice is not None and (best is None or self.seen[choice][1] < self.seen[best][1]):
+                best = choice
             if time.monotonic() > self.deadline:
                 break
         return best
 
-    def _descents(self, budget_bytes: int) -> Iterator[_Descent]:
+    def _descents(self, aim_bytes: int) -> Iterator[_Descent]:
         for exponent in _EXPONENTS:
-            yield _Descent(self, budget_bytes, exponent, Choice())
+            yield _Descent(self, aim_bytes, exponent, Choice())
         for count in _SEGMENTS:
-            yield _Descent(self, budget_bytes, 1.0, segments(self.timeline.observed.calls, count))
+            yield _Descent(self, aim_bytes, 1.0, segments(self.timeline.observed.calls, count))
 
     def forecast(self, choice: Choice) -> Forecast:
-        found = self.timeline.forecast(choice)
-        self.seen[choice] = found.peak_bytes, found.ms
-        return found
+        forecast = self.timeline.forecast(choice)
+        self.seen[choice] = forecast.peak_bytes, forecast.ms
+        return forecast
 
     @property
     def least(self) -> Choice:
@@ -69,24 +69,24 @@ class RecomputeSearch:
     @property
     def front(self) -> list[tuple[int, float, Choice]]:
         """(peak, milliseconds, choice) seen of which none is both lower and cheaper, by rising peak."""
-        found: list[tuple[int, float, Choice]] = []
+        front: list[tuple[int, float, Choice]] = []
         for choice, (peak, ms) in sorted(self.seen.items(), key=lambda item: item[1]):
-            if not found or ms < found[-1][1]:
-                found.append((peak, ms, choice))
-        return found
+            if not front or ms < front[-1][1]:
+                front.append((peak, ms, choice))
+        return front
 
 
 class _Descent:
     """One way from nothing dropped to the budget, and back as far as it allows."""
 
-    def __init__(self, search: RecomputeSearch, budget_bytes: int, exponent: float, start: Choice) -> None:
-        self._search, self._budget_bytes, self._exponent = search, budget_bytes, exponent
-        self._groups = _by_key(search.timeline.results, budget_bytes * _SMALLEST_SHARE)
+    def __init__(self, search: RecomputeSearch, aim_bytes: int, exponent: float, start: Choice) -> None:
+        self._search, self._aim_bytes, self._exponent = search, aim_bytes, exponent
+        self._groups = _by_key(search.timeline.results, aim_bytes * _SMALLEST_SHARE)
         self._choice = start
         self._forecast = search.forecast(self._choice)
 
     def down(self) -> Choice | None:
-        while self._forecast.peak_bytes > self._budget_bytes:
+        while self._forecast.peak_bytes > self._aim_bytes:
             if time.monotonic() > self._search.deadline or not (self._drop_one() or self._take_one_up()):
                 return None
         self._back()
@@ -94,16 +94,16 @@ class _Descent:
 
     def _drop_one(self) -> bool:
         """The best of the next few by estimate; all are tried before it gives up."""
-        before = self._forecast.above(self._budget_bytes)
+        before = self._forecast.above(self._aim_bytes)
         ranked = self._ranked()
         for start in range(0, len(ranked), _TRIED_AT_ONCE):
             best: tuple[float, Choice, Forecast] | None = None
             for choice in ranked[start : start + _TRIED_AT_ONCE]:
-                found = self._search.forecast(choice)
-                gain = before - found.above(self._budget_bytes)
-                rate = self._rate(gain, found.ms - self._forecast.ms)
+                forecast = self._search.forecast(choice)
+                gain = before - forecast.above(self._aim_bytes)
+                rate = self._rate(gain, forecast.ms - self._forecast.ms)
                 if gain > 0 and (best is None or rate > best[0]):
-                    best = rate, choice, found
+                    best = rate, choice, forecast
             if best is not None:
                 _, self._choice, self._forecast = best
                 return True
@@ -112,39 +112,41 @@ class _Descent:
         return False
 
     def _ranked(self) -> list[Choice]:
-        """What is kept and lies under the area above the budget is dropped, or packed, one by one; first what takes
-        most off it for each millisecond."""
+        """Choices that drop, or pack, one more result that lies under the area above the budget; first what takes most
+        off it for each millisecond."""
         line = self._search.timeline
-        above = np.maximum(self._forecast.alive - self._budget_bytes, 0)
-        found: list[tuple[float, Choice]] = []
+        above = np.maximum(self._forecast.alive - self._aim_bytes, 0)
+        rated: list[tuple[float, Choice]] = []
         for key, group in self._groups.items():
             if key in self._choice.dropped:
                 continue
             dropped = sum(_off(above, line, result, result.bytes) for result in group)
             if dropped > 0:
                 ms = sum(line.maker[result].ms for result in group)
-                found.append((self._rate(dropped, ms), self._choice.without(key)))
+                rated.append((self._rate(dropped, ms), self._choice.without(key)))
             if key in self._choice.packed or not all(map(line.is_packable, group)):
                 continue
             packed = sum(_off(above, line, result, result.bytes - line.packed_bytes(result)) for result in group)
             if packed > 0:
                 ms = sum(line.packing_ms(result) for result in group)
-                found.append((self._rate(packed, ms), self._choice.with_packed(key)))
-        return [choice for _, choice in sorted(found, key=lambda one: -one[0])]
+                rated.append((self._rate(packed, ms), self._choice.with_packed(key)))
+        return [choice for _, choice in sorted(rated, key=lambda entry: -entry[0])]
 
     def _rate(self, gain: float, ms: float) -> float:
         rate: float = gain / max(ms, _LEAST_MS) ** self._exponent
         return rate
 
     def _take_one_up(self) -> bool:
-        """Where nothing more can be dropped with gain: what is recomputed at once may be too much."""
-        before = self._forecast.above(self._budget_bytes)
+        """Take up one result where nothing more can be dropped with gain: what is recomputed at once may be too
+        much."""
+        before = self._forecast.above(self._aim_bytes)
         best: tuple[float, Choice, Forecast] | None = None
-        for choice in self._with_one_more():
-            found = self._search.forecast(choice)
-            above = found.above(self._budget_bytes)
+        for key in sorted(self._choice.dropped | self._choice.packed):
+            choice = self._choice.with_kept(key)
+            forecast = self._search.forecast(choice)
+            above = forecast.above(self._aim_bytes)
             if above < before and (best is None or above < best[0]):
-                best = above, choice, found
+                best = above, choice, forecast
             if time.monotonic() > self._search.deadline:
                 break
         if best is None:
@@ -152,29 +154,26 @@ class _Descent:
         _, self._choice, self._forecast = best
         return True
 
-    def _with_one_more(self) -> Iterator[Choice]:
-        for key in sorted(self._choice.dropped | self._choice.packed):
-            yield self._choice.with_kept(key)
-
     def _back(self) -> None:
         """Takes up what the budget does not ask for, until nothing more can be."""
         changed = True
         while changed:
             changed = False
-            for key in sorted(self._choice.dropped | self._choice.packed, key=self._cost, reverse=True):
+            repeats = self._forecast.repeats
+            dearest_first = sorted(
+                self._choice.dropped | self._choice.packed, key=lambda key: repeats.get(call_of(key), 0.0), reverse=True
+            )
+            for key in dearest_first:
                 if time.monotonic() > self._search.deadline:
                     return
                 choice = self._choice.with_kept(key)
-                found = self._search.forecast(choice)
-                if found.peak_bytes <= self._budget_bytes and found.ms <= self._forecast.ms:
-                    self._choice, self._forecast, changed = choice, found, True
-
-    def _cost(self, key: str) -> float:
-        return self._forecast.repeats.get(call_of(key), 0.0)
+                forecast = self._search.forecast(choice)
+                if forecast.peak_bytes <= self._aim_bytes and forecast.ms <= self._forecast.ms:
+                    self._choice, self._forecast, changed = choice, forecast, True
 
 
 def _off(above: np.ndarray, line: Timeline, result: Result, bytes: int) -> float:
-    """Of the area above the budget, what goes if so much of a result is not held for autograd."""
+    """The part of the area above the budget that goes if so much of a result is not held for autograd."""
     if result.died_at is None:
         return 0.0
     return float(np.minimum(above[after(result.died_at) : after(line.last_done[result])], bytes).sum())
@@ -184,36 +183,38 @@ def segments(calls: Sequence[Call], count: int) -> Choice:
     """The forward pass cut into ``count`` parts that keep about the same, at the places where least goes across."""
     across = _going_across(calls)
     sums = np.cumsum([sum(r.bytes for r in call.makes if r.saved) for call in calls])
-    kept: set[Result] = set()
+    kept_results: set[Result] = set()
     for number in range(1, count):
         low, high = np.searchsorted(sums, [sums[-1] * (number - 0.4) / count, sums[-1] * (number + 0.4) / count])
         near = across[int(low) : int(high) + 1]
         # in the midst of an in-place operation there is nothing to keep
         places = [live for live in near if live and not any(result.overwritten for result in live)]
-        kept |= min(places, key=lambda live: sum(result.bytes for result in live), default=set())
+        kept_results |= min(places, key=lambda live: sum(result.bytes for result in live), default=set())
     saved = {r.key for call in calls for r in call.makes if r.saved and not r.overwritten}
-    return Choice(frozenset(saved - {r.key for r in kept}), frozenset(r.key for r in kept if not r.saved))
+    return Choice(
+        frozenset(saved - {r.key for r in kept_results}), frozenset(r.key for r in kept_results if not r.saved)
+    )
 
 
 def _going_across(calls: Sequence[Call]) -> list[set[Result]]:
-    """For every call: what was made up to it and is read after it."""
+    """The results that were made up to each call and are read after it."""
     last = {read: at for at, call in enumerate(calls) for read in call.reads}
     live: set[Result] = set()
-    found = []
+    across = []
     for at, call in enumerate(calls):
-        live |= {made for made in call.makes if last.get(made, -1) > at}
+        live |= {result for result in call.makes if last.get(result, -1) > at}
         live = {result for result in live if last[result] > at}
-        found.append(set(live))
-    return found
+        across.append(set(live))
+    return across
 
 
 def _by_key(results: Iterable[Result], smallest_bytes: float) -> dict[str, list[Result]]:
     """Those that autograd keeps; a module that is called twice has several of one key."""
-    found: dict[str, list[Result]] = {}
+    by_key: dict[str, list[Result]] = {}
     for result in results:
         if result.saved and not result.overwritten and result.bytes >= smallest_bytes:
-            found.setdefault(result.key, []).append(result)
-    return found
+            by_key.setdefault(result.key, []).append(result)
+    return by_key
 
 
 def call_of(key: str) -> str:

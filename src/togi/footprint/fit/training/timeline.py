@@ -39,7 +39,7 @@ class Choice:
 
 @dataclass
 class Forecast:
-    """What a choice leads to."""
+    """The consequences of a choice."""
 
     alive: np.ndarray
     """[moment] bytes, with what is on the way while something is recomputed."""
@@ -68,7 +68,7 @@ def after(operation: int) -> int:
 
 
 class Timeline:
-    """Of one observed step."""
+    """The timeline of one observed step."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Timeline:
         self.results = [result for call in observed.calls for result in call.makes]
         self.maker = {result: call for call in observed.calls for result in call.makes}
         asked = [(saved.asked_at, result, saved) for result in self.results for saved in result.saved]
-        self._asked = sorted(((at, r, s) for at, r, s in asked if at is not None), key=lambda one: one[0])
+        self._asked = sorted(((at, r, s) for at, r, s in asked if at is not None), key=lambda entry: entry[0])
         self._last_asked = {result: max((s.asked_at or 0 for s in result.saved), default=0) for result in self.results}
         self.last_done = {result: max((self.done(s) for s in result.saved), default=0) for result in self.results}
 
@@ -114,9 +114,9 @@ class Timeline:
 
     def _lives(self) -> np.ndarray:
         change = np.zeros(after(self.end) + 1, dtype=np.int64)
-        for one in self.observed.lifetimes:
-            change[during(one.born)] += one.bytes
-            change[after(self.end if one.died is None else one.died)] -= one.bytes
+        for lifetime in self.observed.lifetimes:
+            change[during(lifetime.born)] += lifetime.bytes
+            change[after(self.end if lifetime.died is None else lifetime.died)] -= lifetime.bytes
         lives = np.cumsum(change)[: after(self.end)]
         for number, bytes in self.workspaces.items():
             lives[during(number)] += bytes
@@ -156,7 +156,7 @@ class _Sum:
         return result.key not in self._choice.dropped if result.saved else result.key in self._choice.kept
 
     def _hold(self) -> None:
-        """From the last operation to the first: until when others may be computed from a result."""
+        """Hold what is kept: from the last operation to the first, until others are no longer computed from it."""
         until: dict[Result, int] = {}
         for call in reversed(self._line.observed.calls):
             own = [until.get(r, 0) for r in call.makes if r not in self._kept]
@@ -187,42 +187,39 @@ class _Sum:
         for call in calls:
             self._found.ms += call.ms
             self._found.repeats[call.name] = self._found.repeats.get(call.name, 0.0) + call.ms
-            for made in call.makes:
-                moved = made.overwrites is not None and made.overwrites in sizes and left[made.overwrites] == 1
-                if moved and made.overwrites is not None:
-                    sizes[made] = sizes.pop(made.overwrites)
+            for result in call.makes:
+                moved = result.overwrites is not None and result.overwrites in sizes and left[result.overwrites] == 1
+                if moved and result.overwrites is not None:
+                    sizes[result] = sizes.pop(result.overwrites)
                 else:
-                    sizes[made] = made.bytes
-                    now += made.bytes
+                    sizes[result] = result.bytes
+                    now += result.bytes
             most = max(most, now + stays + call.other_bytes + self._line.workspaces.get(call.at, 0))
             for read in call.reads:
                 left[read] -= 1
                 if not left[read] and read in sizes:
                     now -= sizes.pop(read)
-            for made in call.makes:
-                if made in self._kept or not (made is target or self._is_awaited(made, at) or left.get(made)):
-                    now -= sizes.pop(made, 0)
-                elif (made is target or self._is_awaited(made, at)) and made not in self._again:
-                    now -= sizes.pop(made, 0)
-                    stays += made.bytes
-                    self._stay(made, at)
+            for result in call.makes:
+                if result in self._kept or not (result is target or self._is_awaited(result, at) or left.get(result)):
+                    now -= sizes.pop(result, 0)
+                elif (result is target or self._is_awaited(result, at)) and result not in self._again:
+                    now -= sizes.pop(result, 0)
+                    stays += result.bytes
+                    self._again.add(result)
+                    self._alive[after(at) : after(self._line.last_done[result])] += result.bytes
         return max(0, most - stays)
 
     def _is_awaited(self, result: Result, at: int) -> bool:
         return bool(result.saved) and self._line._last_asked[result] >= at
 
-    def _stay(self, result: Result, at: int) -> None:
-        self._again.add(result)
-        self._alive[after(at) : after(self._line.last_done[result])] += result.bytes
-
     def _needed(self, target: Result) -> list[Call]:
-        found: set[Call] = set()
+        calls: set[Call] = set()
         waiting = [target]
         while waiting:
             result = waiting.pop()
             call = self._line.maker[result]
-            if result in self._kept or result in self._again or call in found:
+            if result in self._kept or result in self._again or call in calls:
                 continue
-            found.add(call)
+            calls.add(call)
             waiting.extend(call.reads)
-        return sorted(found, key=lambda call: call.at)
+        return sorted(calls, key=lambda call: call.at)

@@ -1,4 +1,4 @@
-"""What operators do to rows, by topic. Importing this package fills ``registry.RULES``."""
+"""Rules for what operators do to rows, by topic. Importing this package fills ``registry.RULES``."""
 
 from togi.graph.dependence.rules import creation, elementwise, indexing, layers, products, reductions, views
 

@@ -16,7 +16,7 @@ _COUNTS = (torch.int32, torch.int64)
 )
 def pointwise(given: Operands) -> Answer:
     """Operands are aligned from the right."""
-    states = [aligned(given.states[each], len(each.shape), given.rank) for each in given.tensors()]
+    states = [aligned(given.states[operand], len(operand.shape), given.rank) for operand in given.tensors()]
     return agreed(given.call, states)
 
 

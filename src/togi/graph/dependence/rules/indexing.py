@@ -86,8 +86,8 @@ def _index(given: Operands) -> Answer:
 
 
 def _picked(given: Operands) -> Rows:
-    """Where the rows of ``x[i, j]`` lie: the index tensors' common dimensions stand in place of those that they index,
-    or in front where these are not neighbours."""
+    """The rows of ``x[i, j]``: the index tensors' common dimensions stand in place of those that they index, or in
+    front where these are not neighbours."""
     source, indices = given["self"], list(given["indices"])
     at = [dim for dim, index in enumerate(indices) if index is not None]
     if any(indices[dim].dtype in _MASKS for dim in at):
@@ -95,11 +95,11 @@ def _picked(given: Operands) -> Rows:
     wide = max(len(indices[dim].shape) for dim in at)
     neighbours = at == list(range(at[0], at[0] + len(at)))
     place = at[0] if neighbours else 0
-    state, (found, numbered) = given.states[source], _common(given, indices, at, wide)
+    state, (common, numbered) = given.states[source], _common(given, indices, at, wide)
     own = isinstance(state, Rows) and numbered == [state.dim] and (state.outer, state.inner) == (1, 1)
-    if isinstance(found, Rows) and (own or (isinstance(state, Same) and not numbered)):
-        return found.at(found.dim + place)
-    if isinstance(state, Same) or isinstance(found, Rows) or state.dim in at:
+    if isinstance(common, Rows) and (own or (isinstance(state, Same) and not numbered)):
+        return common.at(common.dim + place)
+    if isinstance(state, Same) or isinstance(common, Rows) or state.dim in at:
         raise Depends(f"{given.call.name} reaches other rows by index")
     gone = sum(dim < state.dim for dim in at)
     return state.at(state.dim - gone + (wide if not neighbours or at[0] < state.dim else 0))
@@ -115,7 +115,7 @@ def _common(given: Operands, indices: list[Any], at: list[int], wide: int) -> tu
 
 @rule("index_put _index_put_impl _unsafe_index_put", numbers=True)
 def _index_put(given: Operands) -> Answer:
-    """By a mask of each row, with one value for all; or each row at its own number."""
+    """Rows are written by a mask of each row, with one value for all; or each row at its own number."""
     state, values, indices = given.state("self"), given["values"], list(given["indices"])
     at = [dim for dim, index in enumerate(indices) if index is not None]
     if not isinstance(state, Rows) or state.numbers:

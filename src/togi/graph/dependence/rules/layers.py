@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from togi.graph.dependence.recording import Value
-from togi.graph.dependence.rules.registry import Answer, Operands, agreed, rule
+from togi.graph.dependence.rules.registry import Answer, Operands, agreed, mixing, rule
 from togi.graph.dependence.state import Depends, Rows, Same, Times, plain, quotient
 
 
@@ -35,15 +35,7 @@ def _of_each_row(given: Operands, state: Rows, weight: Rows) -> Answer:
     return Rows(1, 1, weight.inner)
 
 
-@rule("native_layer_norm layer_norm")
-def _layer_norm(given: Operands) -> Answer:
-    count = len(given["normalized_shape"])
-    return given.kept("input", range(-count, 0))
-
-
-@rule("_fused_rms_norm rms_norm")
-def _rms_norm(given: Operands) -> Answer:
-    return given.kept("input", range(-len(given["normalized_shape"]), 0))
+mixing("col2im", lambda _: [-2, -1])
 
 
 @rule("native_group_norm", sizes="N HxW")
@@ -60,7 +52,7 @@ def _group_norm(given: Operands) -> Answer:
     "_batch_norm_with_update _batch_norm_with_update_functional cudnn_batch_norm miopen_batch_norm batch_norm"
 )
 def _batch_norm(given: Operands) -> Answer:
-    """By statistics that are given, or of each channel over all rows; there rows can only be channels."""
+    """Normalized by statistics that are given, or of each channel over all rows; there rows can only be channels."""
     name = "input" if given["input"] is not None else "self"
     state = given.state(name)
     always = given.call.name.endswith(("_no_training", "_no_update"))
@@ -69,7 +61,10 @@ def _batch_norm(given: Operands) -> Answer:
     if fixed:
         return [given.kept(name, [1]), *unknown]
     per_channel = [given.states[v] for v in given.tensors() if v is not given[name]]
-    alike = all(isinstance(each, Same) or (isinstance(state, Rows) and each == state.at(0)) for each in per_channel)
+    alike = all(
+        isinstance(statistic, Same) or (isinstance(state, Rows) and statistic == state.at(0))
+        for statistic in per_channel
+    )
     if not isinstance(state, Rows) or state.dim != 1 or not alike:
         raise Depends(f"{given.call.name} takes the statistics of all rows")
     return [state, *unknown]
@@ -99,11 +94,6 @@ for _count in _LAST:
     _on_last(_count)
 
 
-@rule("col2im")
-def _col2im(given: Operands) -> Answer:
-    return given.kept("self", [-2, -1])
-
-
 @rule("grid_sampler_2d grid_sampler_3d grid_sampler")
 def _grid_sampler(given: Operands) -> Answer:
     return _first_of_all(given, [given["input"], given["grid"]])
@@ -119,10 +109,10 @@ def _deform(given: Operands) -> Answer:
 def _first_of_all(given: Operands, values: list[Value]) -> Answer:
     """Samples along dimension 0 of each of them."""
     states = {given.states[value] for value in values}
-    found = agreed(given.call, list(states))
-    if len(states) != 1 or not isinstance(found, Rows) or found.dim != 0:
+    together = agreed(given.call, list(states))
+    if len(states) != 1 or not isinstance(together, Rows) or together.dim != 0:
         raise Depends(f"{given.call.name} takes rows together")
-    return found
+    return together
 
 
 @rule("mkldnn_rnn_layer")
@@ -133,13 +123,13 @@ def _recurrent(given: Operands) -> Answer:
     state = given.state("input")
     states = [given.state(name) for name in ("hx_", "cx_")]
     weights = [given.state(f"weight{i}") for i in range(4)]
-    if not isinstance(state, Rows) or state.dim != 1 or any(isinstance(each, Rows) for each in weights):
+    if not isinstance(state, Rows) or state.dim != 1 or any(isinstance(weight, Rows) for weight in weights):
         raise Depends(f"{given.call.name} takes rows together")
     first = [
-        each.at(each.dim - (len(given[name].shape) - 2)) if isinstance(each, Rows) else each
-        for name, each in zip(("hx_", "cx_"), states, strict=True)
+        first_state.at(first_state.dim - (len(given[name].shape) - 2)) if isinstance(first_state, Rows) else first_state
+        for name, first_state in zip(("hx_", "cx_"), states, strict=True)
     ]
-    if any(each != state.at(0) for each in first):
+    if any(first_state != state.at(0) for first_state in first):
         raise Depends(f"{given.call.name} takes rows together")
-    ranks = [len(each.shape) for each in given.call.results[1:3]]
+    ranks = [len(result.shape) for result in given.call.results[1:3]]
     return [state, *(state.at(rank - 2) for rank in ranks), *[None] * (len(given.call.results) - 3)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, aligned, rule
+from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, aligned, mixing, rule
 from togi.graph.dependence.state import Depends, Rows, Same
 
 
@@ -22,23 +22,19 @@ def _with_bias(given: Operands) -> Answer:
 
 def product_of(given: Operands, left: str, right: str) -> Found:
     """Rows of the left matrices, columns of the right ones, or the matrices themselves."""
-    one, other, last = given.state(left), given.state(right), given.rank - 1
-    summed = (isinstance(one, Rows) and one.dim == last) or (isinstance(other, Rows) and other.dim == last - 1)
-    within = any(isinstance(state, Rows) and state.dim >= last - 1 for state in (one, other))
-    both = isinstance(one, Rows) and isinstance(other, Rows)
+    left_state, right_state, last = given.state(left), given.state(right), given.rank - 1
+    summed = (isinstance(left_state, Rows) and left_state.dim == last) or (
+        isinstance(right_state, Rows) and right_state.dim == last - 1
+    )
+    within = any(isinstance(state, Rows) and state.dim >= last - 1 for state in (left_state, right_state))
+    both = isinstance(left_state, Rows) and isinstance(right_state, Rows)
     if summed or (both and within):
         raise Depends(f"{given.call.name} multiplies rows with each other")
-    return agreed(given.call, [one, other])
+    return agreed(given.call, [left_state, right_state])
 
 
-@rule("mv")
-def _matrix_vector(given: Operands) -> Answer:
-    return given.kept("self", [-1])
-
-
-@rule("linear")
-def _linear(given: Operands) -> Answer:
-    return given.kept("input", [-1])
+mixing("mv", lambda _: [-1])
+mixing("linear", lambda _: [-1], "input")
 
 
 @rule("_cdist_forward _euclidean_dist")
@@ -69,21 +65,21 @@ def _matrices(given: Operands) -> Answer:
 @rule("_linalg_solve_ex linalg_solve_triangular cholesky_solve linalg_lstsq")
 def _solved(given: Operands) -> Answer:
     tensors = list(given.tensors())
-    ranks = {len(each.shape) for each in tensors}
-    states = [given.states[each] for each in tensors]
-    found = agreed(given.call, states)
-    if len(ranks) != 1 or isinstance(found, Same) or found.dim >= max(ranks) - 2:
+    ranks = {len(tensor.shape) for tensor in tensors}
+    states = [given.states[tensor] for tensor in tensors]
+    together = agreed(given.call, states)
+    if len(ranks) != 1 or isinstance(together, Same) or together.dim >= max(ranks) - 2:
         raise Depends(f"{given.call.name} works across the rows")
-    return found
+    return together
 
 
 @rule("linalg_cross")
 def _cross(given: Operands) -> Answer:
-    states = [aligned(given.states[each], len(each.shape), given.rank) for each in given.tensors()]
-    found = agreed(given.call, states)
-    if isinstance(found, Rows) and found.dim == given["dim"] % given.rank:
+    states = [aligned(given.states[operand], len(operand.shape), given.rank) for operand in given.tensors()]
+    together = agreed(given.call, states)
+    if isinstance(together, Rows) and together.dim == given["dim"] % given.rank:
         raise Depends(f"{given.call.name} works across the rows")
-    return found
+    return together
 
 
 _ATTENTION = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from togi.graph.dependence.rules.elementwise import pointwise
-from togi.graph.dependence.rules.registry import Answer, Operands, rule
+from togi.graph.dependence.rules.registry import Answer, Operands, mixing, rule
+from togi.torch_internals.dimensions import MIXED, mixed_dimensions, reduced_dimensions
 
 
 @rule(
@@ -11,26 +12,18 @@ from togi.graph.dependence.rules.registry import Answer, Operands, rule
     "linalg_vector_norm norm median nanmedian kthvalue mode count_nonzero"
 )
 def _reduced(given: Operands) -> Answer:
-    """Without dimensions all of them are reduced."""
-    arguments = given.call.arguments
-    if "other" in arguments:
+    """The rows of a reduction. Without dimensions all of them are reduced."""
+    if "other" in given.call.arguments:
         return pointwise(given)
-    source = len(given["self"].shape)
-    asked = arguments.get("dim")
-    listed = range(source) if asked is None or asked == [] else [asked] if isinstance(asked, int) else asked
-    gone = {dim % max(source, 1) for dim in listed}
-    state = given.kept("self", list(gone))
+    gone = reduced_dimensions(given.call.arguments, len(given["self"].shape))
+    state = given.kept("self", gone)
     return state if given["keepdim"] else state.at(state.dim - sum(dim < state.dim for dim in gone))
 
 
-@rule(
-    "_softmax _log_softmax softmax log_softmax _safe_softmax cumsum cumprod logcumsumexp cummax cummin sort topk "
-    "argsort glu"
-)
-def _along_one(given: Operands) -> Answer:
-    return given.kept("self", [given["dim"]])
+@rule(" ".join(MIXED))
+def _mixed(given: Operands) -> Answer:
+    dims = mixed_dimensions(given.call.operator, given.call.arguments, given.rank)
+    return given.kept(next(iter(given.call.arguments)), dims)
 
 
-@rule("_fft_r2c _fft_c2r _fft_c2c")
-def _fft(given: Operands) -> Answer:
-    return given.kept("self", given["dim"])
+mixing("_fft_r2c _fft_c2r _fft_c2c", lambda given: given["dim"])

@@ -43,12 +43,12 @@ class Operands:
         return len(self.result.shape)
 
     def state(self, name: str) -> Found:
-        """Of one argument; ``SAME`` where it is not given."""
+        """The state of one argument; ``SAME`` where it is not given."""
         value = self[name]
         return self.states[value] if isinstance(value, Value) else SAME
 
     def rows(self, name: str) -> Rows:
-        """Of one argument, where no other may have rows."""
+        """The rows of one argument, where no other may have rows."""
         state = self.state(name)
         others = [v for v in self.tensors() if v is not self[name] and isinstance(self.states[v], Rows)]
         if isinstance(state, Same) or others:
@@ -87,16 +87,21 @@ RULES: dict[str, Entry] = {}
 def rule(names: str, *, sizes: str = "", numbers: bool = False, shape_only: bool = False) -> Callable[[Rule], Rule]:
     """Register for operators, by name without namespace where that is ``aten``, and without ``_`` of in-place forms."""
 
-    def register(found: Rule) -> Rule:
+    def register(function: Rule) -> Rule:
         for name in names.split():
-            RULES[name] = Entry(found, frozenset(sizes.split()), numbers, shape_only)
-        return found
+            RULES[name] = Entry(function, frozenset(sizes.split()), numbers, shape_only)
+        return function
 
     return register
 
 
+def mixing(names: str, dims: Callable[[Operands], Sequence[int]], argument: str = "self") -> None:
+    """Register operators that mix the positions of these dimensions of one argument, and of no others."""
+    rule(names)(lambda given: given.kept(argument, dims(given)))
+
+
 def entry_of(operator: Any) -> Entry | None:
-    """What is known of an operator; None for nothing."""
+    """The entry of an operator; None where nothing is known of it."""
     if not isinstance(operator, OpOverload):
         return None
     schema = schema_of(operator)
@@ -108,20 +113,20 @@ def entry_of(operator: Any) -> Entry | None:
 
 @functools.cache
 def _is_pointwise(name: str) -> bool:
-    """By torch's own mark, which stands at the functional form."""
+    """True by torch's own mark, which stands at the functional form."""
     packet = getattr(torch.ops.aten, name, None) if "::" not in name else None
     overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
     return any(torch.Tag.pointwise in overload.tags for overload in overloads)
 
 
 def aligned(state: Found, rank: int, of: int) -> Found:
-    """Of an operand of a broadcast, in a result of ``of`` dimensions."""
+    """The state of an operand of a broadcast, in a result of ``of`` dimensions."""
     return state if isinstance(state, Same) else state.at(state.dim + of - rank)
 
 
 def agreed(call: Call, states: Sequence[Found]) -> Found:
     """The one way in which all that have rows hold them."""
-    found = list(dict.fromkeys(state for state in states if isinstance(state, Rows)))
-    if len(found) > 1:
+    rows = list(dict.fromkeys(state for state in states if isinstance(state, Rows)))
+    if len(rows) > 1:
         raise Depends(f"{call.name} meets rows along different dimensions")
-    return found[0] if found else SAME
+    return rows[0] if rows else SAME

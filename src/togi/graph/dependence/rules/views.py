@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from togi.graph.dependence.recording import Value
-from togi.graph.dependence.rules.registry import Answer, Operands, agreed, rule
+from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, mixing, rule
 from togi.graph.dependence.state import SAME, Depends, Rows, Same, Times, plain, product, quotient
+from togi.torch_internals.dimensions import moved_dimensions
 
 
 @rule("view _unsafe_view reshape _reshape_alias", sizes="size shape stride", numbers=True)
@@ -26,43 +27,16 @@ def reshaped(given: Operands) -> Answer:
     raise Depends(f"{given.call.name} merges rows with each other")
 
 
-@rule("transpose swapaxes transpose_copy", numbers=True)
-def _transpose(given: Operands) -> Answer:
-    one, other = given["dim0"] % given.rank, given["dim1"] % given.rank
+@rule("permute transpose swapaxes transpose_copy t unsqueeze squeeze", numbers=True)
+def _moved(given: Operands) -> Answer:
     state = given.rows("self")
-    return state.at({one: other, other: one}.get(state.dim, state.dim))
-
-
-@rule("t", numbers=True)
-def _t(given: Operands) -> Answer:
-    state = given.rows("self")
-    return state.at(given.rank - 1 - state.dim)
-
-
-@rule("permute", numbers=True)
-def _permute(given: Operands) -> Answer:
-    state = given.rows("self")
-    return state.at([dim % given.rank for dim in given["dims"]].index(state.dim))
-
-
-@rule("unsqueeze", numbers=True)
-def _unsqueeze(given: Operands) -> Answer:
-    state = given.rows("self")
-    return state.at(state.dim + int(given["dim"] % given.rank <= state.dim))
-
-
-@rule("squeeze", numbers=True)
-def _squeeze(given: Operands) -> Answer:
-    state, shape = given.rows("self"), given["self"].shape
-    asked = given["dim"] if "dim" in given.call.arguments else list(range(len(shape)))
-    dims = [dim % len(shape) for dim in ([asked] if isinstance(asked, int) else asked)]
-    gone = [dim for dim in dims if plain(shape[dim]) and shape[dim] == 1]
-    return state.at(state.dim - sum(dim < state.dim for dim in gone))
+    dims = moved_dimensions(given.call.operator, given.call.arguments, given["self"].shape)
+    return state.at(dims.index(state.dim))
 
 
 @rule("expand broadcast_to", sizes="size", numbers=True)
 def _expand(given: Operands) -> Answer:
-    """What is the same for all rows is repeated for each."""
+    """The value that is the same for all rows is repeated for each."""
     state = given.state("self")
     if isinstance(state, Rows):
         return state.at(state.dim + given.rank - len(given["self"].shape))
@@ -83,26 +57,18 @@ def _repeat(given: Operands) -> Answer:
     return Rows(dims[0], 1, repeats[dims[0]].each * own)
 
 
-def constant(made: Value) -> Answer:
-    """Of a tensor that holds one value for all rows, wherever they are."""
-    if all(map(plain, made.shape)):
+def constant(filled: Value) -> Answer:
+    """The state of a tensor that holds one value for all rows, wherever they are."""
+    if all(map(plain, filled.shape)):
         return SAME
-    dims = [dim for dim, size in enumerate(made.shape) if isinstance(size, Times)]
-    return Rows(dims[0], 1, made.shape[dims[0]].each) if len(dims) == 1 else Rows(-1)
+    dims = [dim for dim, size in enumerate(filled.shape) if isinstance(size, Times)]
+    return Rows(dims[0], 1, filled.shape[dims[0]].each) if len(dims) == 1 else Rows(-1)
 
 
-@rule("select")
-def _select(given: Operands) -> Answer:
-    dim = given["dim"] % (given.rank + 1)
-    state = given.kept("self", [dim])
-    return state.at(state.dim - int(dim < state.dim))
-
-
-@rule("unbind")
-def _unbind(given: Operands) -> Answer:
-    dim = given["dim"] % (given.rank + 1)
-    state = given.kept("self", [dim])
-    return state.at(state.dim - int(dim < state.dim))
+@rule("select unbind")
+def _picked(given: Operands) -> Answer:
+    given.kept("self", [given["dim"]])
+    return _moved(given)
 
 
 @rule("slice", sizes="start end", numbers=True)
@@ -118,11 +84,11 @@ def _slice(given: Operands) -> Answer:
 
 def _blocks(given: Operands, state: Rows, start: Any, end: Any, step: Any = 1) -> Rows:
     """Whole blocks of all rows: one half of what was doubled with ``torch.cat([x, x])``."""
-    size, one = given["self"].shape[state.dim], state.inner
+    size, block = given["self"].shape[state.dim], state.inner
     start = Times(0) if start == 0 else _from_the_front(start, size)
     end = size if end is None or (isinstance(end, int) and end >= 1 << 62) else _from_the_front(end, size)
     if step == 1 and isinstance(start, Times) and isinstance(end, Times):
-        first, last = quotient(start.each, one), quotient(min_of(end.each, size.each), one)
+        first, last = quotient(start.each, block), quotient(min_of(end.each, size.each), block)
         if first is not None and last is not None and not (state.numbers and (first, last) != (0, 1)):
             return Rows(state.dim, last - first, state.inner, state.numbers)
     raise Depends(f"{given.call.name} takes some rows and leaves others")
@@ -147,19 +113,17 @@ def _split(given: Operands) -> Answer:
         return state
     if dim != state.dim or fixed:
         raise Depends(f"{given.call.name} cuts by the number of rows")
-    found, start = [], 0
+    parts, start = [], 0
     for part in given.call.results:
         size = part.shape[dim]
         if not isinstance(size, Times):
             raise Depends(f"{given.call.name} separates rows")
-        found.append(_blocks(given, state, Times(start), Times(start + size.each)))
+        parts.append(_blocks(given, state, Times(start), Times(start + size.each)))
         start += size.each
-    return found
+    return parts
 
 
-@rule("unfold")
-def _unfold(given: Operands) -> Answer:
-    return given.kept("self", [given["dimension"]])
+mixing("unfold", lambda given: [given["dimension"]])
 
 
 @rule("diagonal")
@@ -167,16 +131,6 @@ def _diagonal(given: Operands) -> Answer:
     gone = [given["dim1"] % (given.rank + 1), given["dim2"] % (given.rank + 1)]
     state = given.kept("self", gone)
     return state.at(state.dim - sum(dim < state.dim for dim in gone))
-
-
-@rule("flip")
-def _flip(given: Operands) -> Answer:
-    return given.kept("self", given["dims"])
-
-
-@rule("roll")
-def _roll(given: Operands) -> Answer:
-    return given.kept("self", given["dims"] or range(given.rank))
 
 
 @rule("as_strided", sizes="size stride")
@@ -187,7 +141,7 @@ def _as_strided(given: Operands) -> Answer:
     if state.dim == 0 and (state.outer, state.inner) == (1, 1) and _contiguous(source) and offset is None:
         row = source.stride[0]
         for dim, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
-            others = [each for at, each in enumerate(zip(sizes, strides, strict=True)) if at != dim]
+            others = [pair for at, pair in enumerate(zip(sizes, strides, strict=True)) if at != dim]
             known = all(isinstance(number, int) for pair in others for number in pair) and isinstance(row, int)
             if size == Times(1) and stride == row and known and sum((n - 1) * step for n, step in others) < row:
                 return Rows(dim)
@@ -208,10 +162,7 @@ def _cat(given: Operands) -> Answer:
     dim = given["dim"] % given.rank
     parts = [part for part in given["tensors"] if part.shape != (0,) or given.rank == 1]
     states = [given.states[part] for part in parts]
-    found = agreed_blocks(given, states, dim)
-    if isinstance(found, Same) or any(isinstance(state, Same) for state in states):
-        raise Depends(f"{given.call.name} puts rows next to what is the same for all")
-    return found
+    return _all_have_rows(given, states, agreed_blocks(given, states, dim))
 
 
 def agreed_blocks(given: Operands, states: list[Any], dim: int) -> Rows | Same:
@@ -227,13 +178,11 @@ def agreed_blocks(given: Operands, states: list[Any], dim: int) -> Rows | Same:
 def _stack(given: Operands) -> Answer:
     dim = given["dim"] % given.rank
     states = [given.states[part] for part in given["tensors"]]
-    found = agreed(given.call, states)
-    if isinstance(found, Same) or any(isinstance(state, Same) for state in states):
+    rows = _all_have_rows(given, states, agreed(given.call, states))
+    return rows.at(rows.dim + int(dim <= rows.dim))
+
+
+def _all_have_rows(given: Operands, states: list[Found], together: Found) -> Rows:
+    if isinstance(together, Same) or any(isinstance(state, Same) for state in states):
         raise Depends(f"{given.call.name} puts rows next to what is the same for all")
-    return found.at(found.dim + int(dim <= found.dim))
-
-
-@rule("constant_pad_nd")
-def _pad(given: Operands) -> Answer:
-    pads = given["pad"]
-    return given.kept("self", [-1 - at // 2 for at, amount in enumerate(pads) if amount != 0])
+    return together

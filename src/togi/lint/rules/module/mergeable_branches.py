@@ -36,7 +36,7 @@ class MergeableBranches(ModuleRule):
     technique = "merge_branches"
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
-        from togi.graph.branches import merge_sums
+        from togi.graph.merged_branches import merge_sums
 
         graph = context.graph()
         if graph is None:

@@ -22,8 +22,9 @@ from togi.core.quantities import last_line
 from togi.core.records import Interface, Port, Scalar
 from togi.graph.attention import answer_hidden_queries
 from togi.graph.candidate import Candidate
-from togi.graph.capture import export, traceable
+from togi.graph.capture import export
 from togi.graph.recurrent import recurrent_layers
+from togi.graph.traceable import traceable
 from togi.measure.memory import is_out_of_memory
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder

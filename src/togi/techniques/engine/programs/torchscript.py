@@ -16,7 +16,7 @@ from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
-from togi.graph.capture import traceable
+from togi.graph.traceable import traceable
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder

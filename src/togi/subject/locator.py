@@ -1,6 +1,6 @@
-"""Names of subjects: their forms, their options, and the checks that need no torch.
+"""Locators, the names of subjects: their forms, their options, and the checks that need no torch.
 
-A name is one of ::
+A locator is one of ::
 
     path/file.py:factory          a function that takes no argument
     package.module:factory
@@ -58,7 +58,7 @@ _EXPECTED = (
 @final
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A parsed name. ``target`` is a path, a module or a model's name; ``factory`` is empty except for factories."""
+    """A parsed locator. ``target`` is a path, a module or a model's name; ``factory`` is empty except for factories."""
 
     text: str
     form: Form
@@ -81,7 +81,7 @@ class Spec:
 
 
 def parse(text: str) -> Spec:
-    """Take a name apart. Raises SubjectError when it has no known form, UnknownNameError for an unknown option."""
+    """Take a locator apart. Raises SubjectError when it has no known form, UnknownNameError for an unknown option."""
     base, _, query = text.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     form, target, factory = _form(text, base)
@@ -93,22 +93,23 @@ def parse(text: str) -> Spec:
     return Spec(text=text, form=form, target=target, factory=factory, options=options)
 
 
-def check_spec(text: str) -> None:
-    """What can be known of a name without importing torch or the user's code: cheap, for the parent process.
+def check_locator(text: str) -> Spec:
+    """The parsed locator, once all that can be known without importing torch or the user's code is known to be right.
 
     Raises SubjectError (no such file or package, wrong kind of file) or UnknownNameError with the nearest known name.
     """
-    spec = parse(text)
-    match spec.form:
+    locator = parse(text)
+    match locator.form:
         case "file":
-            check_factory(_existing(spec), spec.factory, spec.text)
+            check_factory(_existing(locator), locator.factory, locator.text)
         case "package":
-            _check_package(spec)
+            _check_package(locator)
         case "timm" | "torchvision" | "transformers":
-            catalogue.check_installed(spec.form)
-            catalogue.check_name(spec.form, spec.target)
+            catalogue.check_installed(locator.form)
+            catalogue.check_name(locator.form, locator.target)
         case "exported" | "torchscript" | "artifact":
-            _existing(spec)
+            _existing(locator)
+    return locator
 
 
 def _form(text: str, base: str) -> tuple[Form, str, str]:
@@ -149,38 +150,40 @@ def _no_factory(text: str, base: str) -> str:
     return f"'{text}' names no subject. {_EXPECTED}"
 
 
-def _existing(spec: Spec) -> Path:
+def _existing(locator: Spec) -> Path:
     """The file. Raises SubjectError with the nearest name in its folder when it is not there."""
-    path = spec.path
-    wants_folder = spec.form == "artifact"
+    path = locator.path
+    wants_folder = locator.form == "artifact"
     if path.is_dir() if wants_folder else path.is_file():
         return path
     if path.exists():
-        found, wanted = ("a file", "a folder") if wants_folder else ("a folder", "a file")
-        raise SubjectError(f"{spec.text}: {path} is {found}; a subject of this form ({spec.form}) is {wanted}.")
+        actual, wanted = ("a file", "a folder") if wants_folder else ("a folder", "a file")
+        raise SubjectError(f"{locator.text}: {path} is {actual}; a subject of this form ({locator.form}) is {wanted}.")
     if not path.parent.is_dir():
-        raise SubjectError(f"{spec.text}: there is no folder {path.parent} (looked from {Path.cwd()}).")
+        raise SubjectError(f"{locator.text}: there is no folder {path.parent} (looked from {Path.cwd()}).")
     near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))
-    raise SubjectError(f"{spec.text}: there is no file {path}{near} (looked from {Path.cwd()})")
+    raise SubjectError(f"{locator.text}: there is no file {path}{near} (looked from {Path.cwd()})")
 
 
-def _check_package(spec: Spec) -> None:
+def _check_package(locator: Spec) -> None:
     """Find the module's source without importing anything, not even its parents."""
     search: Sequence[str] | None = None
-    *parents, last = spec.target.split(".")
+    *parents, last = locator.target.split(".")
     for depth, part in enumerate([*parents, last], start=1):
-        name = ".".join(spec.target.split(".")[:depth])
-        found = _find(name, search)
-        if found is None:
-            near = nearest(part, _ZOOS) if depth == 1 else nearest(part, _siblings(search))
+        name = ".".join(locator.target.split(".")[:depth])
+        module = _find(name, search)
+        if module is None:
+            siblings = [file.stem for folder in search or () for file in Path(folder).glob("[!_]*")]
+            near = nearest(part, _ZOOS if depth == 1 else siblings)
             raise SubjectError(
-                f"{spec.text}: there is no module '{name}'{near or '.'} Install its package here, or run in its folder."
+                f"{locator.text}: there is no module '{name}'{near or '.'} Install its package here, or run in "
+                "its folder."
             )
-        search = found.submodule_search_locations
+        search = module.submodule_search_locations
         if search is None and depth <= len(parents):
-            raise SubjectError(f"{spec.text}: '{name}' is a module, not a package: it has no '{last}' inside.")
-    if found is not None and found.origin and found.origin.endswith(".py"):
-        check_factory(Path(found.origin), spec.factory, spec.text)
+            raise SubjectError(f"{locator.text}: '{name}' is a module, not a package: it has no '{last}' inside.")
+    if module is not None and module.origin and module.origin.endswith(".py"):
+        check_factory(Path(module.origin), locator.factory, locator.text)
 
 
 def _find(name: str, search: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
@@ -195,7 +198,3 @@ def _find(name: str, search: Sequence[str] | None) -> importlib.machinery.Module
         return loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
-
-
-def _siblings(search: Sequence[str] | None) -> list[str]:
-    return [entry.stem for folder in search or () for entry in Path(folder).glob("*") if not entry.name.startswith("_")]

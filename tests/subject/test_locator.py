@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from togi.core.errors import SubjectError, UnknownNameError
-from togi.subject.spec import check_spec, parse
+from togi.subject.locator import check_locator, parse
 
 
 @pytest.mark.parametrize(
@@ -23,13 +23,13 @@ from togi.subject.spec import check_spec, parse
     ],
 )
 def test_forms(text, form, target, factory):
-    spec = parse(text)
-    assert (spec.form, spec.target, spec.factory) == (form, target, factory)
+    locator = parse(text)
+    assert (locator.form, locator.target, locator.factory) == (form, target, factory)
 
 
 def test_options():
-    spec = parse("timm:resnet50?batch=8&size=160")
-    assert (spec.integer("batch"), spec.integer("size"), spec.integer("classes")) == (8, 160, None)
+    locator = parse("timm:resnet50?batch=8&size=160")
+    assert (locator.integer("batch"), locator.integer("size"), locator.integer("classes")) == (8, 160, None)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", ""])
@@ -54,8 +54,8 @@ def test_unknown_option(text, expected):
 def test_checking_a_name_imports_no_torch(tmp_path):
     (tmp_path / "m.py").write_text("import torch\ndef make(): ...\n", encoding="utf-8")
     code = (
-        "import sys; from togi.subject.spec import check_spec\n"
-        f"[check_spec(s) for s in ('{tmp_path}/m.py:make', 'timm:resnet50', 'torchvision:resnet18',"
+        "import sys; from togi.subject.locator import check_locator\n"
+        f"[check_locator(s) for s in ('{tmp_path}/m.py:make', 'timm:resnet50', 'torchvision:resnet18',"
         " 'transformers:bert', 'torch.nn:Linear')]\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -71,16 +71,16 @@ def test_names_bound_in_blocks_by_imports_and_assignments_are_found(tmp_path):
         encoding="utf-8",
     )
     for name in ("renamed", "in_handler", "assigned", "typed"):
-        check_spec(f"{path}:{name}")
+        check_locator(f"{path}:{name}")
     with pytest.raises(UnknownNameError, match="did you mean 'assigned'"):
-        check_spec(f"{path}:asigned")
+        check_locator(f"{path}:asigned")
 
 
 @pytest.mark.parametrize("text", ["from os import *\n", "def __getattr__(name): ...\n"])
 def test_a_file_whose_names_cannot_be_known_passes(tmp_path, text):
     path = tmp_path / "m.py"
     path.write_text(text, encoding="utf-8")
-    check_spec(f"{path}:anything")
+    check_locator(f"{path}:anything")
 
 
 def test_a_package_is_found_beside_the_current_folder_and_not_imported(tmp_path, monkeypatch):
@@ -90,10 +90,10 @@ def test_a_package_is_found_beside_the_current_folder_and_not_imported(tmp_path,
         init.write_text("raise RuntimeError('imported')\n", encoding="utf-8")
     (folder / "models.py").write_text("def make(): ...\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    check_spec("pkg.sub.models:make")
+    check_locator("pkg.sub.models:make")
     with pytest.raises(UnknownNameError, match="did you mean 'make'"):
-        check_spec("pkg.sub.models:mak")
+        check_locator("pkg.sub.models:mak")
     with pytest.raises(SubjectError, match=r"no module 'pkg\.sub\.model'; did you mean 'models'"):
-        check_spec("pkg.sub.model:make")
+        check_locator("pkg.sub.model:make")
     with pytest.raises(SubjectError, match="is a module, not a package"):
-        check_spec("pkg.sub.models.deeper:make")
+        check_locator("pkg.sub.models.deeper:make")

@@ -1,0 +1,87 @@
+"""Plans a training step within a budget; where nothing else fits, in micro-batches too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from togi.core.errors import FitError
+from togi.footprint.fit.result import FitResult, Proof
+from togi.footprint.fit.training.micro_batch_proof import MicroBatchProof, judge
+from togi.footprint.fit.training.micro_batches import accumulated, rows_of
+from togi.footprint.fit.training.planner import TrainingPlanner
+from togi.footprint.step import Step
+
+
+def fit_training(
+    step: Step,
+    budget_bytes: int,
+    *,
+    allow_approximate: bool = False,
+    device: str = "cpu",
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+) -> FitResult:
+    """Plan ``step`` under ``budget_bytes``, which count all: parameters, gradients, optimizer state, activations.
+
+    Micro-batches come last, and only where approximations are allowed: sums in another order round otherwise.
+
+    Raises:
+        FitError: gradients differ between two equal runs, or a plan that should be exact is not.
+    """
+    began = time.monotonic()
+    planner = TrainingPlanner(step, allow_approximate=allow_approximate, device=device, seed=seed)
+    whole = planner.plan(budget_bytes, time_limit_s=time_limit_s)
+    if whole.fits or not allow_approximate:
+        return whole
+    for parts in _parts(step):
+        proof = judge(step, parts)
+        if proof.reason:
+            return _with_note(whole, f"Not in micro-batches: {proof.reason}.")
+        planner = TrainingPlanner(accumulated(step, parts), allow_approximate=True, device=device, seed=seed)
+        divided = planner.plan(budget_bytes, time_limit_s=time_limit_s)
+        if divided.fits:
+            return _in_parts(divided, whole, proof, parts)
+        if time.monotonic() - began > time_limit_s:
+            return _with_note(
+                whole, f"{parts} micro-batches do not fit either; more were not tried in {time_limit_s:g} s."
+            )
+    return whole
+
+
+def _parts(step: Step) -> Iterator[int]:
+    """2, 4, 8, ... and at last a row each."""
+    try:
+        rows = rows_of(step.sample)
+    except FitError:
+        return
+    parts = 2
+    while parts < rows:
+        yield parts
+        parts *= 2
+    if rows > 1:
+        yield rows
+
+
+def _in_parts(divided: FitResult, whole: FitResult, proof: MicroBatchProof, parts: int) -> FitResult:
+    """The plan of a step in parts next to the unmodified step of the whole batch."""
+    draws = " (random draws are others in every part)" if proof.approximate else ""
+    rounding = f"{parts} micro-batches: the sums of their gradients round otherwise{draws}"
+    return divided.model_copy(
+        update={
+            "plan": divided.plan.model_copy(update={"micro_batches": parts, "exact": False}),
+            "plain": whole.plain,
+            "plans_tried": whole.plans_tried + divided.plans_tried,
+            "planning_s": whole.planning_s + divided.planning_s,
+            "proof": Proof(
+                exact=False,
+                gradients=divided.proof.gradients,
+                differences=(rounding, *divided.proof.differences),
+                worst_relative=max(proof.relative_difference or 0.0, divided.proof.worst_relative),
+            ),
+        }
+    )
+
+
+def _with_note(result: FitResult, note: str) -> FitResult:
+    return result.model_copy(update={"notes": (*result.notes, note)})

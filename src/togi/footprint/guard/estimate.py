@@ -1,0 +1,94 @@
+"""An estimate of a call, on fake tensors: what it takes, and whether it writes to tensors that outlive it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+from torch import Tensor
+
+from togi.footprint.prediction.cpu import Probe, highest_peak
+from togi.footprint.prediction.fake_run import RunRecorder
+from togi.subject.batch import sliced_rows
+from togi.subject.inputs import Inputs
+from togi.torch_internals.operators import bound_arguments, written_arguments
+from togi.torch_internals.tensors import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    tensors_of,
+    tree_leaves,
+    tree_map_only,
+)
+
+
+class Estimate(NamedTuple):
+    """The findings of a run on fake tensors."""
+
+    peak_bytes: int
+    result_bytes: int
+    written: str
+    """An operation that writes to a tensor from outside of the call; empty where there is none."""
+    tracked: bool
+    """The result takes part in autograd."""
+
+
+@final
+class _Writes:
+    """Sees what is written from outside, and lets no operation reach a real tensor: small ones would change."""
+
+    def __init__(self, mode: FakeTensorMode, recorder: RunRecorder) -> None:
+        self.written = ""
+        """The last operation that wrote to a tensor from outside of the call."""
+        self._mode, self._recorder = mode, recorder
+        self._fakes: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def look(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs))
+        given = bound_arguments(operator, args, kwargs)  # ``out`` is given by name
+        for name in written_arguments(operator):
+            if any(self._is_outside(leaf) for leaf in tree_leaves(given.get(name))):
+                self.written = str(operator)
+        return args, kwargs
+
+    def _fake(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        return self._fakes.setdefault(id(tensor), (self._mode.from_tensor(tensor), tensor))[0]
+
+    def _is_outside(self, leaf: Any) -> bool:
+        if not isinstance(leaf, Tensor):
+            return False
+        lifetime = self._recorder.lifetime_of(leaf)
+        return lifetime is None or not lifetime.op
+
+
+def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Estimate | None:
+    """Estimate a call with the first ``rows`` rows, None for all; None where the call depends on values.
+
+    What the function reaches besides its arguments (parameters) was there before and does not count. On the CPU the
+    kernels that could set the peak are run alone, by ``probe``, for what they take on the way; on another device their
+    own memory is not known before.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given = sample.map(mode.from_tensor)
+    recorder = RunRecorder()
+    writes = _Writes(mode, recorder)
+    recorder.replace_arguments = writes.look
+    try:
+        with mode:
+            part = sliced_rows(given, slice(rows))
+            recorder.add_existing(part.tensors(), "input")
+            with recorder:
+                results = function(*part.args, **part.kwargs)
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        return None
+    there = sum(lifetime.bytes for lifetime in recorder.lifetimes if not lifetime.op)
+    on_cpu = all(tensor.device.type == "cpu" for tensor in sample.tensors())
+    peak = highest_peak(recorder, probe).peak_bytes if recorder.calls and on_cpu else recorder.peak_bytes
+    tensors = tensors_of(results)
+    result_bytes = {
+        id(lifetime): lifetime.bytes for t in tensors if (lifetime := recorder.lifetime_of(t)) and lifetime.op
+    }
+    return Estimate(peak - there, sum(result_bytes.values()), writes.written, any(t.requires_grad for t in tensors))

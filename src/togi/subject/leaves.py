@@ -1,0 +1,81 @@
+"""Leaves of nested values, written as JSON and read again."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Literal
+
+from togi.core.errors import ArtifactError
+from togi.core.records import Scalar
+from togi.subject.classes import enum_member, find_class, name_of
+
+if TYPE_CHECKING:
+    import torch
+
+CONSTANTS = (type(None), bool, int, float, str)
+Leaf = Literal["tensor", "constant", "count", "dtype", "device", "enum", "class", "opaque"]
+
+
+def holds_nothing(value: Any) -> bool:
+    """True if a value is known, and no container."""
+    import torch
+
+    known = (torch.Tensor, *CONSTANTS, enum.Enum, torch.dtype, torch.device, torch.SymInt, type)
+    return isinstance(value, known)
+
+
+def described_leaf(value: Any) -> tuple[Leaf, str, Scalar]:
+    """Its kind, the name of its class where that is needed, and what makes it again."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return "tensor", "", None
+    if isinstance(value, enum.Enum):
+        return "enum", name_of(type(value)), value.name
+    if isinstance(value, CONSTANTS):
+        return "constant", "", value
+    if isinstance(value, torch.SymInt):
+        return "constant", "", str(value)
+    if isinstance(value, torch.dtype):
+        return "dtype", "", str(value).removeprefix("torch.")
+    if isinstance(value, torch.device):
+        return "device", "", str(value)
+    if isinstance(value, type):
+        return "class", name_of(value), None
+    return "opaque", name_of(type(value)), None
+
+
+def constant_of(kind: str, class_name: str, written: Scalar) -> Any:
+    """The leaf again. Raises ArtifactError where this process has no such dtype, device or class."""
+    match kind:
+        case "dtype":
+            return dtype_of(str(written))
+        case "device":
+            return _device_of(str(written))
+        case "enum":
+            return enum_member(class_name, str(written))
+        case "class":
+            return find_class(class_name, kind)
+        case _:
+            return written
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Raises ArtifactError where torch has no dtype of this name."""
+    import torch
+
+    dtype = vars(torch).get(name)
+    if not isinstance(dtype, torch.dtype):
+        raise ArtifactError(
+            f"{name[:80]!r} is not a dtype of torch {torch.__version__}: it is damaged, or for another one"
+        )
+    return dtype
+
+
+def _device_of(name: str) -> torch.device:
+    import torch
+
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ArtifactError(f"{name[:80]!r} is not a device of torch {torch.__version__}: it is damaged") from None

@@ -1,0 +1,145 @@
+"""Nested values of tensors: the tensors in them, and the same values with parts replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from togi.core.quantities import a_type
+from togi.subject.classes import OTHER_ATTRIBUTES
+from togi.subject.containers import WHOLE, Items, items_of, maker
+from togi.subject.leaves import CONSTANTS, holds_nothing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ENTER = object()
+Folded = TypeVar("Folded")
+
+
+def folded(
+    value: Any,
+    leaf: Callable[[Any], Folded],
+    container: Callable[[Any, Items, list[Folded]], Folded],
+    around: tuple[int, ...] = (),
+) -> Folded:
+    """``container(value, items, answers for its children)``, or ``leaf(value)`` where nothing can be taken out of it.
+    ``around``: identities of the containers that it lies in; one that holds itself is a leaf."""
+    items = None if holds_nothing(value) or id(value) in around else items_of(value)
+    if items is None:
+        return leaf(value)
+    inner = (*around, id(value))
+    return container(value, items, [folded(child, leaf, container, inner) for child in items.children])
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors of a nested value, in the order of ``Structure.walk``; none of what is opaque."""
+    return _tensors_and_whether_all(value)[0]
+
+
+def _tensors_and_whether_all(value: Any) -> tuple[list[Tensor], bool]:
+    """The tensors, and whether all of the value can be taken apart."""
+    import torch
+
+    def leaf(value: Any) -> tuple[list[Tensor], bool]:
+        return ([value], True) if isinstance(value, torch.Tensor) else ([], holds_nothing(value))
+
+    def container(_: Any, items: Items, children: list[tuple[list[Tensor], bool]]) -> tuple[list[Tensor], bool]:
+        is_whole = all(is_whole for _, is_whole in children)
+        if items.kind in WHOLE and not is_whole:
+            return [], False
+        return [tensor for tensors, _ in children for tensor in tensors], is_whole
+
+    return folded(value, leaf, container)
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """A nested value with every tensor replaced by ``change(tensor)``: new containers, the same opaque values."""
+    import torch
+
+    return _changed(value, lambda part: change(part) if isinstance(part, torch.Tensor) else _ENTER, new=True)
+
+
+def with_floats_as_tensors(value: Any) -> Any:
+    """A nested value whose Python floats are tensors: numbers that were computed, to be compared as such."""
+    import torch
+
+    def change(part: Any) -> Any:
+        if isinstance(part, float):
+            return torch.tensor(part, dtype=torch.float64)
+        return part if isinstance(part, torch.Tensor | str) else _ENTER
+
+    return _changed(value, change)
+
+
+def substituted(value: Any, table: Mapping[int, Any]) -> Any:
+    """A nested value with what ``table`` names by identity (``id(part)``) replaced."""
+    return _changed(value, lambda part: table.get(id(part), _ENTER))
+
+
+def put_back(value: Any, table: Mapping[str, Any]) -> Any:
+    """A nested value that nobody else holds, with the strings that ``table`` names replaced.
+
+    Dicts are changed where they stand: transformers' ModelOutput takes longer to make than a small part of a program
+    takes to run.
+    """
+    return _changed(value, lambda part: table.get(part, _ENTER) if isinstance(part, str) else _ENTER, in_place=True)
+
+
+def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False, in_place: bool = False) -> Any:
+    """A nested value with every part that ``change`` does not answer with ``_ENTER`` replaced by its answer.
+
+    A container in which nothing changed stays the same object, unless ``new`` ones are wanted; with ``in_place`` a dict
+    does in any case.
+    """
+    import torch
+
+    answer = change(value)
+    if answer is not _ENTER:
+        return answer
+    items = None if isinstance(value, (torch.Tensor, *CONSTANTS)) else _opened(value)
+    if items is None:
+        return value
+    children = [_changed(child, change, new=new, in_place=in_place) for child in items.children]
+    if not new and all(changed is child for changed, child in zip(children, items.children, strict=True)):
+        return value
+    if in_place and isinstance(value, dict):
+        for key, changed, child in zip(items.keys, children, items.children, strict=True):
+            if changed is not child:
+                value[key] = changed
+        return value
+    if isinstance(value, list | tuple) and items.kind != "namedtuple":
+        return type(value)(children)
+    if items.context == OTHER_ATTRIBUTES:  # only its own class knows what else it keeps
+        return _made_by_its_class(type(value), dict(zip(map(str, items.keys), children, strict=True)))
+    return maker(items.kind, items.keys, items.context, type(value))(children)
+
+
+def _made_by_its_class(cls: Any, named: dict[str, Any]) -> Any:
+    try:
+        return cls(**named)
+    except TypeError:
+        return cls(named)
+
+
+def _opened(value: Any) -> Items | None:
+    """The parts of a container that can be put together again from others."""
+    items = items_of(value)
+    return items if items is not None and (items.kind not in WHOLE or _tensors_and_whether_all(value)[1]) else None
+
+
+def assign(value: Any, other: Any) -> None:
+    """Make a list, dict or object hold what ``other``, of the same kind, holds.
+
+    Raises TypeError for what cannot be changed in place.
+    """
+    if isinstance(value, list):
+        value[:] = other
+    elif isinstance(value, dict):
+        value.clear()
+        value.update(other)
+    elif hasattr(value, "__dict__"):
+        vars(value).clear()
+        vars(value).update(vars(other))
+    else:
+        raise TypeError(f"{a_type(value)} cannot be changed in place")
