@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts, Scalar, Stage
 
 if TYPE_CHECKING:
@@ -106,8 +105,6 @@ class Technique(abc.ABC):
     """It works on what ``torch.export`` makes of the module."""
     inductor: ClassVar[bool] = False
     """It compiles with Inductor, whose work is kept from run to run."""
-    proven: ClassVar[Proven] = Proven()
-    """On which of them its tests have passed, and when; without a date nobody has tried."""
     packages: ClassVar[tuple[Package, ...]] = ()
     needs: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that other choices of the same recipe must provide, e.g. ``engine:openvino``."""

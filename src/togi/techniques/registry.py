@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from togi.core.errors import UnknownNameError, nearest
 from togi.core.plugins import by_id, instances_in
-from togi.core.proven import DEVICES, Mark, days_of, marked_parts
+from togi.core.proven import Mark, Part, mark_of
 from togi.core.records import STAGES, Choice, Recipe
 from togi.techniques.base import Options, Technique
 
@@ -67,11 +67,10 @@ def _third_party() -> list[Technique]:
 
 
 def technique_mark(technique: Technique) -> Mark:
-    in_code = technique.proven
-    days = days_of(technique.id, {one: in_code.on(one) for one in DEVICES if one in technique.devices})
-    return Mark(part=technique.id, days=days)
+    return mark_of(technique.id, technique.devices)
 
 
 def all_marks() -> tuple[Mark, ...]:
     """One mark a technique (third-party ones too), then one each for the other parts. Imports no torch."""
-    return (*(technique_mark(technique) for technique in all_techniques().values()), *marked_parts())
+    parts = sorted(Part, key=str)
+    return (*map(technique_mark, all_techniques().values()), *(mark_of(part, part.devices) for part in parts))

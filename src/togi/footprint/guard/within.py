@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import BudgetError
-from togi.core.proven import Proven
 from togi.core.quantities import first_line, parse_size, size
 from togi.core.records import Record
 from togi.footprint.prediction.cpu import Probe, highest_peak
@@ -38,8 +37,6 @@ from togi.torch_internals.tensors import (
     tree_map_only,
     tree_unflatten,
 )
-
-PROVEN = Proven(part="togi.within", cpu="2026-11-21", cuda=None)
 
 
 def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:

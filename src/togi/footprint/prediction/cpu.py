@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from togi.core.proven import Proven
 from togi.footprint.prediction.fake_run import (
     OperationCall,
     OtherSpec,
@@ -35,9 +34,6 @@ from togi.measure.memory import torch_allocator_peak_bytes
 from togi.torch_internals.modes import without_modes
 from togi.torch_internals.profiler import profiler_records
 from togi.torch_internals.tensors import tree_leaves, tree_map
-
-PROVEN = Proven(part="togi memory --predict for the CPU", cpu="2026-11-21")
-
 
 _PROBE_LIMIT_BYTES = 4 << 30
 _WORKSPACE_X = 2

@@ -12,11 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from togi.core.proven import Proven
 from togi.ops.kernels.library import Library
-
-PROVEN = Proven(part="C++ kernels of togi.ops", cpu="2026-11-21")
-
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 _FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}

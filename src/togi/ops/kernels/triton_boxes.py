@@ -24,11 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from togi.core.proven import Proven
 from togi.ops.kernels import tiled
-
-PROVEN = Proven(part="Triton kernels of togi.ops (interpreted, and compiled for sm_80 and sm_90)", cuda=None)
-
 
 FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
 KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3}

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import (
     Applies,
@@ -52,7 +51,6 @@ class AotInductor(Engine):
     id = "aot_inductor"
     inductor = True
     captures = True
-    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:aot_inductor"})
     native = True
     files = ("model.pt2",)

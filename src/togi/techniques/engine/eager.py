@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import IN_PLACE, Applies, Engine, Options, Refuses
 
@@ -35,7 +34,6 @@ class Eager(Engine):
     """
 
     id = "eager"
-    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:eager"})
     files = ("model.pt2",)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import (
     FOLDS_CONSTANTS,
@@ -62,7 +61,6 @@ class Ncnn(Engine):
     """
 
     id = "ncnn"
-    proven = Proven(cpu="2026-11-22")
     devices = frozenset({"cpu"})
     packages = (Package("ncnn", "ncnn", "1.0.20261020"), Package("pnnx", "ncnn", "20261020"))
     provides = frozenset({"engine:ncnn", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts, Scalar
 from togi.techniques.base import (
     FOLDS_CONSTANTS,
@@ -69,7 +68,6 @@ class OnnxRuntime(Engine):
 
     id = "onnxruntime"
     captures = True
-    proven = Proven(cpu="2026-11-21")
     packages = (
         Package("onnx", "onnx"),
         Package("onnxscript", "onnx"),

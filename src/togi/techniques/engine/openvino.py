@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import (
     FOLDS_CONSTANTS,
@@ -60,7 +59,6 @@ class OpenVino(Engine):
 
     id = "openvino"
     captures = True
-    proven = Proven(cpu="2026-11-21")
     devices = frozenset({"cpu"})
     packages = (Package("openvino", "openvino", "2025.0"),)
     provides = frozenset({"engine:openvino", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})

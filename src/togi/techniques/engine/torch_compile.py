@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import IN_PLACE, Applies, Engine, Options, Refuses, no_compiler
 
@@ -49,7 +48,6 @@ class TorchCompile(Engine):
 
     id = "torch_compile"
     inductor = True
-    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:torch_compile"})
     files = ("model.pt2",)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses, fixes_decisions
 
@@ -54,7 +53,6 @@ class TorchScript(Engine):
     """
 
     id = "torchscript"
-    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:torchscript"})
     native = True
     files = ("model.ts",)

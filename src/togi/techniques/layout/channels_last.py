@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from togi.core.proven import Proven
 from togi.techniques.layout.innermost_channels import InnermostChannels
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ class ChannelsLast(InnermostChannels):
     """
 
     id = "channels_last"
-    proven = Proven(cpu="2026-11-21")
     dimensions = "two"
 
     def memory_format(self) -> torch.memory_format:

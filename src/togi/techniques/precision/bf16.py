@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Options
 from togi.techniques.precision.half import BEFORE_BFLOAT16, BFLOAT16_FLAGS, HalfPrecision
@@ -36,7 +35,6 @@ class Bf16(HalfPrecision):
     """
 
     id = "bf16"
-    proven = Proven(cpu="2026-11-21")
     type_name = "bfloat16"
     cpu_flags = BFLOAT16_FLAGS
     onednn_limits = BEFORE_BFLOAT16

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Refuses
 from togi.techniques.precision.half import BEFORE_BFLOAT16, BFLOAT16_FLAGS, limited
@@ -34,7 +33,6 @@ class Bf16OpenVino(LowerPrecision):
     """
 
     id = "bf16_openvino"
-    proven = Proven(cpu="2026-11-21")
     devices = frozenset({"cpu"})
     needs = frozenset({"engine:openvino"})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Options
 from togi.techniques.precision.half import BEFORE_FLOAT16, FLOAT16_FLAGS, HalfPrecision
@@ -35,7 +34,6 @@ class Fp16(HalfPrecision):
     """
 
     id = "fp16"
-    proven = Proven(cpu="2026-11-21")
     type_name = "float16"
     cpu_flags = FLOAT16_FLAGS
     onednn_limits = BEFORE_FLOAT16

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 
@@ -36,7 +35,6 @@ class Int8OnnxRuntime(LowerPrecision):
     """
 
     id = "int8_onnxruntime"
-    proven = Proven(cpu="2026-11-21")
     rank = 10
     devices = frozenset({"cpu"})
     packages = (Package("onnxruntime", "onnx", "1.20"), Package("onnx", "onnx"))

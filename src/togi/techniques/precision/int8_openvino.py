@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 
@@ -38,7 +37,6 @@ class Int8OpenVino(LowerPrecision):
     """
 
     id = "int8_openvino"
-    proven = Proven(cpu="2026-11-21")
     rank = 10
     devices = frozenset({"cpu"})
     packages = (Package("nncf", "nncf", "2.15"), Package("openvino", "nncf", "2025.0"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import FOLDS_CONSTANTS, Applies, GraphRewrite, Options, Refuses
 
@@ -38,7 +37,6 @@ class ComputeOnce(GraphRewrite):
     """
 
     id = "compute_once"
-    proven = Proven(cpu="2026-11-22")
     rank = 5
     conflicts = frozenset({FOLDS_CONSTANTS})
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import FOLDS_CONSTANTS, Applies, GraphRewrite, Options, Refuses
 
@@ -39,7 +38,6 @@ class DropNoOps(GraphRewrite):
     """
 
     id = "drop_no_ops"
-    proven = Proven(cpu="2026-11-21")
     rank = 0
     conflicts = frozenset({FOLDS_CONSTANTS})
 

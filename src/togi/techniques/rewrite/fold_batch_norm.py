@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
 
@@ -37,7 +36,6 @@ class FoldBatchNorm(GraphRewrite):
     """
 
     id = "fold_batch_norm"
-    proven = Proven(cpu="2026-11-21")
     rank = 10
 
     def applies(self, facts: Facts) -> Applies | Refuses:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.quantities import plural
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
@@ -42,7 +41,6 @@ class FoldUpsampling(GraphRewrite):
     """
 
     id = "fold_upsampling"
-    proven = Proven(cpu="2026-11-24")
     rank = 15
 
     def applies(self, facts: Facts) -> Applies | Refuses:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
 
@@ -39,7 +38,6 @@ class PadChannels(GraphRewrite):
     """
 
     id = "pad_channels"
-    proven = Proven(cpu="2026-11-21")
     rank = 30
 
     def applies(self, facts: Facts) -> Applies | Refuses:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.quantities import plural
 from togi.core.records import Facts
 from togi.techniques.base import OUTSIDE_TORCH, Applies, GraphRewrite, Options, Refuses, no_compiler
@@ -46,7 +45,6 @@ class PersistentRnn(GraphRewrite):
 
     id = "persistent_rnn"
     devices = frozenset({"cpu"})
-    proven = Proven(cpu="2026-11-25")
     rank = 90
     conflicts = frozenset({OUTSIDE_TORCH, "engine:aot_inductor", "engine:torchscript", "precision"})
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.machine.describe import DEBIAN_PACKAGES, installed_allocators
 from togi.techniques.base import Applies, Options, Refuses, Technique
@@ -41,7 +40,6 @@ class Allocator(Technique):
     """
 
     id = "allocator"
-    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
     provides = frozenset({"allocator"})

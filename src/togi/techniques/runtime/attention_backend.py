@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.quantities import first_line
 from togi.core.records import Facts, Stage
 from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses, Technique
@@ -57,7 +56,6 @@ class AttentionBackend(Technique):
     """
 
     id = "attention_backend"
-    proven = Proven(cpu="2026-11-22")
     stage = Stage.RUNTIME
     conflicts = frozenset({OUTSIDE_TORCH, "engine:aot_inductor"})
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -39,7 +38,6 @@ class FlushDenormal(Technique):
     """
 
     id = "flush_denormal"
-    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
 

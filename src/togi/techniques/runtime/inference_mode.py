@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses, Technique
 
@@ -34,7 +33,6 @@ class InferenceMode(Technique):
     """
 
     id = "inference_mode"
-    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     provides = frozenset({"grad_mode"})
     conflicts = frozenset({"grad_mode", OUTSIDE_TORCH})

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.callers import MOST_THREADS, Callers
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage, TensorFacts
 from togi.techniques.base import Applies, Options, Refuses, Technique
 from togi.techniques.runtime.threads import with_threads
@@ -56,7 +55,6 @@ class SplitBatch(Technique):
     """
 
     id = "split_batch"
-    proven = Proven(cpu="2026-11-22")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
     provides = frozenset({"threads"})

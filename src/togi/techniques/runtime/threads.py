@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, final
 
 from togi.core.callers import MOST_THREADS
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -40,7 +39,6 @@ class Threads(Technique):
     """
 
     id = "threads"
-    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
     provides = frozenset({"threads"})
