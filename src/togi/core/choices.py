@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import final
-
 from typing_extensions import Self
 
 from togi.core.backports import StrEnum
@@ -20,7 +18,6 @@ class _Choice(StrEnum):
         raise UnknownNameError(f"there is no {kind} {name!r}{near} It is {', '.join(cls)}.")
 
 
-@final
 class Mode(_Choice):
     """In which mode a module is tuned that was handed over in training mode."""
 
@@ -30,7 +27,6 @@ class Mode(_Choice):
     """Each of its parts keeps its mode: dropout drops, batch norm takes the statistics of the batch."""
 
 
-@final
 class Effort(_Choice):
     """How much is tried. The time limit holds in each."""
 
@@ -63,7 +59,6 @@ class Effort(_Choice):
         return 0.0 if self is Effort.THOROUGH else 0.01
 
 
-@final
 class Objective(_Choice):
     """What is raced, and so chosen by. The other measures can be limited."""
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import platform
 import sys
 from contextlib import suppress
-from typing import final
 
 from togi.core.errors import TogiError
 
@@ -16,7 +15,6 @@ PACKAGES = ("torch", "numpy", "safetensors", "cloudpickle")
 """What the extra brings."""
 
 
-@final
 class MissingTorchError(TogiError, ImportError):
     """Something needs torch, which is not installed here, or is too old."""
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, final
+from typing import Any
 
 _UNITS = ("_s", "_bytes")
 
 
-@final
 @dataclasses.dataclass(frozen=True)
 class Option:
     """What a field's type is annotated with, so that people can give its value."""

@@ -6,7 +6,7 @@ tables.
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 from togi.core.choices import Effort, Objective
 from togi.core.device import parse_device
@@ -35,7 +35,6 @@ def _parse_callers(given: Any, option: str) -> int:
     return parse_whole(given, option, least=2)
 
 
-@final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a user may choose of a study: sizes and durations as numbers or text, names as one text or more.

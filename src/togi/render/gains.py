@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 from togi.core.quantities import seconds, times
 from togi.core.records import Recipe, Study, Trial
@@ -12,7 +11,6 @@ from togi.decide.choose import Budget, acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
 
 
-@final
 @dataclass(frozen=True)
 class Gain:
     """A trial after which the best so far was faster."""

@@ -15,7 +15,7 @@ import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from togi.core.records import Facts, Scalar, Stage
 
@@ -41,13 +41,11 @@ OUTSIDE_TORCH = "outside_torch"
 """Provided by engines that compute outside of torch: modes of autograd and torch's choice of kernels cannot matter."""
 
 
-@final
 @dataclass(frozen=True)
 class Applies:
     """The technique may be tried on this subject."""
 
 
-@final
 @dataclass(frozen=True)
 class Refuses:
     """The technique must not, or need not, be tried on this subject: ``reason`` is one sentence for people."""
@@ -55,7 +53,6 @@ class Refuses:
     reason: str
 
 
-@final
 @dataclass(frozen=True)
 class Package:
     """A distribution that a technique needs, and the extra of togi that installs it."""

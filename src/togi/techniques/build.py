@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,6 @@ from togi.techniques import technique
 from togi.torch_internals.modules import forward_hook_counts, in_training
 
 
-@final
 class StepFailed(Exception):
     """A technique raised while it was applied: an error, or Refused. ``__cause__`` is what it raised."""
 
@@ -60,7 +58,6 @@ def build(recipe: Recipe, candidate: Candidate) -> Candidate:
     return candidate
 
 
-@final
 class UserModuleChanged(Exception):
     """A technique changed the module it was given instead of a copy."""
 

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,6 @@ from togi.verify.verdict import verify
 _SEED = 0
 
 
-@final
 @dataclass(frozen=True)
 class Kind:
     """``sample`` shows nothing of it, ``later`` does."""
@@ -46,7 +45,6 @@ class Kind:
     later: tuple[Tensor, ...]
 
 
-@final
 class KindAnswer(Record):
     """What became of one kind in one engine."""
 
@@ -112,7 +110,6 @@ def _found(x: Tensor) -> Tensor:
     return x - 1.0 if chosen.numel() == 0 else x * chosen.mean()
 
 
-@final
 class _Model(nn.Module):
     def __init__(self, forward: Callable[..., Tensor]) -> None:
         super().__init__()

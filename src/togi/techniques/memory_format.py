@@ -7,7 +7,7 @@ https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ Order = tuple[int, ...]
 """Dimensions from the largest stride to the smallest; ``(0, 1, 2, 3)`` is contiguous."""
 
 
-@final
 class InMemoryFormat(nn.Module):
     """Converts inputs to the format, calls the module, gives outputs back in the dimension order of the original.
 

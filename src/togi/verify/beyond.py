@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 import torch
 from torch import Tensor
@@ -47,7 +46,6 @@ _LONGER_X = 3.0
 """Where even the first rungs take so many times as long as there is time, the rest is not asked at all."""
 
 
-@final
 @dataclass(frozen=True)
 class Reach:
     """How far a program was proven beyond the samples."""
@@ -85,7 +83,6 @@ def reach_of(
         return _Climb(Jury(call, original, max_units), samples, limit_s, nan, clock).reach()
 
 
-@final
 @dataclass
 class _Climb:
     jury: Jury

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -39,7 +38,6 @@ _MOST_COLUMNS = 64
 """Along a dimension with more, as of classes, all are of one kind."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """An output against the truth. ``rms`` and ``peak`` are absolute, over ordinary elements; infinite when an element

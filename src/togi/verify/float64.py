@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,6 @@ def float64_arithmetic() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-@final
 class _Widen(FunctionObserver):
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if function in _REINTERPRETS or function is torch.set_default_dtype:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ Given = Mapping[str, Any]
 """The arguments of an operator by the names of its schema."""
 
 
-@final
 @dataclass(frozen=True)
 class Jump:
     """One operator that jumps, as one run met it."""
@@ -40,7 +39,6 @@ class Jump:
     """What its operands sum to: the same in two calls where it does not depend on what differs between them."""
 
 
-@final
 class JumpObserver(DispatchObserver):
     """Notes the jumps of a run, in order, and the numbers and small tensors that its operators were given."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ class Verdict(enum.Enum):
     """The original raises on it."""
 
 
-@final
 @dataclass
 class Jury:
     """Compares one answer of the program with the original's."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,6 @@ _ROUNDING = 1e-3
 """Relative root-mean-square difference that other threads may make in a deep network."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class LiveAnswer:
     """To the first sample. Tensors are dense and on the CPU."""

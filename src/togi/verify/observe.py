@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from togi.verify.leaves import fresh, input_tensors, tensors_in
 Named = list[tuple[str, Tensor]]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Observation:
     """What one call did. ``leaves`` are the live output tensors, not copies; then the inputs that the call changed."""
@@ -37,7 +36,6 @@ class Observation:
     """Pairs of outputs of this call that overlap in memory."""
 
 
-@final
 @dataclass
 class Run:
     """One sequence of calls. ``leaves[c]`` are dense CPU copies, taken before the next call could change them."""

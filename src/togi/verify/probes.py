@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -29,7 +28,6 @@ _LATTICE = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5)
 """Few values: equal ones side by side, and halves, which are rounded either way."""
 
 
-@final
 @dataclass(frozen=True)
 class Rung:
     """Values to ask for, and what is proven of the input where all of them were answered rightly."""
@@ -46,7 +44,6 @@ class Rung:
     """What of the inputs' own roundings would explain is wrong as well: equal values are meant to be equal."""
 
 
-@final
 @dataclass(frozen=True)
 class Ladder:
     """Rungs from near to far. ``first`` is asked first: nearer ones where it is wrong, farther ones where not."""
@@ -55,7 +52,6 @@ class Ladder:
     first: int = 0
 
 
-@final
 @dataclass(frozen=True)
 class Shown:
     """What the samples hold of one input."""

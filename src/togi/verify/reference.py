@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,6 @@ def make_truth(
     return _Making(module, list(inputs), signature, seed, device or signature.device, samples, flops).truth(metric)
 
 
-@final
 @dataclass
 class _Making:
     module: nn.Module

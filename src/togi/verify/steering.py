@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -31,7 +30,6 @@ _WHOLE_CALLS = 2
 Run = Callable[[Inputs], None]
 
 
-@final
 @dataclass
 class Steering:
     """``run`` calls the original, ``in_float64`` the original in float64, which may raise where it has no such form."""

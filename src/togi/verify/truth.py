@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ _TENSORS = "truth.safetensors"
 _JSON_LIMIT_BYTES = 256 << 20
 
 
-@final
 class LeafTruth(Record):
     """One output tensor (or input changed in place) of one call of the original."""
 
@@ -47,7 +46,6 @@ class LeafTruth(Record):
     """Eager and the truth agree to the bit: stored once."""
 
 
-@final
 class Answer(Record):
     """What the original does with one input."""
 
@@ -62,7 +60,6 @@ class Answer(Record):
     shares_outputs: tuple[tuple[str, str], ...] = ()
 
 
-@final
 class TruthFacts(Record):
     """All of the truth but the tensors."""
 
@@ -93,7 +90,6 @@ class TruthFacts(Record):
     notes: tuple[str, ...] = ()
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Truth:
     """``truth[a][l]`` and ``eager[a][l]``: dense CPU tensors of answer ``a``, leaf ``l``; the truth in float64 where

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,6 @@ NUDGES_FEW = 8
 """Nudged runs per input where the outputs hold few numbers, or where eager must serve as the truth."""
 
 
-@final
 class Unit(Record):
     """One unit of error for one output on one input, absolute. For integers and bools ``rms`` is a share of
     elements."""
@@ -54,7 +53,6 @@ class Unit(Record):
     """Where columns hold quantities of other magnitudes, that of each: by these it is judged then."""
 
 
-@final
 class ColumnsUnit(Record):
     """One unit of error for some columns of an output."""
 
@@ -252,7 +250,6 @@ def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence
     return leaf_error("", found, truth, eager, unit, threshold)[0].units
 
 
-@final
 class OwnError:
     """A module's own error on one sample, and how far other outputs for that sample are off, in units of it.
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,7 +99,6 @@ def wrong_at_once(
     return tuple(asked.problems)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
     """One call's outputs, alive, and copies of what they held when the call returned."""
@@ -109,7 +108,6 @@ class _Kept:
     values: list[Tensor]
 
 
-@final
 class _Verification:
     def __init__(self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int) -> None:
         self.call, self.truth, self.signature, self.seed = call, truth, signature, seed

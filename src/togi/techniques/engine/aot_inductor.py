@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts
 from togi.techniques.base import (
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
-@final
 class AotInductor(Engine):
     """Compile the exported module ahead of time to a native library, with AOTInductor.
 

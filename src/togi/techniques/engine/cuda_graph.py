@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
-@final
 class CudaGraph(Engine):
     """Record the kernels of one call as a CUDA graph, and replay it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts
 from togi.techniques.base import IN_PLACE, Applies, Engine, Options, Refuses
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
-@final
 class Eager(Engine):
     """Run the module as it is, one PyTorch operator after the other.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts
 from togi.techniques.base import (
@@ -31,7 +31,6 @@ NEARLY_ALL = 0.9
 """From which on it was ahead of ONNX Runtime: VGG-16 on two Xeons, a U-Net on an EPYC."""
 
 
-@final
 class Ncnn(Engine):
     """Run the module in ncnn, on the CPU.
 

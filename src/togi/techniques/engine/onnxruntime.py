@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts, Scalar
 from togi.techniques.base import (
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
-@final
 class OnnxRuntime(Engine):
     """Run the module in ONNX Runtime.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
@@ -19,7 +19,6 @@ _GRAPHS_IN_THREADS = "2.14"
 """CUDA graph trees belong to the thread that made them before this torch (pytorch #123177): threads take turns."""
 
 
-@final
 class TorchCompile(Engine):
     """Compile the module with TorchDynamo and TorchInductor.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
-@final
 class TorchTensorRt(Engine):
     """Run the module in TensorRT, through Torch-TensorRT.
 

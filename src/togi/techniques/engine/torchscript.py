@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses, fixes_decisions
@@ -24,7 +24,6 @@ run = torch.jit.trace(Flat(), tuple(samples[0]), check_trace=False)"""
 """The lines of ``repro`` that trace."""
 
 
-@final
 class TorchScript(Engine):
     """Run a TorchScript graph of the module.
 

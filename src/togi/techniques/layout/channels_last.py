@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.techniques.layout.innermost_channels import InnermostChannels
 
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     import torch
 
 
-@final
 class ChannelsLast(InnermostChannels):
     """Keep two-dimensional activations and weights with the channels innermost in memory.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts
 from togi.techniques.base import Options
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import torch
 
 
-@final
 class Bf16(HalfPrecision):
     """Compute in bfloat16: float32's range with 8 bits of precision.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Refuses
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class Bf16OpenVino(LowerPrecision):
     """Let OpenVINO compute in bfloat16 where it gains.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts
 from togi.techniques.base import Options
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import torch
 
 
-@final
 class Fp16(HalfPrecision):
     """Compute in float16: 11 bits of precision, and nothing above 65504.
 

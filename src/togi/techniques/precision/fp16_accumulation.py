@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts
 from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses
@@ -19,7 +19,6 @@ _KEPT: Options = {"how": "keep"}
 """Of a module that is in float16 already."""
 
 
-@final
 class Fp16Accumulation(HalfPrecision):
     """Multiply matrices in float16 and add up their products in float16 as well.
 

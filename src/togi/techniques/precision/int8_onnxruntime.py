@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class Int8OnnxRuntime(LowerPrecision):
     """Quantize weights and activations to 8 bits for ONNX Runtime.
 

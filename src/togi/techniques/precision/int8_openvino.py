@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "softmax"})
 
 
-@final
 class Int8OpenVino(LowerPrecision):
     """Quantize weights and activations to 8 bits for OpenVINO, from calibration inputs (NNCF).
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class ComputeOnce(GraphRewrite):
     """Compute once what every call computes again.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class DropNoOps(GraphRewrite):
     """Remove calls that do nothing at inference.
 

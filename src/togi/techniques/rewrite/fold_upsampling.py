@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
 from togi.core.quantities import plural
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class FoldUpsampling(GraphRewrite):
     """Fold nearest upsampling by two into the convolution after it.
 

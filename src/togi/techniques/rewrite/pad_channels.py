@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class PadChannels(GraphRewrite):
     """Pad inner channel counts to a multiple of 8 or 16 with zeros.
 

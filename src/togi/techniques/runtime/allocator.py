@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
 from togi.core.records import Facts, Stage
@@ -19,7 +19,6 @@ JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:au
 """From PyTorch's tuning guide, "Memory allocator"; without the decay times, so that memory does go back."""
 
 
-@final
 class Allocator(Technique):
     """Run in a process with another memory allocator.
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
@@ -31,7 +31,6 @@ Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (``check_tensor_dty
 """
 
 
-@final
 class AttentionBackend(Technique):
     """Compute scaled dot product attention with another kernel than torch would take.
 

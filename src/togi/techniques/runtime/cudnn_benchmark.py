@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class CudnnBenchmark(Technique):
     """Let cuDNN measure its convolution algorithms and take the fastest.
 

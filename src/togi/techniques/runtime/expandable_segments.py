@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
 from togi.core.records import Facts, Stage
@@ -19,7 +19,6 @@ NEWER = "PYTORCH_ALLOC_CONF"
 SETTING = "expandable_segments:True"
 
 
-@final
 class ExpandableSegments(Technique):
     """Let torch's allocator on a GPU grow its segments instead of taking new ones.
 

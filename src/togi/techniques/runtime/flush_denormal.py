@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
 from togi.core.records import Facts, Stage
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _DENORMAL = 5e-324
 
 
-@final
 class FlushDenormal(Technique):
     """Treat denormal numbers as zero during a call.
 

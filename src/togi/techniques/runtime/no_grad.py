@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class NoGrad(Technique):
     """Call the module under ``torch.no_grad``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.callers import MOST_THREADS, Callers
 from togi.core.errors import Refused
@@ -22,7 +22,6 @@ LEAST_ROWS = 2
 """Of a piece, where the size of the batch varies: exporters treat a size of 1 as a case of its own."""
 
 
-@final
 class SplitBatch(Technique):
     """Answer a batch in pieces.
 

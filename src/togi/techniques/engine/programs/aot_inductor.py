@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,6 @@ from togi.torch_internals.operators import runs_python
 FILE = "model.pt2"
 
 
-@final
 class AotInductorProgram(StoredProgram):
     """Runs a loaded package. Several threads may call it: each call waits for a free runner.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ _order = StreamOrder()
 """Of calls whose threads take turns: all of torch.compile's graphs share memory."""
 
 
-@final
 class CompiledCall:
     """Calls a compiled function; while it may compile, and only then, Inductor's settings are patched.
 
@@ -70,7 +69,6 @@ class CompiledCall:
         return (mode, *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors))
 
 
-@final
 class FreshOutputs:
     """CUDA graphs write every call's outputs to the same memory: hand out copies. Without a signature the function is
     flat: it returns a tuple of tensors. Any thread may call it."""

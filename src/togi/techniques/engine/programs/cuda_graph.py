@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from togi.graphs.recording import Capture, OnDevice, Recording, StreamOrder, is_capturing
 
 
-@final
 class CudaGraphs:
     """Replays the recording for the sizes at hand; beyond ``limit`` sizes it runs in eager.
 

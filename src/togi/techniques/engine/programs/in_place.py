@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from togi.core.errors import NotSaveable, TogiError
 from togi.graph.candidate import Program
 from togi.techniques.engine.programs.stored import LOADED
 
 
-@final
 class InPlaceProgram(Program):
     """How it is made, without what is made."""
 

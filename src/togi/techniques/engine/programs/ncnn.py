@@ -6,7 +6,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ _BATCH_AXIS = re.compile(r'\.input\("in\d+", .*batch_index=(\d+)')
 """How pnnx says in its own example which axis of an input it took for the batch's."""
 
 
-@final
 class NcnnProgram(StoredProgram):
     """Runs a network. Several threads may call it; the binding holds Python's lock, so that they take turns."""
 

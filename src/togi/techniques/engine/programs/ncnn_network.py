@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 _MAGIC = "7767517"
 _SAME_SIZES = frozenset(
@@ -25,7 +24,6 @@ Sizes = tuple[int | None, ...] | None
 """Channels, then rows and columns as far as they are known; None: nothing is."""
 
 
-@final
 @dataclass(frozen=True)
 class Layer:
     kind: str

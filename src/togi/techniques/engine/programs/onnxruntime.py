@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -30,7 +30,6 @@ _ONE_FILE_BYTES = 1_900_000_000
 """A protobuf message ends at 2 GiB; larger weights go to a file next to it."""
 
 
-@final
 class OnnxRuntimeProgram(StoredProgram):
     """Runs an inference session. Several threads may call it.
 

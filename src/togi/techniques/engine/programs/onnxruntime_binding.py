@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +41,6 @@ def _empty(facts: TensorFacts, device: str) -> Tensor:
     return made
 
 
-@final
 class ReplayedSession:
     """A session that captures its kernels in its first run, with the addresses that are bound then. Inputs are copied
     to those, and outputs from those; callers wait for each other.

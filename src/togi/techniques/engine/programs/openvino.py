@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -57,7 +57,6 @@ def give(request: Any, feeds: dict[Any, Any]) -> None:
         request.set_tensor(port, tensor(array, shared_memory=True))
 
 
-@final
 class Request:
     """An inference request, which lends its own memory for large outputs to callers: none of it is fresh, and nothing
     but small outputs is copied."""
@@ -80,7 +79,6 @@ class Request:
         return arrays
 
 
-@final
 class OpenVinoProgram(StoredProgram):
     """Runs a compiled model; each calling thread has inference requests of its own."""
 

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,7 +77,6 @@ class _Place(NamedTuple):
         return self.cache.fetch(self.position, self.length)
 
 
-@final
 class _Cache:
     """An inference request with the cache of one sequence of calls in it. Its lock is held while it works.
 
@@ -143,7 +142,6 @@ class _Cache:
         return held.narrow(self.kept[position].dim, 0, length).clone(memory_format=torch.contiguous_format)
 
 
-@final
 class StatefulProgram(StoredProgram):
     """Runs a compiled model that keeps caches, one for each sequence of calls. Several threads may call it.
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,6 @@ from togi.torch_internals.tracing import TraceReads
 FILE = "model.ts"
 
 
-@final
 class TorchScriptProgram(StoredProgram):
     """Runs a ScriptModule. ``stored`` keeps the graph before ``optimize_for_inference``, whose result has no file
     form."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor
 
@@ -95,7 +95,6 @@ def _forget_shapes(path: Path) -> None:
     onnx.save(model, path)
 
 
-@final
 class _Reader:
     """Hands out one calibration input after the other (``CalibrationDataReader``)."""
 
