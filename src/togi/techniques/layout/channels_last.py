@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from togi.techniques.layout.innermost_channels import InnermostChannels
-
-if TYPE_CHECKING:
-    import torch
+from togi.techniques.innermost_channels import InnermostChannels
 
 
 class ChannelsLast(InnermostChannels):
@@ -33,9 +28,4 @@ class ChannelsLast(InnermostChannels):
     """
 
     id = "channels_last"
-    dimensions = "two"
-
-    def memory_format(self) -> torch.memory_format:
-        import torch
-
-        return torch.channels_last
+    dimensions = 2

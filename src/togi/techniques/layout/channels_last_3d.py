@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from togi.techniques.layout.innermost_channels import InnermostChannels
-
-if TYPE_CHECKING:
-    import torch
+from togi.techniques.innermost_channels import InnermostChannels
 
 
 class ChannelsLast3d(InnermostChannels):
@@ -33,9 +28,4 @@ class ChannelsLast3d(InnermostChannels):
     """
 
     id = "channels_last_3d"
-    dimensions = "three"
-
-    def memory_format(self) -> torch.memory_format:
-        import torch
-
-        return torch.channels_last_3d
+    dimensions = 3

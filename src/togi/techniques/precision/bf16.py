@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from togi.core.records import Facts
 from togi.techniques.base import Options
-from togi.techniques.precision.half import BEFORE_BFLOAT16, BFLOAT16_FLAGS, HalfPrecision
-
-if TYPE_CHECKING:
-    import torch
+from togi.techniques.half_precision import HalfPrecision
 
 
 class Bf16(HalfPrecision):
@@ -35,13 +30,6 @@ class Bf16(HalfPrecision):
 
     id = "bf16"
     type_name = "bfloat16"
-    cpu_flags = BFLOAT16_FLAGS
-    onednn_limits = BEFORE_BFLOAT16
-
-    def dtype(self) -> torch.dtype:
-        import torch
-
-        return torch.bfloat16
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.3

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Refuses
-from togi.techniques.precision.half import BEFORE_BFLOAT16, BFLOAT16_FLAGS, limited
+from togi.techniques.half_precision import emulated
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -36,13 +36,7 @@ class Bf16OpenVino(LowerPrecision):
     needs = frozenset({"engine:openvino"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        if not BFLOAT16_FLAGS & set(facts.machine.cpu_flags):
-            return Refuses(
-                "this CPU has no bfloat16 instructions (avx512_bf16, amx_bf16): OpenVINO would stay in float32"
-            )
-        if facts.machine.onednn_limit in BEFORE_BFLOAT16:
-            return Refuses(limited(facts.machine.onednn_limit, "bfloat16"))
-        return Applies()
+        return emulated(facts, "bfloat16", "OpenVINO would stay in float32") or Applies()
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.3

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from togi.core.records import Facts
 from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses
-from togi.techniques.precision.half import BEFORE_FLOAT16, FLOAT16_FLAGS, HalfPrecision
+from togi.techniques.half_precision import HalfPrecision
 
 if TYPE_CHECKING:
-    import torch
-
     from togi.graph.candidate import Candidate
 
 _KEPT: Options = {"how": "keep"}
@@ -46,14 +44,7 @@ class Fp16Accumulation(HalfPrecision):
     devices = frozenset({"cuda"})
     conflicts = frozenset({"precision", OUTSIDE_TORCH})
     type_name = "float16"
-    cpu_flags = FLOAT16_FLAGS
-    onednn_limits = BEFORE_FLOAT16
     surrounds_calls = True
-
-    def dtype(self) -> torch.dtype:
-        import torch
-
-        return torch.float16
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return Applies() if _in_float16(facts) else super().applies(facts)
