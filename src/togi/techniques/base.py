@@ -274,8 +274,3 @@ def no_cuda_headers(facts: Facts) -> Refuses | None:
             "the CUDA toolkit, or set CUDA_HOME to where it is; 'togi doctor --device cuda' looks for them."
         )
     return None
-
-
-def first_refusal(*found: Refuses | None) -> Refuses | None:
-    """The first condition that stands against it."""
-    return next((refusal for refusal in found if refusal is not None), None)

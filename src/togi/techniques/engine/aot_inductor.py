@@ -13,7 +13,6 @@ from togi.techniques.base import (
     Options,
     Refuses,
     changes_buffers,
-    first_refusal,
     no_compiler,
     no_cuda_headers,
     not_exportable,
@@ -55,10 +54,13 @@ class AotInductor(Engine):
     files = ("model.pt2",)
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        found = first_refusal(
-            not_exportable(facts), changes_buffers(facts, "AOTInductor"), no_compiler(facts), no_cuda_headers(facts)
+        return (
+            not_exportable(facts)
+            or changes_buffers(facts, "AOTInductor")
+            or no_compiler(facts)
+            or no_cuda_headers(facts)
+            or Applies()
         )
-        return found or Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
         return [

@@ -6,20 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts
-from togi.techniques.base import (
-    FOLDS_CONSTANTS,
-    OUTSIDE_TORCH,
-    OWN_LAYOUT,
-    Applies,
-    Engine,
-    Options,
-    Package,
-    Refuses,
-    changes_buffers,
-    first_refusal,
-    fixes_decisions,
-)
+from togi.techniques.base import Options, Package, Refuses, fixes_decisions
 from togi.techniques.engine.torchscript import TRACED
+from togi.techniques.graph_engine import OF_A_LIBRARY, GraphEngine
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -31,7 +20,7 @@ NEARLY_ALL = 0.9
 """From which on it was ahead of ONNX Runtime: VGG-16 on two Xeons, a U-Net on an EPYC."""
 
 
-class Ncnn(Engine):
+class Ncnn(GraphEngine):
     """Run the module in ncnn, on the CPU.
 
     What it does: traces the module, converts the trace with pnnx and runs the network with weights, activations and
@@ -60,15 +49,16 @@ class Ncnn(Engine):
     """
 
     id = "ncnn"
+    library = "ncnn"
     devices = frozenset({"cpu"})
     packages = (Package("ncnn", "ncnn", "1.0.20261020"), Package("pnnx", "ncnn", "20261020"))
-    provides = frozenset({"engine:ncnn", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    provides = OF_A_LIBRARY | {"engine:ncnn"}
     conflicts = frozenset({"precision"})
     native = True
     files = ("model.param", "model.bin")
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        return first_refusal(_other_calls(facts), _other_work(facts), changes_buffers(facts, "ncnn")) or Applies()
+    def why_not(self, facts: Facts) -> Refuses | None:
+        return _other_calls(facts) or _other_work(facts)
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 2.4 if _share(facts) >= NEARLY_ALL else 1.8  # OpenVINO's is 2.5, ONNX Runtime's 2.0

@@ -7,26 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts, Scalar
-from togi.techniques.base import (
-    FOLDS_CONSTANTS,
-    OUTSIDE_TORCH,
-    OWN_LAYOUT,
-    Applies,
-    Engine,
-    Options,
-    Package,
-    Refuses,
-    changes_buffers,
-    first_refusal,
-    not_exportable,
-)
+from togi.techniques.base import Options, Package, Refuses, not_exportable
+from togi.techniques.graph_engine import OF_A_LIBRARY, GraphEngine
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
 
 
-class OnnxRuntime(Engine):
+class OnnxRuntime(GraphEngine):
     """Run the module in ONNX Runtime.
 
     What it does: exports the captured graph to ONNX and runs it with all graph optimisations, on the CPU provider or,
@@ -66,20 +55,18 @@ class OnnxRuntime(Engine):
     """
 
     id = "onnxruntime"
+    library = "ONNX Runtime"
     captures = True
     packages = (
         Package("onnx", "onnx"),
         Package("onnxscript", "onnx"),
         Package("onnxruntime", "onnx", "1.20", ("onnxruntime-gpu",)),
     )
-    provides = frozenset({"engine:onnxruntime", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    provides = OF_A_LIBRARY | {"engine:onnxruntime"}
     files = ("model.onnx", "model.onnx.data")
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        return (
-            first_refusal(_build_for_cpus(facts), not_exportable(facts), changes_buffers(facts, "ONNX Runtime"))
-            or Applies()
-        )
+    def why_not(self, facts: Facts) -> Refuses | None:
+        return _build_for_cpus(facts) or not_exportable(facts)
 
     def options(self, facts: Facts) -> Sequence[Options]:
         if facts.device != "cpu":

@@ -7,25 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts
-from togi.techniques.base import (
-    FOLDS_CONSTANTS,
-    OUTSIDE_TORCH,
-    OWN_LAYOUT,
-    Applies,
-    Engine,
-    Options,
-    Package,
-    Refuses,
-    changes_buffers,
-    fixes_decisions,
-)
+from togi.techniques.base import Options, Package, Refuses, fixes_decisions
+from togi.techniques.graph_engine import OF_A_LIBRARY, GraphEngine
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
 
 
-class OpenVino(Engine):
+class OpenVino(GraphEngine):
     """Run the module in OpenVINO, on the CPU.
 
     What it does: converts the captured graph to OpenVINO's form and compiles it for this CPU, for low latency and in
@@ -57,14 +47,15 @@ class OpenVino(Engine):
     """
 
     id = "openvino"
+    library = "OpenVINO"
     captures = True
     devices = frozenset({"cpu"})
     packages = (Package("openvino", "openvino", "2025.0"),)
-    provides = frozenset({"engine:openvino", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    provides = OF_A_LIBRARY | {"engine:openvino"}
     files = ("model.xml", "model.bin")
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        return changes_buffers(facts, "OpenVINO") or fixes_decisions(facts) or Applies()
+    def why_not(self, facts: Facts) -> Refuses | None:
+        return fixes_decisions(facts)
 
     def options(self, facts: Facts) -> Sequence[Options]:
         streams = min(facts.callers, facts.machine.cpu_cores)
