@@ -35,17 +35,16 @@ class Ncnn(GraphEngine):
     outputs are of another type. Other operators prevail. The forward pass updates a buffer. pnnx or ncnn does not know
     an operator.
 
-    Claim: VGG-16 at 224 x 224 on 2 cores of a Sapphire Rapids CPU (ncnn 1.0.20261020, 2026-11-22): 120 ms, ONNX Runtime
-    148 ms, OpenVINO 158 ms; on a Cascade Lake CPU 197, 266 and 299 ms. Next to OpenVINO on the former, VGG-11 ran at
-    1.15 x, RepVGG-A0 at 0.84 x, a U-Net at 0.81 x, ResNet-18 at 0.80 x. It is an engine for few models.
+    Claim: VGG-16 at 224 x 224 on 2 cores of a Sapphire Rapids CPU: 120 ms, ONNX Runtime 148 ms, OpenVINO 158 ms. Next
+    to OpenVINO there, VGG-11 ran at 1.15 x, and RepVGG, a U-Net and ResNet-18 at 0.80 to 0.84 x: it is an engine for
+    few models. ``togi explain ncnn --prove`` measures it here.
 
     Source: https://github.com/Tencent/ncnn/wiki/use-ncnn-with-pytorch-or-onnx; Lavin and Gray, Fast Algorithms for
     Convolutional Neural Networks, https://arxiv.org/abs/1509.09308.
 
     Cost and risk: seconds to convert, and half a minute for a gigabyte of weights. The error was 0.7 to 4.4 times that
-    of plain eager, OpenVINO's 0.8 to 3.5 times on the same networks. Inputs and outputs are copied. Calls of several
-    threads are answered one after the other, and nothing else of Python runs meanwhile, since ncnn's binding holds
-    Python's lock.
+    of plain eager. Inputs and outputs are copied. Calls of several threads are answered one after the other, and
+    nothing else of Python runs meanwhile, since ncnn's binding holds Python's lock.
     """
 
     id = "ncnn"

@@ -37,21 +37,15 @@ class OnnxRuntime(GraphEngine):
     multiplies in IEEE float32, since it has no switch for TensorFloat-32. ``cuda_graph`` where sizes vary, several call
     at once, or an operator runs elsewhere than on CUDA.
 
-    Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 59 ms against 134 ms of eager
-    under ``inference_mode``; mobilenetv3_large 16 ms against 32 ms. Opset 23 next to the exporter's own choice (20), on
-    2 cores of a Sapphire Rapids CPU (torch 2.15, ONNX Runtime 1.31, 2026-11-22): MiniLM 1.13 x, BERT mini 1.06 x, no
-    difference on a ViT and a GPT-2; on a Cascade Lake CPU the latter two ran at 0.57 and 0.53 x. No gain beyond noise
-    on convolutions, recurrent layers and transformers: parallel execution (0.4 x), smaller blocks, no memory arena or
-    pattern, spinning for longer or shorter. MobileNetV3 on 2 cores of a Sapphire Rapids CPU (torch 2.15, 2026-11-23)
-    with ``spinning`` 2.9 ms, ``in_calls`` 3.0, without 4.6; in turns with an operator of PyTorch on two threads (0.3 ms
-    alone) both together 7.9, 4.9 and 5.7 ms.
+    Claim: resnet50 on 2 cores of an AVX-512 CPU: 59 ms against 134 ms of eager under ``inference_mode``;
+    mobilenetv3_large 16 ms against 32 ms. Against the exporter's own choice, opset 23 ran MiniLM 1.13 x as fast on one
+    CPU and a GPT-2 0.53 x on another. ``togi explain onnxruntime --prove`` measures it here.
 
     Source: https://onnxruntime.ai/docs/performance/tune-performance/threading.html and
     https://onnx.ai/onnx/operators/onnx__Attention.html
 
-    Cost and risk: seconds to export; TensorRT's provider builds for minutes the first time on a machine.
-    Weights are held in ONNX Runtime's own memory. Some operators round differently, or fall back to slow reference
-    kernels.
+    Cost and risk: seconds to export; TensorRT's provider builds for minutes the first time on a machine. Weights are
+    held in ONNX Runtime's own memory. Some operators round differently, or fall back to slow reference kernels.
     """
 
     id = "onnxruntime"
@@ -69,6 +63,7 @@ class OnnxRuntime(GraphEngine):
         return _build_for_cpus(facts) or not_exportable(facts)
 
     def options(self, facts: Facts) -> Sequence[Options]:
+        # of no use where they were measured: parallel execution, smaller blocks, no memory arena or pattern
         if facts.device != "cpu":
             return self._on_cuda(facts)
         spinning: Scalar = "in_calls" if facts.part else True

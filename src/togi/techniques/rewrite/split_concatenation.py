@@ -27,10 +27,8 @@ class SplitConcatenation(GraphRewrite):
     one convolution alone, without groups and with constant weights and padding of zeros. Something is computed between
     (a norm). The result would lie otherwise in memory.
 
-    Claim: the U-Net of ``benchmarks/models.py`` on 2 cores of an AMD EPYC (torch 2.14, OpenVINO 2026.4, ONNX Runtime
-    1.32, 2026-11-24, by hand, medians of 31 interleaved rounds): 1.08 times as fast in OpenVINO (1.07 to 1.09, middle
-    half), 0.95 times in ONNX Runtime, which adds in a pass of its own. In plain eager no difference (0.99
-    times, 0.97 to 1.00, ``togi explain split_concatenation --prove``, the same machine).
+    Claim: a U-Net on 2 cores of an AMD EPYC: 1.08 times as fast in OpenVINO, 0.95 times in ONNX Runtime, which adds in
+    a pass of its own, and no difference in plain eager. ``togi explain split_concatenation --prove`` measures it here.
 
     Source: convolution is linear in its channels; Chen et al., Training Deep Nets with Sublinear Memory Cost,
     https://arxiv.org/abs/1604.06174, and Pleiss et al., https://arxiv.org/abs/1707.06990, on what concatenations cost.

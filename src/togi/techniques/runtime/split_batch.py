@@ -40,17 +40,16 @@ class SplitBatch(Technique):
     maximum over all rows, a number of rows in a formula, a branch by values, an operator that togi does not know.
 
     Claim: ``at_once`` uses cores that an operator leaves idle, such as singular values and eigenvalues, which PyTorch
-    computes for one matrix of a batch after the other: 1.7 and 1.9 x in two runs of ``togi explain split_batch
-    --prove`` on 2 cores of an Intel Xeon (2026-11-22). Where operators take microseconds it loses, since Python runs
-    one thread at a time: sixty small layers of 1,000 rows took 1.4 times as long there.
+    computes for one matrix of a batch after the other: 1.7 to 1.9 x on 2 cores of an Intel Xeon. Where operators take
+    microseconds it loses, since Python runs one thread at a time. ``togi explain split_batch --prove`` measures it
+    here.
 
     Source: https://docs.openvino.ai/2025/openvino-workflow/running-inference/optimize-inference/optimizing-throughput.html
     (streams in place of batches)
 
     Cost and risk: that no row depends on another is proven on the model's operators, for all values, and verified on
-    the samples besides. The proof runs the model two or three times on tensors without values: 0.4 to 5 s for the
-    models of ``benchmarks/models.py``, up to 10 s where the size of the batch varies. Outputs are copied once more.
-    With ``at_once`` a process keeps a pool of threads.
+    the samples besides. The proof runs the model two or three times on tensors without values, which takes up to 10 s.
+    Outputs are copied once more. With ``at_once`` a process keeps a pool of threads.
     """
 
     id = "split_batch"
