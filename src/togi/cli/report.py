@@ -40,6 +40,7 @@ def report(
     """
     from togi import api
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_report
+    from togi.core.caches import default_journal
     from togi.core.errors import TogiError
     from togi.journal.store import check_own_journal
     from togi.render.json import study_json
@@ -55,7 +56,7 @@ def report(
         chosen = recipe or (found.best.id if found.best is not None else None)
         if chosen is None:
             raise TogiError("nothing was chosen in this study: give --recipe, the id or label of the one to repeat.")
-        check_own_journal(journal or api.default_journal())  # its subject is run
+        check_own_journal(journal or default_journal())  # its subject is run
         say(f"repro: {api.repro(found, chosen, repro) / 'repro.py'}")
     if html is not None:
         write_report(found, html)
@@ -70,8 +71,8 @@ def report(
 
 def _list(path: Path | None, json: bool) -> int:
     """The journal's table of contents; 1 when it is empty."""
-    from togi.api import default_journal
     from togi.cli.output import print_json, print_text, stdout
+    from togi.core.caches import default_journal
     from togi.core.records import SCHEMA_VERSION
     from togi.journal import Journal as OpenJournal
     from togi.render.study_text import contents_text

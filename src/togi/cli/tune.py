@@ -15,7 +15,7 @@ from togi.core.errors import TogiError
 from togi.core.settings import OPTIONS
 
 if TYPE_CHECKING:
-    from togi.api import StudyResult
+    from togi.study.result import StudyResult
 
 SHOWN_RECIPES = 12
 """Measured recipes in the table; ``togi report`` shows all."""

@@ -1,4 +1,4 @@
-"""Where togi keeps what it can make again: findings, figures of the machine, compiled code."""
+"""Folders of togi: for what it can make again (findings, figures of the machine, compiled code), and for results."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ def cache_folder() -> Path:
     if "TOGI_CACHE" in os.environ:
         return Path(os.environ["TOGI_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "togi"
+
+
+def home() -> Path:
+    """Home of journals and artifacts: ``$TOGI_HOME``, else ``$XDG_STATE_HOME/togi``, else ``~/.local/state/togi``."""
+    if "TOGI_HOME" in os.environ:
+        return Path(os.environ["TOGI_HOME"])
+    return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "togi"
+
+
+def default_journal() -> Path:
+    return home() / "journal.sqlite"
 
 
 def private(folder: Path) -> Path:

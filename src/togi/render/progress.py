@@ -349,6 +349,15 @@ def _share(state: RunState) -> float:
     return min(1.0, max(by_trials, by_time))
 
 
+def as_asked(given: Progress | bool | None, subject: str) -> Progress:
+    """None: shown where someone watches. True: as lines on standard error. False: not shown."""
+    if isinstance(given, Progress):
+        return given
+    if given is None:
+        return where_someone_watches(subject)
+    return PlainProgress(subject, SafeConsole(stderr=True)) if given else Progress()
+
+
 def where_someone_watches(subject: str) -> Progress:
     """A display below a notebook's cell, plain lines on a terminal's standard error; else nothing."""
     if _in_notebook():
