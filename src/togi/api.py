@@ -560,7 +560,7 @@ def check(
     if not names and not live:
         return check_paths(paths, given, cache=cache)
     need_torch("checking a subject")
-    from togi.lint.check_subject import SubjectOptions, check_subjects
+    from togi.lint.check_subject import SubjectOptions, check_reference, check_subjects
 
     options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
     result = check_subjects(check_paths(paths, given, cache=cache), names, given, options, cache=cache)
