@@ -122,7 +122,8 @@ def _show(found: Account, before: Account | None, json: bool) -> None:
     from rich.text import Text
 
     from togi.cli.output import print_json, print_text, stdout
-    from togi.render.memory_text import account_change, account_text, change_text
+    from togi.footprint.account.change import account_change
+    from togi.render.memory_text import account_text, change_text
 
     change = account_change(before, found) if before is not None else None
     if json:
@@ -193,7 +194,7 @@ def _read_snapshot(path: str, *, report: Path | None, force: bool, json: bool) -
     """Show what it holds. Returns the peak in bytes."""
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_whole
     from togi.footprint.snapshot import snapshot_account
-    from togi.render.memory_text import snapshot_text
+    from togi.render.snapshot_text import snapshot_text
 
     if report is not None:
         check_report_path(report, force)

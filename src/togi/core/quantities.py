@@ -175,7 +175,7 @@ def times(value: float) -> str:
 
 def bounds(interval: Interval) -> str:
     """Both ends with as many decimals as the median has: ``1.98-2.08``; ``too few rounds`` where it has no ends."""
-    if not math.isfinite(interval.low) or not math.isfinite(interval.high):
+    if not interval.has_ends:
         return TOO_FEW_ROUNDS
     decimals = _decimals(interval.median)
     return f"{interval.low:,.{decimals}f}-{interval.high:,.{decimals}f}"

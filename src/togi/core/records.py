@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 from datetime import datetime, timezone
 from typing import Any
@@ -129,6 +130,11 @@ class Interval(Record):
     median: float
     low: float
     high: float
+
+    @property
+    def has_ends(self) -> bool:
+        """There were enough rounds for it to have ends at all."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 class TensorFacts(Record):

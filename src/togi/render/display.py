@@ -72,7 +72,7 @@ def _prediction(prediction: Prediction) -> str:
 
 
 def _snapshot(account: SnapshotAccount) -> str:
-    from togi.render.memory_text import snapshot_text
+    from togi.render.snapshot_text import snapshot_text
 
     return _plain(snapshot_text(account))
 

@@ -1,11 +1,7 @@
-"""Memory as text for a terminal: an account and its changes, a prediction, a CUDA memory snapshot (``togi memory``).
-
-The HTML page of a snapshot uses the same words.
-"""
+"""Memory as text for a terminal: an account and its changes, and a prediction (``togi memory``)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -14,39 +10,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from togi.core.quantities import milliseconds, plural, seconds, size
-from togi.core.records import Record
+from togi.core.quantities import plural, seconds, size
+from togi.footprint.account.change import NO_MODULE, AccountChange, Change
 from togi.footprint.account.record import BEFORE_THE_RUN, Account, Category, HeldName, Holding, Kept
 from togi.footprint.prediction.record import Prediction
-from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
+from togi.footprint.snapshot.record import Held
 from togi.render.terminal import bullets, clean, stack, table
 
 AnyHeld = TypeVar("AnyHeld", Holding, Held)
 Owner = tuple[str, int, int | None]
 """Name, bytes, and blocks, which are None where they are unknown."""
-_NO_MODULE = "(outside of modules)"
-
-
-class Change(Record):
-    """Bytes of one owner at the two peaks."""
-
-    owner: str
-    before_bytes: int
-    after_bytes: int
-
-    @property
-    def gained_bytes(self) -> int:
-        return self.after_bytes - self.before_bytes
-
-
-class AccountChange(Record):
-    """The difference of two runs at their peaks; owners without a difference are left out."""
-
-    before_bytes: int
-    after_bytes: int
-    by_category: tuple[Change, ...]
-    by_module: tuple[Change, ...]
-    by_line: tuple[Change, ...]
 
 
 def account_text(account: Account, *, limit: int = 10) -> RenderableType:
@@ -57,7 +30,7 @@ def account_text(account: Account, *, limit: int = 10) -> RenderableType:
     return stack(
         Group(*_headline(account)),
         _categories(account.by_category(), account.peak_bytes),
-        owners(f"by module{all_made}", summed(made, lambda h: h.module or _NO_MODULE), limit) if made else None,
+        owners(f"by module{all_made}", summed(made, lambda h: h.module or NO_MODULE), limit) if made else None,
         owners(f"by line{all_made}", summed(made, lambda h: short_line(h.line) or f"({h.op})"), limit)
         if made
         else None,
@@ -149,17 +122,6 @@ def _costs(account: Account) -> Iterable[str]:
         yield f"watched in {account.watched_ms:,.0f} ms; unwatched the run took {account.plain_ms:,.0f} ms"
 
 
-def account_change(before: Account, after: Account) -> AccountChange:
-    """From ``before`` to ``after``. Lines are compared by file name and function, since numbers shift."""
-    return AccountChange(
-        before_bytes=before.peak_bytes,
-        after_bytes=after.peak_bytes,
-        by_category=_changes(before, after, lambda holding: holding.category.value),
-        by_module=_changes(before, after, lambda holding: holding.module or _NO_MODULE),
-        by_line=_changes(before, after, lambda holding: _function(holding.line) or f"({holding.op})"),
-    )
-
-
 def change_text(change: AccountChange, *, limit: int = 10) -> RenderableType:
     """The headline, then the owners that changed most."""
     verb = "grew" if change.after_bytes > change.before_bytes else "shrank"
@@ -170,21 +132,6 @@ def change_text(change: AccountChange, *, limit: int = 10) -> RenderableType:
     headline.append(f", from {size(change.before_bytes)} to {size(change.after_bytes)}", style="not bold")
     groups = {"by category": change.by_category, "by module": change.by_module, "by line": change.by_line}
     return stack(headline, *(_changed(title, rows[:limit]) for title, rows in groups.items() if rows))
-
-
-def _changes(before: Account, after: Account, name: Callable[[Holding], str]) -> tuple[Change, ...]:
-    sums: dict[str, list[int]] = {}
-    for place, account in enumerate((before, after)):
-        for holding in account.holdings:
-            sums.setdefault(name(holding), [0, 0])[place] += holding.bytes
-    found = [Change(owner=owner, before_bytes=b, after_bytes=a) for owner, (b, a) in sums.items() if a != b]
-    return tuple(sorted(found, key=lambda change: (-abs(change.gained_bytes), change.owner)))
-
-
-def _function(line: str) -> str:
-    """``resnet.py in forward`` of ``resnet.py:154 in forward``."""
-    file, _, rest = short_line(line).partition(":")
-    return f"{file}{rest[rest.find(' ') :]}" if rest else file
 
 
 def _changed(title: str, rows: Sequence[Change]) -> Table:
@@ -237,113 +184,3 @@ def _batches(found: Prediction, memory_bytes: int) -> Iterator[RenderableType]:
     for need in found.batches:
         made.add_row(f"{need.batch:,}", size(need.peak_bytes), size(need.reserved_bytes), size(need.device_high_bytes))
     yield made
-
-
-_LINE = re.compile(r":\d+ in ")
-_UNKNOWN = "(no traceback recorded)"
-
-
-def snapshot_text(account: SnapshotAccount, *, limit: int = 10) -> RenderableType:
-    """For each device the peak and its owners, failures, the state in the end and what was alive then."""
-    notes = [*account.notes, *(f"device {one.device}: {note}" for one in account.devices for note in one.notes)]
-    if settings := account.allocator_settings.get("PYTORCH_CUDA_ALLOC_CONF"):
-        notes.append(f"allocator settings: {settings}")
-    nothing = Text("The snapshot holds no segment and no event: nothing was allocated on any device.", "bold")
-    devices = [part for device in account.devices for part in _device(device, limit)]
-    return stack(*(devices or [nothing]), bullets(notes))
-
-
-def moment_text(moment: TraceEvent, history: History) -> str:
-    """``event 1,200 of 5,000, after 31.2 ms``."""
-    if moment.event < 0:
-        return "before the first recorded event"
-    after = f", after {milliseconds(moment.ms)}" if history.timed else ""
-    return f"event {moment.event + 1:,} of {history.events:,}{after}"
-
-
-def failure_text(failure: OutOfMemory, history: History) -> str:
-    """What was asked for, what was free and what the allocator held then."""
-    cached = failure.reserved_bytes - failure.allocated_bytes
-    free = "" if failure.device_free_bytes is None else f", {size(failure.device_free_bytes)} free on the device"
-    place = f", at {failure.moment.line}" if failure.moment.line else ""
-    return (
-        f"{size(failure.requested_bytes)} asked for{free}, {size(failure.allocated_bytes)} allocated and "
-        f"{size(cached)} reserved but not allocated ({moment_text(failure.moment, history)}{place})"
-    )
-
-
-def fragmentation_text(history: History) -> str:
-    """What the allocator held beyond what was allocated at the peak."""
-    if history.fragmentation_bytes < 0:
-        return "how much was reserved then is unknown: not all events of segments were recorded (skip_actions)"
-    return (
-        f"{size(history.reserved_then_bytes)} were reserved then, {size(history.fragmentation_bytes)} of it unused "
-        "(cached or fragmented)"
-    )
-
-
-def line_text(held: Held) -> str:
-    return held.line or _UNKNOWN
-
-
-def by_line(held: Iterable[Held]) -> list[Owner]:
-    """Line, bytes and blocks, the largest first; blocks is None where any owner's are unknown."""
-    return summed(held, line_text)
-
-
-def by_pool(held: Iterable[Held]) -> list[Owner]:
-    """Pool and stream, bytes and blocks, the largest first."""
-    return summed(held, _pool)
-
-
-def _pool(one: Held) -> str:
-    return "(unknown)" if one.stream is None else f"{one.pool or 'pool not recorded'}, stream {one.stream}"
-
-
-def _device(device: DeviceAccount, limit: int) -> Iterator[RenderableType]:
-    if (history := device.history) is not None:
-        yield Group(*_peak(device, history))
-        yield owners("by line, at the peak", _short(by_line(history.holdings)), limit)
-        yield owners("by pool, at the peak", by_pool(history.holdings), limit)
-    yield Text(f"Device {device.device} in the end", style="bold").append(f": {end_text(device)}", "not bold")
-    if device.pools:
-        yield _pools(device.pools)
-    if device.alive:
-        yield owners("alive in the end, by line", _short(by_line(device.alive)), limit)
-
-
-def _peak(device: DeviceAccount, history: History) -> Iterator[Text]:
-    text = Text(f"Device {device.device}: peak ", style="bold")
-    text.append(size(history.peak_allocated_bytes), style="bold cyan").append(" allocated")
-    yield text.append(f" at {moment_text(history.peak, history)}", style="dim")
-    if history.peak.line:
-        yield Text(f"  {clean(history.peak.line)}", style="dim")
-    yield Text(f"  {fragmentation_text(history)}")
-    when = moment_text(history.peak_reserved, history)
-    yield Text(f"  peak {size(history.peak_reserved_bytes)} reserved").append(f" at {when}", style="dim")
-    if history.earlier_bytes:
-        yield Text(f"  {size(history.earlier_bytes)} were allocated before the first recorded event")
-    for failure in history.out_of_memory:
-        yield Text(f"  out of memory: {clean(failure_text(failure, history))}", style="bold red")
-
-
-def end_text(device: DeviceAccount) -> str:
-    """The state when the snapshot was taken."""
-    return (
-        f"{size(device.allocated_bytes)} allocated, {size(device.reserved_bytes)} reserved, largest free block "
-        f"{size(device.largest_free_bytes)}"
-    )
-
-
-def _pools(pools: Sequence[Pool]) -> Table:
-    made = table("segments in the end", "segments", "reserved", "allocated", "free", "largest free")
-    for pool in pools:
-        cells = (pool.reserved_bytes, pool.allocated_bytes, pool.free_bytes, pool.largest_free_bytes)
-        name = f"{pool.pool or 'pool not recorded'}, stream {pool.stream}, {pool.kind}"
-        made.add_row(clean(name), f"{pool.segments:,}", *(size(cell) for cell in cells))
-    return made
-
-
-def _short(sums: Iterable[Owner]) -> list[Owner]:
-    """Lines without their folders."""
-    return [(short_line(name) if _LINE.search(name) else name, bytes, blocks) for name, bytes, blocks in sums]

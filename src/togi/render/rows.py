@@ -5,7 +5,6 @@ The terminal, the JSON and the HTML report show these rows; what they look like 
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -77,10 +76,12 @@ class Row:
     def _speed(self) -> str:
         if self.reference:
             return "every speed-up relates to it"
-        found = self.speedup_x
-        if found is None or well_measured(found):
-            return f"{times(found.median)} the speed, {bounds(found)}" if found else ""
-        return f"about {times(found.median)} the speed, from too few rounds to conclude anything"
+        speedup = self.speedup_x
+        if speedup is None:
+            return ""
+        if not speedup.has_ends:
+            return f"about {times(speedup.median)} the speed, from too few rounds to conclude anything"
+        return f"{times(speedup.median)} the speed, {bounds(speedup)}"
 
     def _error(self) -> str:
         error = self.trial.error
@@ -107,11 +108,6 @@ def decisions(error: ErrorReport | None) -> str:
     return f"{said}; first difference {where}" + (f" ({kind}: {told})" if told else "")
 
 
-def well_measured(found: Interval) -> bool:
-    """Whether there were enough rounds for the interval to have ends at all."""
-    return math.isfinite(found.high)
-
-
 def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
     """Why recipes with a higher speed-up than the chosen one were not chosen, in sentences."""
     chosen = next((row for row in found if row.chosen), None)
@@ -131,10 +127,10 @@ def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
 
 def speed(timing: Timing) -> str:
     """What the interval of the speed-up allows to say."""
-    found = BETWEEN_PROCESSES.speed(timing.speedup_x)
-    if found is Speed.UNCLEAR and not well_measured(timing.speedup_x):
+    verdict = BETWEEN_PROCESSES.speed(timing.speedup_x)
+    if verdict is Speed.UNCLEAR and not timing.speedup_x.has_ends:
         return "not measured well enough"
-    return found.value
+    return verdict.value
 
 
 def objective_of(study: Study) -> Objective:

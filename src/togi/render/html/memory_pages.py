@@ -17,8 +17,8 @@ from togi.core.quantities import size
 from togi.footprint.account.record import Account, Category, Holding
 from togi.footprint.fit.result import FitResult
 from togi.footprint.snapshot.record import DeviceAccount, SnapshotAccount
-from togi.render import memory_text
-from togi.render.html.charts import Tick, tick_label
+from togi.render import snapshot_text
+from togi.render.html.axis import Tick, tick_label
 from togi.render.html.document import document, fragment
 from togi.render.memory_text import deletions
 
@@ -71,7 +71,7 @@ def snapshot_html(account: SnapshotAccount) -> str:
         account=account,
         notes=[*account.notes, *(f"Device {one.device}: {note}" for one in account.devices for note in one.notes)],
         timelines={device.device: found for device in account.devices if (found := _timeline(device))},
-        text=memory_text,
+        text=snapshot_text,
         shown=SHOWN,
     )
 

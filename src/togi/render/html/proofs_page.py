@@ -5,7 +5,8 @@ from __future__ import annotations
 from togi.claims import Measured, Proof, Proofs, Verdict
 from togi.core.quantities import bounds, times
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.render.html.charts import Axis, Bar, Bars, ticks
+from togi.render.html.axis import Axis, ticks
+from togi.render.html.charts import Bar, Bars
 from togi.render.html.document import document
 from togi.render.proofs_text import figures
 
