@@ -13,13 +13,13 @@ from togi.decide.choose import Budget
 from togi.render.progress import (
     LiveProgress,
     PlainProgress,
-    RunState,
     WatchedProgress,
     as_asked,
     picture,
     watch,
     where_someone_watches,
 )
+from togi.render.run_state import RunState
 from togi.study.progress import Progress
 
 

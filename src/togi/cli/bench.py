@@ -95,7 +95,7 @@ def bench(
         if json:
             print_json(comparison_json(found, cases, exit_undecided))
         else:
-            from togi.render.study_text import comparison_text
+            from togi.render.comparison_text import comparison_text
 
             print_text(stdout(), comparison_text(found))
         if before is not None and (different := before.machine.differences(found.machine)):

@@ -81,7 +81,7 @@ def verify(
     if json:
         print_json(verification_json(found, exit_undecided))
     else:
-        from togi.render.study_text import verification_text
+        from togi.render.comparison_text import verification_text
 
         print_text(stdout(), verification_text(found))
     return exit_code(cases, exit_undecided)

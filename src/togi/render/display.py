@@ -48,13 +48,13 @@ def _study(study: Study) -> str:
 
 
 def _comparison(comparison: Comparison) -> str:
-    from togi.render.study_text import comparison_text
+    from togi.render.comparison_text import comparison_text
 
     return _plain(comparison_text(comparison))
 
 
 def _verification(verification: Verification) -> str:
-    from togi.render.study_text import verification_text
+    from togi.render.comparison_text import verification_text
 
     return _plain(verification_text(verification))
 

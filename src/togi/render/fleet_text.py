@@ -8,9 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from togi.core.quantities import bounds, plural, significant
-from togi.core.records import Interval
 from togi.fleet.answer import Fleet, KindAnswer
-from togi.render.terminal import bullets, clean, stack, table
+from togi.render.terminal import bullets, clean, figure, stack, table
 
 
 def fleet_text(fleet: Fleet) -> RenderableType:
@@ -36,14 +35,10 @@ def _row(kind: KindAnswer) -> Iterator[Text]:
     if kind.cpu:
         name.append(f"\n{clean(kind.gpu or kind.cpu)}, {plural(kind.threads, 'thread')}", style="dim")
     yield name
-    yield _interval(kind.per_million)
-    yield _interval(kind.latency_ms)
+    yield figure(kind.per_million) if kind.per_million else Text()
+    yield figure(kind.latency_ms) if kind.latency_ms else Text()
     yield Text(significant(kind.per_hour))
     yield Text(clean(kind.recipe)) if kind.state == "ok" else Text(kind.state, style="red")
-
-
-def _interval(found: Interval | None) -> Text:
-    return Text("") if found is None else Text(significant(found.median)).append(f"\n{bounds(found)}", style="dim")
 
 
 def _about(fleet: Fleet) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -17,16 +16,12 @@ from rich.text import Text
 
 from togi.core.quantities import bounds, plural, seconds, times
 from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
-from togi.decide.choose import Budget, acceptable, latest
-from togi.decide.faster import BETWEEN_PROCESSES
+from togi.decide.choose import Budget, latest
+from togi.render.run_state import RunState
 from togi.render.sparkline import sparkline
 from togi.render.terminal import STYLES, SafeConsole, clean
 from togi.study.progress import Progress, ending
 
-RECENT = 4
-LEARNED = 3
-ENOUGH_TO_PREDICT = 3
-"""Trials after which the mean cost of one says something of the rest."""
 SHOWN_RACERS = 4
 LABEL = 7
 """Columns of what stands in front of each line, and one more between them."""
@@ -34,77 +29,6 @@ NARROWEST_CURVE, WIDEST_CURVE = 8, 32
 MARKS = {Outcome.OK: "+", Outcome.REFUSED: "-", Outcome.MISSING: "?"}
 REFRESH_PER_SECOND = 2
 """Slow on purpose: drawing takes time from the core that a trial may be measured on."""
-
-
-class RunState:
-    """What is known of a running study right now. ``clock`` returns seconds and only ever grows."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._started_s = clock()
-        self._phase_started_s = self._started_s
-        self.planned: int | None = None
-        self.time_limit_s: float | None = None
-        self.recipe: Recipe | None = None
-        self.phase = "looking at the subject"
-        self.outcomes: Counter[Outcome] = Counter()
-        self.best: Trial | None = None
-        self.gains: list[tuple[float, float]] = []
-        """After how many seconds something faster than all before was measured, and how fast it was."""
-        self.before_x = 1.0
-        """What an earlier run of the study had gained."""
-        self.budget = Budget()
-        self.recent: deque[Trial] = deque(maxlen=RECENT)
-        self.learned: deque[str] = deque(maxlen=LEARNED)
-        self.race: tuple[int, dict[Recipe, Interval]] | None = None
-
-    @property
-    def ended(self) -> int:
-        return self.outcomes.total()
-
-    @property
-    def elapsed_s(self) -> float:
-        return self._clock() - self._started_s
-
-    @property
-    def phase_s(self) -> float:
-        return self._clock() - self._phase_started_s
-
-    @property
-    def left_s(self) -> float | None:
-        """The time limit, or what the planned trials would take at the mean so far, whichever is sooner."""
-        guesses = []
-        if self.time_limit_s is not None:
-            guesses.append(max(0.0, self.time_limit_s - self.elapsed_s))
-        if self.planned and self.ended >= ENOUGH_TO_PREDICT:
-            guesses.append(max(0, self.planned - self.ended) * self.elapsed_s / self.ended)
-        return min(guesses, default=None)
-
-    def enter(self, phase: str) -> None:
-        self.phase = phase
-        self._phase_started_s = self._clock()
-
-    def resume(self, trials: Sequence[Trial], budget: Budget) -> None:
-        """What an earlier run of the study found counts for what is best, not for what ended now."""
-        self.budget = budget
-        for trial in latest(trials):
-            if self._lead(trial) and _is_gain(trial):
-                self.before_x = _speedup(trial)
-
-    def end(self, trial: Trial) -> bool:
-        """Count it; whether it is the best so far."""
-        self.outcomes[trial.outcome] += 1
-        self.recent.append(trial)
-        leads = self._lead(trial)
-        if leads and _is_gain(trial):
-            self.gains.append((self.elapsed_s, _speedup(trial)))
-        return leads
-
-    def _lead(self, trial: Trial) -> bool:
-        leads = acceptable(trial, self.budget) and _speedup(trial) > _speedup(self.best)
-        if leads:
-            self.best = trial
-        return leads
 
 
 class WatchedProgress(Progress):
@@ -169,15 +93,6 @@ class WatchedProgress(Progress):
 
     def finished(self, study: Study) -> None:
         self.state.enter("done")
-
-
-def _speedup(trial: Trial | None) -> float:
-    return trial.timing.speedup_x.median if trial is not None and trial.timing else 0.0
-
-
-def _is_gain(trial: Trial) -> bool:
-    """Other than the original, and faster beyond doubt."""
-    return bool(trial.recipe.choices and trial.timing and BETWEEN_PROCESSES.faster(trial.timing.speedup_x))
 
 
 class PlainProgress(WatchedProgress):

@@ -108,9 +108,20 @@ def decisions(error: ErrorReport | None) -> str:
     return f"{said}; first difference {where}" + (f" ({kind}: {told})" if told else "")
 
 
+def chosen_of(rows: Iterable[Row]) -> Row | None:
+    return next((row for row in rows if row.chosen), None)
+
+
+def what_to_know(study: Study, rows: Sequence[Row]) -> tuple[str, ...]:
+    """What the subject, the measurements and the chosen recipe's trial say of themselves, in sentences."""
+    chosen = chosen_of(rows)
+    of_chosen = (*chosen.trial.notes, decisions(chosen.trial.error)) if chosen else ()
+    return (*study.facts.notes, *warnings(study), *filter(None, of_chosen))
+
+
 def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
     """Why recipes with a higher speed-up than the chosen one were not chosen, in sentences."""
-    chosen = next((row for row in found if row.chosen), None)
+    chosen = chosen_of(found)
     if chosen is None or chosen.trial.timing is None:
         return ()
     best = 1.0 if chosen.reference else chosen.trial.timing.speedup_x.median

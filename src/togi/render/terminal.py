@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.printable import printable
-from togi.core.records import Outcome
+from togi.core.quantities import bounds, significant, size
+from togi.core.records import Footprint, Interval, Outcome
 
 STYLES = {
     Outcome.OK: "green",
@@ -27,6 +28,14 @@ STYLES = {
     Outcome.CRASHED: "red",
     Outcome.OUT_OF_MEMORY: "red",
     Outcome.UNSTABLE: "yellow",
+}
+VERDICT_STYLES = {
+    "chosen": "bold green",
+    "chosen (as it was)": "bold green",
+    "chosen (unstable)": "bold green",
+    "faster": "green",
+    "slower": "red",
+    "reference": "cyan",
 }
 
 
@@ -78,3 +87,17 @@ def stack(*parts: RenderableType | None) -> Group:
     """Parts below each other with an empty line between them; None is left out."""
     shown = [line for part in parts if part is not None for line in (Text(), part)]
     return Group(*shown[1:])
+
+
+def figure(interval: Interval, unit: str = "", *, beside: bool = False) -> Text:
+    """A median with its interval, below it or next to it."""
+    return _stacked(f"{significant(interval.median)}{unit}", bounds(interval), beside=beside)
+
+
+def _stacked(first: str, second: str, *, beside: bool = False) -> Text:
+    return Text(first).append(" " if beside else "\n").append(second, style="dim")
+
+
+def memory(footprint: Footprint | None) -> Text:
+    """What stays, and what a call needs besides."""
+    return _stacked(size(footprint.idle_bytes), f"+ {size(footprint.peak_bytes)}") if footprint else Text("-")
