@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typing_extensions import assert_never
 
-from togi.cli.options import Json, Seed, complete_rule, names, without_effect
+from togi.cli.options import Json, Seed, complete_rule, without_effect
 from togi.cli.output import say
 from togi.core.backports import StrEnum
 from togi.core.errors import TogiError
 from togi.core.needs_torch import need_torch
+from togi.core.settings import names
 
 if TYPE_CHECKING:
     from togi.lint.finding import CheckResult
@@ -146,7 +147,7 @@ def check(
     from togi.lint.check_paths import check_paths
     from togi.lint.settings import overrides
 
-    given = overrides(names(select), names(ignore), names(exclude))
+    given = overrides(names(select or (), "select"), names(ignore or (), "ignore"), names(exclude or (), "exclude"))
     paths, subjects = _named(targets or ([] if subject else ["."]), subject or [])
     if subjects:
         need_torch(f"checking the subject {subjects[0]}")

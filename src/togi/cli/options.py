@@ -150,12 +150,6 @@ Optimizer = Annotated[
 ]
 
 
-def names(given: Iterable[str] | None) -> tuple[str, ...]:
-    """``--allow a --allow b,c`` as one tuple without repeats."""
-    parts = (part.strip() for item in given or () for part in item.split(","))
-    return tuple(dict.fromkeys(part for part in parts if part))
-
-
 def without_effect(command: str, **given: object) -> None:
     """Warn of settings that every command takes but that do nothing in this one."""
     for option, value in given.items():

@@ -11,10 +11,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from togi.core.packages import installed
 from togi.core.quantities import size
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.doctor.software import compare_package, compile_and_run, installed, requirements
+from togi.doctor.software import compare_package, compile_and_run, requirements
 from togi.doctor.updates import updates
 from togi.machine import nvml
 from togi.machine.describe import headers_of_pip, torch_build
@@ -67,11 +68,8 @@ def _no_gpu(wanted: bool) -> Check:
 
 def _torch_build(wanted: bool) -> list[Check]:
     """A torch for CPUs says so in its version: it cannot use a GPU that is there."""
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    if not version.endswith("+cpu"):
+    version = installed("torch")
+    if version is None or not version.endswith("+cpu"):
         return []
     return [
         Check(
@@ -111,13 +109,11 @@ def _without_marker(requirement: Requirement) -> str:
 
 
 def _built_for_another_torch(distribution: str) -> Iterator[Check]:
-    try:
-        version, asked = importlib.metadata.version(distribution), requirements(distribution)
-        torch = Version(importlib.metadata.version("torch"))
-    except importlib.metadata.PackageNotFoundError:
+    version, torch = installed(distribution), installed("torch")
+    if version is None or torch is None:
         return
-    wanted = next((requirement for requirement in asked if requirement.name == "torch"), None)
-    if wanted is None or wanted.specifier.contains(Version(torch.public), prereleases=True):
+    wanted = next((requirement for requirement in requirements(distribution) if requirement.name == "torch"), None)
+    if wanted is None or wanted.specifier.contains(Version(torch).public, prereleases=True):
         yield Check(topic="GPU", name=distribution, level=Level.OK, found=version)
     else:
         why = f"it was built for torch {wanted.specifier}, and this is {torch}"

@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from togi.core.backports import tomllib
 from togi.core.needs_torch import COMMAND, OLDEST_PYTHON
+from togi.core.packages import installed
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
 from togi.machine.describe import DEBIAN_PACKAGES
@@ -86,13 +87,6 @@ def _in_sources(project: dict[str, Any]) -> list[str]:
     return lines
 
 
-def installed(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _required() -> Iterator[Check]:
     for requirement in requirements():
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
@@ -131,9 +125,8 @@ def _brought_by(extra: str) -> Iterator[Requirement]:
 def compare_package(requirement: Requirement, level: Level, fix: str) -> Check:
     """``level`` is what it is when the package is not there, or older than needed."""
     common = {"topic": "packages", "name": requirement.name}
-    try:
-        version = importlib.metadata.version(requirement.name)
-    except importlib.metadata.PackageNotFoundError:
+    version = installed(requirement.name)
+    if version is None:
         why = "needed" if level is Level.MISSING else "its techniques are left out"
         return Check(**common, level=level, found="not installed", why=why, fix=fix)
     if requirement.specifier.contains(version, prereleases=True):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from togi.core.packages import installed
 from togi.doctor.check import Check, Level
-from togi.doctor.software import installed
 
 
 @dataclass(frozen=True, kw_only=True)

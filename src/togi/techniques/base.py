@@ -11,12 +11,12 @@ inside its methods.
 from __future__ import annotations
 
 import abc
-import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from togi.core.packages import installed
 from togi.core.records import Facts, Scalar, Stage
 
 if TYPE_CHECKING:
@@ -67,24 +67,17 @@ class Package:
         """What is wrong with it here, as a sentence, or None when it is installed and new enough."""
         from packaging.version import Version
 
-        found = next(filter(None, map(_version, (self.distribution, *self.alternatives))), None)
-        if found is None:
+        version = next(filter(None, map(installed, (self.distribution, *self.alternatives))), None)
+        if version is None:
             return f"{self.distribution} is not installed"
-        if self.minimum is not None and Version(found) < Version(self.minimum):
-            return f"{self.distribution} {found} is older than {self.minimum}"
+        if self.minimum is not None and Version(version) < Version(self.minimum):
+            return f"{self.distribution} {version} is older than {self.minimum}"
         return None
 
     @property
     def fix(self) -> str:
         """The command that installs it."""
         return f"pip install 'togi[{self.extra}]'"
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 class Technique(abc.ABC):
