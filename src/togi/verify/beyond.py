@@ -21,13 +21,14 @@ from togi.subject.domain import Domain, Number
 from togi.subject.inputs import Inputs
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.jury import Call, Jury, Verdict
-from togi.verify.leaves import clone, copy_inputs, with_layout_of
+from togi.verify.leaves import clone, copy_inputs, has_opaque, with_layout_of
 from togi.verify.original import Original
 from togi.verify.probes import (
     Change,
     Ladder,
     Rung,
     Shown,
+    drawn_from,
     equal_values,
     larger_integers,
     magnitudes,
@@ -77,7 +78,7 @@ def reach_of(
         limit_s: for rungs beyond the first of each ladder; three times as long for all of it.
         clock: in seconds.
     """
-    if any(leaf.kind == "opaque" for argument in original.signature.arguments for leaf in argument.leaves()):
+    if has_opaque(original.signature):
         return Reach((), notes=("no other values were asked for: an argument is an object that togi cannot vary",))
     with ieee_float32():
         return _Climb(Jury(call, original, max_units), samples, limit_s, nan, clock).reach()
@@ -212,9 +213,7 @@ class _Climb:
 
         def of(tensor: Tensor) -> Tensor:
             pool = pools.get(id(tensor), torch.empty(0))
-            if not len(pool):
-                return clone(tensor)
-            return with_layout_of(tensor, pool[torch.randint(0, len(pool), tensor.shape, generator=drawn)])
+            return with_layout_of(tensor, drawn_from(pool, tensor, drawn)) if len(pool) else clone(tensor)
 
         return copy_inputs(self.samples[0], of)
 

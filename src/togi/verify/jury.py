@@ -23,7 +23,7 @@ from togi.verify.original import Original
 from togi.verify.output_structure import unlike
 from togi.verify.probes import Rung
 from togi.verify.reference import branches, may_branch
-from togi.verify.units import leaf_error, measure_own_error
+from togi.verify.units import error_in_units
 
 Call = Callable[..., Any]
 
@@ -92,9 +92,7 @@ class Jury:
             if hides(found, truth, eager):
                 return False
             found = torch.where(found.isfinite(), found, eager)
-        ((unit, _, threshold),) = measure_own_error([eager], [truth], [moved])
-        error, misplaced = leaf_error("", found, truth, eager, unit, threshold)
-        return not misplaced and within(error.units, self.max_units)
+        return within(error_in_units(found, truth, eager, moved), self.max_units)
 
 
 def _alike(one: Named, other: Named) -> bool:

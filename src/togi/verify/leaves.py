@@ -47,6 +47,11 @@ def copy_inputs(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
     return Inputs(args, kwargs)
 
 
+def has_opaque(signature: Signature) -> bool:
+    """An argument is an object of which nobody can make another."""
+    return any(leaf.kind == "opaque" for argument in signature.arguments for leaf in argument.leaves())
+
+
 def may_be_index(tensor: Tensor) -> bool:
     """It holds integers."""
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)

@@ -25,7 +25,7 @@ from togi.subject.structure import Structure, tensors_in
 from togi.torch_internals.modules import forward_hook_counts
 from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
-from togi.verify.reference import apart
+from togi.verify.repeatability import apart
 
 _ROUNDING = 1e-3
 """Relative root-mean-square difference that other threads may make in a deep network."""

@@ -16,7 +16,7 @@ from togi.subject.prepare import as_given, is_undecided, sharing_parameters, tra
 from togi.subject.structure import Structure, tensors_in
 from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
-from togi.verify.reference import apart, noise_limit
+from togi.verify.repeatability import apart, noise_limit
 
 Run = Callable[[nn.Module, Inputs], Any]
 _TELLING = ("Dropout", "Norm", "DropPath", "RReLU")

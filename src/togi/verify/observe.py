@@ -35,6 +35,10 @@ class Observation:
     shares_outputs: frozenset[tuple[str, str]]
     """Pairs of outputs of this call that overlap in memory."""
 
+    def copies(self) -> list[Tensor]:
+        """What the leaves hold now: dense, on the CPU."""
+        return [plain(tensor).clone() for _, tensor in self.leaves]
+
 
 @dataclass
 class Run:
@@ -45,7 +49,7 @@ class Run:
 
     def add(self, seen: Observation) -> None:
         self.seen.append(seen)
-        self.leaves.append([plain(tensor).clone() for _, tensor in seen.leaves])
+        self.leaves.append(seen.copies())
 
 
 def observe(

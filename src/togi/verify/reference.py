@@ -26,12 +26,13 @@ from togi.subject.inputs import Inputs
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32, tf32_operators
-from togi.verify.compare import Difference, continuous, difference, identical, plain
+from togi.verify.compare import continuous, difference, identical, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import input_tensors, may_be_index
-from togi.verify.observe import Observation, Run, observe, overlaps
-from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
-from togi.verify.units import FEW, NUDGES_FEW, Measured, epsilon_of, leaf_error, needs_nudges, share, units_of
+from togi.verify.observe import Run, observe, overlaps
+from togi.verify.repeatability import with_repeatability
+from togi.verify.truth import Answer, Truth, TruthFacts, answer_of
+from togi.verify.units import FEW, NUDGES_FEW, epsilon_of, leaf_error, needs_nudges, units_of
 
 SUSPICIOUS_ROUNDINGS = 1000.0
 """Eager's own error, in roundings, from which its float64 form is doubted ..."""
@@ -370,82 +371,6 @@ def _unchanged(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         state.restore()
-
-
-NOISE_ROUNDINGS = 1000.0
-"""Two runs of the original may differ by so many roundings (atomics on a GPU sum in any order), by 1e-4 at most in
-float32, and still be the same answer. Not measured in units: what makes it unrepeatable would make the unit large."""
-NOISE_SHARE = 1e-3
-"""The same for integers and bools: share of elements."""
-
-
-def answer_of(
-    index: int,
-    seen: Observation,
-    eager: list[Tensor],
-    truth: list[Tensor],
-    measured: list[Measured],
-    gradients: dict[str, bool],
-) -> Answer:
-    leaves = []
-    for i, (name, tensor) in enumerate(seen.leaves):
-        unit, own, threshold = measured[i]
-        strided = tensor.layout is torch.strided
-        leaves.append(
-            LeafTruth(
-                name=name,
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                device=tensor.device.type,
-                layout=str(tensor.layout).removeprefix("torch."),
-                shape=tuple(tensor.shape),
-                stride=tuple(tensor.stride()) if strided else (),
-                contiguous=strided and tensor.is_contiguous(),
-                requires_grad=gradients.get(name),
-                threshold=threshold,
-                eager_rmse=own.rmse if isinstance(own, Difference) else own,
-                unit=unit,
-                same=truth[i].dtype == eager[i].dtype and identical(truth[i], eager[i]),
-            )
-        )
-    return Answer(
-        input=index,
-        structure=seen.structure,
-        leaves=tuple(leaves),
-        changed=seen.changed,
-        shares_inputs=tuple(sorted(seen.shares_inputs)),
-        shares_outputs=tuple(sorted(seen.shares_outputs)),
-    )
-
-
-def with_repeatability(facts: TruthFacts, again: Run, run: Run) -> TruthFacts:
-    """With the word on repeatability; ``again``: the first calls once more, which differed in some bit."""
-    for seen, one, two in zip(run.seen, run.leaves, again.leaves, strict=False):
-        for (name, _), first, second in zip(seen.leaves, one, two, strict=False):
-            off = apart(second, first)
-            if off > noise_limit(first):
-                reason = (
-                    f"the original itself is not repeatable: with the same input and the same seed {name} differs by "
-                    f"{off:.3g} of its root mean square, so nothing can be proven equal to it"
-                )
-                return facts.model_copy(update={"repeatable": False, "unrepeatable": reason})
-    note = "the original is not repeatable to the bit, but within rounding"
-    return facts.model_copy(update={"notes": (*facts.notes, note)})
-
-
-def apart(one: Tensor, other: Tensor) -> float:
-    """Relative root-mean-square difference (share of elements where discrete) of two runs."""
-    if one.shape != other.shape:
-        return float("inf")
-    if not continuous(one):
-        return share(int((one != other).sum()), one)
-    return difference(one, other, other).rmse
-
-
-def noise_limit(tensor: Tensor) -> float:
-    if not continuous(tensor):
-        return NOISE_SHARE
-    epsilon = epsilon_of(tensor)
-    return max(4 * epsilon, min(NOISE_ROUNDINGS * epsilon, 1e-4))
 
 
 def different_form(eager: Run, exact: Run) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from togi.subject.domain import Number
 from togi.subject.inputs import Inputs
 from togi.verify.jumps import Jump, JumpObserver
-from togi.verify.probes import Change
+from togi.verify.probes import Change, chosen, drawn_from
 
 _POOL = 4096
 """Candidates for one question: all integers of a range that holds no more."""
@@ -76,9 +76,9 @@ class Steering:
                 break
             for number, jump in (jumps or {}).items():
                 _keep(jump, values, elements.setdefault(number, []), calls.setdefault(number, []))
-        whole = {id(values): values for kept in calls.values() for values in kept}
+        whole = {id(values): values for of_jump in calls.values() for values in of_jump}
         return [
-            *(_drawn_from(torch.unique(torch.cat(kept))) for kept in elements.values() if kept),
+            *(_mostly(torch.unique(torch.cat(of_jump))) for of_jump in elements.values() if of_jump),
             *(_exactly(values) for values in whole.values()),
         ]
 
@@ -125,17 +125,16 @@ def _chunks(pool: Tensor, tensor: Tensor, drawn: torch.Generator) -> Iterator[Te
     pool = pool[torch.randperm(len(pool), generator=drawn).to(pool.device)]
     for begin in range(0, min(len(pool), size * _MOST_CHUNKS), size):
         part = pool[begin : begin + size]
-        rest = pool[torch.randint(0, len(pool), (size - len(part),), generator=drawn).to(pool.device)]
-        yield torch.cat([part, rest]).reshape(tensor.shape)
+        filling = drawn_from(pool, pool.new_empty(size - len(part)), drawn)
+        yield torch.cat([part, filling]).reshape(tensor.shape)
 
 
-def _drawn_from(values: Tensor) -> Change:
+def _mostly(values: Tensor) -> Change:
     """Two thirds of the elements are such values."""
 
     def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
-        drawn = values[torch.randint(0, len(values), tensor.shape, generator=generator).to(tensor.device)]
-        chosen = (torch.rand(tensor.shape, generator=generator) < 0.66).to(tensor.device)
-        return drawn if tensor.numel() == 1 else torch.where(chosen, drawn, tensor)
+        drawn = drawn_from(values, tensor, generator)
+        return drawn if tensor.numel() == 1 else torch.where(chosen(tensor, 0.66, generator), drawn, tensor)
 
     return change
 

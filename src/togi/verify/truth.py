@@ -18,7 +18,9 @@ from togi.core.errors import TogiError
 from togi.core.records import Record
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
-from togi.verify.units import Unit
+from togi.verify.compare import Difference, identical
+from togi.verify.observe import Observation
+from togi.verify.units import Measured, Unit
 
 _JSON = "truth.json"
 _TENSORS = "truth.safetensors"
@@ -58,6 +60,45 @@ class Answer(Record):
     """Inputs that the original changes in place; their new values are leaves too."""
     shares_inputs: tuple[tuple[str, str], ...] = ()
     shares_outputs: tuple[tuple[str, str], ...] = ()
+
+
+def answer_of(
+    index: int,
+    seen: Observation,
+    eager: list[Tensor],
+    truth: list[Tensor],
+    measured: list[Measured],
+    gradients: dict[str, bool],
+) -> Answer:
+    """The answer of one call. ``index``: of its input; ``gradients``: by output, whether it requires them."""
+    leaves = []
+    for i, (name, tensor) in enumerate(seen.leaves):
+        unit, own, threshold = measured[i]
+        strided = tensor.layout is torch.strided
+        leaves.append(
+            LeafTruth(
+                name=name,
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                device=tensor.device.type,
+                layout=str(tensor.layout).removeprefix("torch."),
+                shape=tuple(tensor.shape),
+                stride=tuple(tensor.stride()) if strided else (),
+                contiguous=strided and tensor.is_contiguous(),
+                requires_grad=gradients.get(name),
+                threshold=threshold,
+                eager_rmse=own.rmse if isinstance(own, Difference) else own,
+                unit=unit,
+                same=truth[i].dtype == eager[i].dtype and identical(truth[i], eager[i]),
+            )
+        )
+    return Answer(
+        input=index,
+        structure=seen.structure,
+        leaves=tuple(leaves),
+        changed=seen.changed,
+        shares_inputs=tuple(sorted(seen.shares_inputs)),
+        shares_outputs=tuple(sorted(seen.shares_outputs)),
+    )
 
 
 class TruthFacts(Record):

@@ -28,7 +28,7 @@ from togi.verify.leaves import fresh, input_tensors
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form
 from togi.verify.truth import Truth
-from togi.verify.units import leaf_error
+from togi.verify.units import leaf_error, worst
 
 _CALLS_KEPT = 3
 """Outputs kept alive across calls: an engine with a ring of that many output buffers is found out."""
@@ -131,7 +131,7 @@ class _Verification:
                 if metric is not None:
                     self.outputs.append(seen.output)
             if number == 0:
-                self.first = [plain(t).clone() for _, t in seen.leaves]
+                self.first = self.kept[-1].values
         if not self.problems and not facts.stateful:
             self._rerun_agrees(max_units)
             self._values_replaced(max_units)
@@ -163,8 +163,7 @@ class _Verification:
             wrong = self._numbers(a, [t for _, t in seen.leaves])
             if wrong and number:
                 self._stale(a, seen)
-        values = [plain(t).clone() for _, t in seen.leaves]
-        self.kept.append(_Kept(answer=a, outputs=_outputs(seen), values=values))
+        self.kept.append(_Kept(answer=a, outputs=_outputs(seen), values=seen.copies()))
         return seen
 
     def _decided(self, a: int, seen: Observation, sample: int) -> None:
@@ -181,7 +180,7 @@ class _Verification:
             if misplaced:
                 self.problems[f"{leaf.name} is not finite, or finite, where the original's is not so"] = None
             wrong |= error.units > _BADLY_WRONG_UNITS
-            self.errors[leaf.name] = _worse(self.errors.get(leaf.name), error)
+            self.errors[leaf.name] = worst([self.errors.get(leaf.name, error), error])
         return wrong
 
     def _error(self, found: Tensor, a: int, i: int) -> tuple[LeafError, bool]:
@@ -275,17 +274,6 @@ class _Verification:
 
     def _shapes(self, index: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
         return [(tuple(t.shape), t.dtype) for _, t in input_tensors(self.inputs[index], self.signature)]
-
-
-def _worse(one: LeafError | None, other: LeafError) -> LeafError:
-    if one is None:
-        return other
-    return LeafError(
-        name=one.name,
-        rmse=max(one.rmse, other.rmse),
-        max_abs=max(one.max_abs, other.max_abs),
-        units=max(one.units, other.units),
-    )
 
 
 def _outputs(seen: Observation) -> Named:

@@ -41,7 +41,7 @@ from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.torch_internals.autograd import version_of
-from togi.verify.units import OwnError, seeded_outputs
+from togi.verify.own_error import OwnError, seeded_outputs
 from togi.worker.survey import first_call
 
 if TYPE_CHECKING:
