@@ -9,7 +9,8 @@ OFF = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Variables that these libraries read when they are imported. OpenVINO and NNCF read none: ``programs/openvino``."""
+"""Variables that these libraries read when they are imported. OpenVINO and NNCF read none: see
+``programs/openvino_library``."""
 
 
 def switch_off() -> None:

@@ -78,10 +78,7 @@ def answer_of(
         leaves.append(
             LeafTruth(
                 name=name,
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                device=tensor.device.type,
-                layout=str(tensor.layout).removeprefix("torch."),
-                shape=tuple(tensor.shape),
+                **form_of(tensor),
                 stride=tuple(tensor.stride()) if strided else (),
                 contiguous=strided and tensor.is_contiguous(),
                 requires_grad=gradients.get(name),
@@ -99,6 +96,16 @@ def answer_of(
         shares_inputs=tuple(sorted(seen.shares_inputs)),
         shares_outputs=tuple(sorted(seen.shares_outputs)),
     )
+
+
+def form_of(tensor: Tensor) -> dict[str, Any]:
+    """What an output must be besides its values, by the names of ``LeafTruth``."""
+    return {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": tuple(tensor.shape),
+        "layout": str(tensor.layout).removeprefix("torch."),
+        "device": tensor.device.type,
+    }
 
 
 class TruthFacts(Record):

@@ -47,7 +47,7 @@ class Bf16OpenVino(LowerPrecision):
 
 def _ask_for_bf16(model: Any, _: Candidate) -> Any:
     """Written into the model, so that it is stored and loaded with it."""
-    from togi.techniques.engine.programs.openvino import PRECISION_KEY
+    from togi.techniques.engine.programs.openvino_library import PRECISION_KEY
 
     model.set_rt_info("bf16", PRECISION_KEY)
     return model

@@ -14,25 +14,20 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from togi.core.errors import ArtifactError, Refused
-from togi.core.records import Interface, Record
+from togi.core.errors import Refused
+from togi.core.records import Interface
 from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
-from togi.techniques.engine.programs.openvino import (
-    FILE,
-    PRECISION_KEY,
-    compile_file,
-    compile_model,
-    convert,
-    give,
-    openvino,
-)
+from togi.techniques.engine.programs.openvino import FILE, compile_file, compile_model, damaged
+from togi.techniques.engine.programs.openvino_cache import Cache, Kept, Place
+from togi.techniques.engine.programs.openvino_conversion import convert
+from togi.techniques.engine.programs.openvino_library import PRECISION_KEY
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram
 from togi.torch_internals.deferred import Deferred
 
@@ -43,103 +38,6 @@ _ERRORS_GROW, _ROUNDING = 10.0, 1e-4
 """How much larger an error may be after these steps, and what float32 in another order makes of nothing."""
 _KEPT_SEQUENCES = 8
 """Whose caches are kept at once; a further one takes the place of the one that was used longest ago."""
-
-
-class Kept(Record):
-    """An input that is returned with something behind it."""
-
-    input: int
-    output: int
-    place: int
-    """Of the output among those of the model, as it was when it returned the cache."""
-    dim: int
-    count: int
-    """How much longer it is in that dimension."""
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Of the model's input and output. OpenVINO calls the variable by both together."""
-        return f"input_{self.input}", f"output_{self.place}"
-
-
-class _Place(NamedTuple):
-    """Of the values of a deferred tensor: a part of a cache, as it was when it was so long."""
-
-    cache: _Cache
-    position: int
-    length: int
-
-    @property
-    def lock(self) -> threading.RLock:
-        return self.cache.lock
-
-    def fetch(self) -> Tensor:
-        return self.cache.fetch(self.position, self.length)
-
-
-class _Cache:
-    """An inference request with the cache of one sequence of calls in it. Its lock is held while it works.
-
-    Only the tensors that it has lent hold it: once the last of them is gone, or has its values, its memory is free.
-    """
-
-    def __init__(self, compiled: Any, kept: Sequence[Kept], rows: dict[Any, Any]) -> None:
-        """``rows``: the input that says which of them go on, where there is one: always all."""
-        self.request = compiled.create_infer_request()
-        give(self.request, rows)
-        self.kept = kept
-        self.lock = threading.RLock()
-        self.lengths: list[int] = []
-        """Of what is in it; empty: nothing that anybody may go on with."""
-        self.used = 0
-        names = {state.name: state for state in self.request.query_state()}
-        self._states = [names["".join(each.names)] for each in kept]
-        self._lent: list[weakref.ref[Deferred]] = []
-        self._returned = False
-        """Its lengths are those of what it has lent last."""
-
-    def holds(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether it was these that it returned last."""
-        places = [tensor.place if isinstance(tensor, Deferred) else None for tensor in tensors]
-        return self._returned and places == self._places()
-
-    def _places(self) -> list[_Place]:
-        return [_Place(self, position, length) for position, length in enumerate(self.lengths)]
-
-    def take(self, tensors: Sequence[Tensor]) -> None:
-        """Hold these from now on. Tensors that were returned fetch their values before."""
-        for ref in self._lent:
-            if (lent := ref()) is not None:
-                lent.plain()
-        self._lent, self._returned, self.lengths = [], False, []
-        self.request.reset_state()
-        for state, tensor in zip(self._states, tensors, strict=True):
-            # by numpy, since threads of torch that were woken for a copy wait busily next to OpenVINO's
-            state.state = openvino().Tensor(np.ascontiguousarray(tensor.detach().numpy()), shared_memory=True)
-        self.lengths = [tensor.shape[each.dim] for each, tensor in zip(self.kept, tensors, strict=True)]
-
-    def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
-        """One call; numpy arrays of the caller's own."""
-        lengths, self.lengths, self._returned = self.lengths, [], False
-        give(self.request, feeds)
-        found: Sequence[Any] = self.request.infer(share_outputs=False).to_tuple()
-        self.lengths = [length + each.count for each, length in zip(self.kept, lengths, strict=True)]
-        self._lent = [ref for ref in self._lent if ref() is not None]
-        return found
-
-    def lend(self, likes: Sequence[Tensor]) -> list[Deferred]:
-        """Tensors of what it holds now, like these but for their lengths."""
-        lent: list[Deferred] = []
-        for each, like, place in zip(self.kept, likes, self._places(), strict=True):
-            sizes = like.shape
-            lent.append(Deferred((*sizes[: each.dim], place.length, *sizes[each.dim + 1 :]), like.dtype, place))
-        self._lent += map(weakref.ref, lent)
-        self._returned = True
-        return lent
-
-    def fetch(self, position: int, length: int) -> Tensor:
-        held = torch.from_numpy(self._states[position].state.data)
-        return held.narrow(self.kept[position].dim, 0, length).clone(memory_format=torch.contiguous_format)
 
 
 class StatefulProgram(StoredProgram):
@@ -175,7 +73,7 @@ class StatefulProgram(StoredProgram):
         rows = signature.inputs_facts[kept[0].input].shape[0]
         self._rows = {names[_ROWS]: torch.arange(rows or 0, dtype=torch.int32).numpy()} if _ROWS in names else {}
         self._outputs = {name: place for place, port in enumerate(compiled.outputs) for name in port.names}
-        self._caches: weakref.WeakSet[_Cache] = weakref.WeakSet()
+        self._caches: weakref.WeakSet[Cache] = weakref.WeakSet()
         self._choosing, self._calls = threading.Lock(), itertools.count()
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
@@ -232,10 +130,10 @@ class StatefulProgram(StoredProgram):
         return found
 
     @contextmanager
-    def _cache_of(self, tensors: list[Tensor]) -> Iterator[_Cache]:
+    def _cache_of(self, tensors: list[Tensor]) -> Iterator[Cache]:
         """The cache that these are, locked; where there is none, another one is given them."""
         place = tensors[0].place if isinstance(tensors[0], Deferred) else None
-        if isinstance(place, _Place) and place.cache.kept is self.kept:
+        if isinstance(place, Place) and place.cache.kept is self.kept:
             with place.cache.lock:
                 if place.cache.holds(tensors):
                     place.cache.used = next(self._calls)
@@ -249,14 +147,14 @@ class StatefulProgram(StoredProgram):
         finally:
             cache.lock.release()
 
-    def _another(self) -> _Cache:
+    def _another(self) -> Cache:
         """A new one, or where there are enough the one that was used longest ago and does not work. Locked."""
         with self._choosing:
             found = sorted(self._caches, key=lambda cache: cache.used)
             idle = (cache for cache in found if cache.lock.acquire(blocking=False))
             chosen = next(idle, None) if len(found) >= _KEPT_SEQUENCES else None
             if chosen is None:
-                chosen = _Cache(self.compiled, self.kept, self._rows)
+                chosen = Cache(self.compiled, self.kept, self._rows)
                 chosen.lock.acquire()
                 self._caches.add(chosen)
             chosen.used = next(self._calls)
@@ -333,11 +231,10 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int 
         if not (kept and fits):
             raise ValueError("outputs of the model are missing")
         program = StatefulProgram(compiled, signature, order, kept, None)
-        _Cache(compiled, kept, {})  # its states are there
+        Cache(compiled, kept, {})  # its states are there
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ArtifactError(
-            f"what its manifest says of the cache that OpenVINO keeps does not fit its model ({error}): it is damaged. "
-            "Get the artifact again, or tune again"
+        raise damaged(
+            f"what its manifest says of the cache that OpenVINO keeps does not fit its model ({error})"
         ) from None
     return program
 

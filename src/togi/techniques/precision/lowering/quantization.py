@@ -11,7 +11,7 @@ from torch import Tensor
 
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate
-from togi.techniques.engine.programs.openvino import no_telemetry
+from togi.techniques.engine.programs.openvino_library import no_telemetry
 
 MOST_CALIBRATION_INPUTS = 300
 
