@@ -34,10 +34,10 @@ class Kept(Record):
         return f"input_{self.input}", f"output_{self.place}"
 
 
-class Place(NamedTuple):
+class CachePlace(NamedTuple):
     """Of the values of a deferred tensor: a part of a cache, as it was when it was so long."""
 
-    cache: Cache
+    cache: SequenceCache
     position: int
     length: int
 
@@ -49,7 +49,7 @@ class Place(NamedTuple):
         return self.cache.fetch(self.position, self.length)
 
 
-class Cache:
+class SequenceCache:
     """An inference request with the cache of one sequence of calls in it. Its lock is held while it works.
 
     Only the tensors that it has lent hold it: once the last of them is gone, or has its values, its memory is free.
@@ -75,8 +75,8 @@ class Cache:
         places = [tensor.place if isinstance(tensor, Deferred) else None for tensor in tensors]
         return self._returned and places == self._places()
 
-    def _places(self) -> list[Place]:
-        return [Place(self, position, length) for position, length in enumerate(self.lengths)]
+    def _places(self) -> list[CachePlace]:
+        return [CachePlace(self, position, length) for position, length in enumerate(self.lengths)]
 
     def take(self, tensors: Sequence[Tensor]) -> None:
         """Hold these from now on. Tensors that were returned fetch their values before."""

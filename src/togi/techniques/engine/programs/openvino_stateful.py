@@ -25,7 +25,7 @@ from togi.core.records import Interface
 from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.openvino import FILE, compile_file, compile_model, damaged
-from togi.techniques.engine.programs.openvino_cache import Cache, Kept, Place
+from togi.techniques.engine.programs.openvino_cache import CachePlace, Kept, SequenceCache
 from togi.techniques.engine.programs.openvino_conversion import convert
 from togi.techniques.engine.programs.openvino_library import PRECISION_KEY
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram
@@ -73,7 +73,7 @@ class StatefulProgram(StoredProgram):
         rows = signature.inputs_facts[kept[0].input].shape[0]
         self._rows = {names[_ROWS]: torch.arange(rows or 0, dtype=torch.int32).numpy()} if _ROWS in names else {}
         self._outputs = {name: place for place, port in enumerate(compiled.outputs) for name in port.names}
-        self._caches: weakref.WeakSet[Cache] = weakref.WeakSet()
+        self._caches: weakref.WeakSet[SequenceCache] = weakref.WeakSet()
         self._choosing, self._calls = threading.Lock(), itertools.count()
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
@@ -130,10 +130,10 @@ class StatefulProgram(StoredProgram):
         return found
 
     @contextmanager
-    def _cache_of(self, tensors: list[Tensor]) -> Iterator[Cache]:
+    def _cache_of(self, tensors: list[Tensor]) -> Iterator[SequenceCache]:
         """The cache that these are, locked; where there is none, another one is given them."""
         place = tensors[0].place if isinstance(tensors[0], Deferred) else None
-        if isinstance(place, Place) and place.cache.kept is self.kept:
+        if isinstance(place, CachePlace) and place.cache.kept is self.kept:
             with place.cache.lock:
                 if place.cache.holds(tensors):
                     place.cache.used = next(self._calls)
@@ -147,14 +147,14 @@ class StatefulProgram(StoredProgram):
         finally:
             cache.lock.release()
 
-    def _another(self) -> Cache:
+    def _another(self) -> SequenceCache:
         """A new one, or where there are enough the one that was used longest ago and does not work. Locked."""
         with self._choosing:
             found = sorted(self._caches, key=lambda cache: cache.used)
             idle = (cache for cache in found if cache.lock.acquire(blocking=False))
             chosen = next(idle, None) if len(found) >= _KEPT_SEQUENCES else None
             if chosen is None:
-                chosen = Cache(self.compiled, self.kept, self._rows)
+                chosen = SequenceCache(self.compiled, self.kept, self._rows)
                 chosen.lock.acquire()
                 self._caches.add(chosen)
             chosen.used = next(self._calls)
@@ -231,7 +231,7 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int 
         if not (kept and fits):
             raise ValueError("outputs of the model are missing")
         program = StatefulProgram(compiled, signature, order, kept, None)
-        Cache(compiled, kept, {})  # its states are there
+        SequenceCache(compiled, kept, {})  # its states are there
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise damaged(
             f"what its manifest says of the cache that OpenVINO keeps does not fit its model ({error})"
