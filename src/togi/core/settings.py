@@ -5,6 +5,7 @@ tables.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -31,10 +32,6 @@ def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-def _parse_callers(given: Any, option: str) -> int:
-    return parse_whole(given, option, least=2)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a user may choose of a study: sizes and durations as numbers or text, names as one text or more.
@@ -58,7 +55,7 @@ class Settings:
         int | None,
         Option(
             "N",
-            _parse_callers,
+            functools.partial(parse_whole, least=2),
             "With the objective throughput: how many call at once, in threads of one process. Default: one for each "
             "core, at least 2.",
             lasting=False,  # it is among the facts

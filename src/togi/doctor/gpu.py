@@ -34,7 +34,16 @@ def check_gpu(machine: Machine, device: str) -> list[Check]:
     if machine.gpu is None and not wanted:
         return [_no_gpu(wanted), proven]
     found = _no_gpu(wanted) if machine.gpu is None else _device(machine)
-    return [found, *_torch_build(wanted), *_libraries(), *updates(), *_toolchain(machine), *_state(device), proven]
+    return [
+        found,
+        *_torch_build(wanted),
+        *_libraries(),
+        *updates(),
+        _c_compiler(machine),
+        _headers(machine),
+        *_state(device),
+        proven,
+    ]
 
 
 def _device(machine: Machine) -> Check:
@@ -153,10 +162,6 @@ def _asked_of_tensorrt() -> list[Requirement]:
         return []
     names = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13")
     return [requirement for requirement in asked if requirement.name in names and _applies(requirement)]
-
-
-def _toolchain(machine: Machine) -> list[Check]:
-    return [_c_compiler(machine), _headers(machine)]
 
 
 def _c_compiler(machine: Machine) -> Check:

@@ -142,7 +142,8 @@ INSTALL = "sudo apt-get install g++ python3-dev"
 
 
 def check_compiler() -> list[Check]:
-    path = next((found for name in _compilers() if (found := shutil.which(name))), None)
+    names = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
+    path = next(filter(None, (shutil.which(name) for name in names if name)), None)
     if path is None:
         why = "torch.compile and AOTInductor generate C++ and cannot work without one"
         return [_compiler(Level.MISSING, "no C++ compiler", why)]
@@ -174,11 +175,6 @@ def _run(*command: str) -> str:
         return ""
     lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
     return lines[0] if lines else f"exit code {done.returncode}"
-
-
-def _compilers() -> tuple[str, ...]:
-    named = os.environ.get("CXX", "")
-    return tuple(name for name in (named, "g++", "clang++", "c++") if name)
 
 
 def _compiler(level: Level, found: str, why: str) -> Check:

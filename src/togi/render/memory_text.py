@@ -27,6 +27,7 @@ def account_text(account: Account, *, limit: int = 10) -> RenderableType:
     made = [holding for holding in account.holdings if holding.category not in BEFORE_THE_RUN]
     kept = [kept for kept in account.kept if kept.category not in BEFORE_THE_RUN]
     all_made = f", of {size(sum(one.bytes for one in made))} that the run made"
+    watched = f"watched in {account.watched_ms:,.0f} ms; unwatched the run took {account.plain_ms:,.0f} ms"
     return stack(
         Group(*_headline(account)),
         _categories(account.by_category(), account.peak_bytes),
@@ -36,7 +37,7 @@ def account_text(account: Account, *, limit: int = 10) -> RenderableType:
         else None,
         _kept(kept, limit) if kept else None,
         *_names(account.held_names),
-        bullets([*account.notes, *_costs(account)]),
+        bullets([*account.notes, *([watched] if account.plain_ms else [])]),
     )
 
 
@@ -115,11 +116,6 @@ def _names(held: Sequence[HeldName]) -> Iterable[Text]:
     for names, saved in deletions(held):
         text = Text(f"del {names}", style="bold yellow").append(f" {saved}")
         yield text.append(": nobody uses them after it", style="dim")
-
-
-def _costs(account: Account) -> Iterable[str]:
-    if account.plain_ms:
-        yield f"watched in {account.watched_ms:,.0f} ms; unwatched the run took {account.plain_ms:,.0f} ms"
 
 
 def change_text(change: AccountChange, *, limit: int = 10) -> RenderableType:

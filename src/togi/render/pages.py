@@ -166,7 +166,7 @@ def _more(page: Page) -> Iterator[tuple[str, RenderableType]]:
             yield "Fixed by", _command(f"togi explain {page.technique}")
         return
     if isinstance(page, TechniquePage):
-        yield "Options worth trying", Group(*map(_option, page.options or ({},)))
+        yield "Options worth trying", Group(*(Text(f"  {_options_text(options)}") for options in page.options or ({},)))
         yield "Proven", Text(f"  {Mark(part=page.id, days=page.proven).sentence}")
         yield "On this machine", Group(*_here(page))
     yield "Measure it here", _command(f"togi explain {page.id} --prove")
@@ -187,8 +187,8 @@ def _body(text: str) -> RenderableType:
     return Padding(Group(*found), (0, 0, 0, 2))
 
 
-def _option(options: dict[str, Scalar]) -> Text:
-    return Text("  " + (", ".join(f"{key}={value}" for key, value in options.items()) or "none: it is on or off"))
+def _options_text(options: dict[str, Scalar]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in options.items()) or "none: it is on or off"
 
 
 def _here(page: TechniquePage) -> list[Text]:

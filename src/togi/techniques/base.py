@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from togi.core.errors import Refused
 from togi.core.packages import installed
 from togi.core.records import Facts, Scalar, Stage
 
@@ -102,6 +103,9 @@ class Technique(abc.ABC):
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that no other choice of the recipe may provide (it would do the same work again, or undo it)."""
 
+    speedup: ClassVar[float] = 1.0
+    """Expected over leaving it out, from experience; orders the first trials, decides nothing."""
+
     def exact_with(self, options: Options) -> bool:
         """``exact``, where the options decide it."""
         return self.exact
@@ -124,8 +128,8 @@ class Technique(abc.ABC):
         return ({},)
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
-        """Expected speed-up over leaving it out, from experience; orders the first trials, decides nothing."""
-        return 1.0
+        """``speedup``, where the subject and the options decide it."""
+        return self.speedup
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         """Expected seconds that building it adds to a trial; orders the first trials, decides nothing."""
@@ -167,6 +171,8 @@ class GraphRewrite(Technique):
 
     stage = Stage.REWRITE
     captures = True
+    nothing_to_do: ClassVar[str] = "nothing in the graph is of the kind that it rewrites"
+    """Why it refuses a graph that ``edit`` left as it is."""
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 1.0 + 0.02 * sum(facts.functions.values())
@@ -176,14 +182,16 @@ class GraphRewrite(Technique):
 
         graph = EditableGraph.of(candidate)
         done = self.edit(graph, options)
+        if not done:
+            raise Refused(self.nothing_to_do)
         return graph.candidate(candidate).noting(done)
 
     @abc.abstractmethod
     def edit(self, graph: EditableGraph, options: Options) -> str:
-        """Edit the graph in place and say what was done, for the candidate's notes.
+        """Edit the graph in place.
 
-        Raises:
-            Refused: there is nothing of the kind in the graph, or the options make no sense.
+        Returns what was done, for the candidate's notes; nothing where there was nothing to do. Raises Refused where
+        the options make no sense.
         """
 
 

@@ -23,6 +23,7 @@ class InnermostChannels(Technique):
     conflicts = frozenset({"memory_format", OWN_LAYOUT})
     dimensions: ClassVar[int]
     """Of the convolutions."""
+    speedup = 1.2
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         d = f"{self.dimensions}d"
@@ -31,9 +32,6 @@ class InnermostChannels(Technique):
             return Applies()
         words = _IN_WORDS[self.dimensions]
         return Refuses(f"it has no {words}-dimensional convolution, which is what this layout is for")
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.2
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 0.1 + 3e-3 * (facts.latency_ms or 0.0)

@@ -18,9 +18,10 @@ ENTRY_POINT_GROUP = "togi.techniques"
 @functools.cache
 def all_techniques() -> Mapping[str, Technique]:
     """Every technique by id, in pipeline order. A built-in that cannot be imported raises: it is never dropped."""
-    found = [*_built_in(), *_third_party()]
-    found.sort(key=lambda t: (STAGES.index(t.stage), t.rank, t.id))
-    return by_id(found, "techniques")
+    techniques = [t for stage in STAGES for t in instances_in(f"togi.techniques.{stage}", Technique)]  # type: ignore[type-abstract]
+    techniques += [entry.load()() for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
+    techniques.sort(key=lambda t: (STAGES.index(t.stage), t.rank, t.id))
+    return by_id(techniques, "techniques")
 
 
 def technique(id: str) -> Technique:
@@ -56,14 +57,6 @@ def compatible(techniques: Iterable[Technique]) -> bool:
         if not t.needs <= provided or t.conflicts & provided:
             return False
     return True
-
-
-def _built_in() -> list[Technique]:
-    return [t for stage in STAGES for t in instances_in(f"togi.techniques.{stage}", Technique)]  # type: ignore[type-abstract]
-
-
-def _third_party() -> list[Technique]:
-    return [entry.load()() for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
 
 
 def technique_mark(technique: Technique) -> Mark:

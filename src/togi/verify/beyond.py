@@ -197,7 +197,7 @@ class _Climb:
         """The verdict on values within the rung's reach at which the original jumps."""
         if rung.reach is None:
             return Verdict.RIGHT
-        found = self.steering.changes(self.flat[i], *rung.reach, lambda values: self._with(i, values))
+        found = self.steering.changes(self.flat[i], *rung.reach, lambda values: self._changed(i, lambda *_: values, 0))
         return self._asked(i, Rung(rung.name, tuple(found), rung.domain, exact=True), most=_STEERED_DRAWS)
 
     def _is_wrong_together(self, reaches: dict[int, tuple[Number, Number]]) -> bool:
@@ -216,9 +216,6 @@ class _Climb:
             return with_layout_of(tensor, drawn_from(pool, tensor, drawn)) if len(pool) else clone(tensor)
 
         return copy_inputs(self.samples[0], of)
-
-    def _with(self, i: int, values: Tensor) -> Inputs:
-        return self._changed(i, lambda *_: values, 0)
 
     def _is_early(self) -> bool:
         return self.clock() < self.began + self.limit_s

@@ -78,11 +78,8 @@ def _numbers(argument: Any, value: Any) -> list[float | int]:
 
 
 def _is_real(tensor: Tensor) -> bool:
-    return not (tensor.is_complex() or tensor.is_quantized or tensor.dtype is torch.bool or _is_fake(tensor))
-
-
-def _is_fake(tensor: Tensor) -> bool:
-    return tensor.device.type == "meta" or type(tensor) not in (Tensor, torch.nn.Parameter)
+    is_fake = tensor.device.type == "meta" or type(tensor) not in (Tensor, torch.nn.Parameter)
+    return not (is_fake or tensor.is_complex() or tensor.is_quantized or tensor.dtype is torch.bool)
 
 
 def _whole(value: Tensor) -> Tensor:

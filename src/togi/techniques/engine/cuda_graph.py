@@ -41,6 +41,7 @@ class CudaGraph(Engine):
     devices = frozenset({"cuda"})
     provides = frozenset({"engine:cuda_graph"})
     files = ("model.pt2",)
+    speedup = 1.5
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.device != "cuda":
@@ -49,9 +50,6 @@ class CudaGraph(Engine):
 
     def options(self, facts: Facts) -> list[Options]:
         return [{"limit": 16}]
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.5
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         import torch

@@ -58,6 +58,7 @@ class OnnxRuntime(GraphEngine):
     )
     provides = OF_A_LIBRARY | {"engine:onnxruntime"}
     files = ("model.onnx", "model.onnx.data")
+    speedup = 2.0
 
     def why_not(self, facts: Facts) -> Refuses | None:
         return _build_for_cpus(facts) or not_exportable(facts)
@@ -83,9 +84,6 @@ class OnnxRuntime(GraphEngine):
         # TensorRT's provider rounds to TensorFloat-32 and has no switch for it
         tensorrt: list[Options] = [{**plain, "provider": "tensorrt"}] if facts.tf32 and not facts.dynamic else []
         return [*found, *tensorrt]
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 2.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         builds = 60.0 if options.get("provider") == "tensorrt" else 0.0

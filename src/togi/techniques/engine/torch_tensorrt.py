@@ -45,6 +45,7 @@ class TorchTensorRt(GraphEngine):
     packages = (Package("torch-tensorrt", "tensorrt"),)
     provides = OF_A_LIBRARY | {"engine:torch_tensorrt"}
     files = ("model.pt2",)
+    speedup = 2.0
 
     def why_not(self, facts: Facts) -> Refuses | None:
         if facts.device != "cuda":
@@ -52,9 +53,6 @@ class TorchTensorRt(GraphEngine):
         if facts.dynamic:
             return Refuses("it has dynamic dimensions, for which this engine is not built yet")
         return not_exportable(facts)
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 2.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 60.0

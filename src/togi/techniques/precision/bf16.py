@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from togi.core.records import Facts
-from togi.techniques.base import Options
 from togi.techniques.half_precision import HalfPrecision
 
 
@@ -30,6 +28,4 @@ class Bf16(HalfPrecision):
 
     id = "bf16"
     type_name = "bfloat16"
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.3
+    speedup = 1.3

@@ -34,12 +34,10 @@ class Bf16OpenVino(LowerPrecision):
     id = "bf16_openvino"
     devices = frozenset({"cpu"})
     needs = frozenset({"engine:openvino"})
+    speedup = 1.3
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return emulated(facts, "bfloat16", "OpenVINO would stay in float32") or Applies()
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.3
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         return candidate.with_pass("openvino", _ask_for_bf16)

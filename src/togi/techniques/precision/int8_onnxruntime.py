@@ -38,6 +38,7 @@ class Int8OnnxRuntime(LowerPrecision):
     devices = frozenset({"cpu"})
     packages = (Package("onnxruntime", "onnx", "1.20"), Package("onnx", "onnx"))
     needs = frozenset({"engine:onnxruntime"})
+    speedup = 1.5
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not self.options(facts):
@@ -51,9 +52,6 @@ class Int8OnnxRuntime(LowerPrecision):
         static: list[Options] = [{"how": "static"}] if convolutions or products else []
         dynamic: list[Options] = [{"how": "dynamic"}] if products else []
         return static + dynamic if convolutions else dynamic + static
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.5
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 5.0 + 0.1 * sum(facts.functions.values())

@@ -40,6 +40,7 @@ class Int8OpenVino(LowerPrecision):
     devices = frozenset({"cpu"})
     packages = (Package("nncf", "nncf", "2.15"), Package("openvino", "nncf", "2025.0"))
     needs = frozenset({"engine:openvino"})
+    speedup = 1.8
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.modules and not any(name.startswith(("Conv", "Linear", "LSTM", "GRU")) for name in facts.modules):
@@ -50,9 +51,6 @@ class Int8OpenVino(LowerPrecision):
 
     def options(self, facts: Facts) -> Sequence[Options]:
         return [{"preset": "mixed"}, {"preset": "performance"}]
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.8
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 10.0 + 0.1 * sum(facts.functions.values())

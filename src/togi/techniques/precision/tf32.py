@@ -37,6 +37,7 @@ class Tf32(Technique):
     provides = frozenset({"matmul_precision"})
     conflicts = frozenset({"matmul_precision"})
     surrounds_calls = True
+    speedup = 1.3
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.parameter_dtypes and "float32" not in {
@@ -46,9 +47,6 @@ class Tf32(Technique):
         if "matmul" in facts.tf32:
             return Refuses("plain eager multiplies matrices in TF32 already: the subject's file asked torch for it")
         return Applies()
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.3
 
     def configure(self, candidate: Candidate, options: Options) -> Candidate:
         facts = candidate.facts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
 from togi.core.records import Facts
 from togi.techniques.base import FOLDS_CONSTANTS, Applies, GraphRewrite, Options, Refuses
 
@@ -38,6 +37,8 @@ class ComputeOnce(GraphRewrite):
     id = "compute_once"
     rank = 5
     conflicts = frozenset({FOLDS_CONSTANTS})
+    speedup = 1.05
+    nothing_to_do = "no call in the graph computes again what is known"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         norms = sum(count for name, count in facts.modules.items() if "BatchNorm" in name)
@@ -46,16 +47,11 @@ class ComputeOnce(GraphRewrite):
             return Refuses("it makes no tensors of its own, looks nothing up and normalises no weights")
         return Applies()
 
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.05
-
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.repeated import fold_constants, merge_duplicates
 
         merged, folded = merge_duplicates(graph), fold_constants(graph)
-        if not merged + folded:
-            raise Refused("no call in the graph computes again what is known")
-        return f"{folded} calls computed beforehand, {merged} that another call had made"
+        return f"{folded} calls computed beforehand, {merged} that another call had made" if merged + folded else ""
 
 
 _SIGNS = frozenset(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
 from togi.core.quantities import plural
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
@@ -39,6 +38,8 @@ class DropUnusedRows(GraphRewrite):
 
     id = "drop_unused_rows"
     rank = 9
+    speedup = 1.05
+    nothing_to_do = "no slice in the graph leaves rows of a matrix product or an attention unused"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.functions and not _SLICES & facts.functions.keys():
@@ -47,16 +48,11 @@ class DropUnusedRows(GraphRewrite):
             return Refuses("it multiplies no matrices whose rows could be left out")
         return Applies()
 
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.05
-
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.rows import drop_unused_rows
 
         fewer = drop_unused_rows(graph)
-        if not fewer:
-            raise Refused("no slice in the graph leaves rows of a matrix product or an attention unused")
-        return f"{plural(fewer, 'call')} compute only the rows that are used"
+        return f"{plural(fewer, 'call')} compute only the rows that are used" if fewer else ""
 
 
 _SLICES = frozenset("select slice narrow index_select getitem __getitem__ unbind split chunk".split())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
 from togi.core.quantities import plural
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
@@ -40,6 +39,8 @@ class FoldUpsampling(GraphRewrite):
 
     id = "fold_upsampling"
     rank = 15
+    speedup = 1.1
+    nothing_to_do = "no upsampling by two in the graph is read by a convolution alone that could take it in"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.functions and not _UPSAMPLING & facts.functions.keys():
@@ -48,16 +49,11 @@ class FoldUpsampling(GraphRewrite):
             return Refuses("it has no convolution to fold an upsampling into")
         return Applies()
 
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.1
-
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.upsampling import fold_upsampling
 
         folded = fold_upsampling(graph)
-        if not folded:
-            raise Refused("no upsampling by two in the graph is read by a convolution alone that could take it in")
-        return f"folded {plural(folded, 'upsampling')} into convolutions"
+        return f"folded {plural(folded, 'upsampling')} into convolutions" if folded else ""
 
 
 _UPSAMPLING = frozenset("interpolate upsample upsample_nearest upsample_nearest2d".split())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
 from togi.core.quantities import plural
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
@@ -39,6 +38,7 @@ class FuseFormulas(GraphRewrite):
 
     id = "fuse_formulas"
     rank = 8
+    nothing_to_do = "no attention, layer norm or activation in the graph is written out by hand"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.functions and not _expected(facts):
@@ -57,9 +57,8 @@ class FuseFormulas(GraphRewrite):
             "layer norm": fuse_layer_norms(graph),
             "activation": fuse_activations(graph),
         }
-        if not any(counts.values()):
-            raise Refused("no attention, layer norm or activation in the graph is written out by hand")
-        return f"fused {', '.join(plural(count, name) for name, count in counts.items() if count)}"
+        fused = [plural(count, name) for name, count in counts.items() if count]
+        return f"fused {', '.join(fused)}" if fused else ""
 
 
 _PARTS = (

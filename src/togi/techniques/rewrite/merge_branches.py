@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
 
@@ -36,6 +35,7 @@ class MergeBranches(GraphRewrite):
 
     id = "merge_branches"
     rank = 20
+    nothing_to_do = "no sum in the graph has two terms that are linear in the same input and fit together"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not facts.functions:
@@ -54,6 +54,4 @@ class MergeBranches(GraphRewrite):
         from togi.graph.branches import merge_sums
 
         merged = sum(merge_sums(graph).values())
-        if not merged:
-            raise Refused("no sum in the graph has two terms that are linear in the same input and fit together")
-        return f"merged {merged} parallel branches"
+        return f"merged {merged} parallel branches" if merged else ""

@@ -49,9 +49,6 @@ class PadChannels(GraphRewrite):
         multiples = (8, 16) if facts.device == "cuda" else (16, 8)
         return [{"multiple": multiple} for multiple in multiples]
 
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.0
-
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.channels import group_of, layer, pad_group
 

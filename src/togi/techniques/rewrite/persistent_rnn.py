@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
 from togi.core.quantities import plural
 from togi.core.records import Facts
 from togi.techniques.base import OUTSIDE_TORCH, Applies, GraphRewrite, Options, Refuses, no_compiler
@@ -44,6 +43,7 @@ class PersistentRnn(GraphRewrite):
     devices = frozenset({"cpu"})
     rank = 90
     conflicts = frozenset({OUTSIDE_TORCH, "engine:aot_inductor", "engine:torchscript", "precision"})
+    nothing_to_do = "no recurrent layer of the graph is one in float32, with constant weights and no projections"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.device != "cpu":
@@ -58,10 +58,8 @@ class PersistentRnn(GraphRewrite):
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.persistent_rnn import make_persistent
 
-        made = make_persistent(graph)
-        if not made:
-            raise Refused("no recurrent layer of the graph is one in float32, with constant weights and no projections")
-        return f"{plural(made, 'recurrent layer')} in a kernel that keeps its weights"
+        layers = make_persistent(graph)
+        return f"{plural(layers, 'recurrent layer')} in a kernel that keeps its weights" if layers else ""
 
 
 _LAYERS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})

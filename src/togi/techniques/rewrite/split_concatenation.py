@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
 from togi.core.quantities import plural
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
@@ -39,6 +38,8 @@ class SplitConcatenation(GraphRewrite):
 
     id = "split_concatenation"
     rank = 35
+    speedup = 1.05
+    nothing_to_do = "no concatenation of two or three pieces is read by one convolution that could be split"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.functions and not _CONCATENATION & facts.functions.keys():
@@ -47,16 +48,11 @@ class SplitConcatenation(GraphRewrite):
             return Refuses("it has no convolution to split")
         return Applies()
 
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.05
-
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.concatenation import split_concatenations
 
         split = split_concatenations(graph)
-        if not split:
-            raise Refused("no concatenation of two or three pieces is read by one convolution that could be split")
-        return f"split {plural(split, 'convolution')} after a concatenation"
+        return f"split {plural(split, 'convolution')} after a concatenation" if split else ""
 
 
 _CONCATENATION = frozenset("cat concat concatenate".split())

@@ -43,6 +43,7 @@ class Allocator(Technique):
     devices = frozenset({"cpu"})
     provides = frozenset({"allocator"})
     conflicts = frozenset({"allocator"})
+    speedup = 1.05
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not _supported(facts):
@@ -52,9 +53,6 @@ class Allocator(Technique):
 
     def options(self, facts: Facts) -> Sequence[Options]:
         return [{"name": name} for name in _supported(facts)] or [{"name": "tcmalloc"}]
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.05
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 5.0  # a fresh process imports torch

@@ -35,14 +35,12 @@ class InferenceMode(Technique):
     stage = Stage.RUNTIME
     provides = frozenset({"grad_mode"})
     conflicts = frozenset({"grad_mode", OUTSIDE_TORCH})
+    speedup = 1.01
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.buffers_change:
             return Refuses("the forward pass changes a buffer, which would become an inference tensor")
         return Applies()
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.01
 
     def repro_setting(self, options: Options) -> str:
         return ""  # the script has its own place for the mode of autograd

@@ -102,17 +102,14 @@ def compile_call(
         exportable: ``torch.export`` captures it.
         graphs: where to tell of CUDA graphs, at the first call of each size.
     """
+    descent = {"coordinate_descent_tuning": True} if options.get("coordinate_descent") else {}
     compiled = torch.compile(
         function,
         dynamic=signature.dynamic,
-        options={**inductor_options(str(options["mode"]), signature.dynamic), **_descent(options)},
+        options=inductor_options(str(options["mode"]), signature.dynamic) | descent,
     )
     settings = compile_settings(signature, freezing=bool(options["freezing"]))
     return CompiledCall(compiled, signature, settings, graphs, exportable=exportable)
-
-
-def _descent(options: dict[str, Scalar]) -> dict[str, bool]:
-    return {"coordinate_descent_tuning": True} if options.get("coordinate_descent") else {}
 
 
 def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class OnnxRuntimeProgram(StoredProgram):
         """
         binding = self.session.io_binding()
         feeds = [(name, inputs[i].detach().contiguous()) for i, name in self.used]
-        outputs = [self._empty(facts) for facts in self.signature.outputs_facts]
+        outputs = [empty(facts, self.signature.device) for facts in self.signature.outputs_facts]
         torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
         for name, tensor in feeds:
             binding.bind_input(name, *place(tensor))
@@ -90,9 +90,6 @@ class OnnxRuntimeProgram(StoredProgram):
         inputs = {name: facts.inputs_facts[i] for i, name in self.used}
         outputs = dict(zip(self.outputs, facts.outputs_facts, strict=True))
         return ReplayedSession(self.session, inputs, outputs, facts.device)
-
-    def _empty(self, facts: TensorFacts) -> Tensor | None:
-        return empty(facts, self.signature.device)
 
     def _handed_over(self, value: Any, facts: TensorFacts) -> Tensor:
         """What the session allocated, copied (bools come as bytes). Releases before 1.26 hand it over on the host
