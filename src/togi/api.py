@@ -142,8 +142,8 @@ def tune(
             started=began,
         )
     if out is not None and artifact is not None:
-        kept, artifact = artifact, publish(artifact, Path(out).absolute(), force=force)
-        shutil.rmtree(kept, ignore_errors=True)  # once is enough
+        in_home, artifact = artifact, publish(artifact, Path(out).absolute(), force=force)
+        shutil.rmtree(in_home, ignore_errors=True)  # once is enough
     return StudyResult(record, artifact)
 
 
@@ -448,9 +448,9 @@ def fit(
         seed=seed,
     )
     with handed_over(subject, inputs, {"step": step}) as (ref, name):
-        found = FIT(ref, request, device=device, seed=seed, within_s=whole_s(request.time_limit_s))
-    plan = found.plan.model_copy(update={"subject": name})
-    return found.model_copy(update={"subject": name, "plan": plan})
+        result = FIT(ref, request, device=device, seed=seed, within_s=whole_s(request.time_limit_s))
+    plan = result.plan.model_copy(update={"subject": name})
+    return result.model_copy(update={"subject": name, "plan": plan})
 
 
 def predict_memory(
@@ -552,19 +552,19 @@ def check(
     from togi.lint.settings import overrides
     from togi.lint.targets import paths_and_subjects
 
-    given = overrides(select, ignore, exclude)
+    selection = overrides(select, ignore, exclude)
     paths, names = paths_and_subjects([str(s) for s in subjects if isinstance(s, str | Path)] if subjects else ["."])
     live = [subject for subject in subjects if not isinstance(subject, str | Path)]
     if inputs is not None and len(live) != 1:
         raise SubjectError(f"inputs=... belong to one live module, and {len(live)} were given")
     if not names and not live:
-        return check_paths(paths, given, cache=cache)
+        return check_paths(paths, selection, cache=cache)
     need_torch("checking a subject")
     from togi.lint.check_subject import SubjectOptions, check_reference, check_subjects
 
     options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
-    result = check_subjects(check_paths(paths, given, cache=cache), names, given, options, cache=cache)
+    result = check_subjects(check_paths(paths, selection, cache=cache), names, selection, options, cache=cache)
     for subject in live:
         with handed_over(subject, inputs, {}) as (ref, name):
-            result = result.joined(check_reference(ref, name, ("module", "trace"), given, options))
+            result = result.joined(check_reference(ref, name, ("module", "trace"), selection, options))
     return result

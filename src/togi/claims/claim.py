@@ -74,8 +74,8 @@ class Proofs(Record):
     @property
     def counts(self) -> dict[Verdict, int]:
         """How many came to each verdict."""
-        found = [proof.verdict for proof in self.proofs]
-        return {verdict: found.count(verdict) for verdict in Verdict}
+        verdicts = [proof.verdict for proof in self.proofs]
+        return {verdict: verdicts.count(verdict) for verdict in Verdict}
 
 
 class Claim(abc.ABC):

@@ -145,13 +145,13 @@ def _prove_parts(
 
 def _needed(technique: Technique) -> list[Technique]:
     """Techniques that provide what it needs, e.g. its engine."""
-    others = all_techniques().values()
-    return [next(other for other in others if need in other.provides) for need in sorted(technique.needs)]
+    techniques = all_techniques().values()
+    return [next(provider for provider in techniques if need in provider.provides) for need in sorted(technique.needs)]
 
 
 def _refusal(technique: Technique, facts: Facts) -> Refuses | None:
     """Why it, or what it needs, must not be tried on such a subject."""
-    decisions = (one.applies(facts) for one in (technique, *_needed(technique)))
+    decisions = (tried.applies(facts) for tried in (technique, *_needed(technique)))
     return next((decision for decision in decisions if isinstance(decision, Refuses)), None)
 
 
@@ -162,7 +162,7 @@ def _missing_here(technique: Technique, experiment: Experiment, device: str) -> 
         return _untested(technique, experiment, "it needs a CUDA device, and none was found here")
     if refusal := _refusal(technique, _ANY_MODEL.model_copy(update={"machine": here, "device": kind})):
         return _untested(technique, experiment, refusal.reason)
-    for package in (package for one in (technique, *_needed(technique)) for package in one.packages):
+    for package in (package for tried in (technique, *_needed(technique)) for package in tried.packages):
         if problem := package.missing():
             return _untested(technique, experiment, problem, package.fix)
     return None
@@ -254,8 +254,8 @@ def judge(
     outcome, wrong = _accepted(technique, error)
     if outcome is Outcome.WRONG:
         return Verdict.REFUTED, f"Its output is wrong on {experiment.about}: {wrong}."
-    speed, found = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x
-    figures = f"{times(found.median)} the speed of the same without it ({bounds(found)}) on {experiment.about}"
+    speed, speedup = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x
+    figures = f"{times(speedup.median)} the speed of the same without it ({bounds(speedup)}) on {experiment.about}"
     right = (
         "as right as plain eager"
         if error.faithful

@@ -147,7 +147,7 @@ def check(
     from togi.lint.check_paths import check_paths
     from togi.lint.settings import overrides
 
-    given = overrides(names(select or (), "select"), names(ignore or (), "ignore"), names(exclude or (), "exclude"))
+    selection = overrides(names(select or (), "select"), names(ignore or (), "ignore"), names(exclude or (), "exclude"))
     paths, subjects = _named(targets or ([] if subject else ["."]), subject or [])
     if subjects:
         need_torch(f"checking the subject {subjects[0]}")
@@ -162,14 +162,16 @@ def check(
     cache = not no_cache
     changed = None
     if fix or diff or add_ignores:
-        changed = _change(paths, given, fix=fix, unsafe=unsafe_fixes, add_ignores=add_ignores, dry=diff, cache=cache)
+        changed = _change(
+            paths, selection, fix=fix, unsafe=unsafe_fixes, add_ignores=add_ignores, dry=diff, cache=cache
+        )
         result = changed.result
     elif paths == [STDIN]:
-        result = _check_stdin(stdin_filename or "", given)
+        result = _check_stdin(stdin_filename or "", selection)
     else:
-        result = check_paths(paths, given, cache=cache)
+        result = check_paths(paths, selection, cache=cache)
     if subjects:
-        result = check_subjects(result, subjects, given, options, cache=cache)
+        result = check_subjects(result, subjects, selection, options, cache=cache)
     if diff and changed is not None:
         _show_diff(changed, output_file)
     else:
@@ -190,14 +192,14 @@ def _named(targets: list[str], subjects: list[str]) -> tuple[list[str], list[str
 
 
 def _change(
-    paths: list[str], given: Overrides, *, fix: bool, unsafe: bool, add_ignores: bool, dry: bool, cache: bool
+    paths: list[str], selection: Overrides, *, fix: bool, unsafe: bool, add_ignores: bool, dry: bool, cache: bool
 ) -> FixResult:
     from togi.lint.fix import fix_paths
 
     if paths == [STDIN]:
         raise TogiError("standard input cannot be rewritten: name the file instead of '-'. Nothing was changed")
     if not add_ignores:
-        return fix_paths(paths, given, unsafe=unsafe, dry=dry, cache=cache)
+        return fix_paths(paths, selection, unsafe=unsafe, dry=dry, cache=cache)
     if fix:
         raise TogiError(
             "--fix and --add-ignores cannot run at once: run --fix first, then --add-ignores for what is left. "
@@ -205,16 +207,16 @@ def _change(
         )
     from togi.lint.fix import add_ignores as add
 
-    return add(paths, given, dry=dry, cache=cache)
+    return add(paths, selection, dry=dry, cache=cache)
 
 
-def _check_stdin(name: str, given: Overrides) -> CheckResult:
+def _check_stdin(name: str, selection: Overrides) -> CheckResult:
     from togi.lint.check_paths import check_stdin
     from togi.render.findings.lines import show_as
 
     data = sys.stdin.buffer.read()
     show_as(name or STDIN, data)
-    return check_stdin(data, name, given)
+    return check_stdin(data, name, selection)
 
 
 def _show_findings(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:

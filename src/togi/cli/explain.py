@@ -103,10 +103,10 @@ def _prove(id: str | None, on: str, report: Path | None, force: bool, json: bool
         check_report_path(report, force)
     ids, measured = (every_id(), attempt) if id is None else ((id,), prove)
     proofs = Proofs(started=now(), device=device, machine=machine(device), proofs=())
-    for number, one in enumerate(ids, 1):
-        say(f"measuring {one} here ({number} of {len(ids)}, less than a minute)")
-        proof = measured(one, on=on, device=device, seed=seed)
-        say(f"{one}: {proof.verdict.value}")
+    for number, claim in enumerate(ids, 1):
+        say(f"measuring {claim} here ({number} of {len(ids)}, less than a minute)")
+        proof = measured(claim, on=on, device=device, seed=seed)
+        say(f"{claim}: {proof.verdict.value}")
         proofs = proofs.model_copy(update={"proofs": (*proofs.proofs, proof)})
         if report is not None:
             write_whole(proofs_html(proofs), report)
@@ -128,7 +128,7 @@ def _print_all(json: bool, device: str) -> None:
     hint = Text("togi explain ID prints one of them: claim or example, source, cost and risk.", style="dim")
     claims = [claim_page(claim) for claim in all_claims().values()]
     pages = {"techniques": techniques, "rules": rules, "claims": claims}
-    content = {kind: [page.model_dump() for page in found] for kind, found in pages.items()}
+    content = {kind: [page.model_dump() for page in of_kind] for kind, of_kind in pages.items()}
     _print("techniques", content, Group(list_text(techniques, rules, claims), hint), json)
 
 

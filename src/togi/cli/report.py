@@ -51,22 +51,22 @@ def report(
         return _list(journal, json)
     if html is not None:
         check_report_path(html, force)
-    found = api.read_study(study, journal)
+    shown = api.read_study(study, journal)
     if repro is not None:
-        chosen = recipe or (found.best.id if found.best is not None else None)
+        chosen = recipe or (shown.best.id if shown.best is not None else None)
         if chosen is None:
             raise TogiError("nothing was chosen in this study: give --recipe, the id or label of the one to repeat.")
         check_own_journal(journal or default_journal())  # its subject is run
-        say(f"repro: {api.repro(found, chosen, repro) / 'repro.py'}")
+        say(f"repro: {api.repro(shown, chosen, repro) / 'repro.py'}")
     if html is not None:
-        write_report(found, html)
+        write_report(shown, html)
         say(f"report: {html}")
     if json:
-        print_json(study_json(found))
+        print_json(study_json(shown))
     elif html is None:
         console = stdout()
-        print_text(console, study_text(found, width=console.width))
-    return 0 if found.best is not None else 1
+        print_text(console, study_text(shown, width=console.width))
+    return 0 if shown.best is not None else 1
 
 
 def _list(path: Path | None, json: bool) -> int:

@@ -32,8 +32,8 @@ def private(folder: Path) -> Path:
 
     Raises OSError where it cannot be made, PermissionError where it is another user's or others can write to it.
     """
-    for one in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-        one.mkdir(exist_ok=True, mode=0o700)
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        missing.mkdir(exist_ok=True, mode=0o700)
     check_own(folder)
     return folder
 
@@ -56,5 +56,5 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    told = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
-    return "\n".join(line for line in lines if line.split("\t")[0].split(":")[0].strip() in told)
+    telling = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
+    return "\n".join(line for line in lines if line.split("\t")[0].split(":")[0].strip() in telling)

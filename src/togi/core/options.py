@@ -53,7 +53,7 @@ class Option:
     def arguments(self, value: Any) -> list[str]:
         """What gives ``value`` on a command line; nothing for the default."""
         values = value if self.repeated else () if value == self.default else (value,)
-        return [part for each in values for part in (self.flag, _text(each))]
+        return [part for one_value in values for part in (self.flag, _text(one_value))]
 
 
 def options_of(record: Any) -> tuple[Option, ...]:

@@ -65,8 +65,8 @@ class Request(Record):
             if isinstance(cause, TogiError):
                 raise cause from None
             name = ".".join(map(str, first["loc"]))
-            said = first["msg"].partition(",")[0]
-            raise TogiError(f"{name}={first['input']!r} cannot be used: {said[:1].lower()}{said[1:]}") from None
+            problem = first["msg"].partition(",")[0]
+            raise TogiError(f"{name}={first['input']!r} cannot be used: {problem[:1].lower()}{problem[1:]}") from None
 
 
 @functools.singledispatch

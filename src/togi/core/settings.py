@@ -145,13 +145,13 @@ class Settings:
     def of(cls, given: Mapping[str, Any], *, techniques: Iterable[str]) -> "Settings":
         """From what people give, by the options' names in Python; other entries are not settings. Raises TogiError as
         the class does, and for names that are not among ``techniques``."""
-        settings = cls(**{each.field: given[each.name] for each in OPTIONS if each.name in given})
+        settings = cls(**{option.field: given[option.name] for option in OPTIONS if option.name in given})
         settings.check(techniques)
         return settings
 
     def __post_init__(self) -> None:
-        for each in OPTIONS:
-            object.__setattr__(self, each.field, each.value(getattr(self, each.field)))
+        for option in OPTIONS:
+            object.__setattr__(self, option.field, option.value(getattr(self, option.field)))
         if self.approximate and not self.has_bound:
             raise TogiError(
                 f"allowing {self.approximate[0]} needs a bound on what it may cost: give --max-error (relative RMS "
@@ -165,12 +165,12 @@ class Settings:
 
     def arguments(self) -> list[str]:
         """Of ``togi tune``: every setting that is not the default."""
-        return [part for each in OPTIONS for part in each.arguments(getattr(self, each.field))]
+        return [part for option in OPTIONS for part in option.arguments(getattr(self, option.field))]
 
     def as_json(self, *, lasting: bool = False) -> dict[str, Any]:
         """Values of JSON by field. ``lasting``: only those under which a study goes on with its trials."""
-        kept = {each.field: getattr(self, each.field) for each in OPTIONS if each.lasting or not lasting}
-        return {field: list(value) if isinstance(value, tuple) else value for field, value in kept.items()}
+        values = {option.field: getattr(self, option.field) for option in OPTIONS if option.lasting or not lasting}
+        return {field: list(value) if isinstance(value, tuple) else value for field, value in values.items()}
 
     def callers_on(self, cores: int) -> int:
         """How many call at once, on a machine of so many cores."""

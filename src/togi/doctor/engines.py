@@ -37,12 +37,12 @@ def _is_asked(engine: Engine) -> bool:
 
 def _of(engine: Engine) -> list[Check]:
     topic = " ".join([engine.id, *(version for _, version in _versions(engine)[:1])])
-    found = _kept(engine)
-    if isinstance(found, str):
-        return [Check(topic=topic, name="all kinds", level=Level.WARNING, found="not known", why=found)]
+    rows = _kept(engine)
+    if isinstance(rows, str):
+        return [Check(topic=topic, name="all kinds", level=Level.WARNING, found="not known", why=rows)]
     return [
         Check(topic=topic, name=row["kind"], level=_LEVELS[row["end"]], found=_SAYS[row["end"]], why=row["how"])
-        for row in found
+        for row in rows
     ]
 
 

@@ -56,14 +56,16 @@ def _proven_parts(wanted: bool) -> Check:
     """How much of togi has ever been run on a GPU: a warning for those who want to use one."""
     marks = [mark for mark in all_marks() if "cuda" in mark.days]
     proven = [mark for mark in marks if mark.days["cuda"] is not None]
-    left = len(marks) - len(proven)
+    unproven = len(marks) - len(proven)
     return Check(
         topic="GPU",
         name="proven",
-        level=Level.WARNING if wanted and left else Level.OK,
+        level=Level.WARNING if wanted and unproven else Level.OK,
         found=f"{len(proven)} of {len(marks)} parts of togi for CUDA were proven on a device",
-        why=f"{left} have never been run on one: docs/gpu.md lists them" if wanted and left else "",
-        fix="in a clone of togi: python -m benchmarks.gpu --out sweep --docs docs/gpu.md" if wanted and left else "",
+        why=f"{unproven} have never been run on one: docs/gpu.md lists them" if wanted and unproven else "",
+        fix="in a clone of togi: python -m benchmarks.gpu --out sweep --docs docs/gpu.md"
+        if wanted and unproven
+        else "",
     )
 
 
@@ -95,10 +97,10 @@ def _torch_build(wanted: bool) -> list[Check]:
 def _libraries() -> Iterator[Check]:
     """cuDNN, Triton and the rest of CUDA, as torch's own metadata asks for them; what was built for one torch."""
     try:
-        asked = requirements("torch")
+        needed = requirements("torch")
     except importlib.metadata.PackageNotFoundError:
         return
-    for requirement in asked:
+    for requirement in needed:
         if not requirement.name.startswith(("nvidia-", "cuda-", "triton")) or not _applies(requirement):
             continue
         check = compare_package(requirement, Level.WARNING, f"pip install '{_without_marker(requirement)}'")
@@ -121,11 +123,11 @@ def _built_for_another_torch(distribution: str) -> Iterator[Check]:
     version, torch = installed(distribution), installed("torch")
     if version is None or torch is None:
         return
-    wanted = next((requirement for requirement in requirements(distribution) if requirement.name == "torch"), None)
-    if wanted is None or wanted.specifier.contains(Version(torch).public, prereleases=True):
+    needed = next((requirement for requirement in requirements(distribution) if requirement.name == "torch"), None)
+    if needed is None or needed.specifier.contains(Version(torch).public, prereleases=True):
         yield Check(topic="GPU", name=distribution, level=Level.OK, found=version)
     else:
-        why = f"it was built for torch {wanted.specifier}, and this is {torch}"
+        why = f"it was built for torch {needed.specifier}, and this is {torch}"
         fix = f"pip install --upgrade {distribution}"
         yield Check(topic="GPU", name=distribution, level=Level.WARNING, found=version, why=why, fix=fix)
 
@@ -142,11 +144,11 @@ def _tensorrt() -> Iterator[Check]:
     version = installed("tensorrt") or installed("tensorrt-cu13") or installed("tensorrt-cu12")
     if version is None:
         return
-    wanted = [("torch-tensorrt", requirement.specifier) for requirement in _asked_of_tensorrt()]
+    needed = [("torch-tensorrt", requirement.specifier) for requirement in _asked_of_tensorrt()]
     runtime = installed("onnxruntime-gpu")
     if runtime is not None and (built := TENSORRT_OF_ONNXRUNTIME.get(".".join(runtime.split(".")[:2]))):
-        wanted.append((f"onnxruntime-gpu {runtime}", SpecifierSet(f"~={built}")))
-    unmet = [f"{name} was built for TensorRT {spec}" for name, spec in wanted if not spec.contains(version, True)]
+        needed.append((f"onnxruntime-gpu {runtime}", SpecifierSet(f"~={built}")))
+    unmet = [f"{name} was built for TensorRT {spec}" for name, spec in needed if not spec.contains(version, True)]
     if not unmet:
         yield Check(topic="GPU", name="TensorRT", level=Level.OK, found=version)
         return
@@ -157,11 +159,11 @@ def _tensorrt() -> Iterator[Check]:
 
 def _asked_of_tensorrt() -> list[Requirement]:
     try:
-        asked = requirements("torch-tensorrt")
+        needed = requirements("torch-tensorrt")
     except importlib.metadata.PackageNotFoundError:
         return []
     names = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13")
-    return [requirement for requirement in asked if requirement.name in names and _applies(requirement)]
+    return [requirement for requirement in needed if requirement.name in names and _applies(requirement)]
 
 
 def _c_compiler(machine: Machine) -> Check:

@@ -65,7 +65,7 @@ def updates() -> Iterator[Check]:
 def _update(library: Library, distribution: str, version: str) -> Iterator[Check]:
     brought = {new: what for new, what in library.brought.items() if Version(version) < Version(new)}
     if brought:
-        told = "; ".join(f"{new}: {what}" for new, what in brought.items())
+        news = "; ".join(f"{new}: {what}" for new, what in brought.items())
         fix = library.fix.format(release=list(brought)[-1], distribution=distribution)
         name = f"newer {library.name}"
-        yield Check(topic="GPU", name=name, level=Level.OPTIONAL, found=version, why=told, fix=fix)
+        yield Check(topic="GPU", name=name, level=Level.OPTIONAL, found=version, why=news, fix=fix)

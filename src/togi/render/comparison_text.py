@@ -25,10 +25,10 @@ ANSWER_STYLES = {
 
 def comparison_text(comparison: Comparison) -> RenderableType:
     """What ``togi bench`` found: the table, the verdict, what to know."""
-    made = _by_size(comparison) if comparison.batch_sizes else table("", "ms", "speed-up", "difference", "memory")
+    grid = _by_size(comparison) if comparison.batch_sizes else table("", "ms", "speed-up", "difference", "memory")
     for number, contestant in enumerate(() if comparison.batch_sizes else comparison.contestants):
-        made.add_row(*_contestant(contestant, first=number == 0))
-    return stack(made, Text(clean(comparison.verdict), style="bold"), bullets(_about(comparison)))
+        grid.add_row(*_contestant(contestant, first=number == 0))
+    return stack(grid, Text(clean(comparison.verdict), style="bold"), bullets(_about(comparison)))
 
 
 def verification_text(verification: Verification) -> RenderableType:
@@ -62,30 +62,30 @@ def _compared(contestant: Contestant, speedup: Interval) -> Text:
 
 def _by_size(comparison: Comparison) -> Table:
     """The sizes of each contestant below its name."""
-    made = table("", "ms", "samples/s", "speed-up", "memory")
-    best = {(each.name, each.batch) for each in comparison.best}
+    grid = table("", "ms", "samples/s", "speed-up", "memory")
+    best = {(winner.name, winner.batch) for winner in comparison.best}
     name = ""
-    for one in comparison.contestants:
-        if one.name != name:
-            name = one.name
-            made.add_row(Text(clean(name), style="bold"))
-        made.add_row(*_at_size(one, best=(one.name, one.batch) in best))
-    return made
+    for contestant in comparison.contestants:
+        if contestant.name != name:
+            name = contestant.name
+            grid.add_row(Text(clean(name), style="bold"))
+        grid.add_row(*_at_size(contestant, best=(contestant.name, contestant.batch) in best))
+    return grid
 
 
-def _at_size(one: Contestant, *, best: bool) -> tuple[Text, ...]:
-    name = Text(f"{'> ' if best else '  '}batch {one.batch}", style="bold green" if best else "")
-    if one.outcome is not Outcome.OK:
-        name.append(clean(f"\n{one.outcome.value}: {one.reason}"), style=STYLES[one.outcome])
-    elif one.reason:
-        name.append(clean(f"\n{one.reason}"), style="dim")
-    if one.latency_ms is None or one.samples_per_s is None:
+def _at_size(contestant: Contestant, *, best: bool) -> tuple[Text, ...]:
+    name = Text(f"{'> ' if best else '  '}batch {contestant.batch}", style="bold green" if best else "")
+    if contestant.outcome is not Outcome.OK:
+        name.append(clean(f"\n{contestant.outcome.value}: {contestant.reason}"), style=STYLES[contestant.outcome])
+    elif contestant.reason:
+        name.append(clean(f"\n{contestant.reason}"), style="dim")
+    if contestant.latency_ms is None or contestant.samples_per_s is None:
         return (name, *([Text("-")] * 4))
-    latency = figure(one.latency_ms)
-    if one.call_ms is not None:
-        latency.append(f"\ncall {significant(one.call_ms)}", style="dim")
-    speedup = _compared(one, one.speedup_x) if one.speedup_x else Text("-")
-    return (name, latency, figure(one.samples_per_s), speedup, memory(one.footprint))
+    latency = figure(contestant.latency_ms)
+    if contestant.call_ms is not None:
+        latency.append(f"\ncall {significant(contestant.call_ms)}", style="dim")
+    speedup = _compared(contestant, contestant.speedup_x) if contestant.speedup_x else Text("-")
+    return (name, latency, figure(contestant.samples_per_s), speedup, memory(contestant.footprint))
 
 
 def _about(comparison: Comparison) -> Iterator[str]:
@@ -93,9 +93,10 @@ def _about(comparison: Comparison) -> Iterator[str]:
         yield f"ms: from one answer to the next, with {comparison.callers} callers at once"
         if comparison.batch_sizes:
             yield "call: what 95 of 100 calls take at most, in ms, next to the others"
-        for one in () if comparison.batch_sizes else comparison.contestants:
-            if one.call_ms is not None:
-                yield f"{one.name}: 95 of 100 calls take {significant(one.call_ms)} ms at most, next to the others"
+        for contestant in () if comparison.batch_sizes else comparison.contestants:
+            if contestant.call_ms is not None:
+                most = f"{significant(contestant.call_ms)} ms at most"
+                yield f"{contestant.name}: 95 of 100 calls take {most}, next to the others"
     if comparison.rounds:
         sizes = " at the same batch size" if comparison.batch_sizes else ""
         yield f"{plural(comparison.rounds, 'round')} in turns; every speed-up relates to the first{sizes}"

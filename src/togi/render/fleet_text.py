@@ -13,17 +13,17 @@ from togi.render.terminal import bullets, clean, figure, stack, table
 
 
 def fleet_text(fleet: Fleet) -> RenderableType:
-    made = table(
+    grid = table(
         "machine", f"{fleet.currency} a million", "ms", f"{fleet.currency} an hour", "recipe", left=("recipe",)
     )
     for kind in sorted(fleet.kinds, key=_cost):
-        made.add_row(*_row(kind))
-    made.caption = Text(
+        grid.add_row(*_row(kind))
+    grid.caption = Text(
         "a million: of calls, one after the other; intervals of 95 %\n* on the front: none is cheaper and as fast",
         style="dim",
     )
-    made.caption_justify = "left"
-    return stack(made, Text(clean(fleet.verdict), style="bold"), bullets(_about(fleet)))
+    grid.caption_justify = "left"
+    return stack(grid, Text(clean(fleet.verdict), style="bold"), bullets(_about(fleet)))
 
 
 def _cost(kind: KindAnswer) -> float:

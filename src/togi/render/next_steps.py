@@ -62,4 +62,4 @@ def fixes(study: Study) -> dict[str, tuple[str, ...]]:
     for trial in study.trials:
         if trial.fix:
             reasons.setdefault(trial.fix, {})[trial.reason or trial.recipe.label] = None
-    return {fix: tuple(given) for fix, given in reasons.items()}
+    return {fix: tuple(whys) for fix, whys in reasons.items()}

@@ -100,13 +100,13 @@ def list_text(
     techniques: Sequence[TechniquePage], rules: Sequence[RulePage], claims: Sequence[ClaimPage]
 ) -> RenderableType:
     """Everything there is a page of, one line each, in groups."""
-    made = listing()
+    grid = listing()
     for stage, members in groupby(techniques, key=lambda page: page.stage):
-        _group(made, stage.value, STAGE_MEANING[stage], list(members))
+        _group(grid, stage.value, STAGE_MEANING[stage], list(members))
     for kind, found in groupby(rules, key=lambda page: page.kind):
-        _group(made, f"check: {kind}", KIND_MEANING[kind], list(found))
-    _group(made, "claims", "advice; --prove measures it here, as it does what a technique claims", claims)
-    return made
+        _group(grid, f"check: {kind}", KIND_MEANING[kind], list(found))
+    _group(grid, "claims", "advice; --prove measures it here, as it does what a technique claims", claims)
+    return grid
 
 
 def page_text(page: Page) -> RenderableType:
@@ -130,12 +130,12 @@ def page_markdown(page: TechniquePage | ClaimPage) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _group(made: Table, name: str, meaning: str, pages: Sequence[Page]) -> None:
-    made.add_row(Text(name, style="bold"), Text(meaning, style="dim"))
+def _group(grid: Table, name: str, meaning: str, pages: Sequence[Page]) -> None:
+    grid.add_row(Text(name, style="bold"), Text(meaning, style="dim"))
     for page in pages:
         style = "dim" if isinstance(page, TechniquePage) and page.obstacles else "cyan"
-        made.add_row(Text(f"  {page.id}", style=style), _line(page))
-    made.add_row()
+        grid.add_row(Text(f"  {page.id}", style=style), _line(page))
+    grid.add_row()
 
 
 def _line(page: Page) -> Text:
@@ -178,13 +178,13 @@ def _command(line: str) -> Text:
 
 def _body(text: str) -> RenderableType:
     """Prose and literal blocks in turn; a block is what is indented."""
-    found: list[RenderableType] = []
+    paragraphs: list[RenderableType] = []
     for paragraph in text.split("\n\n"):
         if paragraph.startswith("    "):
-            found.append(Padding(Text(textwrap.dedent(paragraph), style="green"), (0, 0, 0, 2)))
+            paragraphs.append(Padding(Text(textwrap.dedent(paragraph), style="green"), (0, 0, 0, 2)))
         elif said := paragraph.removesuffix("::").rstrip():
-            found.append(prose(f"{said}:" if paragraph.endswith("::") else said))
-    return Padding(Group(*found), (0, 0, 0, 2))
+            paragraphs.append(prose(f"{said}:" if paragraph.endswith("::") else said))
+    return Padding(Group(*paragraphs), (0, 0, 0, 2))
 
 
 def _options_text(options: dict[str, Scalar]) -> str:

@@ -94,18 +94,18 @@ class Row:
 def decisions(error: ErrorReport | None) -> str:
     """How many of the integers, booleans and texts in what it returns are the original's, where the first differs, and
     whether that is a tie; empty where it returns none."""
-    found = error.decisions if error else None
-    if error is None or found is None:
+    tally = error.decisions if error else None
+    if error is None or tally is None:
         return ""
-    said = f"decisions: {found.agree:,} of {found.total:,} agree with the original's"
-    if found.sample is None:
-        return said
-    at = found.position[0] if len(found.position) == 1 else list(found.position)
-    place = f"in sample {found.sample}" + (f" at position {at}" if found.position else "")
-    where = f"{place} of {found.output}" if found.output != "output" else place
-    told = of_the_parts(error)
+    sentence = f"decisions: {tally.agree:,} of {tally.total:,} agree with the original's"
+    if tally.sample is None:
+        return sentence
+    at = tally.position[0] if len(tally.position) == 1 else list(tally.position)
+    place = f"in sample {tally.sample}" + (f" at position {at}" if tally.position else "")
+    where = f"{place} of {tally.output}" if tally.output != "output" else place
+    of_parts = of_the_parts(error)
     kind = "a tie" if is_tie(error) else "a fault"
-    return f"{said}; first difference {where}" + (f" ({kind}: {told})" if told else "")
+    return f"{sentence}; first difference {where}" + (f" ({kind}: {of_parts})" if of_parts else "")
 
 
 def chosen_of(rows: Iterable[Row]) -> Row | None:
@@ -151,9 +151,9 @@ def objective_of(study: Study) -> Objective:
 def what_is_timed(study: Study) -> tuple[str, ...]:
     """What the milliseconds of another objective than latency are, and those of a call next to them, and the
     millijoules of a GPU that tells them, in a line each."""
-    told = any(trial.timing is not None and trial.timing.energy_mj is not None for trial in study.trials)
+    tells_energy = any(trial.timing is not None and trial.timing.energy_mj is not None for trial in study.trials)
     energy = ("mJ: what the whole GPU takes for a call, its idle power included, while one recipe runs alone",)
-    return (*_what_is_timed(study), *(energy if told else ()))
+    return (*_what_is_timed(study), *(energy if tells_energy else ()))
 
 
 def _what_is_timed(study: Study) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ def rows(study: Study) -> tuple[Row, ...]:
         by_recipe.setdefault(trial.recipe, []).append(trial)
     front = pareto_front([trials[-1] for trials in by_recipe.values()])
     reference = study.reference.recipe if study.reference else None
-    found = [
+    unsorted = [
         Row(
             trial=trials[-1],
             earlier=tuple(trials[:-1]),
@@ -212,7 +212,7 @@ def rows(study: Study) -> tuple[Row, ...]:
         )
         for recipe, trials in by_recipe.items()
     ]
-    return tuple(sorted(found, key=_order))
+    return tuple(sorted(unsorted, key=_order))
 
 
 def pareto_front(trials: Iterable[Trial]) -> frozenset[Recipe]:
@@ -240,19 +240,19 @@ def counts(found: Sequence[Row]) -> dict[Outcome, int]:
 
 def warnings(study: Study) -> tuple[str, ...]:
     """What the measurements said of their own noise: of sentences that differ in numbers only, the worst one."""
-    said: dict[str, list[str]] = {}
+    by_form: dict[str, list[str]] = {}
     for trial in study.trials:
         for warning in trial.timing.noise.warnings if trial.timing else ():
-            said.setdefault(_NUMBER.sub("#", warning), []).append(warning)
+            by_form.setdefault(_NUMBER.sub("#", warning), []).append(warning)
     return tuple(
         f"{max(texts, key=_first_number)}{f' (the worst of {len(texts)} trials)' if len(texts) > 1 else ''}"
-        for texts in said.values()
+        for texts in by_form.values()
     )
 
 
 def _first_number(text: str) -> float:
-    found = _NUMBER.search(text)
-    return float(found[0]) if found else 0.0
+    number = _NUMBER.search(text)
+    return float(number[0]) if number else 0.0
 
 
 def _order(row: Row) -> tuple[int, float, str]:

@@ -20,7 +20,10 @@ _UNKNOWN = "(no traceback recorded)"
 
 def snapshot_text(account: SnapshotAccount, *, limit: int = 10) -> RenderableType:
     """For each device the peak and its owners, failures, the state in the end and what was alive then."""
-    notes = [*account.notes, *(f"device {one.device}: {note}" for one in account.devices for note in one.notes)]
+    notes = [
+        *account.notes,
+        *(f"device {device.device}: {note}" for device in account.devices for note in device.notes),
+    ]
     if settings := account.allocator_settings.get("PYTORCH_CUDA_ALLOC_CONF"):
         notes.append(f"allocator settings: {settings}")
     nothing = Text("The snapshot holds no segment and no event: nothing was allocated on any device.", "bold")
@@ -71,8 +74,8 @@ def by_pool(held: Iterable[Held]) -> list[Owner]:
     return summed(held, _pool)
 
 
-def _pool(one: Held) -> str:
-    return "(unknown)" if one.stream is None else f"{one.pool or 'pool not recorded'}, stream {one.stream}"
+def _pool(held: Held) -> str:
+    return "(unknown)" if held.stream is None else f"{held.pool or 'pool not recorded'}, stream {held.stream}"
 
 
 def _device(device: DeviceAccount, limit: int) -> Iterator[RenderableType]:
@@ -111,12 +114,12 @@ def end_text(device: DeviceAccount) -> str:
 
 
 def _pools(pools: Sequence[Pool]) -> Table:
-    made = table("segments in the end", "segments", "reserved", "allocated", "free", "largest free")
+    grid = table("segments in the end", "segments", "reserved", "allocated", "free", "largest free")
     for pool in pools:
         cells = (pool.reserved_bytes, pool.allocated_bytes, pool.free_bytes, pool.largest_free_bytes)
         name = f"{pool.pool or 'pool not recorded'}, stream {pool.stream}, {pool.kind}"
-        made.add_row(clean(name), f"{pool.segments:,}", *(size(cell) for cell in cells))
-    return made
+        grid.add_row(clean(name), f"{pool.segments:,}", *(size(cell) for cell in cells))
+    return grid
 
 
 def _short(sums: Iterable[Owner]) -> list[Owner]:

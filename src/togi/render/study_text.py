@@ -64,17 +64,17 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
     )
 
 
-def parts(shown: Sequence[PartRow]) -> Table | None:
+def parts(places: Sequence[PartRow]) -> Table | None:
     """The tree of a program down to its parts: times of one run before and after, and what runs them."""
-    if not shown:
+    if not places:
         return None
-    made = table("part", "before", "after", "runs on", left=("runs on",))
-    for row in shown:
+    grid = table("part", "before", "after", "runs on", left=("runs on",))
+    for row in places:
         indent = "  " * row.depth
         name = Text(indent + clean(row.name)).append(f"\n{indent}{clean(row.what)}", style="dim")
         style = "green" if row.faster else "dim"
-        made.add_row(name, Text(row.before), Text(row.after), Text(clean(row.outcome), style=style))
-    return made
+        grid.add_row(name, Text(row.before), Text(row.after), Text(clean(row.outcome), style=style))
+    return grid
 
 
 def _of_parts(study: Study) -> bool:
@@ -85,14 +85,14 @@ def contents_text(entries: Sequence[StudyEntry]) -> RenderableType:
     """The studies of a journal, one a row: id, when, what, how many trials, and the verdict below."""
     if not entries:
         return Text("There are no studies yet: togi tune SUBJECT makes one.")
-    made = listing(3)
+    grid = listing(3)
     for entry in entries:
         subject = Text(clean(entry.subject), style="bold").append(f"  {plural(entry.trials, 'trial')}", style="dim")
         if entry.verdict:
             subject.append(f"\n{clean(entry.verdict)}", style="not bold")
         when = Text(entry.started[:16].replace("T", " "), style="dim")
-        made.add_row(Text(clean(entry.id), style="cyan"), when, subject)
-    return made
+        grid.add_row(Text(clean(entry.id), style="cyan"), when, subject)
+    return grid
 
 
 def _measured(study: Study, ran: Sequence[Row], limit: int | None, *, wide: bool) -> RenderableType:
@@ -113,19 +113,19 @@ def results(shown: Sequence[Row], *, wide: bool, notes: Sequence[str] = ()) -> T
         "memory: idle + peak of a call",
     ]
     if wide:
-        made = table("recipe", "ms", "eager", "speed-up", "error", "memory", "verdict", left=("verdict",))
+        grid = table("recipe", "ms", "eager", "speed-up", "error", "memory", "verdict", left=("verdict",))
     else:
-        made = table("recipe", "ms", "speed-up", "error", "memory")
+        grid = table("recipe", "ms", "speed-up", "error", "memory")
     for row in shown:
-        made.add_row(*(_wide(row) if wide else _narrow(row)))
-    made.caption = Text("\n".join(notes), style="dim")
-    made.caption_justify = "left"
-    return made
+        grid.add_row(*(_wide(row) if wide else _narrow(row)))
+    grid.caption = Text("\n".join(notes), style="dim")
+    grid.caption_justify = "left"
+    return grid
 
 
 def not_used(rest: Sequence[Row]) -> Table:
     """Everything that cannot be chosen: one line for each reason, with the recipes that share it."""
-    made = listing()
+    grid = listing()
     for (outcome, reason, fix, decided), labels in _grouped(rest).items():
         body = Text(clean(labels[0]))
         if len(labels) > 1:
@@ -135,8 +135,8 @@ def not_used(rest: Sequence[Row]) -> Table:
             body.append(f"\n{clean(decided)}", style="dim")
         if fix:
             body.append("\nfix: ", style="dim").append(clean(fix), style="cyan")
-        made.add_row(Text(outcome.value, style=STYLES[outcome]), body)
-    return made
+        grid.add_row(Text(outcome.value, style=STYLES[outcome]), body)
+    return grid
 
 
 def _grouped(rest: Iterable[Row]) -> dict[tuple[Outcome, str, str, str], list[str]]:

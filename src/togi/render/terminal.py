@@ -58,29 +58,29 @@ def table(*headings: str, left: Collection[str] = (), wide: bool = True) -> Tabl
 
     ``wide``: the first column takes the room that the others leave.
     """
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     first, *others = headings
-    made.add_column(first, ratio=1 if wide else None, overflow="fold", min_width=16 if wide else None)
+    grid.add_column(first, ratio=1 if wide else None, overflow="fold", min_width=16 if wide else None)
     for heading in others:
-        made.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
-    return made
+        grid.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
+    return grid
 
 
 def listing(columns: int = 2) -> Table:
     """Rows without headings: names, then text that takes the rest of the width."""
-    made = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    grid = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for _ in range(columns - 1):
-        made.add_column(no_wrap=True)
-    made.add_column(ratio=1, overflow="fold")
-    return made
+        grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1, overflow="fold")
+    return grid
 
 
 def bullets(sentences: Iterable[str]) -> Table | None:
     """A list of sentences, or None where there are none."""
-    made = Table.grid(padding=(0, 1))
+    grid = Table.grid(padding=(0, 1))
     for sentence in sentences:
-        made.add_row("-", Text(clean(sentence), overflow="fold"))
-    return made if made.row_count else None
+        grid.add_row("-", Text(clean(sentence), overflow="fold"))
+    return grid if grid.row_count else None
 
 
 def stack(*parts: RenderableType | None) -> Group:

@@ -161,16 +161,16 @@ def _compared(call: Callable[..., Any], kind: Kind) -> KindAnswer:
     with torch.no_grad():
         expected = kind.forward(*kind.later)
         try:
-            found = call(*kind.later)
+            output = call(*kind.later)
         except Exception as error:  # foreign code: an engine that refuses answers nothing wrong
             return KindAnswer(kind=kind.name, end="refused", how=first_line(error))
-    same = torch.allclose(found.double(), expected.double(), rtol=1e-3, atol=1e-3, equal_nan=True)
+    same = torch.allclose(output.double(), expected.double(), rtol=1e-3, atol=1e-3, equal_nan=True)
     return KindAnswer(kind=kind.name, end="right" if same else "wrong")
 
 
 def main(arguments: Sequence[str]) -> None:
-    for found in answers(*arguments):
-        print(json.dumps(found.model_dump()), flush=True)
+    for kind_answer in answers(*arguments):
+        print(json.dumps(kind_answer.model_dump()), flush=True)
 
 
 if __name__ == "__main__":

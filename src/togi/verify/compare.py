@@ -105,8 +105,8 @@ def columns_apart(outputs: Sequence[Tensor]) -> list[tuple[int, list[int]]]:
     shapes = {t.dim() for t in outputs}
     for dim in reversed(range(shapes.pop() if len(shapes) == 1 else 0)):
         sizes = {t.shape[dim] for t in outputs}
-        if len(sizes) == 1 and 1 < max(sizes) <= _MOST_COLUMNS and len(found := _magnitudes(outputs, dim)) > 1:
-            return [(dim, sorted(columns)) for columns in found]
+        if len(sizes) == 1 and 1 < max(sizes) <= _MOST_COLUMNS and len(groups := _magnitudes(outputs, dim)) > 1:
+            return [(dim, sorted(columns)) for columns in groups]
     return []
 
 

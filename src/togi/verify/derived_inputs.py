@@ -142,25 +142,25 @@ def other_sizes(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
     leads = sizes_that_lead(samples, signature)
     if not leads:
         return []
-    seen = sizes_seen(samples, signature)
-    totals = [sum({lead: sample[lead] for lead, _ in leads.values()}.values()) for sample in seen]
-    low, high = seen[totals.index(min(totals))], seen[totals.index(max(totals))]
+    sizes_of_samples = sizes_seen(samples, signature)
+    totals = [sum({lead: sample[lead] for lead, _ in leads.values()}.values()) for sample in sizes_of_samples]
+    low, high = sizes_of_samples[totals.index(min(totals))], sizes_of_samples[totals.index(max(totals))]
 
     def sizes_by(size: Callable[[Place], int]) -> Sizes:
         return {place: size(lead) + more for place, (lead, more) in leads.items()}
 
     def smallest(place: Place) -> int:
-        return min(sample[place] for sample in seen)
+        return min(sample[place] for sample in sizes_of_samples)
 
     def largest(place: Place) -> int:
-        return max(sample[place] for sample in seen)
+        return max(sample[place] for sample in sizes_of_samples)
 
     chosen = [
         sizes_by(lambda lead: (low[lead] + high[lead]) // 2),
         sizes_by(lambda lead: _below(low[lead], largest(lead))),
         sizes_by(lambda lead: _above(largest(lead), smallest(lead))),
     ]
-    return [sizes for i, sizes in enumerate(chosen) if sizes not in seen and sizes not in chosen[:i]]
+    return [sizes for i, sizes in enumerate(chosen) if sizes not in sizes_of_samples and sizes not in chosen[:i]]
 
 
 def sizes_seen(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
@@ -174,8 +174,8 @@ def sizes_that_lead(samples: Sequence[Inputs], signature: Signature) -> dict[Pla
     how much. One that was not seen to vary follows those that are as large. Empty where an argument is opaque."""
     if has_opaque(signature):
         return {}
-    seen = sizes_seen(samples, signature)
-    groups = {place: tuple(sample[place] for sample in seen) for place in signature.dynamic_dims}
+    sizes_of_samples = sizes_seen(samples, signature)
+    groups = {place: tuple(sample[place] for sample in sizes_of_samples) for place in signature.dynamic_dims}
     first = {group: place for place, group in reversed(groups.items())}
     leads = {group: _lead(group, groups.values()) for group in groups.values()}
     return {place: (first[leads[group]], group[0] - leads[group][0]) for place, group in groups.items()}
@@ -208,8 +208,8 @@ def resized(samples: Sequence[Inputs], signature: Signature, sizes: Sizes, seed:
     """The largest sample cut or repeated to the sizes, then moved."""
     flat = [signature.flatten_inputs(s.args, s.kwargs) for s in samples]
     largest = max(range(len(flat)), key=lambda k: sum(t.numel() for t in flat[k]))
-    source, seen = flat[largest], sizes_seen(samples, signature)
-    groups = {place: tuple(sample[place] for sample in seen) for place in sizes}
+    source, sizes_of_samples = flat[largest], sizes_seen(samples, signature)
+    groups = {place: tuple(sample[place] for sample in sizes_of_samples) for place in sizes}
     from_the_end = {groups[i, dim] for i, dim in sizes if _padded_in_front(source[i], dim)}
     tensors = list(source)
     for (i, dim), size in sizes.items():

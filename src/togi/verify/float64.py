@@ -97,8 +97,8 @@ def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
 
 def _mixed(values: Sequence[Any]) -> bool:
     """Float64 tensors next to narrower ones (a constant kept as a plain attribute): most operations would raise."""
-    found = {t.dtype for v in values for t in (v if isinstance(v, tuple | list) else (v,)) if isinstance(t, Tensor)}
-    return torch.float64 in found and bool(found & _NARROW)
+    dtypes = {t.dtype for v in values for t in (v if isinstance(v, tuple | list) else (v,)) if isinstance(t, Tensor)}
+    return torch.float64 in dtypes and bool(dtypes & _NARROW)
 
 
 def _wider(value: Any, mixed: bool) -> Any:

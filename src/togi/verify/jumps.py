@@ -57,9 +57,9 @@ class JumpObserver(DispatchObserver):
             value for argument in schema_of(operator).arguments for value in _numbers(argument, given[argument.name])
         }
         name = schema_of(operator).name.removeprefix("aten::").rstrip("_")
-        found = _RULES[name](given) if name in _RULES else None
-        if found is not None:
-            self.jumps.append(Jump(name, found, tuple(_sum(v) for v in given.values() if isinstance(v, Tensor))))
+        at = _RULES[name](given) if name in _RULES else None
+        if at is not None:
+            self.jumps.append(Jump(name, at, tuple(_sum(v) for v in given.values() if isinstance(v, Tensor))))
 
 
 def _sum(operand: Tensor) -> str:

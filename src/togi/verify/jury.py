@@ -50,10 +50,10 @@ class Jury:
             except Exception:  # foreign code: a model's forward may raise anything
                 return Verdict.ILLEGAL
             try:
-                found = observe(self.call, given, self.original.signature, seed=self.original.seed)
+                answer = observe(self.call, given, self.original.signature, seed=self.original.seed)
             except Exception:  # foreign code: an engine that refuses answers nothing wrong
                 return Verdict.RIGHT
-            return Verdict.RIGHT if self._same(given, found, eager, rung) else Verdict.WRONG
+            return Verdict.RIGHT if self._same(given, answer, eager, rung) else Verdict.WRONG
 
     def _same(self, given: Inputs, found: Observation, eager: Observation, rung: Rung) -> bool:
         if unlike(eager.structure, found.structure, "output") or not _alike(eager.leaves, found.leaves):

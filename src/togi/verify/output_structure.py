@@ -42,9 +42,9 @@ def structure_problems(seen: Observation, answer: Answer) -> list[str]:
     different = unlike(answer.structure, seen.structure, "output")
     if different:
         problems.append(different)
-    expected, found = [leaf.name for leaf in answer.leaves], [name for name, _ in seen.leaves]
-    if not problems and expected != found:
-        problems.append(f"the output holds the tensors {', '.join(found)}, the original's {', '.join(expected)}")
+    expected, names = [leaf.name for leaf in answer.leaves], [name for name, _ in seen.leaves]
+    if not problems and expected != names:
+        problems.append(f"the output holds the tensors {', '.join(names)}, the original's {', '.join(expected)}")
     return problems
 
 

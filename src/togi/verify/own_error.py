@@ -58,11 +58,11 @@ class OwnError:
         """Outputs with weights and inputs moved by a rounding: what any order of evaluation may give."""
         try:
             module, sample = nudged(self._module, self._seed + number), nudged_inputs(self._sample, self._seed + number)
-            found, _ = seeded_outputs(module, sample, self._seed)
+            outputs, _ = seeded_outputs(module, sample, self._seed)
         except Exception as error:  # foreign code: a module may insist on exact values
             self.note = self.note or f"The module's own error could not be sampled ({first_line(error)})."
             return []
-        return found if [t.shape for t in found] == [t.shape for t in self._outputs] else []
+        return outputs if [t.shape for t in outputs] == [t.shape for t in self._outputs] else []
 
 
 def seeded_outputs(module: nn.Module, sample: Inputs, seed: int) -> tuple[list[Tensor], Any]:
@@ -76,5 +76,5 @@ def seeded_outputs(module: nn.Module, sample: Inputs, seed: int) -> tuple[list[T
 def outputs_in(output: Any) -> tuple[list[Tensor], Any]:
     """Tensors, and what else there is as text, in which objects count by their class."""
     leaves, form = tree_flatten(output)
-    others = [repr(leaf) if isinstance(leaf, bool | int | float | str | None) else type(leaf) for leaf in leaves]
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)], (str(form), str(others))
+    forms = [repr(leaf) if isinstance(leaf, bool | int | float | str | None) else type(leaf) for leaf in leaves]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)], (str(form), str(forms))

@@ -103,7 +103,7 @@ class _Making:
                 exact, fallback = self._float64(calls, run)
             answers, truths = self._answers(calls, run, exact)
         tf32_units = 0.0 if random or not tf32_operators(self.device) else self._tf32_units(calls, answers, truths, run)
-        one, two = again.seen
+        first, second = again.seen
         facts = TruthFacts(
             samples=self.samples,
             answers=tuple(answers),
@@ -113,7 +113,7 @@ class _Making:
             tf32_units=tf32_units,
             stateful=stateful,
             random=random,
-            shared_between_calls=tuple(sorted(a for a, b in overlaps(one.leaves, two.leaves) if a == b)),
+            shared_between_calls=tuple(sorted(a for a, b in overlaps(first.leaves, second.leaves) if a == b)),
             metric=None if metric is None else float(metric([seen.output for seen in run.seen[: self.samples]])),
             notes=tuple(self.notes),
         )
@@ -147,10 +147,10 @@ class _Making:
                             f"derived input {i + 1} is left out: the original raises on it ({first_line(error)})"
                         )
                         continue
-                    found = all(map(_finite, run.leaves[-1]))
+                    is_finite = all(map(_finite, run.leaves[-1]))
                     if i < self.samples:
-                        finite = finite and found
-                    elif finite and not found:
+                        finite = finite and is_finite
+                    elif finite and not is_finite:
                         left_out.add(i)
                         self._note(f"derived input {i + 1} is left out: the original's output is not finite on it")
             if not left_out:
@@ -195,8 +195,8 @@ class _Making:
 
     def _sequence(self, call: Callable[..., Any], inputs: Sequence[Inputs]) -> Run:
         run = Run([], [])
-        for one in inputs:
-            run.add(observe(call, one, self.signature, seed=self.seed))
+        for sample in inputs:
+            run.add(observe(call, sample, self.signature, seed=self.seed))
         return run
 
     def _float64(self, calls: Sequence[int], eager: Run) -> tuple[list[list[Tensor]] | None, str]:
@@ -273,10 +273,10 @@ class _Making:
         self, calls: Sequence[int], run: Run, exact: list[list[Tensor]] | None
     ) -> tuple[list[Answer], list[list[Tensor]]]:
         truths = [[wide(t) for t in leaves] for leaves in (exact or run.leaves)]
-        known = exact is not None and self._narrow()
-        wanted = NUDGES_FEW if not known or self._needs_nudges(run) else int(_has_discrete(run))
-        nudges = [found for k in range(wanted) if (found := self._nudged(calls, k)) is not None]
-        measured = units_of(run, truths, nudges, self._narrowest(), known)
+        is_exact = exact is not None and self._narrow()
+        wanted = NUDGES_FEW if not is_exact or self._needs_nudges(run) else int(_has_discrete(run))
+        nudges = [moved for k in range(wanted) if (moved := self._nudged(calls, k)) is not None]
+        measured = units_of(run, truths, nudges, self._narrowest(), is_exact)
         gradients = self._requires_grad(calls[0])
         answers = [
             answer_of(calls[c], seen, run.leaves[c], truths[c], measured[c], gradients)
@@ -290,13 +290,13 @@ class _Making:
         """Eager's worst error as torch's flags have it, over outputs that have a finite one: where it decides
         otherwise, or overflows, nobody may follow."""
         as_it_is = self._called(calls, seeds=(self.seed,) * len(calls))
-        found = [
+        all_units = [
             leaf_error(leaf.name, tensor, truth, eager, leaf.unit, leaf.threshold)[0].units
             for answer, *tensors in zip(answers, as_it_is.leaves, truths, run.leaves, strict=True)
             for leaf, tensor, truth, eager in zip(answer.leaves, *tensors, strict=False)
             if tensor.shape == eager.shape
         ]
-        return max(filter(math.isfinite, found), default=0.0)
+        return max(filter(math.isfinite, all_units), default=0.0)
 
     def _needs_nudges(self, run: Run) -> bool:
         """Whether the error of an output is sampled. Not of what a program decides: whether another decision is a tie,
@@ -321,13 +321,13 @@ class _Making:
 
     def _narrow(self) -> bool:
         """Float64 is more precise than the original."""
-        found = self._floats()
-        return not found or bool(found - {torch.float64, torch.complex128})
+        dtypes = self._floats()
+        return not dtypes or bool(dtypes - {torch.float64, torch.complex128})
 
     def _narrowest(self) -> float:
         """Machine epsilon of the most precise type below float64 that the original computes in."""
-        found = [torch.finfo(d).eps for d in self._floats() if d not in (torch.float64, torch.complex128)]
-        return min(found, default=torch.finfo(torch.float64 if self._floats() else torch.float32).eps)
+        epsilons = [torch.finfo(d).eps for d in self._floats() if d not in (torch.float64, torch.complex128)]
+        return min(epsilons, default=torch.finfo(torch.float64 if self._floats() else torch.float32).eps)
 
     def _requires_grad(self, first: int) -> dict[str, bool]:
         module = self._copy()

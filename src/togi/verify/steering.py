@@ -154,7 +154,7 @@ def candidates(
     steps = [1.0] if not dtype.is_floating_point else [1.0, 1 / _NICE]
     sizes = sorted({abs(float(c)) for c in constants if 0 < abs(float(c)) <= max(abs(low), abs(high))})[:_NICE]
     near = torch.arange(-_POOL // 16, _POOL // 16, dtype=torch.float64)
-    found = torch.cat(
+    values = torch.cat(
         [
             *(near * step for step in steps),
             *((spread / size).round() * size for size in (*steps, *sizes)),
@@ -164,9 +164,9 @@ def candidates(
     )
     if not dtype.is_floating_point:
         most = float(min(max(abs(low), abs(high)), 1 << 62))
-        whole = found.clamp(-most, most).round().long()
-        found = torch.cat([whole, whole + 1, whole - 1])
-    inside: Tensor = torch.unique(found[(found >= low) & (found <= high)].to(dtype))
+        whole = values.clamp(-most, most).round().long()
+        values = torch.cat([whole, whole + 1, whole - 1])
+    inside: Tensor = torch.unique(values[(values >= low) & (values <= high)].to(dtype))
     if dtype.is_floating_point:  # a rounding may lead out
         inside = inside[(inside.double() >= low) & (inside.double() <= high)]
     return inside[torch.randperm(len(inside), generator=drawn)[:_POOL]]

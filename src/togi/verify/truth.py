@@ -155,10 +155,10 @@ class Truth:
             "plain eager rounds factors to TensorFloat-32 on this device, as torch's flags say: its own error is "
             f"{facts.tf32_units:,.0f} x what it is in IEEE float32, the unit in which errors are given"
         )
-        told = f"outputs are compared with eager, not with float64: {facts.fallback}"
+        of_eager = f"outputs are compared with eager, not with float64: {facts.fallback}"
         return (
             *facts.notes,
-            *([told] if facts.fallback else []),
+            *([of_eager] if facts.fallback else []),
             *([rounded] if facts.tf32_units else []),
             *([facts.unrepeatable] if facts.unrepeatable else []),
         )
@@ -251,11 +251,11 @@ def _stored(tensor: Tensor) -> Tensor:
 
 
 def _as(tensor: Tensor, dtype: str) -> Tensor:
-    wanted = getattr(torch, dtype, None)
-    if not isinstance(wanted, torch.dtype):
+    stored = getattr(torch, dtype, None)
+    if not isinstance(stored, torch.dtype):
         raise ValueError(f"unknown dtype {dtype!r}")
-    if wanted is tensor.dtype:
+    if stored is tensor.dtype:
         return tensor
-    if tensor.dtype is torch.uint8 and wanted.itemsize == 1:
-        return tensor.view(wanted)
+    if tensor.dtype is torch.uint8 and stored.itemsize == 1:
+        return tensor.view(stored)
     raise ValueError(f"a tensor is {tensor.dtype}, expected {dtype}")

@@ -87,8 +87,8 @@ def units(eager: Sequence[Difference], nudged: Sequence[Sequence[Difference]], e
 
 def discrete_units(shares: Sequence[float], nudged: Sequence[Sequence[float]]) -> list[Unit]:
     """For integers and bools: ``shares`` of elements on which eager and the truth disagree, per input."""
-    found = [max([share, *more, MISMATCH_FLOOR]) for share, more in zip(shares, nudged, strict=True)]
-    return [Unit(rms=share, peak=share) for share in found]
+    all_shares = [max([share, *more, MISMATCH_FLOOR]) for share, more in zip(shares, nudged, strict=True)]
+    return [Unit(rms=share, peak=share) for share in all_shares]
 
 
 def _support(own: float, nudged: Sequence[float]) -> float:
@@ -131,8 +131,8 @@ def units_of(
         if known and not needs_nudges(eager, epsilon):
             moved = [[] for _ in eager]
         measured = measure_own_error(eager, [truths[c][i] for c, i in where], moved, epsilon)
-        for (c, i), found in zip(where, measured, strict=True):
-            result[c][i] = found
+        for (c, i), of_call in zip(where, measured, strict=True):
+            result[c][i] = of_call
     return result
 
 
@@ -174,7 +174,7 @@ def _by_columns(
     parts: Sequence[tuple[int, list[int]]],
 ) -> list[Measured]:
     """Each magnitude as an output of its own; eager's error is that of the worst."""
-    found: list[list[tuple[ColumnsUnit, Measured]]] = [[] for _ in eager]
+    by_input: list[list[tuple[ColumnsUnit, Measured]]] = [[] for _ in eager]
     for dim, indices in parts:
         columns = ColumnsUnit(dim=dim, indices=tuple(indices), rms=0.0, peak=0.0, threshold=math.inf)
         measured = measure_own_error(
@@ -183,21 +183,21 @@ def _by_columns(
             [[columns.of(m) for m in moved] for moved in nudged],
             epsilon,
         )
-        for i, one in enumerate(measured):
-            unit, _, threshold = one
-            known = columns.model_copy(update={"rms": unit.rms, "peak": unit.peak, "threshold": threshold})
-            found[i].append((known, one))
+        for i, of_input in enumerate(measured):
+            unit, _, threshold = of_input
+            of_columns = columns.model_copy(update={"rms": unit.rms, "peak": unit.peak, "threshold": threshold})
+            by_input[i].append((of_columns, of_input))
     return [
         (
             Unit(
-                rms=max(columns.rms for columns, _ in one),
-                peak=max(columns.peak for columns, _ in one),
-                columns=tuple(columns for columns, _ in one),
+                rms=max(columns.rms for columns, _ in of_input),
+                peak=max(columns.peak for columns, _ in of_input),
+                columns=tuple(columns for columns, _ in of_input),
             ),
-            max((own for _, (_, own, _) in one), key=lambda own: own.rmse if isinstance(own, Difference) else own),
+            max((own for _, (_, own, _) in of_input), key=lambda own: own.rmse if isinstance(own, Difference) else own),
             math.inf,
         )
-        for one in found
+        for of_input in by_input
     ]
 
 
@@ -221,9 +221,14 @@ def leaf_error(
 def _worst_column(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit) -> tuple[LeafError, bool]:
     errors = [
         leaf_error(
-            name, each.of(found), each.of(truth), each.of(eager), Unit(rms=each.rms, peak=each.peak), each.threshold
+            name,
+            columns.of(found),
+            columns.of(truth),
+            columns.of(eager),
+            Unit(rms=columns.rms, peak=columns.peak),
+            columns.threshold,
         )
-        for each in unit.columns
+        for columns in unit.columns
     ]
     return worst([error for error, _ in errors]), any(misplaced for _, misplaced in errors)
 

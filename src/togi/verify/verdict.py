@@ -93,10 +93,10 @@ def wrong_at_once(
     order of calls. Raises whatever ``call`` raises."""
     if truth.facts.stateful or truth.facts.random or not truth.facts.repeatable:
         return ()
-    asked = _Verification(call, truth, truth.inputs(inputs), signature, seed)
-    asked.errors |= {leaf.name: leaf for leaf in report.leaves}
-    asked._callers_agree(callers, max_units, at_first=callers.count)
-    return tuple(asked.problems)
+    verification = _Verification(call, truth, truth.inputs(inputs), signature, seed)
+    verification.errors |= {leaf.name: leaf for leaf in report.leaves}
+    verification._callers_agree(callers, max_units, at_first=callers.count)
+    return tuple(verification.problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,11 +202,11 @@ class _Verification:
 
     def _earlier_outputs(self, seen: Observation) -> None:
         allowed = set(self.truth.facts.shared_between_calls)
-        for kept in self.kept:
-            for (name, tensor), value in zip(kept.outputs, kept.values, strict=False):
+        for earlier in self.kept:
+            for (name, tensor), value in zip(earlier.outputs, earlier.values, strict=False):
                 if name not in allowed and not identical(plain(tensor), value):
                     self.problems[f"{name} is overwritten by a later call: outputs do not outlive the next call"] = None
-            for one, other in overlaps(kept.outputs, _outputs(seen)):
+            for one, other in overlaps(earlier.outputs, _outputs(seen)):
                 if not (one in allowed and other in allowed):
                     self.problems[f"{one} of one call shares memory with {other} of a later call"] = None
 
@@ -229,12 +229,12 @@ class _Verification:
         b = next((b for b in range(1, len(shapes)) if shapes[b] == shapes[0]), None)
         if b is None or any(answer.changed for answer in facts.answers):
             return
-        given = fresh(self.inputs[facts.answers[0].input])
-        observe(self.call, self.inputs[facts.answers[0].input], self.signature, seed=self.seed, given=given)
+        reused = fresh(self.inputs[facts.answers[0].input])
+        observe(self.call, self.inputs[facts.answers[0].input], self.signature, seed=self.seed, given=reused)
         other = self.inputs[facts.answers[b].input]
-        if not _replace(given, other, self.signature):
+        if not _replace(reused, other, self.signature):
             return
-        seen = observe(self.call, other, self.signature, seed=self.seed, given=given)
+        seen = observe(self.call, other, self.signature, seed=self.seed, given=reused)
         when = "when an input's values are replaced in place"
         self._answered_again(b, seen, max_units, when, f"does not follow {when} (cached by identity)")
 
@@ -244,21 +244,21 @@ class _Verification:
         answers = self.truth.facts.answers
         requests = max(2 * callers.count, len(answers))
         when = f"when {callers.count} call at once"
-        seen: dict[int, Observation] = {}
+        observations: dict[int, Observation] = {}
 
         def request(number: int) -> None:
             inputs = self.inputs[answers[number % len(answers)].input]
-            seen[number] = observe(self.call, inputs, self.signature, seed=self.seed)
+            observations[number] = observe(self.call, inputs, self.signature, seed=self.seed)
 
         began = time.monotonic()
         for again in range(_MOST_CALLED_AT_ONCE):
             if again and (self.problems or time.monotonic() - began > _CALLED_AT_ONCE_S):
                 return
-            seen.clear()
+            observations.clear()
             callers.answer(request, requests if again or at_first is None else at_first)
-            for number, one in seen.items():
+            for number, observation in observations.items():
                 wrong = f"is another {when} (it cannot serve threads)"
-                self._answered_again(number % len(answers), one, max_units, when, wrong)
+                self._answered_again(number % len(answers), observation, max_units, when, wrong)
 
     def _answered_again(self, a: int, seen: Observation, max_units: float, when: str, wrong: str) -> None:
         """Answer ``a``, asked for in another way: it may err twice as much. ``wrong``: the problem to report beyond

@@ -57,10 +57,10 @@ def _ask_live(live: Any, answer: Path, device: str, seed: int, limit_s: float) -
     """Write what a live subject answers here. It may hang, which a child then finds out with more patience."""
     from togi.verify.live import LiveAnswer
 
-    given = None
+    own_answer = None
     with suppress(TimeoutError), interrupted_after(limit_s):
-        given = LiveAnswer.of(live, device=device, seed=seed)
-    dump(given, answer)
+        own_answer = LiveAnswer.of(live, device=device, seed=seed)
+    dump(own_answer, answer)
 
 
 def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:

@@ -75,10 +75,10 @@ def located(finding: Finding) -> str:
 
 
 def summary(result: CheckResult) -> Line:
-    found, files = len(result.findings), plural(result.files, "file")
+    count, files = len(result.findings), plural(result.files, "file")
     safe = sum(f.fix is not None and f.fix.safe for f in result.findings)
     unsafe = sum(f.fix is not None and not f.fix.safe for f in result.findings)
-    parts = [plural(found, "finding") if found else "Nothing found", f"in {files}" if result.files else ""]
+    parts = [plural(count, "finding") if count else "Nothing found", f"in {files}" if result.files else ""]
     text = " ".join(part for part in parts if part)
     if result.fixed:
         text += f"; {result.fixed} fixed"
@@ -92,7 +92,7 @@ def summary(result: CheckResult) -> Line:
         text += f"; {len(result.suppressed)} ignored"
     if result.problems:
         text += f"; {plural(len(result.problems), 'problem')}: not everything was checked"
-    return ((f"{text}.", "bold" if found or result.problems else "green"),)
+    return ((f"{text}.", "bold" if count or result.problems else "green"),)
 
 
 def _rest(result: CheckResult) -> Iterator[Line]:

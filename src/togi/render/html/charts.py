@@ -71,9 +71,9 @@ class TradeOff:
     legend: dict[str, str]
 
 
-def trade_off(found: Sequence[Row]) -> TradeOff | None:
+def trade_off(rows: Sequence[Row]) -> TradeOff | None:
     """None when no recipe has both numbers."""
-    shown = [row for row in found if row.trial.eligible and row.trial.footprint]
+    shown = [row for row in rows if row.trial.eligible and row.trial.footprint]
     if not shown:
         return None
     x, y = Axis(_speedup(row).median for row in shown), Axis(_memory_mib(row) for row in shown)
@@ -124,11 +124,11 @@ class Staircase:
     line: str
 
 
-def staircase(found: Sequence[Gain]) -> Staircase | None:
+def staircase(gains: Sequence[Gain]) -> Staircase | None:
     """None without a gain."""
-    if not found:
+    if not gains:
         return None
-    x, y = Axis(gain.ended_s for gain in found), Axis((1.0, *(gain.speedup_x for gain in found)))
+    x, y = Axis(gain.ended_s for gain in gains), Axis((1.0, *(gain.speedup_x for gain in gains)))
     steps = [
         Step(
             gain.trial.recipe.id,
@@ -136,7 +136,7 @@ def staircase(found: Sequence[Gain]) -> Staircase | None:
             x.place(gain.ended_s),
             y.place(gain.speedup_x),
         )
-        for gain in found
+        for gain in gains
     ]
     corners, height = [], y.place(1.0)
     for step in steps:
@@ -174,9 +174,9 @@ class Bars:
     caption: str
 
 
-def speedups(found: Sequence[Row]) -> Bars | None:
+def speedups(rows: Sequence[Row]) -> Bars | None:
     """Every measured recipe with the interval of its speed-up; a line stands at 1, plain eager."""
-    measured = [row for row in found if row.trial.eligible]
+    measured = [row for row in rows if row.trial.eligible]
     if not measured:
         return None
     intervals = [_speedup(row) for row in measured]
@@ -191,17 +191,17 @@ def speedups(found: Sequence[Row]) -> Bars | None:
 
 
 def _speedup_bar(row: Row, axis: Axis) -> Bar:
-    found = _speedup(row)
-    left, right = axis.place(found.low), axis.place(found.high)
+    speedup = _speedup(row)
+    left, right = axis.place(speedup.low), axis.place(speedup.high)
     return Bar(
         name=row.trial.recipe.label,
         detail="",
         hint=hint(row),
         trial=row.trial.recipe.id,
-        whisker=(left, round(right - left, 2)) if found.has_ends else None,
-        marks=[(kind(row), axis.place(found.median))],
-        value=times(found.median) if row.speedup_x else "1",
-        small=bounds(found) if row.speedup_x else "eager",
+        whisker=(left, round(right - left, 2)) if speedup.has_ends else None,
+        marks=[(kind(row), axis.place(speedup.median))],
+        value=times(speedup.median) if row.speedup_x else "1",
+        small=bounds(speedup) if row.speedup_x else "eager",
     )
 
 

@@ -69,8 +69,11 @@ def snapshot_html(account: SnapshotAccount) -> str:
         title=Path(account.path).name,
         script="account.js",
         account=account,
-        notes=[*account.notes, *(f"Device {one.device}: {note}" for one in account.devices for note in one.notes)],
-        timelines={device.device: found for device in account.devices if (found := _timeline(device))},
+        notes=[
+            *account.notes,
+            *(f"Device {device.device}: {note}" for device in account.devices for note in device.notes),
+        ],
+        timelines={device.device: shown for device in account.devices if (shown := _timeline(device))},
         text=snapshot_text,
         shown=SHOWN,
     )

@@ -39,7 +39,7 @@ def speedups(proofs: Proofs) -> Bars | None:
     measured = [(proof, row) for proof in proofs.proofs for row in proof.rows if row.speedup_x is not None]
     if not measured:
         return None
-    measured.sort(key=lambda one: -_median(one[1]))
+    measured.sort(key=lambda pair: -_median(pair[1]))
     axis = Axis([1.0, *(_median(row) for _, row in measured)])
     return Bars(
         lines=[_bar(proof, row, axis) for proof, row in measured],

@@ -76,14 +76,14 @@ class OnnxRuntime(GraphEngine):
 
     def _on_cuda(self, facts: Facts) -> list[Options]:
         plain: Options = {"spinning": False}
-        found = [plain]
+        offered = [plain]
         if not facts.dynamic and facts.callers == 1:
-            found.append({**plain, "cuda_graph": True})
+            offered.append({**plain, "cuda_graph": True})
         if any(name.startswith("conv") for name in facts.functions):
-            found.append({**found[-1], "nhwc": True})
+            offered.append({**offered[-1], "nhwc": True})
         # TensorRT's provider rounds to TensorFloat-32 and has no switch for it
         tensorrt: list[Options] = [{**plain, "provider": "tensorrt"}] if facts.tf32 and not facts.dynamic else []
-        return [*found, *tensorrt]
+        return [*offered, *tensorrt]
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         builds = 60.0 if options.get("provider") == "tensorrt" else 0.0

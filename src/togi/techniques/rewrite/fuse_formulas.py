@@ -75,7 +75,7 @@ _EVERY = 4
 
 def _expected(facts: Facts) -> list[float]:
     calls = facts.functions
-    found = [gain for parts, gain in _PARTS if all(calls.get(part) for part in parts)]
+    gains = [gain for parts, gain in _PARTS if all(calls.get(part) for part in parts)]
     layers = sum(count for name, count in calls.items() if name.startswith(("conv", "linear", "addmm")))
     activations = max(calls.get(name, 0) for name in _ACTIVATIONS)
-    return [*found, 1.05] if calls.get("mul") and 0 < layers <= _EVERY * activations else found
+    return [*gains, 1.05] if calls.get("mul") and 0 < layers <= _EVERY * activations else gains

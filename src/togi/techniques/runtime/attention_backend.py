@@ -66,10 +66,10 @@ class AttentionBackend(Technique):
     def options(self, facts: Facts) -> Sequence[Options]:
         if facts.device != "cuda":
             return [{"backend": "math"}]
-        found = _dtypes(facts)
-        if _SIXTEEN_BITS & found:
+        dtypes = _dtypes(facts)
+        if _SIXTEEN_BITS & dtypes:
             return [{"backend": name} for name in BACKENDS]
-        lowered = ("efficient", "flash", "cudnn") if "float32" in found else ()
+        lowered = ("efficient", "flash", "cudnn") if "float32" in dtypes else ()
         return [{"backend": name} for name in (*lowered, "math")]
 
     def needs_with(self, facts: Facts, options: Options) -> frozenset[str]:
@@ -112,17 +112,17 @@ def _check(candidate: Candidate, name: str) -> None:
 
     module = candidate.copy() if candidate.facts.buffers_change else candidate.module
     for sample in candidate.samples:  # none where a saved program is loaded
-        given = sample.clone()
+        inputs = sample.clone()
         with (
-            warnings.catch_warnings(record=True) as said,
+            warnings.catch_warnings(record=True) as warned,
             torch.no_grad(),
             sdpa_kernel(getattr(SDPBackend, BACKENDS[name])),
         ):
             warnings.simplefilter("always")
             try:
-                module(*given.args, **given.kwargs)
+                module(*inputs.args, **inputs.kwargs)
             except RuntimeError as error:
-                why = " ".join(first_line(each.message).partition(" (Triggered")[0] for each in said)
+                why = " ".join(first_line(warning.message).partition(" (Triggered")[0] for warning in warned)
                 raise Refused(
                     f"torch cannot run its attention with {name}: {first_line(error)} {why}".strip()
                 ) from error
@@ -133,5 +133,5 @@ def _preferring(name: str, device: str) -> AbstractContextManager[Any]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     others = [other for other in BACKENDS if other != name] if device == "cuda" else ["math"]
-    order = [getattr(SDPBackend, BACKENDS[each]) for each in dict.fromkeys([name, *others])]
+    order = [getattr(SDPBackend, BACKENDS[backend]) for backend in dict.fromkeys([name, *others])]
     return sdpa_kernel(order, set_priority=device == "cuda")

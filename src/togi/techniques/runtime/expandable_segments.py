@@ -71,5 +71,5 @@ class ExpandableSegments(Technique):
 
 def settings() -> dict[str, str]:
     """What the user set, by variable."""
-    found = {name: os.environ.get(name, "").strip(", ") for name in (VARIABLE, NEWER)}
-    return {name: value for name, value in found.items() if value}
+    values = {name: os.environ.get(name, "").strip(", ") for name in (VARIABLE, NEWER)}
+    return {name: value for name, value in values.items() if value}

@@ -76,9 +76,9 @@ class SplitBatch(Technique):
         rows = _rows(facts.outputs)
         at_once = [count for count in range(2, facts.machine.threads + 1) if _divides(count, rows)][-1:]
         in_turn = [count for count in (2, 4) if _divides(count, rows)]
-        found: list[Options] = [{"pieces": count, "at_once": True} for count in at_once]
-        found += [{"pieces": count, "at_once": False} for count in in_turn]
-        return found or [{"pieces": rows or 2, "at_once": False}]
+        offered: list[Options] = [{"pieces": count, "at_once": True} for count in at_once]
+        offered += [{"pieces": count, "at_once": False} for count in in_turn]
+        return offered or [{"pieces": rows or 2, "at_once": False}]
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         small = facts.latency_ms is not None and facts.latency_ms < 5

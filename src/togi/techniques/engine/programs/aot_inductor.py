@@ -71,10 +71,10 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature) -> AotInducto
 
 def built_on(device: str) -> dict[str, Any]:
     """What the machine code in a package depends on."""
-    found: dict[str, Any] = {"torch": torch.__version__, "device": device}
+    build: dict[str, Any] = {"torch": torch.__version__, "device": device}
     if device == "cuda":
-        found["gpu"] = f"{torch.cuda.get_device_name()} sm_{''.join(map(str, torch.cuda.get_device_capability()))}"
-    return found | {"os": platform.system(), "cpu": platform.machine(), "cpu_flags": list(cpu_flags())}
+        build["gpu"] = f"{torch.cuda.get_device_name()} sm_{''.join(map(str, torch.cuda.get_device_capability()))}"
+    return build | {"os": platform.system(), "cpu": platform.machine(), "cpu_flags": list(cpu_flags())}
 
 
 def check_machine(there: dict[str, Any], here: dict[str, Any]) -> None:

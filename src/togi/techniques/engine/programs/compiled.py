@@ -125,12 +125,12 @@ def graph_notes(graphs: GraphReport) -> list[str]:
     """What is not replayed as a CUDA graph, and why, in a sentence; nothing where all is."""
     if graphs.parts and not graphs.skips and not graphs.reasons:
         return []
-    told = Counter(_reason(one) for one in graphs.reasons) or {"torch gives no reason": 1}
-    why = "; ".join(f"{reason} ({count} times)" if count > 1 else reason for reason, count in told.items())
+    reasons = Counter(_reason(skipped) for skipped in graphs.reasons) or {"torch gives no reason": 1}
+    why = "; ".join(f"{reason} ({count} times)" if count > 1 else reason for reason, count in reasons.items())
     return [f"CUDA graphs: {plural(graphs.parts, 'part')} of the compiled code to be recorded; skipped or cut: {why}."]
 
 
-def _reason(one: NotRecorded) -> str:
+def _reason(skipped: NotRecorded) -> str:
     """With the innermost line of the user's, where torch tells one."""
-    last = printed_frames(one.stack)[-1:]
-    return one.reason + "".join(f", {frame.filename}:{frame.lineno} (`{frame.line}`)" for frame in last)
+    last = printed_frames(skipped.stack)[-1:]
+    return skipped.reason + "".join(f", {frame.filename}:{frame.lineno} (`{frame.line}`)" for frame in last)

@@ -36,8 +36,8 @@ class CudaGraphs:
         with self._lock:
             if (recording := self.recording(inputs)) is not None:
                 self._order.after_the_last_call()
-                for mine, given in zip(recording.inputs, inputs, strict=True):
-                    mine.copy_(given)
+                for mine, caller_input in zip(recording.inputs, inputs, strict=True):
+                    mine.copy_(caller_input)
                 recording.replay()
                 return [tensor.clone() for tensor in recording.outputs]
         return self.flat(*inputs)

@@ -36,9 +36,9 @@ def _element_type(tensor: Tensor) -> int:
 
 
 def _empty(facts: TensorFacts, device: str) -> Tensor:
-    made = empty(facts, device)
-    assert made is not None, "one of its sizes varies"
-    return made
+    memory = empty(facts, device)
+    assert memory is not None, "one of its sizes varies"
+    return memory
 
 
 class ReplayedSession:
@@ -54,7 +54,7 @@ class ReplayedSession:
         """``inputs``, ``outputs``: by name, with fixed sizes."""
         # not inference tensors, whatever mode this call runs in: a later call in another mode writes to them
         with torch.inference_mode(False):
-            self._inputs, self._outputs = ([_empty(one, device) for one in of.values()] for of in (inputs, outputs))
+            self._inputs, self._outputs = ([_empty(port, device) for port in of.values()] for of in (inputs, outputs))
         self._session, self._binding, self._one_call = session, session.io_binding(), threading.Lock()
         for name, tensor in zip(inputs, self._inputs, strict=True):
             self._binding.bind_input(name, *place(tensor))
@@ -64,8 +64,8 @@ class ReplayedSession:
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Fresh outputs."""
         with self._one_call:
-            for mine, given in zip(self._inputs, inputs, strict=True):
-                mine.copy_(given)
+            for mine, tensor in zip(self._inputs, inputs, strict=True):
+                mine.copy_(tensor)
             torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
             self._session.run_with_iobinding(self._binding)
             own = [output.clone() for output in self._outputs]

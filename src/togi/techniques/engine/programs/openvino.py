@@ -81,11 +81,11 @@ class OpenVinoProgram(StoredProgram):
         self.dtypes = [getattr(torch, facts.dtype) for facts in signature.outputs_facts]
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        given = [inputs[i].detach().contiguous() for i, _ in self.ports]
-        feeds = {port: tensor.numpy() for (_, port), tensor in zip(self.ports, given, strict=True)}
+        tensors_in = [inputs[i].detach().contiguous() for i, _ in self.ports]
+        feeds = {port: tensor.numpy() for (_, port), tensor in zip(self.ports, tensors_in, strict=True)}
         tensors = [torch.as_tensor(array) for array in self._free_request().infer(feeds)]
         # An output that is an input, or a view of one, has the caller's memory, which may end before the output does.
-        lent = [range(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in given]
+        lent = [range(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in tensors_in]
         tensors = [tensor.clone() if _lies_in(tensor, lent) else tensor for tensor in tensors]
         outputs, taken = [], set()
         for position, dtype in zip(self.order, self.dtypes, strict=True):
@@ -95,24 +95,24 @@ class OpenVinoProgram(StoredProgram):
         return outputs
 
     def _free_request(self) -> Request:
-        kept: list[Request] = self._local.__dict__.setdefault("requests", [])
-        for request in kept:
+        requests: list[Request] = self._local.__dict__.setdefault("requests", [])
+        for request in requests:
             if request.free:
                 return request
         request = Request(self.compiled)
-        if len(kept) < _KEPT_REQUESTS:
-            kept.append(request)
+        if len(requests) < _KEPT_REQUESTS:
+            requests.append(request)
         return request
 
     def meta(self) -> dict[str, Any]:
         return {"file": FILE, "order": list(self.order), "streams": self.streams}
 
     def interface(self) -> Interface:
-        facts, found = self.signature, self.compiled.outputs
+        facts, ports = self.signature, self.compiled.outputs
         outputs = zip(self.order, facts.outputs_facts, strict=True)
         return Interface(
             inputs=tuple(_port(port, facts.inputs_facts[i].name) for i, port in self.ports),
-            outputs=tuple(_port(found[position], each.name) for position, each in outputs),
+            outputs=tuple(_port(ports[position], leaf.name) for position, leaf in outputs),
             settings={
                 "INFERENCE_PRECISION_HINT": self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(),
                 "PERFORMANCE_HINT": "LATENCY",
@@ -169,11 +169,11 @@ def _is_count(found: object) -> bool:
 
 def _checked_order(order: Any, found: int, signature: Signature) -> list[int]:
     """Raises ArtifactError unless it names an output of the model for each output of the signature."""
-    wanted = len(signature.outputs_facts)
-    right = isinstance(order, list) and len(order) == wanted
+    count = len(signature.outputs_facts)
+    right = isinstance(order, list) and len(order) == count
     if not right or not all(type(position) is int and 0 <= position < found for position in order):
         raise damaged(
-            f"its manifest says {order!r} of which output is which, where {wanted} numbers below {found} belong"
+            f"its manifest says {order!r} of which output is which, where {count} numbers below {found} belong"
         )
     return list(order)
 

@@ -65,7 +65,7 @@ class SequenceCache:
         """Of what is in it; empty: nothing that anybody may go on with."""
         self.used = 0
         names = {state.name: state for state in self.request.query_state()}
-        self._states = [names["".join(each.names)] for each in kept]
+        self._states = [names["".join(part.names)] for part in kept]
         self._lent: list[weakref.ref[Deferred]] = []
         self._returned = False
         """Its lengths are those of what it has lent last."""
@@ -88,27 +88,27 @@ class SequenceCache:
         for state, tensor in zip(self._states, tensors, strict=True):
             # by numpy, since threads of torch that were woken for a copy wait busily next to OpenVINO's
             state.state = openvino().Tensor(np.ascontiguousarray(tensor.detach().numpy()), shared_memory=True)
-        self.lengths = [tensor.shape[each.dim] for each, tensor in zip(self.kept, tensors, strict=True)]
+        self.lengths = [tensor.shape[part.dim] for part, tensor in zip(self.kept, tensors, strict=True)]
 
     def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
         """One call; numpy arrays of the caller's own."""
         lengths, self.lengths, self._returned = self.lengths, [], False
         give(self.request, feeds)
-        found: Sequence[Any] = self.request.infer(share_outputs=False).to_tuple()
-        self.lengths = [length + each.count for each, length in zip(self.kept, lengths, strict=True)]
+        arrays: Sequence[Any] = self.request.infer(share_outputs=False).to_tuple()
+        self.lengths = [length + part.count for part, length in zip(self.kept, lengths, strict=True)]
         self._lent = [ref for ref in self._lent if ref() is not None]
-        return found
+        return arrays
 
     def lend(self, likes: Sequence[Tensor]) -> list[Deferred]:
         """Tensors of what it holds now, like these but for their lengths."""
         lent: list[Deferred] = []
-        for each, like, place in zip(self.kept, likes, self._places(), strict=True):
+        for part, like, place in zip(self.kept, likes, self._places(), strict=True):
             sizes = like.shape
-            lent.append(Deferred((*sizes[: each.dim], place.length, *sizes[each.dim + 1 :]), like.dtype, place))
+            lent.append(Deferred((*sizes[: part.dim], place.length, *sizes[part.dim + 1 :]), like.dtype, place))
         self._lent += map(weakref.ref, lent)
         self._returned = True
         return lent
 
     def fetch(self, position: int, length: int) -> Tensor:
-        held = torch.from_numpy(self._states[position].state.data)
-        return held.narrow(self.kept[position].dim, 0, length).clone(memory_format=torch.contiguous_format)
+        values = torch.from_numpy(self._states[position].state.data)
+        return values.narrow(self.kept[position].dim, 0, length).clone(memory_format=torch.contiguous_format)

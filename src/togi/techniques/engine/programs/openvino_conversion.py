@@ -37,12 +37,12 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
     """
     signature, notes = candidate.signature, list[str]()
     count = len(signature.outputs_facts)
-    given = {t.dtype for t in (*signature.inputs_facts, *signature.outputs_facts)}
-    if "float64" in given:
+    dtypes = {t.dtype for t in (*signature.inputs_facts, *signature.outputs_facts)}
+    if "float64" in dtypes:
         raise Refused(
             "an input or output is float64, which OpenVINO computes in float32 on a CPU (openvino issues 35822, 37968)"
         )
-    strange = given - _BOUND
+    strange = dtypes - _BOUND
     if strange:
         raise Refused(f"inputs and outputs are bound through numpy, which does not share {', '.join(sorted(strange))}")
     try:

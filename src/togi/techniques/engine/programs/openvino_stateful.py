@@ -63,7 +63,7 @@ class StatefulProgram(StoredProgram):
         self.compiled = compiled
         self.order = tuple(order)
         self.kept = tuple(kept)
-        self._inside = {each.input for each in kept}
+        self._inside = {part.input for part in kept}
         names = {name: port for port in compiled.inputs for name in port.names}
         self.ports = [
             (i, names[f"input_{i}"])
@@ -78,56 +78,56 @@ class StatefulProgram(StoredProgram):
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         feeds = {port: inputs[i].detach().contiguous().numpy() for i, port in self.ports}
-        kept = [inputs[each.input] for each in self.kept]
-        with self._cache_of(kept) as cache:
-            found = cache.infer(feeds)
-            lent = {each.output: tensor for each, tensor in zip(self.kept, cache.lend(kept), strict=True)}
+        caches = [inputs[part.input] for part in self.kept]
+        with self._cache_of(caches) as cache:
+            arrays = cache.infer(feeds)
+            lent = {part.output: tensor for part, tensor in zip(self.kept, cache.lend(caches), strict=True)}
         outputs: list[Tensor] = []
         for number, (position, facts) in enumerate(zip(self.order, self.signature.outputs_facts, strict=True)):
             if number in lent:
                 outputs.append(lent[number])
                 continue
-            tensor = torch.from_numpy(found[self._outputs[f"output_{position}"]]).to(getattr(torch, facts.dtype))
+            tensor = torch.from_numpy(arrays[self._outputs[f"output_{position}"]]).to(getattr(torch, facts.dtype))
             outputs.append(tensor.clone() if position in self.order[:number] else tensor)
         return outputs
 
     def as_returned(self, inputs: list[Tensor]) -> list[Tensor]:
-        before, found = self._last_call(inputs), list(inputs)
+        before, returned_inputs = self._last_call(inputs), list(inputs)
         returned: Sequence[Tensor]
         if before is None:
-            kept = [inputs[each.input] for each in self.kept]
-            with self._cache_of(kept) as cache:
-                returned = cache.lend(kept)
+            caches = [inputs[part.input] for part in self.kept]
+            with self._cache_of(caches) as cache:
+                returned = cache.lend(caches)
         else:  # the first call after a cache was taken moves it to memory with room: no later one does
             outputs = self.run(before)
-            returned = [outputs[each.output] for each in self.kept]
-        for each, tensor in zip(self.kept, returned, strict=True):
-            found[each.input] = tensor
-        return found
+            returned = [outputs[part.output] for part in self.kept]
+        for cache_part, tensor in zip(self.kept, returned, strict=True):
+            returned_inputs[cache_part.input] = tensor
+        return returned_inputs
 
     def _last_call(self, inputs: list[Tensor]) -> list[Tensor] | None:
         """What the call before these would have been given; None where nothing was kept yet."""
-        found = list(inputs)
-        for each in self.kept:
-            places = [(each.input, each.dim), *self.signature.related((each.input, each.dim))]
-            for number, dim in ((number, dim) for number, dim in places if found[number] is inputs[number]):
-                left = inputs[number].shape[dim] - each.count
-                if left < 1:
+        earlier = list(inputs)
+        for part in self.kept:
+            places = [(part.input, part.dim), *self.signature.related((part.input, part.dim))]
+            for number, dim in ((number, dim) for number, dim in places if earlier[number] is inputs[number]):
+                shorter = inputs[number].shape[dim] - part.count
+                if shorter < 1:
                     return None
-                found[number] = inputs[number].narrow(dim, 0, left)
-        return found
+                earlier[number] = inputs[number].narrow(dim, 0, shorter)
+        return earlier
 
     def next_call(self, inputs: list[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
         """The inputs of a call that goes on from these: what is kept as it was returned, what grows with it repeats its
         end, all else as it was."""
-        found = list(inputs)
-        for each in self.kept:
-            for other, dim in self.signature.related((each.input, each.dim)):
-                if other not in self._inside and found[other] is inputs[other]:
-                    end = inputs[other].narrow(dim, inputs[other].shape[dim] - 1, 1)
-                    found[other] = torch.cat([inputs[other], *[end] * each.count], dim=dim)
-            found[each.input] = outputs[each.output]
-        return found
+        later = list(inputs)
+        for part in self.kept:
+            for follower, dim in self.signature.related((part.input, part.dim)):
+                if follower not in self._inside and later[follower] is inputs[follower]:
+                    end = inputs[follower].narrow(dim, inputs[follower].shape[dim] - 1, 1)
+                    later[follower] = torch.cat([inputs[follower], *[end] * part.count], dim=dim)
+            later[part.input] = outputs[part.output]
+        return later
 
     @contextmanager
     def _cache_of(self, tensors: list[Tensor]) -> Iterator[SequenceCache]:
@@ -150,9 +150,9 @@ class StatefulProgram(StoredProgram):
     def _another(self) -> SequenceCache:
         """A new one, or where there are enough the one that was used longest ago and does not work. Locked."""
         with self._choosing:
-            found = sorted(self._caches, key=lambda cache: cache.used)
-            idle = (cache for cache in found if cache.lock.acquire(blocking=False))
-            chosen = next(idle, None) if len(found) >= _KEPT_SEQUENCES else None
+            by_age = sorted(self._caches, key=lambda cache: cache.used)
+            idle = (cache for cache in by_age if cache.lock.acquire(blocking=False))
+            chosen = next(idle, None) if len(by_age) >= _KEPT_SEQUENCES else None
             if chosen is None:
                 chosen = SequenceCache(self.compiled, self.kept, self._rows)
                 chosen.lock.acquire()
@@ -161,8 +161,8 @@ class StatefulProgram(StoredProgram):
             return chosen
 
     def meta(self) -> dict[str, Any]:
-        kept = [each.model_dump(mode="json") for each in self.kept]
-        return {"file": FILE, "order": list(self.order), "kept": kept}
+        parts = [part.model_dump(mode="json") for part in self.kept]
+        return {"file": FILE, "order": list(self.order), "kept": parts}
 
     def interface(self) -> Interface:
         raise Refused("it keeps a cache between calls, which only togi hands in and out: choose a recipe without")
@@ -181,7 +181,7 @@ def build(candidate: Candidate) -> tuple[StatefulProgram, list[str]]:
         raise Refused("it returns no input with something behind it: there is no cache to keep")
     if model.has_rt_info(PRECISION_KEY):
         raise Refused("a cache is kept in full precision only")
-    if narrow := {candidate.signature.inputs_facts[each.input].dtype for each in kept} - {"float32"}:
+    if narrow := {candidate.signature.inputs_facts[part.input].dtype for part in kept} - {"float32"}:
         raise Refused(
             f"a cache is kept in float32, and this one is of {', '.join(sorted(narrow))}: a step that goes on from it "
             "would compute with other values than whoever looks at it sees"
@@ -211,20 +211,20 @@ def _check_going_on(program: StatefulProgram, module: nn.Module, inputs: list[Te
 def _errors(found: Sequence[Tensor], expected: Sequence[Tensor]) -> list[float]:
     """Root mean square, in that of what is right."""
     errors = []
-    for one, right in zip(found, expected, strict=True):
+    for output, right in zip(found, expected, strict=True):
         if right.is_floating_point() and right.numel() and bool(right.isfinite().all()):
             size = float(right.square().mean().sqrt())
-            errors.append(float((one - right).square().mean().sqrt()) / (size or 1.0))
+            errors.append(float((output - right).square().mean().sqrt()) / (size or 1.0))
     return errors
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> StatefulProgram:
     """Raises ArtifactError where what the manifest says does not fit the signature."""
     try:
-        kept = [Kept.model_validate(each) for each in meta["kept"]]
+        kept = [Kept.model_validate(stored) for stored in meta["kept"]]
         compiled = compile_file(folder / FILE, threads)
         known = {name for port in compiled.outputs for name in port.names}
-        inside, order = {each.output for each in kept}, [int(place) for place in meta["order"]]
+        inside, order = {part.output for part in kept}, [int(place) for place in meta["order"]]
         fits = len(order) == len(signature.outputs_facts) and all(
             number in inside or f"output_{place}" in known for number, place in enumerate(order)
         )
@@ -266,15 +266,15 @@ def _keep_inside(model: Any, kept: Sequence[Kept]) -> None:
 
     rows = opset13.parameter([-1], dtype=np.int32, name=_ROWS)
     rows.output(0).set_names({_ROWS})
-    for each in kept:
-        given = model.input(each.names[0]).get_node()
-        users = given.output(0).get_target_inputs()
-        chosen = opset13.gather(given, rows, opset13.constant(0, dtype=np.int64))
+    for part in kept:
+        past = model.input(part.names[0]).get_node()
+        users = past.output(0).get_target_inputs()
+        chosen = opset13.gather(past, rows, opset13.constant(0, dtype=np.int64))
         for user in users:
             user.replace_source_output(chosen.output(0))
     model.add_parameters([rows])
     manager = Manager()
-    manager.register_pass(MakeStateful(dict(each.names for each in kept)))
+    manager.register_pass(MakeStateful(dict(part.names for part in kept)))
     manager.run_passes(model)
     for node in model.get_ops():
         if node.get_type_name() == "ReadValue":  # the fused form wants to know what an empty cache is

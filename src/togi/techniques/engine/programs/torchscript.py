@@ -105,13 +105,13 @@ def holding_no_values(
     """
     with TraceReads(module, buffers_change=candidate.facts.buffers_change) as reads:
         yield
-    if found := [*reads.found, *reads.unseen(caught)]:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    if read := [*reads.found, *reads.unseen(caught)]:
+        more = f" (and {len(read) - 1} more)" if len(read) > 1 else ""
         raise Refused(
-            f"a trace holds what Python read, and other values may come: it read {found[0]}{more}. Compute both ways "
+            f"a trace holds what Python read, and other values may come: it read {read[0]}{more}. Compute both ways "
             "and choose with torch.where, or leave that step to a function outside of the module"
         )
-    decided = [told for told in _tracer_warnings(caught) if "Python boolean" in told]
+    decided = [warning for warning in _tracer_warnings(caught) if "Python boolean" in warning]
     if decided and candidate.signature.dynamic and not candidate.facts.exportable:
         raise Refused(f"a trace holds one side of a branch, and nothing says when the other is taken: {decided[0]}")
 
@@ -147,7 +147,7 @@ def _script(candidate: Candidate) -> Any:
 def _leading_parameters(candidate: Candidate) -> tuple[str, ...]:
     forward: Any = candidate.module.forward
     if isinstance(forward, torch.ScriptMethod):  # it has no Python signature
-        names = tuple(each.name for each in forward.schema.arguments[1:])
+        names = tuple(argument.name for argument in forward.schema.arguments[1:])
     else:
         names = tuple(inspect.signature(forward).parameters)
     return names[: len(candidate.signature.names)]
@@ -166,5 +166,5 @@ def _optimized(graph: Any, options: dict[str, Scalar]) -> Any:
 
 def _tracer_warnings(caught: Sequence[warnings.WarningMessage]) -> list[str]:
     """Those that say the trace may not hold for other inputs."""
-    found = [w for w in caught if issubclass(w.category, TracerWarning)]
-    return list(dict.fromkeys(f"{first_line(str(w.message))} ({Path(w.filename).name}:{w.lineno})" for w in found))
+    warned = [w for w in caught if issubclass(w.category, TracerWarning)]
+    return list(dict.fromkeys(f"{first_line(str(w.message))} ({Path(w.filename).name}:{w.lineno})" for w in warned))

@@ -77,12 +77,12 @@ def restoring(signature: Signature) -> Callable[[Any], Any]:
 
 def _cast_weights(module: nn.Module, dtype: torch.dtype) -> bool:
     """In place; float64 stays (who asked for it needs it), and so do weights that are low already."""
-    found = False
+    any_cast = False
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dtype == torch.float32:
             tensor.data = tensor.data.to(dtype)
-            found = True
-    return found
+            any_cast = True
+    return any_cast
 
 
 def _lowered(tensor: Tensor, dtype: torch.dtype) -> Tensor:
