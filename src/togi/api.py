@@ -348,7 +348,7 @@ def memory(
     device: str = "cpu",
     seed: int = 0,
 ) -> Account | SnapshotAccount | Watched:
-    """Where the memory of a run goes, to the byte.
+    """Account for the memory of a run, to the byte.
 
     With a subject: runs it in a process of its own and returns the account. Without one: a context manager round any
     code, ``with togi.memory() as watched: ...``, whose ``watched.account`` is read afterwards; ``module`` gives
@@ -466,7 +466,7 @@ def predict_memory(
     compile: bool = False,
     seed: int = 0,
 ) -> Prediction:
-    """How much memory a run would need, without running it and without the device.
+    """Predict the memory that a run would need, without running it and without the device.
 
     Args:
         subject, inputs, train, optimizer, batch, dtype: as for ``memory``; ``batch`` may be more than fits here.

@@ -70,4 +70,4 @@ def _take_turns(ways: Mapping[str, Way], deadline: float, rounds: int) -> dict[s
 
 
 def _drop(_: Any) -> None:
-    """What was computed is given up before the clock or the memory is read."""
+    """Gives up what was computed before the clock or the memory is read."""

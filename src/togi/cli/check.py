@@ -267,7 +267,7 @@ def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | N
 
 
 def _show_tables(result: CheckResult, file: Path | None) -> None:
-    """What module and trace rules have to say besides their findings: below them."""
+    """Show below the findings what module and trace rules report besides them."""
     from togi.cli.output import print_text
     from togi.render.findings.text import tables
     from togi.render.terminal import SafeConsole
@@ -291,7 +291,7 @@ def _write_lines(lines: Iterator[Line], file: Path | None) -> None:
 
 
 def _coloured() -> bool:
-    """As rich decides it, without importing rich where the answer is no: https://no-color.org, FORCE_COLOR."""
+    """Decide as rich does, without importing it where the answer is no: https://no-color.org, FORCE_COLOR."""
     if os.environ.get("NO_COLOR"):
         return False
     return sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))

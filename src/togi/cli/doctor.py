@@ -1,4 +1,4 @@
-"""``togi doctor``: what this machine has, what is missing or outdated, and the command that mends it."""
+"""``togi doctor``: what this machine has, what is missing or outdated, and the command that fixes it."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _gate(cases: list[Case], subject: str, needed: tuple[int, int], fail_over: i
 
 
 def _read_account(path: Path) -> Account:
-    """What an earlier ``--json`` wrote. Raises TogiError for anything else."""
+    """Read what an earlier ``--json`` wrote. Raises TogiError for anything else."""
     import json
 
     from pydantic import ValidationError
@@ -174,7 +174,7 @@ def _read_account(path: Path) -> Account:
 
 
 def _must_predict(predict: bool, limit: int | None, device: str) -> bool:
-    """It was asked for, or the device is not here."""
+    """Whether a prediction was asked for, or the device is not here."""
     from togi.machine.describe import machine
 
     return predict or limit is not None or (device != "cpu" and machine(device).gpu is None)

@@ -58,7 +58,7 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 @functools.cache
 def shown(option: Option) -> Any:
-    """How typer shows and reads a described option."""
+    """A described option as typer shows and reads it."""
     if isinstance(option.default, Enum):
         return typer.Option(option.flag, metavar=option.metavar, help=option.help)
     if option.repeated:

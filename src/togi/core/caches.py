@@ -51,7 +51,7 @@ def check_own(path: Path) -> None:
 
 
 def processor() -> str:
-    """What ``-march=native`` looks at: a home folder may be shared by machines with different processors."""
+    """The processor as ``-march=native`` sees it: machines with different processors may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Callers that come at once, as the threads of a web server do."""
+"""Callers that come at the same time, as the threads of a web server do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_THREADS = 1024
 
 
 def _nothing() -> None:
-    """What there is to wait for where calls are done when they return."""
+    """Waits for nothing: calls are done when they return."""
 
 
 class Callers:

@@ -1,4 +1,4 @@
-"""Whether a line of running Python only checks something: what its condition decides is whether it raises."""
+"""Lines of running Python that only check something: their condition decides whether they raise, and nothing else."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from togi.core.errors import UnknownNameError, nearest
 class _Choice(StrEnum):
     @classmethod
     def of(cls, name: object, _option: str = "") -> Self:
-        """By name. Raises UnknownNameError with the nearest name."""
+        """Look it up by name. Raises UnknownNameError with the nearest name."""
         if name in list(cls):
             return cls(str(name))
         kind, near = cls.__name__.lower(), nearest(str(name), cls) or "."
@@ -19,7 +19,7 @@ class _Choice(StrEnum):
 
 
 class Mode(_Choice):
-    """In which mode a module is tuned that was handed over in training mode."""
+    """The mode in which togi tunes a module that was handed over in training mode."""
 
     EVAL = "eval"
     """``eval()`` is called on it."""
@@ -28,7 +28,7 @@ class Mode(_Choice):
 
 
 class Effort(_Choice):
-    """How much is tried. The time limit holds in each."""
+    """The thoroughness of a study. Its time limit holds in each."""
 
     QUICK = "quick"
     """Only the few most promising recipes."""
@@ -60,7 +60,7 @@ class Effort(_Choice):
 
 
 class Objective(_Choice):
-    """What is raced, and so chosen by. The other measures can be limited."""
+    """The measure that is raced, and so chosen by. The other measures can be limited."""
 
     LATENCY = "latency"
     """The time of a call, one after the other."""

@@ -16,7 +16,7 @@ _UNITS = ("_s", "_bytes")
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a field's type is annotated with, so that people can give its value."""
+    """The annotation of a field's type with which people can give its value."""
 
     metavar: str
     parse: Callable[[Any, str], Any]
@@ -43,7 +43,7 @@ class Option:
 
     @property
     def repeated(self) -> bool:
-        """It may be given several times."""
+        """Whether it may be given several times."""
         return isinstance(self.default, tuple)
 
     def value(self, given: Any) -> Any:
@@ -51,7 +51,7 @@ class Option:
         return self.default if given is None and self.default in (None, ()) else self.parse(given, self.name)
 
     def arguments(self, value: Any) -> list[str]:
-        """What gives ``value`` on a command line; nothing for the default."""
+        """The part of a command line that gives ``value``; nothing for the default."""
         values = value if self.repeated else () if value == self.default else (value,)
         return [part for one_value in values for part in (self.flag, _text(one_value))]
 

@@ -95,7 +95,7 @@ def as_text(known: Proofs) -> str:
 
 
 def mark_of(part: str, devices: Collection[str]) -> Mark:
-    """What is known of a part that is made for ``devices``."""
+    """The mark of a part that is made for ``devices``."""
     days = {device: proof["date"] for device, proof in proofs().get(part, {}).items()}
     without = {WITHOUT: days["cpu"]} if "cpu" in days and "cpu" not in devices else {}
     return Mark(part=part, days={**without, **{device: days.get(device) for device in DEVICES if device in devices}})

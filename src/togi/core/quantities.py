@@ -86,7 +86,7 @@ def parse_share(value: str | float, name: str = "") -> float:
 
 
 def parse_drop(value: str | float, name: str = "") -> float:
-    """How far a metric may drop, in its own unit: ``0.5``, ``"1e-2"``, ``"1%"``.
+    """The largest drop of a metric, in its own unit: ``0.5``, ``"1e-2"``, ``"1%"``.
 
     Raises:
         QuantityError: it is not a number, or below zero.

@@ -33,7 +33,7 @@ def now() -> str:
 
 
 class Stage(StrEnum):
-    """Where in the pipeline a technique acts, in this order."""
+    """The place in the pipeline at which a technique acts, in this order."""
 
     REWRITE = "rewrite"
     LAYOUT = "layout"
@@ -100,7 +100,7 @@ class Recipe(Record):
 
 
 class Outcome(StrEnum):
-    """How a trial ended."""
+    """The ending of a trial."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -114,7 +114,7 @@ class Outcome(StrEnum):
 
 
 class Ending(Record):
-    """Why a trial cannot go on."""
+    """The reason why a trial cannot go on."""
 
     outcome: Outcome
     reason: str
@@ -157,7 +157,7 @@ class Port(Record):
 
 
 class Interface(Record):
-    """What a caller must know of an engine's own file, besides the engine's documentation."""
+    """The facts of an engine's own file that its caller needs, besides the engine's documentation."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -167,7 +167,7 @@ class Interface(Record):
 
 
 class Machine(Record):
-    """What a measurement depends on. Records of machines with ``differences`` are not compared silently."""
+    """The machine that a measurement depends on. Records of machines with ``differences`` are not compared silently."""
 
     cpu_model: str
     cpu_flags: tuple[str, ...] = ()
@@ -203,7 +203,7 @@ class Machine(Record):
 
 
 class Facts(Record):
-    """What is known of a subject before any trial. Techniques decide on this alone whether they apply."""
+    """Facts of a subject before any trial. Techniques decide on these alone whether they apply."""
 
     device: str = "cpu"
     """``cpu`` or ``cuda``."""
@@ -262,7 +262,7 @@ class Facts(Record):
 
 
 class LeafError(Record):
-    """How far one output tensor is from the truth. Relative to the truth's root mean square; ``units`` is in
+    """The distance of one output tensor from the truth. Relative to the truth's root mean square; ``units`` is in
     multiples of plain eager's own error (floored)."""
 
     name: str
@@ -324,7 +324,7 @@ class ErrorReport(Record):
 
 
 class Noise(Record):
-    """What a measurement says of itself."""
+    """The report of a measurement on its own noise."""
 
     spread: float = 0.0
     """Interquartile range over the median of the raw times."""
@@ -360,7 +360,7 @@ class Timing(Record):
 
     @property
     def waited_ms(self) -> float:
-        """How long a caller waits for an answer."""
+        """The time that a caller waits for an answer."""
         return self.latency_ms.median if self.call_ms is None else self.call_ms
 
     @property

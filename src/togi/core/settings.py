@@ -34,7 +34,7 @@ def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user may choose of a study: sizes and durations as numbers or text, names as one text or more.
+    """The settings of a study that users may choose: sizes and durations as numbers or text, names as one text or more.
 
     Raises:
         TogiError: a bad value, with the nearest name; an approximate technique that is allowed without a bound on what
@@ -143,7 +143,7 @@ class Settings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], *, techniques: Iterable[str]) -> "Settings":
-        """From what people give, by the options' names in Python; other entries are not settings. Raises TogiError as
+        """Parse what people give, by the options' names in Python; other entries are not settings. Raises TogiError as
         the class does, and for names that are not among ``techniques``."""
         settings = cls(**{option.field: given[option.name] for option in OPTIONS if option.name in given})
         settings.check(techniques)
@@ -164,7 +164,7 @@ class Settings:
             )
 
     def arguments(self) -> list[str]:
-        """Of ``togi tune``: every setting that is not the default."""
+        """The arguments of ``togi tune``: every setting that is not the default."""
         return [part for option in OPTIONS for part in option.arguments(getattr(self, option.field))]
 
     def as_json(self, *, lasting: bool = False) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class Settings:
         return {field: list(value) if isinstance(value, tuple) else value for field, value in values.items()}
 
     def callers_on(self, cores: int) -> int:
-        """How many call at once, on a machine of so many cores."""
+        """The number of callers on a machine of so many cores."""
         if self.objective is not Objective.THROUGHPUT:
             return 1
         return self.callers if self.callers is not None else max(2, cores)
@@ -190,7 +190,7 @@ class Settings:
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        """Of ``allow`` the techniques."""
+        """The techniques among ``allow``."""
         return tuple(name for name in self.allow if name != NAN_DIFFERENCES)
 
     @property

@@ -14,6 +14,7 @@ OFF = {
 
 
 def switch_off() -> None:
-    """For this process and those that it starts. ``import togi`` calls it: each library reads its variable once."""
+    """Switch it off for this process and those that it starts. ``import togi`` calls it: each library reads its
+    variable once."""
     for name, value in OFF.items():
         os.environ.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""Whose code a line is, and where in the user's own code something happened: the lines that people look for.
+"""Origins of code: whose a line is, and where in the user's own code something happened.
 
 Paths may come from another machine (a recorded traceback), so they are judged by their text; nothing is looked up.
 """

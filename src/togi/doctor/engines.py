@@ -1,4 +1,4 @@
-"""Which values the engines on this machine answer otherwise than torch: measured, and kept for their versions."""
+"""Engines on this machine: the values that they answer otherwise than torch, measured and kept for their versions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _of(engine: Engine) -> list[Check]:
 
 
 def _kept(engine: Engine) -> list[dict[str, str]] | str:
-    """What was found with these versions before, else now; or why nothing was."""
+    """The answers of these versions, from an earlier examination or measured now; or why there are none."""
     key = hashlib.sha256(json.dumps([*_versions(engine), processor()]).encode()).hexdigest()[:16]
     file = cache_folder() / "engines" / f"{engine.id}-{key}.json"
     if file.is_file():

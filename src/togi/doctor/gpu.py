@@ -53,7 +53,7 @@ def _device(machine: Machine) -> Check:
 
 
 def _proven_parts(wanted: bool) -> Check:
-    """How much of togi has ever been run on a GPU: a warning for those who want to use one."""
+    """Count what of togi has ever been run on a GPU: a warning for those who want to use one."""
     marks = [mark for mark in all_marks() if "cuda" in mark.days]
     proven = [mark for mark in marks if mark.days["cuda"] is not None]
     unproven = len(marks) - len(proven)

@@ -64,7 +64,7 @@ PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
 def requirements(distribution: str = "togi") -> tuple[Requirement, ...]:
-    """By the distribution's own metadata; togi's by its sources, where it was not installed.
+    """The requirements by the distribution's own metadata; togi's by its sources, where it was not installed.
 
     Raises PackageNotFoundError where there is neither.
     """
@@ -78,7 +78,7 @@ def requirements(distribution: str = "togi") -> tuple[Requirement, ...]:
 
 
 def _in_sources(project: dict[str, Any]) -> list[str]:
-    """As metadata would spell them: those of an extra with a marker that names it."""
+    """The requirements as metadata would spell them: those of an extra with a marker that names it."""
     lines: list[str] = list(project["dependencies"])
     for extra, needed in project.get("optional-dependencies", {}).items():
         for line in needed:
@@ -114,7 +114,7 @@ def _optional() -> Iterator[Check]:
 
 
 def _brought_by(extra: str) -> Iterator[Requirement]:
-    """What is required only with an extra of togi; not the extras that it names in turn."""
+    """The requirements of an extra of togi alone; not of the extras that it names in turn."""
     for requirement in requirements():
         marker = requirement.marker
         only_so = marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
@@ -154,7 +154,8 @@ def check_compiler() -> list[Check]:
 
 
 def compile_and_run(compiler: str, program: str = PROBE, name: str = "probe.cpp") -> str:
-    """What goes wrong with a three-line program; empty when nothing does. The language is that of the file's name."""
+    """Try a three-line program. Returns what goes wrong; empty when nothing does. The language is that of the file's
+    name."""
     import sysconfig
 
     with tempfile.TemporaryDirectory(prefix="togi-doctor-") as folder:

@@ -1,4 +1,4 @@
-"""What an update of a library for GPUs would bring, where a release note, an issue or a pull request says so."""
+"""Updates of libraries for GPUs that bring something, by a release note, an issue or a pull request."""
 
 from __future__ import annotations
 

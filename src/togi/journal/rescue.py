@@ -21,7 +21,8 @@ _COLUMNS = {
 
 
 class Rescued(Record):
-    """How much was saved. ``lost`` counts rows that were seen but could not be read or failed their checksum."""
+    """The records that were saved, counted. ``lost`` counts rows that were seen but could not be read or failed their
+    checksum."""
 
     studies: int
     trials: int

@@ -24,7 +24,7 @@ ANSWER_STYLES = {
 
 
 def comparison_text(comparison: Comparison) -> RenderableType:
-    """What ``togi bench`` found: the table, the verdict, what to know."""
+    """The result of ``togi bench``: the table, the verdict, what to know."""
     grid = _by_size(comparison) if comparison.batch_sizes else table("", "ms", "speed-up", "difference", "memory")
     for number, contestant in enumerate(() if comparison.batch_sizes else comparison.contestants):
         grid.add_row(*_contestant(contestant, first=number == 0))
@@ -32,7 +32,7 @@ def comparison_text(comparison: Comparison) -> RenderableType:
 
 
 def verification_text(verification: Verification) -> RenderableType:
-    """What ``togi verify`` found: the comparison, and whether the artifact is proven."""
+    """The result of ``togi verify``: the comparison, and whether the artifact is proven."""
     verdict = Text(clean(verification.verdict), style=ANSWER_STYLES[verification.answer])
     takes = clean(f"It takes calls where {' and '.join(verification.takes)}.")
     return stack(

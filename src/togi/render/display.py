@@ -24,7 +24,7 @@ _WIDTH = 100
 
 
 def show_results() -> None:
-    """From now on, records of these kinds show their short forms."""
+    """Make records of these kinds show their short forms."""
     as_text.register(Study, _study)
     as_text.register(Comparison, _comparison)
     as_text.register(Verification, _verification)
@@ -126,7 +126,7 @@ def _check_html(result: CheckResult) -> str:
 
 
 def _plain(text: RenderableType) -> str:
-    """Without colours, and without the spaces that pad lines."""
+    """Draw without colours, and without the spaces that pad lines."""
     import io
 
     from rich.console import Console

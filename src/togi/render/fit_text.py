@@ -65,7 +65,7 @@ def _cost(result: FitResult, changes: bool) -> str:
 
 
 def _longer(ratio: float) -> str:
-    """In words: a ratio such as ``1.32x`` means faster wherever togi prints one."""
+    """Say it in words: a ratio such as ``1.32x`` means faster wherever togi prints one."""
     return f"{percent(abs(ratio - 1))} {'longer' if ratio >= 1 else 'shorter'}"
 
 
@@ -90,7 +90,7 @@ def _proof(result: FitResult) -> Iterator[str]:
 
 
 def _policies(policies: Sequence[SavePolicy], limit: int) -> Table:
-    """By module; modules are put together by their names until they are few enough to read."""
+    """List them by module; modules are put together by their names until they are few enough to read."""
     groups = _together(policies, limit)
     grid = table("module", "saved tensors", "bytes", "repeats", left=("saved tensors",), wide=False)
     for name, group in sorted(groups.items(), key=lambda item: -sum(policy.bytes for policy in item[1])):

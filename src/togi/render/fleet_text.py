@@ -1,4 +1,4 @@
-"""What a fleet came to, as text for a terminal: cost and latency by kind of machine, the front, the verdict."""
+"""The answer of a fleet as text for a terminal: cost and latency by kind of machine, the front, the verdict."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ class Gain:
 
 
 def gains(study: Study) -> tuple[Gain, ...]:
-    """How the best so far grew with time. None where several commands made the study: each had a clock of its own."""
+    """List how the best so far grew with time. None where several commands made the study: each had a clock of its
+    own."""
     so_far: list[Gain] = []
     first: dict[Recipe, tuple[Trial, Timing]] = {}  # race and proof come later
     for trial in study.trials:

@@ -105,7 +105,7 @@ def _kept(kept: Sequence[Kept], limit: int) -> Table:
 
 
 def deletions(held: Sequence[HeldName]) -> Iterator[tuple[str, str]]:
-    """For each line, the names to delete there, and ``before net.py:12 in forward lowers the peak by 2 MiB``."""
+    """List for each line the names to delete there, and ``before net.py:12 in forward lowers the peak by 2 MiB``."""
     by_line: dict[str, list[HeldName]] = {}
     for name_held in held:
         by_line.setdefault(name_held.line, []).append(name_held)

@@ -1,4 +1,4 @@
-"""What to do after a study: load what was chosen, keep it, make more recipes possible, accept more."""
+"""Next steps after a study: load what was chosen, keep it, make more recipes possible, accept more."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ STAGE_MEANING = {
 
 
 class TechniquePage(Record):
-    """What is published of one technique, and what of it holds on this machine."""
+    """The published page of a technique, and what of it holds on this machine."""
 
     id: str
     stage: Stage
@@ -53,7 +53,7 @@ class TechniquePage(Record):
 
 
 class ClaimPage(Record):
-    """What is published of one claim."""
+    """The published page of a claim."""
 
     id: str
     summary: str
@@ -159,7 +159,7 @@ def _kind(page: Page) -> str:
 
 
 def _more(page: Page) -> Iterator[tuple[str, RenderableType]]:
-    """What a page says beyond its docstring: of this machine, and what to type next."""
+    """Sections of a page beyond its docstring: on this machine, and what to type next."""
     if isinstance(page, RulePage):
         yield "Silence it", _command(f"# togi: ignore[{page.id}]")
         if page.technique:
@@ -199,7 +199,7 @@ def _here(page: TechniquePage) -> list[Text]:
 
 
 def _options(technique: Technique, machine: Machine, device: str) -> tuple[dict[str, Scalar], ...]:
-    """For a subject of which nothing is known; a third party's technique may not cope with that."""
+    """The options for a subject of which nothing is known; a third party's technique may not cope with that."""
     try:
         return tuple(technique.options(Facts(machine=machine, module_class="Module", device=device)))
     except Exception as error:

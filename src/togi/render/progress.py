@@ -147,7 +147,7 @@ class NotebookProgress(WatchedProgress):
         self.changed("")
 
     def _drawn(self) -> dict[str, str]:
-        """By MIME type; rich escapes what it writes as HTML."""
+        """The state by MIME type; rich escapes what it writes as HTML."""
         console = Console(file=io.StringIO(), record=True, width=self.WIDTH, force_jupyter=False, highlight=False)
         console.print(picture(self.subject, self.state, console.options))
         page = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
@@ -167,7 +167,7 @@ def watch(subject: str, console: Console | None = None) -> Iterator[WatchedProgr
 
 
 def picture(subject: str, state: RunState, options: ConsoleOptions) -> RenderableType:
-    """As wide as the console at most and about a dozen lines, so that it fits a small terminal."""
+    """Draw the state, about a dozen lines and at most as wide as the console, so that it fits a small terminal."""
     overflow: OverflowMethod = "crop" if _plain(options) else "ellipsis"
     lines = Table.grid(padding=(0, 1), expand=True)  # or a line that is too long would be cut off without a mark
     lines.add_column(style="dim", no_wrap=True, min_width=LABEL)
@@ -182,7 +182,7 @@ def picture(subject: str, state: RunState, options: ConsoleOptions) -> Renderabl
 
 
 def _plain(options: ConsoleOptions) -> bool:
-    """Where rich, too, draws with ASCII: nobody knows what else can be shown."""
+    """Whether rich, too, draws with ASCII: nobody knows what else can be shown."""
     return options.ascii_only or options.legacy_windows
 
 
@@ -258,14 +258,14 @@ def _recent(trial: Trial) -> Text:
 
 
 def _share(state: RunState) -> float:
-    """How far along: by trials or by time, whichever is further."""
+    """The share that is done: by trials or by time, whichever is further."""
     by_trials = state.ended / state.planned if state.planned else 0.0
     by_time = state.elapsed_s / state.time_limit_s if state.time_limit_s else 0.0
     return min(1.0, max(by_trials, by_time))
 
 
 def as_asked(given: Progress | bool | None, subject: str) -> Progress:
-    """None: shown where someone watches. True: as lines on standard error. False: not shown."""
+    """Show progress as the user asked: None where someone watches, True as lines on standard error, False nowhere."""
     if isinstance(given, Progress):
         return given
     if given is None:

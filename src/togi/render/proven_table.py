@@ -40,7 +40,7 @@ def _on_cuda(mark: Mark) -> str:
 
 
 def sentence() -> str:
-    """How much of what is made for CUDA was proven there, and on what."""
+    """Count what of the parts that are made for CUDA was proven there, and on what."""
     marks = [mark for mark in all_marks() if "cuda" in mark.days]
     proven = [proofs()[mark.part]["cuda"] for mark in marks if mark.days["cuda"]]
     if not proven:

@@ -92,8 +92,8 @@ class Row:
 
 
 def decisions(error: ErrorReport | None) -> str:
-    """How many of the integers, booleans and texts in what it returns are the original's, where the first differs, and
-    whether that is a tie; empty where it returns none."""
+    """Compare the integers, booleans and texts in what it returns with the original's: how many agree, where the first
+    differs, and whether that is a tie; empty where it returns none."""
     tally = error.decisions if error else None
     if error is None or tally is None:
         return ""
@@ -137,7 +137,7 @@ def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
 
 
 def speed(timing: Timing) -> str:
-    """What the interval of the speed-up allows to say."""
+    """The verdict that the interval of the speed-up allows."""
     verdict = BETWEEN_PROCESSES.speed(timing.speedup_x)
     if verdict is Speed.UNCLEAR and not timing.speedup_x.has_ends:
         return "not measured well enough"
@@ -233,7 +233,7 @@ def _as_reference(trial: Trial) -> Trial:
 
 
 def counts(found: Sequence[Row]) -> dict[Outcome, int]:
-    """How many recipes ended with each outcome, without the outcomes that did not occur."""
+    """Count the recipes by outcome, without the outcomes that did not occur."""
     all_counts = {outcome: sum(row.trial.outcome is outcome for row in found) for outcome in Outcome}
     return {outcome: count for outcome, count in all_counts.items() if count}
 

@@ -16,7 +16,7 @@ ENOUGH_TO_PREDICT = 3
 
 
 class RunState:
-    """What is known of a running study right now. ``clock`` returns seconds and only ever grows."""
+    """The state of a running study right now. ``clock`` returns seconds and only ever grows."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -64,7 +64,7 @@ class RunState:
         self._phase_started_s = self._clock()
 
     def resume(self, trials: Sequence[Trial], budget: Budget) -> None:
-        """What an earlier run of the study found counts for what is best, not for what ended now."""
+        """Count what an earlier run of the study found for what is best, not for what ended now."""
         self.budget = budget
         for trial in latest(trials):
             if self._lead(trial) and is_gain(trial):

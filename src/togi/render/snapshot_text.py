@@ -40,7 +40,7 @@ def moment_text(moment: TraceEvent, history: History) -> str:
 
 
 def failure_text(failure: OutOfMemory, history: History) -> str:
-    """What was asked for, what was free and what the allocator held then."""
+    """Say what was asked for, what was free and what the allocator held then."""
     cached = failure.reserved_bytes - failure.allocated_bytes
     free = "" if failure.device_free_bytes is None else f", {size(failure.device_free_bytes)} free on the device"
     place = f", at {failure.moment.line}" if failure.moment.line else ""
@@ -51,7 +51,7 @@ def failure_text(failure: OutOfMemory, history: History) -> str:
 
 
 def fragmentation_text(history: History) -> str:
-    """What the allocator held beyond what was allocated at the peak."""
+    """Say what the allocator held beyond what was allocated at the peak."""
     if history.fragmentation_bytes < 0:
         return "how much was reserved then is unknown: not all events of segments were recorded (skip_actions)"
     return (

@@ -99,5 +99,5 @@ def _stacked(first: str, second: str, *, beside: bool = False) -> Text:
 
 
 def memory(footprint: Footprint | None) -> Text:
-    """What stays, and what a call needs besides."""
+    """The memory that stays, and below it what a call needs besides."""
     return _stacked(size(footprint.idle_bytes), f"+ {size(footprint.peak_bytes)}") if footprint else Text("-")

@@ -69,8 +69,8 @@ class StudyResult:
 
     @property
     def best(self) -> Best:
-        """What was chosen: the original without a measurement where the time limit was too short for anything. Raises
-        TogiError where nothing was: ``record.verdict`` says why."""
+        """The choice of the study: the original without a measurement where the time limit was too short for anything.
+        Raises TogiError where nothing was: ``record.verdict`` says why."""
         recipe = self.record.best
         if recipe is None:
             raise TogiError(f"the study chose nothing. {self.record.verdict}")

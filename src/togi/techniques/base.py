@@ -65,7 +65,7 @@ class Package:
     """Other distributions that hold the same package: of a device, of every night."""
 
     def missing(self) -> str | None:
-        """What is wrong with it here, as a sentence, or None when it is installed and new enough."""
+        """Say what is wrong with it here; None when it is installed and new enough."""
         from packaging.version import Version
 
         version = next(filter(None, map(installed, (self.distribution, *self.alternatives))), None)
@@ -116,7 +116,7 @@ class Technique(abc.ABC):
 
     @property
     def surrounds_calls(self) -> bool:
-        """It is set round each call, and so round each call of what was saved and loaded."""
+        """Whether it is set round each call, and so round each call of what was saved and loaded."""
         return self.stage is Stage.RUNTIME
 
     @abc.abstractmethod

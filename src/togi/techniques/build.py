@@ -87,7 +87,7 @@ def _checksum(tensor: Tensor) -> str:
 
 
 def classify(error: BaseException, stage: str) -> Ending:
-    """Which outcome an exception of ``stage`` is, and its one line for people."""
+    """Classify an exception of ``stage`` as an outcome, with its one line for people."""
     if isinstance(error, UserModuleChanged):
         return Ending(outcome=Outcome.WRONG, reason="it changed the user's module instead of a copy", stage=stage)
     where = error.technique if isinstance(error, StepFailed) else stage

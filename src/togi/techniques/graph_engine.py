@@ -31,4 +31,4 @@ class GraphEngine(Engine):
 
     @abc.abstractmethod
     def why_not(self, facts: Facts) -> Refuses | None:
-        """What else stands against it on such a subject."""
+        """Refuse such a subject for a reason of the engine's own."""

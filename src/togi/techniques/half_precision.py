@@ -17,7 +17,7 @@ _BEFORE_BFLOAT16 = frozenset({"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2"
 
 @dataclass(frozen=True)
 class _Instructions:
-    """What computes a type on a CPU, which would else be emulated."""
+    """Instructions that compute a type on a CPU, which would else be emulated."""
 
     flags: frozenset[str]
     """Of processors that have such instructions: x86's, then ARM's."""
@@ -34,7 +34,7 @@ _INSTRUCTIONS = {
 
 
 def emulated(facts: Facts, type_name: str, consequence: str) -> Refuses | None:
-    """Where a CPU does not compute in the type. ``consequence``: what would happen there."""
+    """Refuse a CPU that does not compute in the type. ``consequence``: what would happen there."""
     instructions, limit = _INSTRUCTIONS[type_name], facts.machine.onednn_limit
     if not instructions.flags & set(facts.machine.cpu_flags):
         x86 = ", ".join(sorted((flag for flag in instructions.flags if flag.startswith(("avx", "amx"))), reverse=True))

@@ -46,7 +46,7 @@ class Kind:
 
 
 class KindAnswer(Record):
-    """What became of one kind in one engine."""
+    """The answer of one engine to one kind."""
 
     kind: str
     end: str

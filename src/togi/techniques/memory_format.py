@@ -1,4 +1,4 @@
-"""Running a module in another memory format, so that its caller sees no difference in strides.
+"""Memory formats: runs a module in another one, so that its caller sees no difference in strides.
 
 Shared by ``channels_last`` and ``channels_last_3d``. Source:
 https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
@@ -61,7 +61,7 @@ class InMemoryFormat(nn.Module):
 
 
 def in_order(tensor: Tensor, order: Order | None) -> Tensor:
-    """The same values, laid out densely in this order of dimensions (a copy only where they are not)."""
+    """Lay the same values out densely in this order of dimensions (a copy only where they are not)."""
     if order is None:
         return tensor
     back = sorted(range(len(order)), key=order.__getitem__)

@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def switched_on(backend: Any, name: str) -> Iterator[None]:
-    """For the block; afterwards the switch is what it was."""
+    """Switch it on for the block; afterwards it is what it was."""
     before = getattr(backend, name)
     setattr(backend, name, True)
     try:

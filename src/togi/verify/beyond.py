@@ -49,7 +49,7 @@ _LONGER_X = 3.0
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a program was proven beyond the samples."""
+    """The reach of a proof beyond the samples."""
 
     domains: tuple[Domain, ...]
     """Of every flat input; empty where all values that the original takes were answered rightly."""
@@ -203,7 +203,7 @@ class _Climb:
         return self._asked(i, Rung(rung.name, tuple(changes), rung.domain, exact=True), most=_STEERED_DRAWS)
 
     def _is_wrong_together(self, reaches: dict[int, tuple[Number, Number]]) -> bool:
-        """Of several inputs at once: each alone may lead to no jump with what the sample holds of the others."""
+        """Ask with several inputs changed: each alone may lead to no jump with what the sample holds of the others."""
         if len(reaches) < 2 or not self.steering.jumps:
             return False
         pools = {id(self.flat[i]): self.steering.pool(self.flat[i], *reach) for i, reach in reaches.items()}

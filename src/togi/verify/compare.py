@@ -167,7 +167,7 @@ def hides(output: Tensor, truth: Tensor, eager: Tensor) -> bool:
 
 
 def mismatches(output: Tensor, truth: Tensor, eager: Tensor) -> int:
-    """How many elements of an integer or bool ``output`` are neither the truth's nor eager's.
+    """Count the elements of an integer or bool ``output`` that are neither the truth's nor eager's.
 
     Both are right answers: they differ only where the decision behind them is a tie within rounding.
     """
@@ -192,7 +192,7 @@ def far_off(output: Tensor, truth: Tensor, eager: Tensor) -> bool:
 
 
 def identical(one: Tensor, other: Tensor) -> bool:
-    """The same bits up to the sign of zero and the payload of NaN."""
+    """Whether both hold the same bits, up to the sign of zero and the payload of NaN."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     a, b = plain(one), plain(other)

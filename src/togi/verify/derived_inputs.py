@@ -170,8 +170,8 @@ def sizes_seen(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
 
 
 def sizes_that_lead(samples: Sequence[Inputs], signature: Signature) -> dict[Place, tuple[Place, int]]:
-    """For each dynamic size the one that it is a constant apart from in all samples (the first of the smallest), and by
-    how much. One that was not seen to vary follows those that are as large. Empty where an argument is opaque."""
+    """Map each dynamic size to the one that it is a constant apart from in all samples (the first of the smallest), and
+    by how much. One that was not seen to vary follows those that are as large. Empty where an argument is opaque."""
     if has_opaque(signature):
         return {}
     sizes_of_samples = sizes_seen(samples, signature)

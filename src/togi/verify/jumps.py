@@ -142,7 +142,7 @@ def _boundaries(values: str, boundaries: str) -> Callable[[Given], Tensor | None
 
 
 def _tensor(value: Any, given: Given) -> Tensor:
-    """Of an operand, which may be a number."""
+    """An operand as a tensor: it may be a number."""
     if isinstance(value, Tensor):
         return value
     device = next((v.device for v in given.values() if isinstance(v, Tensor)), None)

@@ -1,4 +1,4 @@
-"""The jury: whether one answer of a program is the original's, for one call.
+"""The jury: decides for one call whether the answer of a program is the original's.
 
 An answer is compared with plain eager's; where it is further away than roundings explain, with the original in float64,
 in units of eager's own error.

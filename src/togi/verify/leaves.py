@@ -53,7 +53,7 @@ def has_opaque(signature: Signature) -> bool:
 
 
 def may_be_index(tensor: Tensor) -> bool:
-    """It holds integers."""
+    """Whether it holds integers."""
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
 
 

@@ -1,4 +1,4 @@
-"""Whether the mode of a module changes its answer: what was handed over in training mode is not turned to ``eval()``
+"""Modes of a module that change its answer: what was handed over in training mode is not turned to ``eval()``
 unless that makes no difference, or was asked for."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TELLING = ("Dropout", "Norm", "DropPath", "RReLU")
 
 
 def outputs_in_one_mode(subject: Subject, prepared: nn.Module, samples: Sequence[Inputs], run: Run) -> list[Any]:
-    """What ``prepared`` answers to each sample.
+    """Ask ``prepared`` for its answer to each sample.
 
     Args:
         run: calls a module with a sample, from the same seed each time.

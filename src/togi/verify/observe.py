@@ -21,7 +21,8 @@ Named = list[tuple[str, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What one call did. ``leaves`` are the live output tensors, not copies; then the inputs that the call changed."""
+    """The record of one call. ``leaves`` are the live output tensors, not copies; then the inputs that the call
+    changed."""
 
     output: Any
     structure: Structure
@@ -36,7 +37,7 @@ class Observation:
     """Pairs of outputs of this call that overlap in memory."""
 
     def copies(self) -> list[Tensor]:
-        """What the leaves hold now: dense, on the CPU."""
+        """Copy what the leaves hold now: dense, on the CPU."""
         return [plain(tensor).clone() for _, tensor in self.leaves]
 
 
@@ -84,7 +85,7 @@ def after_name(name: str) -> str:
 
 
 def as_stored(structure: Structure) -> Structure:
-    """As it comes back from JSON, so that constants compare alike (NaN is not equal to itself; its text is)."""
+    """Make it what comes back from JSON, so that constants compare alike (NaN is not equal to itself; its text is)."""
     return Structure.from_json(structure.to_json())
 
 

@@ -34,7 +34,7 @@ class OwnError:
         self._nudges: list[list[Tensor]] = []
 
     def units(self, at: int, found: Tensor) -> float:
-        """How far ``found``, another output ``at`` (of the same shape), is from the truth."""
+        """Measure how far ``found``, another output ``at`` (of the same shape), is from the truth."""
         if self._truth is None:
             self._truth = self._make_truth()
         return error_in_units(found, self._truth[at], self._outputs[at], [nudge[at] for nudge in self._nudges])

@@ -54,7 +54,7 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the samples hold of one input."""
+    """The values that the samples hold of one input."""
 
     low: Number
     high: Number
@@ -64,7 +64,7 @@ class Shown:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Shown | None:
-        """None: of such tensors no others are made (empty, sparse, quantized, complex, 8-bit floats)."""
+        """Read them off. None: of such tensors no others are made (empty, sparse, quantized, complex, 8-bit floats)."""
         if not all(map(_can_be_probed, tensors)):
             return None
         lows, highs = zip(
@@ -79,7 +79,7 @@ class Shown:
 
     @property
     def between(self) -> Rung:
-        """Of values between those shown: any program takes them, so nothing keeps them out."""
+        """Values between those shown: any program takes them, so nothing keeps them out."""
         reach = (self.low, self.high) if self.finite and not self.mask else None
         return Rung("values at which the original jumps", (), Domain(), reach=reach)
 
@@ -156,7 +156,7 @@ def _integers(bound: int, domain: Domain | None, reach: tuple[int, int]) -> Rung
 
 
 def masks(shown: Shown) -> list[tuple[Rung, Domain]]:
-    """Of a mask: what is asked of it, and what it may not be where that is wrong."""
+    """List what is asked of a mask, and what it may not be where that is wrong."""
     same = Domain(low=shown.low, high=shown.high)
     return [
         (
@@ -294,5 +294,5 @@ def drawn_from(values: Tensor, like: Tensor, generator: torch.Generator) -> Tens
 
 
 def chosen(tensor: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Which elements are: so many of them."""
+    """Choose this share of the elements."""
     return (torch.rand(tensor.shape, generator=generator) < share).to(tensor.device)

@@ -223,7 +223,7 @@ class _Making:
             return self._sequence(module, inputs)
 
     def _differs_on_cpu(self, calls: Sequence[int], run: Run) -> str:
-        """How the device's first answer differs from the CPU's, or nothing; also where the CPU cannot tell."""
+        """Say how the device's first answer differs from the CPU's; nothing where the CPU cannot tell, too."""
         if self.flops is not None and self.flops > CHECKED_FLOPS:
             self._note("float64 on the device was not compared with the CPU's: that would take minutes")
             return ""
@@ -358,7 +358,7 @@ def may_branch(eager: Tensor, exact: Tensor) -> bool:
 
 
 def branches(eager: Tensor, exact: Tensor, moved: Sequence[Tensor]) -> bool:
-    """Of what may branch: float64 is further away than ``moved``, eager's answers moved by a rounding, explain."""
+    """Whether it branches: float64 is further away than ``moved``, eager's answers moved by a rounding, explain."""
     movement = max((difference(m, eager, eager).rmse for m in moved), default=0.0)
     return difference(eager, exact, eager).rmse > SUSPICIOUS_RATIO * max(movement, epsilon_of(eager))
 
@@ -374,7 +374,7 @@ def _unchanged(module: nn.Module) -> Iterator[None]:
 
 
 def different_form(eager: Run, exact: Run) -> str:
-    """Why answers in float64 cannot stand next to eager's, or an empty string."""
+    """Say why answers in float64 cannot stand next to eager's; empty where they can."""
     for one, other in zip(eager.seen, exact.seen, strict=True):
         if [n for n, _ in one.leaves] != [n for n, _ in other.leaves]:
             return "in float64 its output has another structure"

@@ -17,7 +17,7 @@ NOISE_SHARE = 1e-3
 
 
 def with_repeatability(facts: TruthFacts, again: Run, run: Run) -> TruthFacts:
-    """With the word on repeatability; ``again``: the first calls once more, which differed in some bit."""
+    """Add the word on repeatability. ``again``: the first calls once more, which differed in some bit."""
     for seen, one, two in zip(run.seen, run.leaves, again.leaves, strict=False):
         for (name, _), first, second in zip(seen.leaves, one, two, strict=False):
             off = apart(second, first)

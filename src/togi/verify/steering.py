@@ -83,8 +83,9 @@ class Steering:
         ]
 
     def _jumps(self, given: Inputs) -> dict[int, Jump] | None:
-        """Of one call by their number, those that depend on what differs from the sample; as far as float64 lands on
-        the same steps. None where the original, or float64, does not do with it what it did with the sample."""
+        """The jumps of one call by their number, if they depend on what differs from the sample; as far as float64
+        lands on the same steps. None where the original, or float64, does not do with it what it did with the
+        sample."""
         watch = _watched(self.run, given)
         if watch is None or not _alike(watch.jumps, self._sample):
             return None

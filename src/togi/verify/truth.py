@@ -49,7 +49,7 @@ class LeafTruth(Record):
 
 
 class Answer(Record):
-    """What the original does with one input."""
+    """The answer of the original to one input."""
 
     input: int
     """Index into the inputs that the truth was made of."""
@@ -99,7 +99,7 @@ def answer_of(
 
 
 def form_of(tensor: Tensor) -> dict[str, Any]:
-    """What an output must be besides its values, by the names of ``LeafTruth``."""
+    """The form of an output, which is all but its values, by the names of ``LeafTruth``."""
     return {
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": tuple(tensor.shape),
@@ -149,7 +149,7 @@ class Truth:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of how the truth was made, in sentences."""
+        """Notes for the user on how the truth was made, in sentences."""
         facts = self.facts
         rounded = (
             "plain eager rounds factors to TensorFloat-32 on this device, as torch's flags say: its own error is "
@@ -173,7 +173,7 @@ class Truth:
         return [inputs[i] for i in self.kept]
 
     def without(self, inputs: Collection[int]) -> Truth:
-        """Without the answers to some inputs. Where answers depend on the calls before, all of it."""
+        """Leave out the answers to some inputs. Where answers depend on the calls before, keep all."""
         facts = self.facts
         kept = [a for a, answer in enumerate(facts.answers) if answer.input not in inputs]
         if facts.stateful or len(kept) == len(facts.answers):
@@ -212,7 +212,7 @@ class Truth:
 
     @classmethod
     def load(cls, folder: Path) -> Truth:
-        """What ``save`` wrote; tensors are mapped from the file and read when they are compared.
+        """Load what ``save`` wrote; tensors are mapped from the file and read when they are compared.
 
         Raises TogiError when the folder holds something else.
         """

@@ -86,7 +86,7 @@ def units(eager: Sequence[Difference], nudged: Sequence[Sequence[Difference]], e
 
 
 def discrete_units(shares: Sequence[float], nudged: Sequence[Sequence[float]]) -> list[Unit]:
-    """For integers and bools: ``shares`` of elements on which eager and the truth disagree, per input."""
+    """The units of integers and bools. ``shares``: of elements on which eager and the truth disagree, per input."""
     all_shares = [max([share, *more, MISMATCH_FLOOR]) for share, more in zip(shares, nudged, strict=True)]
     return [Unit(rms=share, peak=share) for share in all_shares]
 
@@ -148,8 +148,8 @@ def needs_nudges(eager: Sequence[Tensor], epsilon: float) -> bool:
 def measure_own_error(
     eager: Sequence[Tensor], truth: Sequence[Tensor], nudged: Sequence[Sequence[Tensor]], epsilon: float = 0.0
 ) -> list[Measured]:
-    """Of one output on several inputs: ``nudged`` are runs with weights and inputs moved by a rounding, ``epsilon`` the
-    least machine epsilon to assume."""
+    """Measure one output on several inputs: ``nudged`` are runs with weights and inputs moved by a rounding,
+    ``epsilon`` the least machine epsilon to assume."""
     if not continuous(eager[0]):
         shares = [share(int((e != t).sum()), e) for e, t in zip(eager, truth, strict=True)]
         more = [[share(mismatches(m, t, e), e) for m in ms] for ms, t, e in zip(nudged, truth, eager, strict=True)]
@@ -244,7 +244,7 @@ def worst(errors: Sequence[LeafError]) -> LeafError:
 
 
 def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence[Tensor] = ()) -> float:
-    """How far one output is from the truth, in units of plain eager's own error.
+    """Measure how far one output is from the truth, in units of plain eager's own error.
 
     All tensors have one shape. ``truth`` is in float64 (where there is none, eager itself); ``nudged`` are eager's
     outputs with weights and inputs moved by a rounding, which support the unit where an output has few numbers.

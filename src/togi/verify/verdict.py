@@ -88,9 +88,9 @@ def wrong_at_once(
     max_units: float = MAX_UNITS,
     callers: Callers,
 ) -> tuple[str, ...]:
-    """What is wrong where callers come at once with a candidate that is right for one, as ``report`` says. Each asks
-    once, and more often where that takes but a moment. Returns nothing if the original itself depends on the
-    order of calls. Raises whatever ``call`` raises."""
+    """Find what is wrong where callers come at once with a candidate that is right for one, as ``report`` says. Each
+    asks once, and more often where that takes but a moment. Returns nothing if the original itself depends on the order
+    of calls. Raises whatever ``call`` raises."""
     if truth.facts.stateful or truth.facts.random or not truth.facts.repeatable:
         return ()
     verification = _Verification(call, truth, truth.inputs(inputs), signature, seed)
@@ -184,7 +184,7 @@ class _Verification:
         return wrong
 
     def _error(self, found: Tensor, a: int, i: int) -> tuple[LeafError, bool]:
-        """Of leaf ``i`` of answer ``a``: see ``leaf_error``."""
+        """The error of leaf ``i`` of answer ``a``: see ``leaf_error``."""
         leaf = self.truth.facts.answers[a].leaves[i]
         return leaf_error(leaf.name, found, self.truth.truth[a][i], self.truth.eager[a][i], leaf.unit, leaf.threshold)
 
@@ -223,7 +223,7 @@ class _Verification:
                 ] = None
 
     def _values_replaced(self, max_units: float) -> None:
-        """The same input tensors, at the same addresses, with other values: results must not be cached by identity."""
+        """Call with the same input tensors holding other values: results must not be cached by identity."""
         facts = self.truth.facts
         shapes = [self._shapes(answer.input) for answer in facts.answers]
         b = next((b for b in range(1, len(shapes)) if shapes[b] == shapes[0]), None)
@@ -277,7 +277,7 @@ class _Verification:
 
 
 def _outputs(seen: Observation) -> Named:
-    """Without the inputs that were changed in place, which follow them."""
+    """The outputs alone; inputs that were changed in place follow them."""
     return seen.leaves[: len(seen.leaves) - len(seen.changed)]
 
 

@@ -20,7 +20,7 @@ from togi.worker.protocol import SubjectRef
 def handed_over(
     subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int, float] | None = None
 ) -> Iterator[tuple[SubjectRef, str]]:
-    """Where children find the subject, and its name for people. A live one rests in a private file meanwhile.
+    """Yield where children find the subject, and its name for people. A live one rests in a private file meanwhile.
 
     Args:
         extras: what else a live subject has: its metric, calibration data, dynamic sizes, mode or step.

@@ -34,7 +34,7 @@ def plain_text(lines: Iterable[Line]) -> str:
 
 
 def exact_text(lines: Iterable[Line]) -> str:
-    """With the spaces and carriage returns at the ends of lines, which a patch needs."""
+    """Keep the spaces and carriage returns at the ends of lines, which a patch needs."""
     return "".join(f"{_patched(''.join(part for part, _ in line))}\n" for line in lines)
 
 
@@ -44,7 +44,7 @@ def _patched(line: str) -> str:
 
 
 def print_lines(console: Console, lines: Iterable[Line]) -> None:
-    """On a terminal with its colours."""
+    """Print on a terminal with its colours."""
     from rich.text import Text
 
     for line in lines:
@@ -52,7 +52,7 @@ def print_lines(console: Console, lines: Iterable[Line]) -> None:
 
 
 def sentence(text: str) -> str:
-    """With a full stop, so that another sentence may follow."""
+    """End it with a full stop, so that another sentence may follow."""
     return text if text.endswith((".", "!", "?", ":")) else f"{text}."
 
 

@@ -143,7 +143,7 @@ def _replacement(edit: Edit) -> dict[str, Any]:
 
 
 def _fingerprints(findings: Sequence[Finding]) -> list[str]:
-    """By rule, file and the text of the line rather than its number: code that moves keeps its history."""
+    """Hash rule, file and the text of the line rather than its number: code that moves keeps its history."""
     seen: Counter[str] = Counter()
     marks: list[str] = []
     for finding in findings:

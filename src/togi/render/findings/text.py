@@ -42,7 +42,7 @@ def concise(result: CheckResult) -> Iterator[Line]:
 
 
 def statistics(result: CheckResult) -> Iterator[Line]:
-    """How often each rule found something."""
+    """Count the findings of each rule."""
     fixable = Counter(f.rule for f in result.findings if f.fix is not None and f.fix.safe)
     for rule, count in counts(result).items():
         files = len({f.place.path for f in result.findings if f.rule == rule and f.place is not None})
@@ -183,7 +183,7 @@ def _table_cell(value: Scalar) -> str:
 
 
 def diff(changes: Sequence[FileChange]) -> Iterator[Line]:
-    """What fixes would change, as a unified diff; a notebook's cell by cell."""
+    """Show what fixes would change, as a unified diff; a notebook's cell by cell."""
     for change in changes:
         notebook = change.file.shown.endswith(SUFFIX)
         read = decode if notebook else decode_exactly  # a patch must keep a file's line ends
@@ -205,6 +205,6 @@ def _diff(name: str, before: str, after: str) -> Iterator[Line]:
 
 
 def _diff_lines(text: str) -> list[str]:
-    """Without their ``\\n``, but with ``\\r``; a last line that has no end says so, as in every patch."""
+    """Split lines, without their ``\\n``, but with ``\\r``; a last line that has no end says so, as in every patch."""
     *lines, rest = text.split("\n")
     return [*lines, f"{rest}\n\\ No newline at end of file"] if rest else lines

@@ -34,7 +34,7 @@ def kind(row: Row) -> str:
 
 
 def hint(row: Row) -> str:
-    """What a mark says when it is pointed at; lines separated by line feeds."""
+    """The text of a mark that is pointed at; lines separated by line feeds."""
     timing, footprint, error = row.trial.timing, row.trial.footprint, row.trial.error
     lines = [row.trial.recipe.label, row.verdict]
     if timing:
@@ -72,7 +72,7 @@ class TradeOff:
 
 
 def trade_off(rows: Sequence[Row]) -> TradeOff | None:
-    """None when no recipe has both numbers."""
+    """Place speed-up against memory. None when no recipe has both numbers."""
     shown = [row for row in rows if row.trial.eligible and row.trial.footprint]
     if not shown:
         return None
@@ -125,7 +125,7 @@ class Staircase:
 
 
 def staircase(gains: Sequence[Gain]) -> Staircase | None:
-    """None without a gain."""
+    """Place the gains. None without one."""
     if not gains:
         return None
     x, y = Axis(gain.ended_s for gain in gains), Axis((1.0, *(gain.speedup_x for gain in gains)))
@@ -253,7 +253,7 @@ class Rounds:
 
 
 def rounds(timing: Timing) -> Rounds | None:
-    """None when no raw rounds were kept."""
+    """Draw the rounds of a measurement. None when no raw rounds were kept."""
     ratios = [reference / candidate for reference, candidate in timing.rounds_ms if candidate > 0 and reference > 0]
     if len(ratios) < 2:
         return None

@@ -104,7 +104,7 @@ def css(category: StrEnum) -> str:
 
 
 class Layers(Protocol):
-    """What is stacked: an account's categories, or a snapshot's layers."""
+    """Layers that are stacked: an account's categories, or a snapshot's."""
 
     @property
     def ms(self) -> Sequence[float]: ...

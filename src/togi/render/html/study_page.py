@@ -91,7 +91,7 @@ def study_fragment(study: Study) -> str:
 
 
 def comparison_fragment(comparison: Comparison) -> str:
-    """What ``togi.bench`` found as a table for a notebook."""
+    """The result of ``togi.bench`` as a table for a notebook."""
     return fragment("notebook_comparison.html", comparison=comparison)
 
 
@@ -100,7 +100,7 @@ def _chosen_and_reference(found: Sequence[Row]) -> tuple[Row | None, Row | None]
 
 
 def _sort_keys(row: Row) -> dict[str, str]:
-    """What sorting compares, as data attributes; what has none stands last in either direction."""
+    """The values that sorting compares, as data attributes; what has none stands last in either direction."""
     timing, footprint, error = row.trial.timing, row.trial.footprint, row.trial.error
     keys = {
         "recipe": row.trial.recipe.label,

@@ -122,5 +122,5 @@ def _other_work(facts: Facts) -> Refuses | None:
 
 
 def _share(facts: Facts) -> float:
-    """Of its operations, in dense 3x3 convolutions of stride 1; 0 where nobody counted."""
+    """The share of its operations in dense 3x3 convolutions of stride 1; 0 where nobody counted."""
     return (facts.winograd_flops or 0) / facts.flops if facts.flops else 0.0

@@ -101,7 +101,7 @@ class AttentionBackend(Technique):
 
 
 def _dtypes(facts: Facts) -> set[str]:
-    """In which attention may compute."""
+    """The types in which attention may compute."""
     return {*facts.parameter_dtypes, *(tensor.dtype for tensor in facts.inputs)}
 
 
@@ -129,7 +129,7 @@ def _check(candidate: Candidate, name: str) -> None:
 
 
 def _preferring(name: str, device: str) -> AbstractContextManager[Any]:
-    """That kernel in the first place. A CPU has no order among kernels: there it is that one alone, and ``math``."""
+    """Prefer that kernel. A CPU has no order among kernels: there it is that one alone, and ``math``."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     others = [other for other in BACKENDS if other != name] if device == "cuda" else ["math"]

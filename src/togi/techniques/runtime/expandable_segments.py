@@ -70,6 +70,6 @@ class ExpandableSegments(Technique):
 
 
 def settings() -> dict[str, str]:
-    """What the user set, by variable."""
+    """The settings of the user, by variable."""
     values = {name: os.environ.get(name, "").strip(", ") for name in (VARIABLE, NEWER)}
     return {name: value for name, value in values.items() if value}

@@ -146,7 +146,7 @@ def _must_be_apart(candidate: Candidate, batched: Sequence[int], count: int) -> 
 
 
 def _of_pieces(candidate: Candidate, batched: Sequence[int], rows: int) -> Candidate:
-    """With signature and samples of a piece: what the engine is built for."""
+    """Give it signature and samples of a piece: what the engine is built for."""
     whole = candidate.signature
 
     def first_piece(sample: Inputs) -> Inputs:

@@ -70,7 +70,7 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature) -> AotInducto
 
 
 def built_on(device: str) -> dict[str, Any]:
-    """What the machine code in a package depends on."""
+    """The machine, as far as the machine code in a package depends on it."""
     build: dict[str, Any] = {"torch": torch.__version__, "device": device}
     if device == "cuda":
         build["gpu"] = f"{torch.cuda.get_device_name()} sm_{''.join(map(str, torch.cuda.get_device_capability()))}"

@@ -61,7 +61,7 @@ class CompiledCall:
         return output
 
     def _key(self, args: Any, kwargs: Any) -> Any:
-        """What decides whether the compiled code fits: sizes, strides and the gradient mode."""
+        """The key by which compiled code fits a call: sizes, strides and the gradient mode."""
         tensors = [*args, *kwargs.values()]
         if not all(isinstance(tensor, Tensor) for tensor in tensors):
             tensors = self.signature.flatten_inputs(args, kwargs)
@@ -113,7 +113,7 @@ def compile_call(
 
 
 def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
-    """What is patched while Inductor compiles."""
+    """The settings that are patched while Inductor compiles."""
     settings: dict[str, Any] = {"freezing": freezing}
     if signature.device == "cpu":
         # A pool of compiler processes would outlive the compilation, and does not pay for one model on a CPU.
@@ -122,7 +122,7 @@ def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
 
 
 def graph_notes(graphs: GraphReport) -> list[str]:
-    """What is not replayed as a CUDA graph, and why, in a sentence; nothing where all is."""
+    """Say what is not replayed as a CUDA graph, and why; nothing where all is."""
     if graphs.parts and not graphs.skips and not graphs.reasons:
         return []
     reasons = Counter(_reason(skipped) for skipped in graphs.reasons) or {"torch gives no reason": 1}
@@ -131,6 +131,6 @@ def graph_notes(graphs: GraphReport) -> list[str]:
 
 
 def _reason(skipped: NotRecorded) -> str:
-    """With the innermost line of the user's, where torch tells one."""
+    """The reason, with the innermost line of the user's where torch tells one."""
     last = printed_frames(skipped.stack)[-1:]
     return skipped.reason + "".join(f", {frame.filename}:{frame.lineno} (`{frame.line}`)" for frame in last)

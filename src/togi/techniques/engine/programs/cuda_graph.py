@@ -43,7 +43,8 @@ class CudaGraphs:
         return self.flat(*inputs)
 
     def recording(self, inputs: Sequence[Tensor]) -> Recording | None:
-        """For such inputs; made where there is none yet, and None beyond the limit. Raises what the capture raises."""
+        """The recording for such inputs, made where there is none yet; None beyond the limit. Raises what the capture
+        raises."""
         key = tuple((tensor.shape, tensor.stride()) for tensor in inputs)
         if key not in self.recordings and len(self.recordings) < self.limit:
             # Not inference tensors, whatever mode this call runs in: a later call in another mode writes to them.

@@ -1,4 +1,4 @@
-"""What stands for the ``forward`` of a live module: made of it, where it stands."""
+"""Programs that stand for the ``forward`` of a live module, and are made of it where it stands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from togi.techniques.engine.programs.stored import LOADED
 
 
 class InPlaceProgram(Program):
-    """How it is made, without what is made."""
+    """A way to make such a program, without what is made."""
 
     in_place = True
 

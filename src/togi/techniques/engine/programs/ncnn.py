@@ -107,7 +107,8 @@ def convert(candidate: Candidate, folder: Path) -> None:
 
 
 def open_net(folder: Path, signature: Signature, threads: int | None) -> Any:
-    """In float32. Raises RuntimeError where the installed ncnn cannot read the files, or would read beyond weights."""
+    """Open the network in float32. Raises RuntimeError where the installed ncnn cannot read the files, or would read
+    beyond weights."""
     import ncnn
 
     layers = read_layers((folder / LAYERS).read_text(encoding="utf-8"))

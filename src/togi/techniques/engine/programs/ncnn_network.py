@@ -64,7 +64,7 @@ def _layer(words: Sequence[str]) -> Layer:
 
 
 def check_weights(layers: Sequence[Layer], inputs: Sequence[Sequence[int | None]]) -> None:
-    """That each layer has the weights that what it is given needs. ``inputs``: sizes of the calls, with the batch.
+    """Check that each layer has as many weights as its inputs need. ``inputs``: sizes of the calls, with the batch.
 
     Raises RuntimeError.
     """

@@ -60,7 +60,8 @@ class OnnxRuntimeProgram(StoredProgram):
         return [torch.from_numpy(array) for array in self.session.run(self.outputs, feeds)]
 
     def _run_bound(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        """On CUDA: pointers in, fresh tensors of torch's own out, except where their sizes are known only afterwards.
+        """Run on CUDA: pointers in, fresh tensors of torch's own out, except where their sizes are known only
+        afterwards.
 
         A session computes on streams of its own, one for each of several callers, and knows nothing of torch's: so
         what torch has queued is waited for. It returns once its stream is done (onnxruntime issues 7225 and 26609). It
@@ -85,14 +86,14 @@ class OnnxRuntimeProgram(StoredProgram):
         return own
 
     def _captured(self) -> ReplayedSession:
-        """For ``cuda_graph``: all sizes are fixed (``build``), so that they are bound once."""
+        """The session for ``cuda_graph``: all sizes are fixed (``build``), so that they are bound once."""
         facts = self.signature
         inputs = {name: facts.inputs_facts[i] for i, name in self.used}
         outputs = dict(zip(self.outputs, facts.outputs_facts, strict=True))
         return ReplayedSession(self.session, inputs, outputs, facts.device)
 
     def _handed_over(self, value: Any, facts: TensorFacts) -> Tensor:
-        """What the session allocated, copied (bools come as bytes). Releases before 1.26 hand it over on the host
+        """Copy what the session allocated (bools come as bytes). Releases before 1.26 hand it over on the host
         alone."""
         shared = hasattr(value, "__dlpack__")
         tensor = torch.utils.dlpack.from_dlpack(value) if shared else torch.as_tensor(value.numpy())
@@ -199,7 +200,7 @@ def _keep_attention_contiguous(module: fx.GraphModule) -> None:
 
 
 def _recurrent_layers() -> dict[str, Callable[..., Any]]:
-    """How the installed onnxscript writes recurrent layers of each kind that it knows."""
+    """The functions of the installed onnxscript that write recurrent layers, by the kinds that it knows."""
     from onnxscript.function_libs.torch_lib.ops import core
 
     functions = {kind: getattr(core, f"aten_{kind}", None) for kind in SEALED}
@@ -254,7 +255,7 @@ def holds_float16(path: Path) -> bool:
 
 
 def provider_missing(options: Mapping[str, Scalar]) -> str:
-    """What the installed package lacks for these options on a GPU, as a sentence; empty where it lacks nothing."""
+    """Say what the installed package lacks for these options on a GPU; empty where it lacks nothing."""
     import onnxruntime
 
     providers = (_ON_CUDA, *([_ON_TENSORRT] if options.get("provider") == TENSORRT else []))
@@ -269,7 +270,7 @@ _ON_TENSORRT = "TensorrtExecutionProvider"
 
 
 def waiting(options: Mapping[str, Scalar]) -> dict[str, str]:
-    """How idle threads of a session's pool wait, as its settings."""
+    """The settings by which idle threads of a session's pool wait."""
     return {
         "session.intra_op.allow_spinning": str(int(bool(options["spinning"]))),
         "session.force_spinning_stop": str(int(options["spinning"] == "in_calls")),

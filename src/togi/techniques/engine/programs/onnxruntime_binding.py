@@ -13,7 +13,7 @@ from togi.core.records import TensorFacts
 
 
 def place(tensor: Tensor) -> tuple[str, int, int, list[int], int]:
-    """Where a tensor lies, as ONNX Runtime binds it."""
+    """The place of a tensor in memory, as ONNX Runtime binds it."""
     device = tensor.device
     return device.type, device.index or 0, _element_type(tensor), list(tensor.shape), tensor.data_ptr()
 

@@ -183,7 +183,7 @@ def damaged(problem: str) -> ArtifactError:
 
 
 def default_precision() -> str:
-    """What OpenVINO computes float32 models in on this CPU by default: ``f32``, ``bf16`` or ``f16``."""
+    """The type in which OpenVINO computes float32 models on this CPU by default: ``f32``, ``bf16`` or ``f16``."""
     return str(openvino().Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name())
 
 

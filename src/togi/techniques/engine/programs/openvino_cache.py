@@ -30,12 +30,12 @@ class Kept(Record):
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of the model's input and output. OpenVINO calls the variable by both together."""
+        """The names of the model's input and output. OpenVINO calls the variable by both together."""
         return f"input_{self.input}", f"output_{self.place}"
 
 
 class CachePlace(NamedTuple):
-    """Of the values of a deferred tensor: a part of a cache, as it was when it was so long."""
+    """The values of a deferred tensor: a part of a cache, as it was when it was so long."""
 
     cache: SequenceCache
     position: int

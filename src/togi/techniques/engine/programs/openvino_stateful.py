@@ -106,7 +106,7 @@ class StatefulProgram(StoredProgram):
         return returned_inputs
 
     def _last_call(self, inputs: list[Tensor]) -> list[Tensor] | None:
-        """What the call before these would have been given; None where nothing was kept yet."""
+        """The inputs of the call before these; None where nothing was kept yet."""
         earlier = list(inputs)
         for part in self.kept:
             places = [(part.input, part.dim), *self.signature.related((part.input, part.dim))]
@@ -196,8 +196,8 @@ def build(candidate: Candidate) -> tuple[StatefulProgram, list[str]]:
 
 
 def _check_going_on(program: StatefulProgram, module: nn.Module, inputs: list[Tensor]) -> None:
-    """That calls which go on from what is kept err no more than one that is given it all. The proof of a part is made
-    of single calls: they would not show it, and a program that goes wrong by it seems to decide a tie."""
+    """Check that calls which go on from the cache err no more than one that is given all of it. The proof of a part is
+    made of single calls: they would not show it, and a program that goes wrong by it seems to decide a tie."""
     right = inputs
     for _ in range(_STEPS_CHECKED):
         right = program.next_call(right, module(*right))

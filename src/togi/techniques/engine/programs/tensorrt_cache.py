@@ -72,7 +72,7 @@ def kept_engines(model: Path, built_as: str, home: Path | None = None) -> Iterat
 
 
 def built_here(options: dict[str, str]) -> str:
-    """What an engine depends on besides the model, as far as ONNX Runtime's names of files do not say it."""
+    """Name what an engine depends on besides the model, as far as ONNX Runtime's names of files do not say it."""
     installed = (
         (distribution.metadata["Name"], distribution.version) for distribution in importlib.metadata.distributions()
     )

@@ -94,7 +94,7 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
 def holding_no_values(
     candidate: Candidate, module: nn.Module, caught: Sequence[warnings.WarningMessage]
 ) -> Iterator[None]:
-    """For one trace of ``module``. It holds what Python read, and one side of each branch: other values may come one
+    """Watch one trace of ``module``. It holds what Python read, and one side of each branch: other values may come one
     day, and no proof on some of them would show it. Of branches by sizes, what ``torch.export`` captured says when the
     other side is taken.
 
@@ -165,6 +165,6 @@ def _optimized(graph: Any, options: dict[str, Scalar]) -> Any:
 
 
 def _tracer_warnings(caught: Sequence[warnings.WarningMessage]) -> list[str]:
-    """Those that say the trace may not hold for other inputs."""
+    """The warnings that the trace may not hold for other inputs."""
     warned = [w for w in caught if issubclass(w.category, TracerWarning)]
     return list(dict.fromkeys(f"{first_line(str(w.message))} ({Path(w.filename).name}:{w.lineno})" for w in warned))

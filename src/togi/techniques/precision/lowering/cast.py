@@ -76,7 +76,7 @@ def restoring(signature: Signature) -> Callable[[Any], Any]:
 
 
 def _cast_weights(module: nn.Module, dtype: torch.dtype) -> bool:
-    """In place; float64 stays (who asked for it needs it), and so do weights that are low already."""
+    """Cast them in place; float64 stays (who asked for it needs it), and so do weights that are low already."""
     any_cast = False
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dtype == torch.float32:
