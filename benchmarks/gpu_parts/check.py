@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import togi
 from togi.core.errors import UnknownNameError
-from togi.core.proven import Part
+from togi.core.proven import MarkedPart
 from togi.lint.module.observe import observe
 from togi.lint.roofline import devices, this_machine
 from togi.lint.roofline.costs import Costs
@@ -38,11 +38,11 @@ def rows(device: str) -> Iterator[Row]:
         "the same lines by torch's debug mode as simulated without a device",
         waits,
         device,
-        proves=(Part.CUDA_SEMANTICS,),
+        proves=(MarkedPart.CUDA_SEMANTICS,),
     )
     for kind, figures, bounds, part in (
-        ("data sheet", by_sheet, SHEET_X, Part.DATA_SHEET_TIMES),
-        ("measured figures", by_measured, MEASURED_X, Part.MEASURED_TIMES),
+        ("data sheet", by_sheet, SHEET_X, MarkedPart.DATA_SHEET_TIMES),
+        ("measured figures", by_measured, MEASURED_X, MarkedPart.MEASURED_TIMES),
     ):
         bound = f"{bounds[0]:g} to {bounds[1]:g} x of what is predicted"
         for name, make in LARGE.items():

@@ -13,7 +13,7 @@ from benchmarks.gpu_parts.row import MIB, Row, attempt
 from torch import Tensor
 
 from togi import ops
-from togi.core.proven import Part
+from togi.core.proven import MarkedPart
 from togi.measure import take_turn
 from togi.ops.backend import VARIABLE
 from togi.subject.inputs import Inputs
@@ -35,7 +35,7 @@ def rows(device: str) -> Iterator[Row]:
         "box_giou": lambda on: ops.box_giou(anchors[:4000].to(on), boxes.to(on)),
         "nms": lambda on: ops.nms(anchors[:4000].to(on), scores.to(on), 0.5),
     }
-    kernels = Part.TRITON_OPS if device == "cuda" else Part.NATIVE_OPS
+    kernels = MarkedPart.TRITON_OPS if device == "cuda" else MarkedPart.NATIVE_OPS
     for name, call in calls.items():
         yield attempt(
             f"ops.{name}", "equal to the plain kernels of the CPU", same_decision, call, device, proves=(kernels,)
@@ -47,11 +47,11 @@ def rows(device: str) -> Iterator[Row]:
             call,
             device,
             "tiled",
-            proves=(Part.OPS,),
+            proves=(MarkedPart.OPS,),
         )
     bound = f"at most {SLOWER_X:g} x reading the boxes and doing the arithmetic"
     yield attempt("match_boxes, time", bound, beside_its_arithmetic, device, speed_of=(kernels,))
-    yield attempt("lean", "the budget of 16 MiB, the same values", leaned, device, proves=(Part.LEAN,))
+    yield attempt("lean", "the budget of 16 MiB, the same values", leaned, device, proves=(MarkedPart.LEAN,))
 
 
 def same_decision(call: Callable[[str], Any], device: str, backend: str = "auto") -> tuple[bool, str]:

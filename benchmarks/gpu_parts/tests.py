@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from benchmarks.gpu_parts.row import Row, asked_for, attempt
 
-from togi.core.proven import Part
+from togi.core.proven import MarkedPart
 
 WITHOUT_A_DEVICE = {
     "fp16_accumulation": ("techniques/runtime/test_cuda_settings.py",),
@@ -19,21 +19,21 @@ WITHOUT_A_DEVICE = {
     "cuda_graph": ("techniques/engine/test_cuda_graph.py",),
     "cudnn_benchmark": ("techniques/runtime/test_cuda_settings.py",),
     "expandable_segments": ("techniques/runtime/test_expandable_segments.py",),
-    Part.TRITON_OPS: ("ops/test_triton_boxes.py",),
-    Part.DATA_SHEET_TIMES: ("lint/roofline",),
-    Part.CUDA_GRAPHS: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
-    Part.CUDA_SEMANTICS: ("lint/trace/test_trace_simulation.py",),
-    Part.PREDICTION_FOR_CUDA: ("footprint/prediction/test_predict_cuda.py",),
-    Part.SNAPSHOT: ("footprint/snapshot",),
+    MarkedPart.TRITON_OPS: ("ops/test_triton_boxes.py",),
+    MarkedPart.DATA_SHEET_TIMES: ("lint/roofline",),
+    MarkedPart.CUDA_GRAPHS: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
+    MarkedPart.CUDA_SEMANTICS: ("lint/trace/test_trace_simulation.py",),
+    MarkedPart.PREDICTION_FOR_CUDA: ("footprint/prediction/test_predict_cuda.py",),
+    MarkedPart.SNAPSHOT: ("footprint/snapshot",),
 }
 """Files of tests, by the part that they prove. Torch-TensorRT has none: nothing stands in for it."""
 ON_A_DEVICE = {
     "tf32": ("techniques/runtime/test_cuda_settings.py",),
-    Part.TRITON_OPS: ("ops/test_triton_boxes.py",),
-    Part.CUDA_GRAPHS: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
-    Part.CUDA_SEMANTICS: ("lint/trace/test_trace_programs.py",),
-    Part.PEAK_MEMORY: ("measure/test_measure_memory.py",),
-    Part.TURN: ("measure/test_turn.py",),
+    MarkedPart.TRITON_OPS: ("ops/test_triton_boxes.py",),
+    MarkedPart.CUDA_GRAPHS: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
+    MarkedPart.CUDA_SEMANTICS: ("lint/trace/test_trace_programs.py",),
+    MarkedPart.PEAK_MEMORY: ("measure/test_measure_memory.py",),
+    MarkedPart.TURN: ("measure/test_turn.py",),
     "": ("subject/test_facts.py",),
 }
 """The files that hold tests with the mark ``gpu``, by the part that they prove; no other file is imported, since a

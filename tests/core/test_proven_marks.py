@@ -16,7 +16,7 @@ from togi.core.proven import (
     NOT_YET,
     WITHOUT,
     Mark,
-    Part,
+    MarkedPart,
     as_text,
     mark_of,
     proofs,
@@ -76,9 +76,9 @@ def test_a_technique_without_a_proof_is_not_proven() -> None:
 
 @pytest.mark.usefixtures("known")
 def test_parts_are_marked_for_the_devices_that_they_are_made_for() -> None:
-    assert mark_of(Part.TRITON_OPS, Part.TRITON_OPS.devices).sentence == f"cuda: {NOT_YET}"
-    assert mark_of(Part.NATIVE_OPS, Part.NATIVE_OPS.devices).days == {"cpu": None}
-    assert {*Part} <= {mark.part for mark in all_marks()}
+    assert mark_of(MarkedPart.TRITON_OPS, MarkedPart.TRITON_OPS.devices).sentence == f"cuda: {NOT_YET}"
+    assert mark_of(MarkedPart.NATIVE_OPS, MarkedPart.NATIVE_OPS.devices).days == {"cpu": None}
+    assert {*MarkedPart} <= {mark.part for mark in all_marks()}
 
 
 def test_reading_the_marks_imports_no_torch() -> None:

@@ -1,4 +1,4 @@
-"""Proofs by device: on which kind of device each part of togi was run and found right, and when.
+"""ProofsByPart by device: on which kind of device each part of togi was run and found right, and when.
 
 They stand in ``proven.json`` alone, with the day, the device and the figure. ``python -m benchmarks.gpu --docs`` writes
 there what it finds on a device, and takes out again what fails there. What it finds on a CPU of a part that is made for
@@ -22,11 +22,11 @@ DEVICES = ("cpu", "cuda")
 WITHOUT = "without a device"
 """In place of the CPU, for parts that are made for CUDA alone: their tests passed with stand-ins for the device."""
 FILE = Path(__file__).with_name("proven.json")
-Proofs = dict[str, dict[str, dict[str, str]]]
+ProofsByPart = dict[str, dict[str, dict[str, str]]]
 """By part and kind of device: ``date``, ``device`` and ``figure``; ``speed``, where that was measured."""
 
 
-class Part(StrEnum):
+class MarkedPart(StrEnum):
     """The parts of togi that depend on the device, besides techniques, which go by their ids."""
 
     OPS = "togi.ops in plain torch"
@@ -50,15 +50,15 @@ class Part(StrEnum):
     @property
     def devices(self) -> tuple[str, ...]:
         """The kinds of device that it is made for."""
-        if self in (Part.NATIVE_OPS, Part.PREDICTION_FOR_CPU):
+        if self in (MarkedPart.NATIVE_OPS, MarkedPart.PREDICTION_FOR_CPU):
             return ("cpu",)
         for_cuda_alone = (
-            Part.TRITON_OPS,
-            Part.SNAPSHOT,
-            Part.PREDICTION_FOR_CUDA,
-            Part.CUDA_SEMANTICS,
-            Part.CUDA_GRAPHS,
-            Part.DATA_SHEET_TIMES,
+            MarkedPart.TRITON_OPS,
+            MarkedPart.SNAPSHOT,
+            MarkedPart.PREDICTION_FOR_CUDA,
+            MarkedPart.CUDA_SEMANTICS,
+            MarkedPart.CUDA_GRAPHS,
+            MarkedPart.DATA_SHEET_TIMES,
         )
         return ("cuda",) if self in for_cuda_alone else DEVICES
 
@@ -78,17 +78,17 @@ class Mark:
 
 
 @cache
-def proofs() -> Proofs:
+def proofs() -> ProofsByPart:
     """All that are known."""
     return read_proofs(FILE)
 
 
-def read_proofs(path: Path) -> Proofs:
-    known: Proofs = json.loads(path.read_text(encoding="utf-8"))
+def read_proofs(path: Path) -> ProofsByPart:
+    known: ProofsByPart = json.loads(path.read_text(encoding="utf-8"))
     return known
 
 
-def as_text(known: Proofs) -> str:
+def as_text(known: ProofsByPart) -> str:
     """A JSON document with a line for each part, as ``proven.json`` holds it."""
     lines = (f" {json.dumps(part)}: {json.dumps(devices, ensure_ascii=False)}" for part, devices in known.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -101,7 +101,7 @@ def mark_of(part: str, devices: Collection[str]) -> Mark:
     return Mark(part=part, days={**without, **{device: days.get(device) for device in DEVICES if device in devices}})
 
 
-def with_rows(known: Proofs, rows: Sequence[Mapping[str, Any]], device: str) -> Proofs:
+def with_rows(known: ProofsByPart, rows: Sequence[Mapping[str, Any]], device: str) -> ProofsByPart:
     """``known`` after a sweep of ``device``: a part is proven by the rows that name it under ``proves``, where one
     passed and none failed, on the day and the machine of the latest; one that failed is not proven there any longer.
 

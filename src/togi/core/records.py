@@ -320,7 +320,7 @@ class ErrorReport(Record):
     forced: tuple[ForcedCalls, ...] = ()
     """Where it decides differently: its parts on the calls that the original makes."""
     decisions: Decisions | None = None
-    """None: it returns nothing but floating-point numbers, or was verified before this was kept."""
+    """None: it returns nothing but floating-point numbers."""
 
 
 class Noise(Record):
@@ -366,7 +366,7 @@ class Timing(Record):
     @property
     def reference_ms(self) -> float:
         """Median time of the reference in the rounds in which this was measured: what ``latency_ms`` compares with."""
-        if not self.rounds_ms:  # an old journal
+        if not self.rounds_ms:  # only its medians are known
             return self.latency_ms.median * self.speedup_x.median
         return statistics.median(reference_ms for reference_ms, _ in self.rounds_ms)
 

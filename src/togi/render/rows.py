@@ -6,7 +6,6 @@ The terminal, the JSON and the HTML report show these rows; what they look like 
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -47,8 +46,7 @@ class Row:
     @property
     def eager_ms(self) -> float | None:
         """The reference's time in the rounds in which this recipe was measured: what its speed-up relates to."""
-        rounds = self.trial.timing.rounds_ms if self.trial.timing else ()
-        return statistics.median(reference for reference, _ in rounds) if rounds else None
+        return self.trial.timing.reference_ms if self.trial.timing else None
 
     @property
     def verdict(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from togi.core.errors import UnknownNameError, nearest
 from togi.core.plugins import by_id, instances_in
-from togi.core.proven import Mark, Part, mark_of
+from togi.core.proven import Mark, MarkedPart, mark_of
 from togi.core.records import STAGES, Choice, Recipe
 from togi.techniques.base import Options, Technique
 
@@ -65,5 +65,5 @@ def technique_mark(technique: Technique) -> Mark:
 
 def all_marks() -> tuple[Mark, ...]:
     """One mark a technique (third-party ones too), then one each for the other parts. Imports no torch."""
-    parts = sorted(Part, key=str)
+    parts = sorted(MarkedPart, key=str)
     return (*map(technique_mark, all_techniques().values()), *(mark_of(part, part.devices) for part in parts))

@@ -14,7 +14,7 @@ from typing import final
 
 import torch
 
-from togi.core.proven import Part, proofs
+from togi.core.proven import MarkedPart, proofs
 from togi.footprint.prediction.caching_allocator import CachingAllocator
 from togi.footprint.prediction.cuda_kernels import CudaKernels
 from togi.footprint.prediction.fake_run import (
@@ -153,7 +153,7 @@ _UNBOUNDED = (
 
 def _notes(kernels: CudaKernels, recorder: RunRecorder) -> tuple[str, ...]:
     sources = "the ranges are built from the sources of torch, not from measurements on a GPU."
-    is_proven = "cuda" in proofs().get(Part.PREDICTION_FOR_CUDA, {})
+    is_proven = "cuda" in proofs().get(MarkedPart.PREDICTION_FOR_CUDA, {})
     notes = [] if is_proven else [f"Not yet proven on a device: {sources}"]
     if kernels.attention:
         chosen = ", ".join(f"{name} ({count} calls)" for name, count in sorted(kernels.attention.items()))
