@@ -100,7 +100,13 @@ def rows(device: str) -> Iterator[Row]:
         "a call of 1 ms, by do_bench", "togi's time within 10 % and 0.03 ms of it", beside_do_bench, make, device
     )
     yield attempt(
-        "the same against itself", "neither is called faster", raced, make, 0.0, device, proves=(MarkedPart.TURN,)
+        "the same against itself",
+        "neither is called faster",
+        raced,
+        make,
+        0.0,
+        device,
+        proves=(MarkedPart.TURN,),
     )
     yield attempt("5 % planted", "found", raced, make, PLANTED, device, proves=(MarkedPart.TURN,))
 

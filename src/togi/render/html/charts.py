@@ -190,15 +190,20 @@ def speedups(rows: Sequence[Row]) -> Bars | None:
     )
 
 
+def whisker(axis: Axis, low: float, high: float) -> tuple[float, float]:
+    """Left end and width of a line from ``low`` to ``high``."""
+    left = axis.place(low)
+    return left, round(axis.place(high) - left, 2)
+
+
 def _speedup_bar(row: Row, axis: Axis) -> Bar:
     speedup = _speedup(row)
-    left, right = axis.place(speedup.low), axis.place(speedup.high)
     return Bar(
         name=row.trial.recipe.label,
         detail="",
         hint=hint(row),
         trial=row.trial.recipe.id,
-        whisker=(left, round(right - left, 2)) if speedup.has_ends else None,
+        whisker=whisker(axis, speedup.low, speedup.high) if speedup.has_ends else None,
         marks=[(kind(row), axis.place(speedup.median))],
         value=times(speedup.median) if row.speedup_x else "1",
         small=bounds(speedup) if row.speedup_x else "eager",
@@ -221,10 +226,9 @@ def errors(effects: Sequence[Effect]) -> Bars | None:
 def _error_bar(effect: Effect, axis: Axis) -> Bar:
     error, before = effect.with_.error, effect.units_before
     marks = [("faithful" if error is None or error.faithful else "approximate", axis.place(effect.units))]
-    whisker, change, alone = None, significant(effect.units, 2), "only tried together with others: "
+    moved, change, alone = None, significant(effect.units, 2), "only tried together with others: "
     if before is not None:
-        left, right = sorted((axis.place(before), axis.place(effect.units)))
-        whisker, alone = (left, round(right - left, 2)), ""
+        moved, alone = whisker(axis, *sorted((before, effect.units))), ""
         marks.insert(0, ("without", axis.place(before)))
         change = f"{significant(before, 2)} to {change}"
     relative = f"{error.rmse:.1e} relative" if error else ""
@@ -234,7 +238,7 @@ def _error_bar(effect: Effect, axis: Axis) -> Bar:
         hint=f"{effect.technique} ({effect.stage.value})\n{alone}{effect.with_.recipe.label}\n{change} x eager's own, "
         f"{relative}",
         trial=effect.with_.recipe.id,
-        whisker=whisker,
+        whisker=moved,
         marks=marks,
         value=f"{change} x",
         small=relative,

@@ -6,7 +6,7 @@ from togi.claims import Measured, Proof, Proofs, Verdict
 from togi.core.quantities import bounds, times
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.html.axis import Axis, ticks
-from togi.render.html.charts import Bar, Bars
+from togi.render.html.charts import Bar, Bars, whisker
 from togi.render.html.document import document
 from togi.render.proofs_text import figures
 
@@ -51,13 +51,12 @@ def speedups(proofs: Proofs) -> Bars | None:
 
 def _bar(proof: Proof, row: Measured, axis: Axis) -> Bar:
     assert row.speedup_x is not None
-    left, right = axis.place(row.speedup_x.low), axis.place(row.speedup_x.high)
     return Bar(
         name=proof.claim,
         detail=proof.verdict.value,
         hint=f"{row.name}\n{proof.setting}\n{figures(row)}",
         trial="",
-        whisker=(left, round(right - left, 2)),
+        whisker=whisker(axis, row.speedup_x.low, row.speedup_x.high),
         marks=[(_MARKS.get(proof.verdict, "without"), axis.place(row.speedup_x.median))],
         value=times(row.speedup_x.median),
         small=bounds(row.speedup_x),
