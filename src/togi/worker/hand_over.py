@@ -27,7 +27,7 @@ def handed_over(
         ask: a device, a seed and a number of seconds. What the live module answers there rests next to it, if it
             answers in that time.
 
-    Raises SubjectError where it is no subject, is not complete, or cannot be sent to another process.
+    Raises SubjectError where it is not a subject, is not complete, or cannot be sent to another process.
     """
     if isinstance(subject, str):
         if inputs is not None or any(value is not None for value in extras.values()):
