@@ -44,7 +44,7 @@ from pathlib import Path
 from benchmarks.gpu_jobs import JOBS, KEPT_S, PARTS, Job, enough, plan
 from benchmarks.gpu_rows import NO_DEVICE, Row, done, merged, read_rows, skipped, table, write_rows
 
-from togi.core.proven import FOUND, with_rows
+from togi.core.proven import FILE, as_text, read_proofs, with_rows
 from togi.render.proven_table import between
 
 HERE = Path(__file__).parents[1]
@@ -133,7 +133,7 @@ def commit() -> str:
         return "unknown"
 
 
-def publish(rows: Sequence[Row], page: Path, data: Path = DATA, found: Path = FOUND) -> None:
+def publish(rows: Sequence[Row], page: Path, data: Path = DATA, proofs: Path = FILE) -> None:
     """The rows in place of those known of the same parts or names: in the data, in the page's table of that device, and
     in what is proven."""
     for device in dict.fromkeys(row["device"] for row in rows):
@@ -144,17 +144,16 @@ def publish(rows: Sequence[Row], page: Path, data: Path = DATA, found: Path = FO
         path = data / f"sweep_{device}.jsonl"
         known = merged(read_rows(path), of_device, PARTS)
         write_rows(path, known)
-        record(known, device, found)
+        record(known, device, proofs)
         text = with_table(page.read_text(encoding="utf-8"), table(known, device), device)
         page.write_text(text, encoding="utf-8")
     # the table of what is proven: by a process that reads what was recorded
     subprocess.run([sys.executable, "-m", "togi.render.proven_table", str(page)], check=True)
 
 
-def record(rows: Sequence[Row], device: str, path: Path = FOUND) -> None:
+def record(rows: Sequence[Row], device: str, path: Path = FILE) -> None:
     """What the rows prove, for ``togi.core.proven``."""
-    found = with_rows(json.loads(path.read_text(encoding="utf-8")), rows, device)
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(as_text(with_rows(read_proofs(path), rows, device)), encoding="utf-8")
 
 
 class Sweep:

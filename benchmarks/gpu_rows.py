@@ -10,7 +10,7 @@ from typing import Any
 Row = dict[str, Any]
 """``part``, ``row``, ``result`` (pass, fail, skip), ``figure``, ``bound``, ``seconds``; ``device`` (cpu, cuda),
 ``machine``, ``date`` and ``commit`` of the run; ``beside``: others ran on the device meanwhile; ``partial``: the call
-left rows out that it could have run; ``proves`` and ``speed_of``, the marks of ``togi.core.proven`` that it is evidence
+left rows out that it could have run; ``proves`` and ``speed_of``, the parts of ``togi.core.proven`` that it is evidence
 for."""
 PROCESS = "the process"
 """The row of a part that did not run to its end."""

@@ -148,7 +148,7 @@ def _value(text: str) -> Scalar:
 
 
 def _openvino(folder: Path, feeds: dict[str, Any], threads: int) -> list[list[Operation]]:
-    from togi.techniques.engine.programs.openvino import openvino
+    from togi.techniques.engine.programs.openvino_library import openvino
 
     core = openvino().Core()
     model = core.read_model(folder / "model.xml")

@@ -33,6 +33,7 @@ from togi.decide.faster import Criterion
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
 from togi.render.gains import gains, nearly_all
+from togi.study.result import Best
 from togi.techniques import recipe
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
@@ -126,9 +127,7 @@ def compare(
     return row
 
 
-def race_all(
-    row: Row, stable: WorkerPool, facts: Facts, best: api.Best, budget_s: float, *, twice: bool = False
-) -> None:
+def race_all(row: Row, stable: WorkerPool, facts: Facts, best: Best, budget_s: float, *, twice: bool = False) -> None:
     """Fill the row from one race of eager, the peers and the artifact; the artifact is the race's reference."""
     if best.artifact is None:
         row.excluded["togi"] = "nothing could be saved"

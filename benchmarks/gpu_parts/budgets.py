@@ -14,10 +14,8 @@ from benchmarks.gpu_models import locator
 from benchmarks.gpu_parts.row import LIMITS, MIB, Row, attempt, ignore
 
 from togi import api
-from togi.footprint.account import watch
+from togi.core.proven import MarkedPart
 from togi.footprint.account.record import Account, Category
-from togi.footprint.fit import planner
-from togi.footprint.prediction import cpu, cuda
 from togi.footprint.prediction.record import Prediction
 from togi.machine.describe import machine
 from togi.techniques import recipe
@@ -38,7 +36,7 @@ ONLY = {"cpu": ("openvino", "inference_mode"), "cuda": ()}
 def rows(device: str) -> Iterator[Row]:
     """Predicted, fitted and tuned within what was said."""
     exact = "within 1 % of the measured peak" if device == "cpu" else "the measured peak is in the range"
-    parts = ((cuda if device == "cuda" else cpu).PROVEN.part, watch.PROVEN.part)
+    parts = (MarkedPart.PREDICTION_FOR_CUDA if device == "cuda" else MarkedPart.PREDICTION_FOR_CPU, MarkedPart.ACCOUNT)
     for name, train in STEPS:
         what = "a step of" if train else "a pass of"
         yield attempt(f"prediction for {what} {name}", exact, predicted, name, train, device, proves=parts)
@@ -48,7 +46,7 @@ def rows(device: str) -> Iterator[Row]:
         fitted,
         "bert_base",
         device,
-        proves=(planner.PROVEN.part,),
+        proves=(MarkedPart.FIT,),
     )
     yield attempt("tune --max-memory", "what was chosen keeps to it, loaded anew", limited, "resnet50", device)
 

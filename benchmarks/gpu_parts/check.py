@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 import togi
 from togi.core.errors import UnknownNameError
+from togi.core.proven import MarkedPart
 from togi.lint.module.observe import observe
 from togi.lint.roofline import devices, this_machine
 from togi.lint.roofline.costs import Costs
 from togi.lint.roofline.devices import Figures
-from togi.lint.trace import cuda_semantics
 from togi.lint.trace.check import debug_mode_events, trace_subject
 from togi.lint.trace.record import Event
 from togi.machine.describe import machine
@@ -38,11 +38,11 @@ def rows(device: str) -> Iterator[Row]:
         "the same lines by torch's debug mode as simulated without a device",
         waits,
         device,
-        proves=(cuda_semantics.PROVEN.part,),
+        proves=(MarkedPart.CUDA_SEMANTICS,),
     )
     for kind, figures, bounds, part in (
-        ("data sheet", by_sheet, SHEET_X, devices.PROVEN.part),
-        ("measured figures", by_measured, MEASURED_X, this_machine.PROVEN.part),
+        ("data sheet", by_sheet, SHEET_X, MarkedPart.DATA_SHEET_TIMES),
+        ("measured figures", by_measured, MEASURED_X, MarkedPart.MEASURED_TIMES),
     ):
         bound = f"{bounds[0]:g} to {bounds[1]:g} x of what is predicted"
         for name, make in LARGE.items():

@@ -11,8 +11,7 @@ from benchmarks.gpu_parts.row import MIB, Row, attempt
 from torch import Tensor
 
 import togi
-from togi.footprint.guard.within import PROVEN as WITHIN
-from togi.footprint.snapshot import account as snapshot
+from togi.core.proven import MarkedPart
 from togi.footprint.snapshot.account import snapshot_account
 from togi.tiling.peak import peak_bytes
 
@@ -26,14 +25,14 @@ def rows(device: str) -> Iterator[Row]:
         f"split, at most {BUDGET}, equal to the call as a whole",
         kept_within,
         device,
-        proves=(WITHIN.part,),
+        proves=(MarkedPart.WITHIN,),
     )
     yield attempt(
         "a snapshot of the allocator",
         "its peak is that of torch, and the lines that hold it are named",
         of_snapshot,
         device,
-        proves=(snapshot.PROVEN.part,),
+        proves=(MarkedPart.SNAPSHOT,),
     )
 
 

@@ -16,8 +16,8 @@ from benchmarks.gpu_parts.row import Row, attempt
 from torch import Tensor, nn
 
 from togi import graphs
+from togi.core.proven import MarkedPart
 from togi.graphs.buckets import choose_buckets, padding
-from togi.graphs.pool import PROVEN
 from togi.measure import take_turn
 from togi.subject.inputs import Inputs
 from togi.techniques.engine.programs.cuda_graph import CudaGraphs
@@ -56,7 +56,7 @@ def rows(device: str) -> Iterator[Row]:
     lengths = text_lengths(REQUESTS)
     some, served_well = lengths[:20], "equal to eager, all but those above replayed, within the memory"
     share = f"at least {SHARE_OF_SPEED:.0%} of the speed at {SHARE_OF_MEMORY:.0%} of the memory"
-    parts = (PROVEN.part,)
+    parts = (MarkedPart.GRAPHS,)
     for name, bound, check, given in (
         ("the choice of 32 buckets", "under 1 s", chosen_buckets, (lengths,)),
         ("1,000 requests", served_well, served, (lengths, device)),

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from benchmarks.gpu_parts.row import MIB, Row, attempt
 
+from togi.core.proven import MarkedPart
 from togi.machine import nvml
 from togi.measure import mark_memory, measure_footprint
-from togi.measure.memory import PROVEN
 from togi.subject.inputs import Inputs
 
 SAMPLES = [Inputs((0,))]
@@ -22,7 +22,7 @@ def rows(device: str) -> Iterator[Row]:
         "idle 64 to 80 MiB beyond what was there; peak 60 to 100 MiB; torch's allocator 64 MiB to 0.1 %",
         known_memory,
         device,
-        proves=(PROVEN.part,),
+        proves=(MarkedPart.PEAK_MEMORY,),
     )
     if device == "cuda":
         yield attempt("NVML knows this process", "at least what torch reserved", own_memory)

@@ -13,12 +13,10 @@ from benchmarks.gpu_parts.row import MIB, Row, attempt
 from torch import Tensor
 
 from togi import ops
+from togi.core.proven import MarkedPart
 from togi.measure import take_turn
-from togi.ops.backend import PROVEN as PLAIN
 from togi.ops.backend import VARIABLE
-from togi.ops.kernels import native, triton_boxes
 from togi.subject.inputs import Inputs
-from togi.tiling.lean import PROVEN as LEAN
 
 SLOWER_X = 2.0
 PAIRS = (1_000_000, 500)
@@ -37,7 +35,7 @@ def rows(device: str) -> Iterator[Row]:
         "box_giou": lambda on: ops.box_giou(anchors[:4000].to(on), boxes.to(on)),
         "nms": lambda on: ops.nms(anchors[:4000].to(on), scores.to(on), 0.5),
     }
-    kernels = (triton_boxes if device == "cuda" else native).PROVEN.part
+    kernels = MarkedPart.TRITON_OPS if device == "cuda" else MarkedPart.NATIVE_OPS
     for name, call in calls.items():
         yield attempt(
             f"ops.{name}", "equal to the plain kernels of the CPU", same_decision, call, device, proves=(kernels,)
@@ -49,11 +47,11 @@ def rows(device: str) -> Iterator[Row]:
             call,
             device,
             "tiled",
-            proves=(PLAIN.part,),
+            proves=(MarkedPart.OPS,),
         )
     bound = f"at most {SLOWER_X:g} x reading the boxes and doing the arithmetic"
     yield attempt("match_boxes, time", bound, beside_its_arithmetic, device, speed_of=(kernels,))
-    yield attempt("lean", "the budget of 16 MiB, the same values", leaned, device, proves=(LEAN.part,))
+    yield attempt("lean", "the budget of 16 MiB, the same values", leaned, device, proves=(MarkedPart.LEAN,))
 
 
 def same_decision(call: Callable[[str], Any], device: str, backend: str = "auto") -> tuple[bool, str]:

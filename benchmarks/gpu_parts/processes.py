@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from benchmarks.gpu_parts.row import LIMITS, MIB, Row, attempt, ignore
 
-from togi import api
 from togi.decide.faithful import MAX_UNITS
 from togi.machine.describe import machine
 from togi.techniques import recipe
+from togi.worker.hand_over import handed_over
 from togi.worker.launch import Child
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
@@ -71,7 +71,7 @@ def trial(ref: SubjectRef, device: str) -> tuple[bool, str]:
 def live(device: str) -> tuple[bool, str]:
     """What lives on the device in this process, which has CUDA running then, is tried in others."""
     module = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()).to(device)
-    with api._reference(module, torch.randn(8, 256, device=device), {}) as (ref, _):
+    with handed_over(module, torch.randn(8, 256, device=device), {}) as (ref, _):
         return trial(ref, device)
 
 

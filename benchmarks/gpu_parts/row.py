@@ -11,7 +11,7 @@ from typing import Any
 from togi.worker.supervise import Limits
 
 Row = dict[str, Any]
-"""``row``, ``result`` (pass, fail, skip), ``figure``, ``bound``, ``seconds``; ``proves``: the marks of
+"""``row``, ``result`` (pass, fail, skip), ``figure``, ``bound``, ``seconds``; ``proves``: the parts of
 ``togi.core.proven`` that it is evidence for; ``speed_of``: those whose claim of speed or memory it measured."""
 MIB = 1 << 20
 LIMITS = Limits(timeout_s=120.0)

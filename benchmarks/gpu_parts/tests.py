@@ -11,12 +11,7 @@ from xml.etree import ElementTree
 
 from benchmarks.gpu_parts.row import Row, asked_for, attempt
 
-from togi.footprint.prediction import cuda as prediction
-from togi.footprint.snapshot import account as snapshot
-from togi.lint.roofline import devices
-from togi.lint.trace import cuda_graphs, cuda_semantics
-from togi.measure import memory, turn
-from togi.ops.kernels import triton_boxes
+from togi.core.proven import MarkedPart
 
 WITHOUT_A_DEVICE = {
     "fp16_accumulation": ("techniques/runtime/test_cuda_settings.py",),
@@ -24,21 +19,21 @@ WITHOUT_A_DEVICE = {
     "cuda_graph": ("techniques/engine/test_cuda_graph.py",),
     "cudnn_benchmark": ("techniques/runtime/test_cuda_settings.py",),
     "expandable_segments": ("techniques/runtime/test_expandable_segments.py",),
-    triton_boxes.PROVEN.part: ("ops/test_triton_boxes.py",),
-    devices.PROVEN.part: ("lint/roofline",),
-    cuda_graphs.PROVEN.part: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
-    cuda_semantics.PROVEN.part: ("lint/trace/test_trace_simulation.py",),
-    prediction.PROVEN.part: ("footprint/prediction/test_predict_cuda.py",),
-    snapshot.PROVEN.part: ("footprint/snapshot",),
+    MarkedPart.TRITON_OPS: ("ops/test_triton_boxes.py",),
+    MarkedPart.DATA_SHEET_TIMES: ("lint/roofline",),
+    MarkedPart.CUDA_GRAPHS: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
+    MarkedPart.CUDA_SEMANTICS: ("lint/trace/test_trace_simulation.py",),
+    MarkedPart.PREDICTION_FOR_CUDA: ("footprint/prediction/test_predict_cuda.py",),
+    MarkedPart.SNAPSHOT: ("footprint/snapshot",),
 }
 """Files of tests, by the part that they prove. Torch-TensorRT has none: nothing stands in for it."""
 ON_A_DEVICE = {
     "tf32": ("techniques/runtime/test_cuda_settings.py",),
-    triton_boxes.PROVEN.part: ("ops/test_triton_boxes.py",),
-    cuda_graphs.PROVEN.part: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
-    cuda_semantics.PROVEN.part: ("lint/trace/test_trace_programs.py",),
-    memory.PROVEN.part: ("measure/test_measure_memory.py",),
-    turn.PROVEN.part: ("measure/test_turn.py",),
+    MarkedPart.TRITON_OPS: ("ops/test_triton_boxes.py",),
+    MarkedPart.CUDA_GRAPHS: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
+    MarkedPart.CUDA_SEMANTICS: ("lint/trace/test_trace_programs.py",),
+    MarkedPart.PEAK_MEMORY: ("measure/test_measure_memory.py",),
+    MarkedPart.TURN: ("measure/test_turn.py",),
     "": ("subject/test_facts.py",),
 }
 """The files that hold tests with the mark ``gpu``, by the part that they prove; no other file is imported, since a

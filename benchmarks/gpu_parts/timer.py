@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from benchmarks.gpu_parts.row import Row, attempt
 
+from togi.core.proven import MarkedPart
 from togi.decide.faster import Criterion
 from togi.measure import choose_passes, compare, take_turn, warm
-from togi.measure.turn import PROVEN
 from togi.subject.inputs import Inputs
 
 DELAYS_MS = (0.05, 0.5, 0.9, 1.0, 5.0)
@@ -95,14 +95,20 @@ def rows(device: str) -> Iterator[Row]:
     within = "within 10 % and 0.03 ms, the cost of launching and waiting"
     for wanted_ms in DELAYS_MS:
         name = f"a call of about {wanted_ms:g} ms"
-        yield attempt(name, within, known_delay, make, wanted_ms, device, proves=(PROVEN.part,))
+        yield attempt(name, within, known_delay, make, wanted_ms, device, proves=(MarkedPart.TURN,))
     yield attempt(
         "a call of 1 ms, by do_bench", "togi's time within 10 % and 0.03 ms of it", beside_do_bench, make, device
     )
     yield attempt(
-        "the same against itself", "neither is called faster", raced, make, 0.0, device, proves=(PROVEN.part,)
+        "the same against itself",
+        "neither is called faster",
+        raced,
+        make,
+        0.0,
+        device,
+        proves=(MarkedPart.TURN,),
     )
-    yield attempt("5 % planted", "found", raced, make, PLANTED, device, proves=(PROVEN.part,))
+    yield attempt("5 % planted", "found", raced, make, PLANTED, device, proves=(MarkedPart.TURN,))
 
 
 def known_delay(make: Callable[[], MakeCall], wanted_ms: float, device: str) -> tuple[bool, str]:

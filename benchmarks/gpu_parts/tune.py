@@ -21,6 +21,7 @@ from togi.core.records import Facts, Interval, Recipe
 from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE, Criterion
 from togi.machine.describe import machine
 from togi.measure import race, rounds_needed
+from togi.study.result import StudyResult
 from togi.techniques import recipe
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
@@ -67,7 +68,7 @@ def rows(device: str, models: Sequence[str] = MODELS) -> Iterator[Row]:
                 yield attempt(f"{name} within 16 bits", bound, within_half, name, device, Path(folder))
 
 
-def study(name: str, device: str, folder: Path, **options: object) -> api.StudyResult:
+def study(name: str, device: str, folder: Path, **options: object) -> StudyResult:
     """In a journal that later studies of the model go on with."""
     return api.tune(
         locator(name, device),

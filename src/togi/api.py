@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import shutil
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import togi.render.display  # noqa: F401 (results show themselves when they are printed)
 from togi.artifact.save import check_writable, publish
+from togi.core.caches import default_journal, home
 from togi.core.choices import Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
-from togi.core.interrupt import interrupted_after
 from togi.core.needs_torch import need_torch
 from togi.core.quantities import a_type, parse_counts, parse_drop, parse_duration, parse_share, parse_size
-from togi.core.records import Outcome, Recipe, Study, Trial
+from togi.core.records import Study
 from togi.core.settings import Settings
 from togi.journal import Journal
+from togi.render.display import show_results
+from togi.render.progress import as_asked
 from togi.study.progress import Progress
+from togi.study.result import StudyResult
 from togi.techniques import all_techniques
-from togi.worker.protocol import SubjectRef
+from togi.worker.hand_over import handed_over
 
 if TYPE_CHECKING:
     from torch import nn
 
     from togi.artifact.export import Export
     from togi.artifact.load import OptimizedModule
-    from togi.artifact.program import Installed
     from togi.artifact.signing import Trusted
     from togi.footprint.account.record import Account
     from togi.footprint.account.watched import Watched
@@ -44,97 +40,11 @@ if TYPE_CHECKING:
     from togi.study.comparison import Comparison, Verification
     from togi.subject.inputs import Dynamic
 
+show_results()
+
 PathOrName = str | Path
 _LIVE_S, _LIVE_SHARE = 60.0, 1 / 3
 """Seconds, and share of the time limit, for asking a live module in this process."""
-
-
-def home() -> Path:
-    """Home of journals and artifacts: ``$TOGI_HOME``, else ``$XDG_STATE_HOME/togi``, else ``~/.local/state/togi``."""
-    if "TOGI_HOME" in os.environ:
-        return Path(os.environ["TOGI_HOME"])
-    return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "togi"
-
-
-def default_journal() -> Path:
-    return home() / "journal.sqlite"
-
-
-@dataclass(frozen=True)
-class Best:
-    """The chosen recipe of a study, with its artifact."""
-
-    recipe: Recipe
-    trial: Trial
-    artifact: Path | None
-    """The folder that holds it, or None where nothing could be saved (the verdict says why)."""
-
-    def save(self, path: PathOrName, *, force: bool = False) -> Path:
-        """Copy the artifact to ``path`` (``NAME.togi``). Raises OutputExistsError unless ``force``."""
-        return publish(self._folder(), Path(path), force=force)
-
-    def load(self) -> OptimizedModule:
-        """The tuned model: same call signature and output structure as the original."""
-        from togi.artifact.load import load as load_artifact
-
-        return load_artifact(self._folder())
-
-    def apply(self, program: Any, *, keep_originals: bool = True) -> Installed:
-        """Put the tuned parts into the live program; ``.remove()`` of what is returned takes them out again. Where the
-        original was chosen, since nothing was faster, there are none, and the program stays as it is.
-
-        Args:
-            program: what was tuned: a module, ``model.generate``, a pipeline or a function, with the same weights.
-            keep_originals: False frees the weights that the parts replace. Calls outside of what was proven, which the
-                original serves otherwise, then raise.
-
-        Raises TogiError when the program was tuned as a whole (``load`` gives the module to call) or what was chosen
-        could not be saved (it says what to do by hand), ArtifactError when it is another program.
-        """
-        if self.recipe.is_reference:
-            from togi.artifact.program import install
-
-            return install((), program, keep_originals=keep_originals)
-        return self.load().into(program, keep_originals=keep_originals)
-
-    def _folder(self) -> Path:
-        if self.artifact is None:
-            from togi.study.conclusion import unsaved
-
-            raise TogiError(f"there is nothing to load, to copy or to put into a program: {unsaved(self.trial)}")
-        return self.artifact
-
-
-@dataclass(frozen=True)
-class StudyResult:
-    """What ``tune`` found."""
-
-    record: Study
-    artifact: Path | None = None
-
-    @property
-    def best(self) -> Best:
-        """What was chosen: the original without a measurement where the time limit was too short for anything. Raises
-        TogiError where nothing was: ``record.verdict`` says why."""
-        recipe = self.record.best
-        if recipe is None:
-            raise TogiError(f"the study chose nothing. {self.record.verdict}")
-        trial = self.record.trial(recipe) or Trial(recipe=recipe, outcome=Outcome.OK)
-        return Best(recipe, trial, self.artifact)
-
-    def save(self, path: PathOrName, *, force: bool = False) -> Path:
-        return self.best.save(path, force=force)
-
-    def __str__(self) -> str:
-        return str(self.record)
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str | None] | None:
-        """For notebooks."""
-        return self.record._repr_mimebundle_()
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        return self.record.trials
 
 
 def tune(
@@ -218,7 +128,7 @@ def tune(
     began = time.monotonic()
     ask_s = _LIVE_S if settings.time_limit_s is None else min(_LIVE_S, _LIVE_SHARE * settings.time_limit_s)
     with (
-        _reference(subject, inputs, extras, ask=(settings.device, seed, ask_s)) as (ref, name),
+        handed_over(subject, inputs, extras, ask=(settings.device, seed, ask_s)) as (ref, name),
         Journal.open(journal or default_journal()) as opened,
     ):
         record, artifact = run_study(
@@ -228,12 +138,12 @@ def tune(
             journal=opened,
             keep=home() / "artifacts",
             resume=resume,
-            progress=_progress(progress, name),
+            progress=as_asked(progress, name),
             started=began,
         )
     if out is not None and artifact is not None:
-        kept, artifact = artifact, publish(artifact, Path(out).absolute(), force=force)
-        shutil.rmtree(kept, ignore_errors=True)  # once is enough
+        in_home, artifact = artifact, publish(artifact, Path(out).absolute(), force=force)
+        shutil.rmtree(in_home, ignore_errors=True)  # once is enough
     return StudyResult(record, artifact)
 
 
@@ -325,7 +235,7 @@ def bench(
         different_inputs=different_inputs,
         seed=seed,
         time_limit_s=limit_s,
-        progress=_progress(progress, " / ".join(specs)),
+        progress=as_asked(progress, " / ".join(specs)),
         native=native,
     )
 
@@ -367,7 +277,7 @@ def verify(
         max_error=None if max_error is None else parse_share(max_error, "max_error"),
         max_drop=None if max_drop is None else parse_drop(max_drop, "max_drop"),
         trusted=trusted,
-        progress=_progress(progress, str(artifact)),
+        progress=as_asked(progress, str(artifact)),
         native=native,
     )
 
@@ -438,7 +348,7 @@ def memory(
     device: str = "cpu",
     seed: int = 0,
 ) -> Account | SnapshotAccount | Watched:
-    """Where the memory of a run goes, to the byte.
+    """Account for the memory of a run, to the byte.
 
     With a subject: runs it in a process of its own and returns the account. Without one: a context manager round any
     code, ``with togi.memory() as watched: ...``, whose ``watched.account`` is read afterwards; ``module`` gives
@@ -460,9 +370,9 @@ def memory(
         from togi.footprint.account.watched import Watched
 
         return Watched(module, device=parse_device(device))
-    if isinstance(subject, str | Path) and _is_snapshot(subject):
-        from togi.footprint.snapshot import snapshot_account
+    from togi.footprint.snapshot import is_snapshot, snapshot_account
 
+    if isinstance(subject, str | Path) and is_snapshot(str(subject)):
         given = {"inputs": inputs, "module": module, "train": train, "batch": batch, "dtype": dtype}
         given |= {"optimizer": optimizer != "none", "device": device != "cpu"}
         if names := [name for name, value in given.items() if value is not None and value is not False]:
@@ -475,14 +385,8 @@ def memory(
     from togi.footprint.calls import ACCOUNT, StepRequest
 
     request = StepRequest(train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device)
-    with _reference(subject, inputs, {}) as (ref, name):
+    with handed_over(subject, inputs, {}) as (ref, name):
         return ACCOUNT(ref, request, device=device, seed=seed).model_copy(update={"subject": name})
-
-
-def _is_snapshot(subject: str | Path) -> bool:
-    from togi.footprint.snapshot import is_snapshot
-
-    return is_snapshot(str(subject))
 
 
 def fit(
@@ -543,10 +447,10 @@ def fit(
         time_limit_s=parse_duration(time_limit_s, "time_limit_s"),
         seed=seed,
     )
-    with _reference(subject, inputs, {"step": step}) as (ref, name):
-        found = FIT(ref, request, device=device, seed=seed, within_s=whole_s(request.time_limit_s))
-    plan = found.plan.model_copy(update={"subject": name})
-    return found.model_copy(update={"subject": name, "plan": plan})
+    with handed_over(subject, inputs, {"step": step}) as (ref, name):
+        result = FIT(ref, request, device=device, seed=seed, within_s=whole_s(request.time_limit_s))
+    plan = result.plan.model_copy(update={"subject": name})
+    return result.model_copy(update={"subject": name, "plan": plan})
 
 
 def predict_memory(
@@ -562,7 +466,7 @@ def predict_memory(
     compile: bool = False,
     seed: int = 0,
 ) -> Prediction:
-    """How much memory a run would need, without running it and without the device.
+    """Predict the memory that a run would need, without running it and without the device.
 
     Args:
         subject, inputs, train, optimizer, batch, dtype: as for ``memory``; ``batch`` may be more than fits here.
@@ -586,7 +490,7 @@ def predict_memory(
         memory_bytes=None if memory is None else parse_size(memory, "memory"),
         compile=compile,
     )
-    with _reference(subject, inputs, {}) as (ref, name):
+    with handed_over(subject, inputs, {}) as (ref, name):
         return PREDICT(ref, request, seed=seed).model_copy(update={"subject": name})
 
 
@@ -648,124 +552,19 @@ def check(
     from togi.lint.settings import overrides
     from togi.lint.targets import paths_and_subjects
 
-    given = overrides(select, ignore, exclude)
+    selection = overrides(select, ignore, exclude)
     paths, names = paths_and_subjects([str(s) for s in subjects if isinstance(s, str | Path)] if subjects else ["."])
     live = [subject for subject in subjects if not isinstance(subject, str | Path)]
     if inputs is not None and len(live) != 1:
         raise SubjectError(f"inputs=... belong to one live module, and {len(live)} were given")
     if not names and not live:
-        return check_paths(paths, given, cache=cache)
+        return check_paths(paths, selection, cache=cache)
     need_torch("checking a subject")
     from togi.lint.check_subject import SubjectOptions, check_reference, check_subjects
 
     options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
-    result = check_subjects(check_paths(paths, given, cache=cache), names, given, options, cache=cache)
+    result = check_subjects(check_paths(paths, selection, cache=cache), names, selection, options, cache=cache)
     for subject in live:
-        with _reference(subject, inputs, {}) as (ref, name):
-            result = result.joined(check_reference(ref, name, ("module", "trace"), given, options))
+        with handed_over(subject, inputs, {}) as (ref, name):
+            result = result.joined(check_reference(ref, name, ("module", "trace"), selection, options))
     return result
-
-
-def _progress(given: Progress | bool | None, subject: str) -> Progress:
-    if isinstance(given, Progress):
-        return given
-    if given is False:
-        return Progress()
-    from togi.render.progress import PlainProgress, where_someone_watches
-
-    if given is None:
-        return where_someone_watches(subject)
-    from togi.render.terminal import SafeConsole
-
-    return PlainProgress(subject, SafeConsole(stderr=True))
-
-
-@contextmanager
-def _reference(
-    subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int, float] | None = None
-) -> Iterator[tuple[SubjectRef, str]]:
-    """Where children find the subject, and its name for people; a live one rests in a private file meanwhile, and
-    next to it what it answers on a device, from a seed, if that takes no longer than so many seconds (``ask``)."""
-    if isinstance(subject, str):
-        if inputs is not None or any(value is not None for value in extras.values()):
-            raise SubjectError(
-                f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
-                "return them from it in a togi.Subject instead of passing them separately"
-            )
-        from togi.subject.locator import check_locator
-
-        check_locator(subject)
-        yield SubjectRef.here("locator", subject), subject
-        return
-    folder = Path(tempfile.mkdtemp(prefix="togi-live-"))
-    try:
-        path = folder / "subject"
-        live = _live(subject, inputs, extras)
-        _dump(live, path)
-        ref = SubjectRef.here("live", str(path))
-        if ask is not None:
-            _ask_live(live, ref.answer, *ask)
-        yield ref, type(live.module).__name__
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _ask_live(live: Any, answer: Path, device: str, seed: int, limit_s: float) -> None:
-    """Write what a live subject answers here. It may hang, which a child then finds out with more patience."""
-    from togi.verify.live import LiveAnswer
-
-    found = None
-    with suppress(TimeoutError), interrupted_after(limit_s):
-        found = LiveAnswer.of(live, device=device, seed=seed)
-    _dump(found, answer)
-
-
-def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:
-    from torch import nn
-
-    from togi.subject.inputs import Subject
-    from togi.subject.program import as_module
-
-    if isinstance(subject, Subject):
-        given = {name: value for name, value in extras.items() if value is not None}
-        return dataclasses.replace(subject, module=as_module(subject.module), **given)
-    subject = as_module(subject)
-    if not isinstance(subject, nn.Module):
-        raise SubjectError(
-            f"the subject is {a_type(subject)}: give an nn.Module, what can be called and runs modules "
-            "(model.generate, a pipeline, a function), a togi.Subject, or a locator such as 'timm:resnet50' or "
-            "'file.py:factory'"
-        )
-    if inputs is None:
-        raise SubjectError("a live module needs inputs=...: one sample or a list of samples to run it with")
-    return Subject(subject, inputs, **extras)
-
-
-def _dump(subject: Any, path: Path) -> None:
-    try:
-        with path.open("wb") as file:
-            _on_cpu_pickler()(file).dump(subject)
-    except Exception as error:  # foreign code: whatever the module holds
-        raise SubjectError(
-            f"the module cannot be sent to the trial processes ({type(error).__name__}: {error}). Put the code that "
-            "builds it into a file and give 'file.py:factory'"
-        ) from error
-
-
-def _on_cpu_pickler() -> type[Any]:
-    """A pickler that sends tensors of a device as tensors of the CPU: one of a device would start CUDA in the process
-    that loads it, which could then fork no trials, and every trial would hold the weights twice."""
-    import cloudpickle
-    import torch
-
-    from togi.torch_internals.modules import parametrized_as_pickled
-
-    class OnCpuPickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            if type(value) is torch.Tensor and value.device.type not in ("cpu", "meta"):
-                return value.cpu().__reduce_ex__(2)  # type: ignore[no-untyped-call]
-            if isinstance(value, torch.nn.Module) and (parametrized := parametrized_as_pickled(value)) is not None:
-                return parametrized
-            return super().reducer_override(value)
-
-    return OnCpuPickler

@@ -9,10 +9,10 @@ import pytest
 from made_up_study import made_up_study
 
 from togi import api
-from togi.api import StudyResult
 from togi.cli.app import run
 from togi.core.records import Study
 from togi.study.progress import Progress
+from togi.study.result import StudyResult
 from togi.techniques import recipe
 
 REAL_TUNE = api.tune

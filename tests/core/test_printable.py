@@ -71,7 +71,7 @@ def test_renderables(text: str) -> None:
 
 SINKS = {
     "cli/app.py": {"print"},  # errors, through printable; the version
-    "cli/check.py": {"sys.stdout.write"},  # lines that passed already, and JSON
+    "cli/findings.py": {"sys.stdout.write"},  # lines that passed already, and JSON
     "cli/output.py": {"typer.echo", "sys.stdout.write"},
     "journal/__main__.py": {"print"},
     "lint/data/torch_names.py": {"print"},  # a generator of togi's own

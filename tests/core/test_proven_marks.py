@@ -1,17 +1,28 @@
-"""What was proven on which device is said by marks in the code, and shown by explain, doctor and docs/gpu.md."""
+"""What was proven on which device stands in one file, and is shown by explain, doctor and docs/gpu.md."""
 
 from __future__ import annotations
 
 import io
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from togi.core import proven as proven_module
-from togi.core.proven import NOT_YET, WITHOUT, Mark, Proven, day, marked_parts, with_rows
+from togi.core.proven import (
+    DEVICES,
+    FILE,
+    NOT_YET,
+    WITHOUT,
+    Mark,
+    MarkedPart,
+    as_text,
+    mark_of,
+    proofs,
+    read_proofs,
+    with_rows,
+)
 from togi.core.records import Machine
 from togi.doctor import gpu
 from togi.doctor.check import Level
@@ -19,7 +30,6 @@ from togi.render import proven_table
 from togi.render.pages import page_text, technique_page
 from togi.render.proven_table import sentence, with_table
 from togi.techniques import all_techniques, technique
-from togi.techniques.base import Technique
 from togi.techniques.registry import all_marks, technique_mark
 
 DOCS = Path(__file__).parents[2] / "docs" / "gpu.md"
@@ -30,42 +40,45 @@ def test_the_table_in_the_docs_is_that_of_the_code() -> None:
     assert text == with_table(text), "run: python -m togi.render.proven_table docs/gpu.md"
 
 
-def test_every_built_in_technique_for_the_cpu_says_when_it_was_proven_there() -> None:
+def test_every_built_in_technique_for_the_cpu_was_proven_there() -> None:
     built_in = [one for one in all_techniques().values() if type(one).__module__.startswith("togi.")]
     assert len(built_in) > 20
-    assert [one.id for one in built_in if "cpu" in one.devices and not one.proven.cpu] == []
+    assert [one.id for one in built_in if "cpu" in one.devices and technique_mark(one).days["cpu"] is None] == []
+
+
+def test_every_proof_is_of_something_and_on_a_device_that_is_known() -> None:
+    assert proofs().keys() <= {mark.part for mark in all_marks()}
+    assert all(devices.keys() <= {*DEVICES} for devices in proofs().values())
+
+
+def test_the_file_has_a_line_for_each_part_and_is_written_as_it_is_read() -> None:
+    text = FILE.read_text(encoding="utf-8")
+    assert as_text(read_proofs(FILE)) == text
+    assert len(text.splitlines()) == len(proofs()) + 2
+
+
+Known = dict[str, dict[str, dict[str, str]]]
 
 
 @pytest.fixture
-def nothing_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(proven_module, "found_by_sweep", dict)
-    monkeypatch.setattr("togi.render.proven_table.found_by_sweep", dict)
-    marked_parts.cache_clear()
-    yield
-    marked_parts.cache_clear()
+def known(monkeypatch: pytest.MonkeyPatch) -> Known:
+    """What is proven: nothing, unless a test fills it."""
+    written: Known = {}
+    for module in (proven_module, proven_table):
+        monkeypatch.setattr(module, "proofs", lambda: written)
+    return written
 
 
-@pytest.mark.usefixtures("nothing_found")
-def test_a_technique_that_says_nothing_is_not_proven() -> None:
-    assert Technique.proven == Proven()
+@pytest.mark.usefixtures("known")
+def test_a_technique_without_a_proof_is_not_proven() -> None:
     assert technique_mark(technique("cuda_graph")) == Mark(part="cuda_graph", days={"cuda": None})
 
 
-@pytest.mark.usefixtures("nothing_found")
-def test_parts_are_marked_in_their_own_modules() -> None:
-    parts = {mark.part: mark for mark in marked_parts()}
-    triton = next(mark for part, mark in parts.items() if part.startswith("Triton kernels"))
-    assert triton.sentence == f"cuda: {NOT_YET}"
-    for word in ("snapshot", "--predict for a GPU", "what waits", "togi.lean", "C++ kernels"):
-        assert any(word in part for part in parts), word
-
-
-def test_marks_are_found_without_importing_the_module(tmp_path: Path) -> None:
-    code = 'import nothing_of_that_name\n\nPROVEN = Proven(part="a kernel", cpu="2026-01-02", cuda=None)\n'
-    (tmp_path / "kernel.py").write_text(code, encoding="utf-8")
-    (tmp_path / "other.py").write_text("PROVEN_IT = 1\n", encoding="utf-8")
-    (mark,) = marked_parts(tmp_path)
-    assert mark.sentence == f"cpu: 2026-01-02; cuda: {NOT_YET}"
+@pytest.mark.usefixtures("known")
+def test_parts_are_marked_for_the_devices_that_they_are_made_for() -> None:
+    assert mark_of(MarkedPart.TRITON_OPS, MarkedPart.TRITON_OPS.devices).sentence == f"cuda: {NOT_YET}"
+    assert mark_of(MarkedPart.NATIVE_OPS, MarkedPart.NATIVE_OPS.devices).days == {"cpu": None}
+    assert {*MarkedPart} <= {mark.part for mark in all_marks()}
 
 
 def test_reading_the_marks_imports_no_torch() -> None:
@@ -139,34 +152,20 @@ def test_a_claim_of_speed_takes_no_proof_of_correctness_away() -> None:
     assert held["eager"]["cuda"]["speed"] == "2x the speed"
 
 
-@pytest.mark.usefixtures("nothing_found")
-def test_what_a_sweep_of_a_cpu_finds_of_a_part_for_cuda_alone_proves_it_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_sweep_of_a_cpu_finds_of_a_part_for_cuda_alone_proves_it_without(known: Known) -> None:
     assert "| `cuda_graph` | not proven | not proven on a device yet |" in proven_table.table()
     of_cpu = with_rows({}, [{**ROWS[2], "machine": "Some CPU"}], "cpu")
-    written = with_rows(of_cpu, ROWS[:1], "cuda")
-    for module in (proven_module, proven_table):
-        monkeypatch.setattr(module, "found_by_sweep", lambda: written)
+    known |= with_rows(of_cpu, ROWS[:1], "cuda")
     mark = technique_mark(technique("cuda_graph"))
     assert mark.sentence == f"{WITHOUT}: 2026-12-01; cuda: {NOT_YET}"
     assert "| `cuda_graph` | 2026-12-01 | not proven on a device yet |" in proven_table.table()
-    eager = technique("eager").proven.cpu
-    assert f"| `eager` | {eager} | 2026-12-01, NVIDIA H200: eager on one: 0.4 units |" in proven_table.table()
+    assert "| `eager` | not proven | 2026-12-01, NVIDIA H200: eager on one: 0.4 units |" in proven_table.table()
     assert sum("cuda" in each.days for each in all_marks()) > 20, "those without a device count as made for CUDA"
 
 
-@pytest.mark.usefixtures("nothing_found")
-def test_marks_pages_and_notes_come_from_what_the_sweep_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert day("cuda_graph", "cuda", None) is None
+def test_marks_pages_and_notes_come_from_what_the_sweep_wrote(known: Known) -> None:
     assert sentence().startswith("**Nothing has been proven on a CUDA device yet**")
-    written = with_rows({}, ROWS[:1], "cuda")
-    monkeypatch.setattr(proven_module, "found_by_sweep", lambda: written)
-    monkeypatch.setattr("togi.render.proven_table.found_by_sweep", lambda: written)
+    known |= with_rows({}, ROWS[:1], "cuda")
     assert technique_mark(technique("eager")).days["cuda"] == "2026-12-01"
     assert sentence().startswith("**1 of ")
     assert "(NVIDIA H200, 2026-12-01)" in sentence()
-
-
-def test_no_date_of_cuda_stands_in_the_code() -> None:
-    assert [one.id for one in all_techniques().values() if one.proven.cuda] == []

@@ -57,7 +57,7 @@ if sys.argv[1:] == ["control"]:
     except OSError:
         pass
 import onnxruntime, torch
-from togi.techniques.engine.programs.openvino import openvino
+from togi.techniques.engine.programs.openvino_library import openvino
 with torch.no_grad():
     program = torch.onnx.export(torch.nn.Linear(4, 4), (torch.ones(1, 4),), dynamo=True)
 program.save("linear.onnx")

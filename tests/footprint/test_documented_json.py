@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from togi.core.records import Record
+from togi.footprint.account.change import AccountChange, Change
 from togi.footprint.account.record import Account, CategoryTimeline, HeldName, Holding, Kept, PeakMoment
 from togi.footprint.prediction.record import BatchNeed, Prediction
 from togi.footprint.snapshot.record import (
@@ -20,7 +21,6 @@ from togi.footprint.snapshot.record import (
     SnapshotAccount,
     TraceEvent,
 )
-from togi.render.memory_text import AccountChange, Change
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 KINDS: dict[str, tuple[type[Record], list[type[Record]]]] = {

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from made_up_study import HOSTILE, hostile_study, machine, made_up_study
 
-from togi.api import Best, StudyResult
 from togi.core.records import Interval
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.result import FitResult, Point, Proof
 from togi.lint.finding import CheckResult, Finding, Problem
+from togi.render.display import show_results
 from togi.study.comparison import Comparison, Contestant
+from togi.study.result import Best, StudyResult
+
+show_results()
 
 
 def test_a_study_is_its_table_in_print_and_in_a_notebook() -> None:

@@ -8,18 +8,18 @@ import pytest
 from made_up_study import made_up_study
 from rich.console import Console
 
-from togi import api
 from togi.core.records import Choice, ErrorReport, Interval, Outcome, Recipe, Stage, Timing, Trial
 from togi.decide.choose import Budget
 from togi.render.progress import (
     LiveProgress,
     PlainProgress,
-    RunState,
     WatchedProgress,
+    as_asked,
     picture,
     watch,
     where_someone_watches,
 )
+from togi.render.run_state import RunState
 from togi.study.progress import Progress
 
 
@@ -284,10 +284,10 @@ def test_in_a_notebook_one_display_is_redrawn(monkeypatch: pytest.MonkeyPatch) -
 
 def test_progress_is_switched_by_its_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    api._progress(False, "net").message("nobody hears it")
+    as_asked(False, "net").message("nobody hears it")
     assert terminal.getvalue() == ""
     monkeypatch.setattr(sys, "stderr", file := io.StringIO())
-    api._progress(True, "net").message("written to a file")
+    as_asked(True, "net").message("written to a file")
     assert "written to a file" in file.getvalue()
     own = Progress()
-    assert api._progress(own, "net") is own
+    assert as_asked(own, "net") is own

@@ -18,7 +18,7 @@ from togi.footprint.snapshot.record import (
     TraceEvent,
 )
 from togi.render.html import snapshot_html
-from togi.render.memory_text import snapshot_text
+from togi.render.snapshot_text import snapshot_text
 
 MIB = 2**20
 HOSTILE = "/tmp/<script>alert(1)</script>\x1b[31m.py:3 in f"

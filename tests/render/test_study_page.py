@@ -20,7 +20,8 @@ from made_up_study import (
 from togi.core.records import Interval, Study
 from togi.render.gains import gains
 from togi.render.html import study_html
-from togi.render.html.charts import Axis, staircase, tick_label
+from togi.render.html.axis import Axis, tick_label
+from togi.render.html.charts import staircase
 from togi.render.rows import rows
 
 

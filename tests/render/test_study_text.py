@@ -17,10 +17,11 @@ from togi.core.records import (
     ProgramTree,
     Study,
 )
+from togi.render.comparison_text import comparison_text
 from togi.render.html.study_page import comparison_fragment, study_html
 from togi.render.json import study_json
 from togi.render.rows import rows
-from togi.render.study_text import comparison_text, study_text
+from togi.render.study_text import study_text
 from togi.study.comparison import BestSize, Comparison, Contestant
 from togi.techniques import recipe
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from togi.api import Best
 from togi.core.errors import TogiError
 from togi.core.records import (
     Choice,
@@ -29,6 +28,7 @@ from togi.decide.choose import Budget, Chosen
 from togi.machine.describe import machine
 from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict, conclude
 from togi.study.finals import Decision
+from togi.study.result import Best
 from togi.study.runner import REFERENCE_RECIPE
 from togi.techniques import recipe
 

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 import togi
-from togi import api
 from togi.artifact.program import Switch, weights_hash
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.records import ErrorReport, Facts, Interval, Outcome, Recipe, Timing, Trial
@@ -25,6 +24,7 @@ from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest, Uncaptured
 from togi.study.composed import Tried, compose
 from togi.study.in_place import InPlace, fastest_settings
+from togi.study.result import StudyResult
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.program import ProgramModule
 from togi.techniques import recipe
@@ -87,14 +87,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tuned(place: Path, factory: str) -> api.StudyResult:
+def tuned(place: Path, factory: str) -> StudyResult:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOGI_HOME", str(place / "home"))
         return togi.tune(f"{place}/networks.py:{factory}", only=["torch_compile"], effort="quick", time_limit_s=400)
 
 
 @pytest.fixture(scope="module")
-def study(place: Path) -> api.StudyResult:
+def study(place: Path) -> StudyResult:
     return tuned(place, "whole")
 
 
@@ -304,7 +304,7 @@ def test_another_network_is_refused(place: Path, tmp_path: Path, monkeypatch: py
 
 @pytest.mark.thorough
 def test_the_program_itself_is_compiled_and_proven_from_its_artifact(
-    study: api.StudyResult, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: StudyResult, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     best = study.best
     assert best.artifact is not None, study.record.verdict

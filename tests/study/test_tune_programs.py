@@ -19,6 +19,7 @@ from togi import api
 from togi.artifact.export import ENGINES
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.records import Decisions, Outcome
+from togi.study.result import StudyResult
 
 FACTORY = """
 import time
@@ -138,7 +139,7 @@ def generated(model: Any, x: Tensor) -> Tensor:
     return found
 
 
-def test_the_part_is_found_tuned_and_proven_whole(study: api.StudyResult) -> None:
+def test_the_part_is_found_tuned_and_proven_whole(study: StudyResult) -> None:
     tree = study.record.program
     assert tree is not None
     assert [call.path for call in tree.calls][:2] == ["", "model.step"]
@@ -157,7 +158,7 @@ def test_the_part_is_found_tuned_and_proven_whole(study: api.StudyResult) -> Non
 
 
 def test_parts_go_into_the_live_program_and_out_again(
-    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+    study: StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made(place, monkeypatch)
     x = torch.randn(1, 8)
@@ -174,7 +175,7 @@ def test_parts_go_into_the_live_program_and_out_again(
 
 
 def test_what_was_not_proven_runs_the_original_and_is_counted(
-    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+    study: StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made(place, monkeypatch)
     with study.best.apply(model.generate) as installed:
@@ -190,7 +191,7 @@ def test_what_was_not_proven_runs_the_original_and_is_counted(
 
 
 def test_calls_that_want_gradients_run_the_original_and_say_so(
-    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+    study: StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made(place, monkeypatch)
     with study.best.apply(model.generate) as installed:
@@ -202,7 +203,7 @@ def test_calls_that_want_gradients_run_the_original_and_say_so(
 
 
 def test_weights_that_are_changed_later_are_used(
-    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+    study: StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made(place, monkeypatch)
     x = torch.randn(1, 8)
@@ -217,7 +218,7 @@ def test_weights_that_are_changed_later_are_used(
 
 
 def test_another_program_or_other_weights_are_refused(
-    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+    study: StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made(place, monkeypatch)
     with torch.no_grad():
@@ -231,7 +232,7 @@ def test_another_program_or_other_weights_are_refused(
         study.best.apply(whole.generate)
 
 
-def test_originals_can_be_freed(study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_originals_can_be_freed(study: StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = made(place, monkeypatch)
     expected = generated(model, torch.ones(1, 8))
     installed = study.best.apply(model.generate, keep_originals=False)
@@ -245,14 +246,14 @@ def test_originals_can_be_freed(study: api.StudyResult, place: Path, monkeypatch
         installed.remove()
 
 
-def test_an_artifact_of_parts_says_that_it_needs_its_program(study: api.StudyResult, tmp_path: Path) -> None:
+def test_an_artifact_of_parts_says_that_it_needs_its_program(study: StudyResult, tmp_path: Path) -> None:
     loaded = togi.load(study.save(tmp_path / "generator.togi"))
     with pytest.raises(TogiError, match=r"togi.load\(path\).into\(program\)"):
         loaded(torch.ones(1, 8))
 
 
 @pytest.mark.thorough
-def test_an_artifact_of_parts_is_proven_again_beside_its_program(study: api.StudyResult, tmp_path: Path) -> None:
+def test_an_artifact_of_parts_is_proven_again_beside_its_program(study: StudyResult, tmp_path: Path) -> None:
     artifact = study.save(tmp_path / "generator.togi")
     found = api.verify(artifact, subject=study.record.subject, time_limit_s=60)
     assert found.outcome is Outcome.OK, found.verdict
@@ -265,7 +266,7 @@ def test_an_artifact_of_parts_is_proven_again_beside_its_program(study: api.Stud
 
 
 @pytest.mark.thorough
-def test_parts_of_another_program_are_not_proven(study: api.StudyResult, tmp_path: Path) -> None:
+def test_parts_of_another_program_are_not_proven(study: StudyResult, tmp_path: Path) -> None:
     other = FACTORY.replace("manual_seed(0)", "manual_seed(1)")
     (tmp_path / "other.py").write_text(other, encoding="utf-8")
     out = study.save(tmp_path / "generator.togi")
@@ -274,7 +275,7 @@ def test_parts_of_another_program_are_not_proven(study: api.StudyResult, tmp_pat
     assert "the weights of 'model.step' are not those that were tuned" in found.verdict
 
 
-def test_a_server_has_no_form_for_parts(study: api.StudyResult, tmp_path: Path) -> None:
+def test_a_server_has_no_form_for_parts(study: StudyResult, tmp_path: Path) -> None:
     out = study.save(tmp_path / "generator.togi")
     for form in ENGINES:
         with pytest.raises(

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 import togi
-from togi import api
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
 from togi.subject.program import as_module
 from togi.subject.sources.live import unpickled
 from togi.verify.live import LiveAnswer
+from togi.worker.hand_over import dump
 
 SOURCE = """
 import torch
@@ -125,7 +125,7 @@ def test_parametrized_weights_are_sent(tmp_path: Path) -> None:
     module = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 4, 3)), nn.ReLU())
     module[0].me = module[0]  # a module may lead back to itself
     nn.utils.parametrize.register_parametrization(module[0], "bias", nn.Tanh(), unsafe=True)
-    api._dump(module, tmp_path / "subject")
+    dump(module, tmp_path / "subject")
     found = unpickled(tmp_path / "subject")
     sample = torch.rand(1, 4, 16)
     assert torch.equal(found(sample), module(sample))

@@ -10,7 +10,7 @@ from torch import nn
 
 from togi.decide.faithful import within
 from togi.subject.inputs import Inputs
-from togi.verify.units import OwnError, seeded_outputs
+from togi.verify.own_error import OwnError, seeded_outputs
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import nn
 
-from togi import api
 from togi.core.errors import ArtifactError, SubjectError
 from togi.core.records import Facts, Outcome, Recipe, Trial
 from togi.core.settings import Settings
@@ -37,6 +36,7 @@ from togi.techniques import technique
 from togi.worker import forking, pool, survey, trial
 from togi.worker.deadline import Deadline
 from togi.worker.forking import fork_safe
+from togi.worker.hand_over import dump
 from togi.worker.launch import TrialServer
 from togi.worker.pool import WorkerPool, one_device
 from togi.worker.protocol import SubjectRef
@@ -292,7 +292,7 @@ def test_a_live_subject_of_a_device_is_sent_as_one_of_the_cpu(tmp_path: Path, mo
         assert next(module.parameters()).data.device.type == "cuda"
         cpu = torch.Tensor.cpu
         patch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor) or cpu(tensor))
-        api._dump(module, tmp_path / "subject.pickle")
+        dump(module, tmp_path / "subject.pickle")
     assert len(moved) == 3, "a weight and two biases"
     with (tmp_path / "subject.pickle").open("rb") as file:
         loaded = cloudpickle.load(file)

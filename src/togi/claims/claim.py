@@ -19,7 +19,7 @@ HEADINGS = ("What is claimed", "What is measured", "What is known", "Source")
 
 
 class Verdict(StrEnum):
-    """What a measurement says of a claim."""
+    """The answer of a measurement to a claim."""
 
     HOLDS = "holds"
     HOLDS_IN_PART = "holds in part"
@@ -62,7 +62,7 @@ class Proof(Record):
 
 
 class Proofs(Record):
-    """What was measured in one go: the page of a machine."""
+    """Proofs that were measured in one go: the page of a machine."""
 
     schema_version: int = SCHEMA_VERSION
     started: str
@@ -73,9 +73,9 @@ class Proofs(Record):
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """How many came to each verdict."""
-        found = [proof.verdict for proof in self.proofs]
-        return {verdict: found.count(verdict) for verdict in Verdict}
+        """Count the proofs that came to each verdict."""
+        verdicts = [proof.verdict for proof in self.proofs]
+        return {verdict: verdicts.count(verdict) for verdict in Verdict}
 
 
 class Claim(abc.ABC):

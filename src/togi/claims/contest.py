@@ -48,7 +48,7 @@ def contest(ways: Mapping[str, Way], *, budget_s: float = 20.0, rounds: int = 7)
 
 
 def row(rows: Sequence[Measured], name: str) -> Measured:
-    return next(found for found in rows if found.name == name)
+    return next(way for way in rows if way.name == name)
 
 
 def _peak_bytes(way: Way) -> int:
@@ -70,4 +70,4 @@ def _take_turns(ways: Mapping[str, Way], deadline: float, rounds: int) -> dict[s
 
 
 def _drop(_: Any) -> None:
-    """What was computed is given up before the clock or the memory is read."""
+    """Gives up what was computed before the clock or the memory is read."""

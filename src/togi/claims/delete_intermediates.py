@@ -42,12 +42,12 @@ class DeleteIntermediates(Claim):
         ways = {KEPT: lambda: intersection(anchors, boxes), DELETED: lambda: intersection_freed(anchors, boxes)}
         with torch.no_grad():
             rows = contest(ways)
-        kept, deleted = row(rows, KEPT).peak_bytes, row(rows, DELETED).peak_bytes
+        kept_bytes, deleted = row(rows, KEPT).peak_bytes, row(rows, DELETED).peak_bytes
         setting = f"{_ANCHORS:,} x {_BOXES} boxes, float32 ({size(_ANCHORS * _BOXES * 4)} for one value per pair)"
-        if kept is None or deleted is None:
+        if kept_bytes is None or deleted is None:
             note = row(rows, KEPT).note or row(rows, DELETED).note
             return Proof(claim=self.id, verdict=Verdict.UNTESTED, sentence=note, setting=setting, rows=rows)
-        holds = deleted < (1 - _NOTICEABLE) * kept
-        sentence = f"The peak is {size(kept)} with the names kept and {size(deleted)} with them deleted."
+        holds = deleted < (1 - _NOTICEABLE) * kept_bytes
+        sentence = f"The peak is {size(kept_bytes)} with the names kept and {size(deleted)} with them deleted."
         verdict = Verdict.HOLDS if holds else Verdict.REFUTED
         return Proof(claim=self.id, verdict=verdict, sentence=sentence, setting=setting, rows=rows)

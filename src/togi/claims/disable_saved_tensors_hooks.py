@@ -73,19 +73,19 @@ def _ways() -> dict[str, Any]:
 
     torch.manual_seed(0)
     blocks = nn.ModuleList(nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.GELU()) for _ in range(_LAYERS))
-    given = torch.randn(_ROWS, _WIDTH)
+    rows = torch.randn(_ROWS, _WIDTH)
 
     def forward() -> torch.Tensor:
-        found = given
+        activations = rows
         for block in blocks:
-            found = block(found)
-        return found.sum()
+            activations = block(activations)
+        return activations.sum()
 
     def checkpointed() -> torch.Tensor:
-        found = given
+        activations = rows
         for block in blocks:
-            found = checkpoint(block, found, use_reentrant=False)
-        return found.sum()
+            activations = checkpoint(block, activations, use_reentrant=False)
+        return activations.sum()
 
     def disabled(run: Any) -> Any:
         with disable_saved_tensors_hooks(_FORBIDDEN):

@@ -1,4 +1,4 @@
-"""Which model tests the claim of which technique, and what is expected of it there."""
+"""Experiments: the model that tests the claim of each technique, and what is expected of it there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from togi.techniques.base import Options
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """How the claim of a technique is tested."""
+    """The test of a technique's claim."""
 
     model: str = ""
     """A function of ``claims.formulas.models``."""

@@ -47,16 +47,16 @@ class KeepFreedMemory(Claim):
         times: dict[str, list[float]] = {LEFT_ALONE: [], KEEPING: []}
         notes: dict[str, str] = {}
         for _ in range(_PROCESSES):
-            for name, found in times.items():
+            for name, times_ms in times.items():
                 code = f"from {__name__} import pass_ms; print(pass_ms(keep={name == KEEPING}))"
                 done = subprocess.run(python(code), capture_output=True, text=True)
                 if done.returncode:
                     notes[name] = last_line(done.stderr) or "it failed"
                 else:
-                    found.append(float(done.stdout.split()[-1]))
+                    times_ms.append(float(done.stdout.split()[-1]))
         rows = tuple(
-            Measured(name=name, median_ms=statistics.median(found) if found else None, note=notes.get(name, ""))
-            for name, found in times.items()
+            Measured(name=name, median_ms=statistics.median(times_ms) if times_ms else None, note=notes.get(name, ""))
+            for name, times_ms in times.items()
         )
         setting = (
             f"{_ATOMS:,} atoms, {_BONDS:,} bonds, {_WIDTH} float32 values each; {_PROCESSES} processes of each kind"

@@ -59,7 +59,7 @@ def prove(id: str, *, on: str = "", device: str = "cpu", seed: int = 0, on_phase
 
 
 def every_id() -> tuple[str, ...]:
-    """What ``prove`` takes: techniques in their order, then claims."""
+    """Every id that ``prove`` takes: techniques in their order, then claims."""
     return (*all_techniques(), *all_claims())
 
 

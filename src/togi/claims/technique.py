@@ -57,7 +57,7 @@ _WORDS = {Speed.FASTER: "Faster", Speed.SAME: "No difference that matters", Spee
 
 
 def limits(seconds: float) -> Limits:
-    """Of a process that may take so long."""
+    """The limits of a process that may take so long."""
     return Limits(timeout_s=max(1.0, seconds))
 
 
@@ -107,7 +107,7 @@ def _prove_beside(
 def _prove_parts(
     pool: WorkerPool, technique: Technique, experiment: Experiment, left_s: Callable[[], float], on_phase: OnPhase
 ) -> Proof:
-    """What stands for the parts of a program is found by a study of each: a short one, in a journal of its own."""
+    """Tune the parts of a program in short studies, with a journal of their own, and measure the program with them."""
     survey, fingerprint = pool.survey(limits(left_s()), on_phase)
     survey = pool.capture(survey, limits(left_s()), on_phase)
     if survey.facts.exportable:
@@ -145,24 +145,24 @@ def _prove_parts(
 
 def _needed(technique: Technique) -> list[Technique]:
     """Techniques that provide what it needs, e.g. its engine."""
-    others = all_techniques().values()
-    return [next(other for other in others if need in other.provides) for need in sorted(technique.needs)]
+    techniques = all_techniques().values()
+    return [next(provider for provider in techniques if need in provider.provides) for need in sorted(technique.needs)]
 
 
 def _refusal(technique: Technique, facts: Facts) -> Refuses | None:
-    """Why it, or what it needs, must not be tried on such a subject."""
-    decisions = (one.applies(facts) for one in (technique, *_needed(technique)))
+    """The reason why it, or what it needs, must not be tried on such a subject."""
+    decisions = (tried.applies(facts) for tried in (technique, *_needed(technique)))
     return next((decision for decision in decisions if isinstance(decision, Refuses)), None)
 
 
 def _missing_here(technique: Technique, experiment: Experiment, device: str) -> Proof | None:
-    """What this machine lacks, whatever the model: then no process needs to be started."""
+    """The proof where this machine lacks something, whatever the model: no process needs to be started then."""
     here, kind = machine(device), device.partition(":")[0]
     if kind == "cuda" and here.gpu is None:
         return _untested(technique, experiment, "it needs a CUDA device, and none was found here")
     if refusal := _refusal(technique, _ANY_MODEL.model_copy(update={"machine": here, "device": kind})):
         return _untested(technique, experiment, refusal.reason)
-    for package in (package for one in (technique, *_needed(technique)) for package in one.packages):
+    for package in (package for tried in (technique, *_needed(technique)) for package in tried.packages):
         if problem := package.missing():
             return _untested(technique, experiment, problem, package.fix)
     return None
@@ -254,8 +254,8 @@ def judge(
     outcome, wrong = _accepted(technique, error)
     if outcome is Outcome.WRONG:
         return Verdict.REFUTED, f"Its output is wrong on {experiment.about}: {wrong}."
-    speed, found = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x
-    figures = f"{times(found.median)} the speed of the same without it ({bounds(found)}) on {experiment.about}"
+    speed, speedup = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x
+    figures = f"{times(speedup.median)} the speed of the same without it ({bounds(speedup)}) on {experiment.about}"
     right = (
         "as right as plain eager"
         if error.faithful

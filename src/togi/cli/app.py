@@ -84,8 +84,8 @@ def togi_command(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(run(given))
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(run(command_line))
 
 
 def run(given: Sequence[str]) -> int:
@@ -111,9 +111,9 @@ def run(given: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         return _module_missing(error, debug)
     except _ClickException as error:
-        shown = io.StringIO()
-        error.show(file=shown)
-        _print(shown.getvalue().rstrip())
+        usage = io.StringIO()
+        error.show(file=usage)
+        _print(usage.getvalue().rstrip())
         return int(error.exit_code)
     except Exception as error:
         return _defect(error, debug)
@@ -137,8 +137,8 @@ _ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ 
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         _print(traceback.format_exc())
-        if told := getattr(sys.exc_info()[1], "child_traceback", ""):
-            _print(f"It was raised in a child process:\n{told}")
+        if trace := getattr(sys.exc_info()[1], "child_traceback", ""):
+            _print(f"It was raised in a child process:\n{trace}")
     _print(f"togi: {message}")
     return code
 

@@ -79,7 +79,7 @@ def bench(
     with junit_report(junit, "togi bench", name, exit_undecided) as cases:
         before = None if against is None else read_comparison(against)
         with watch(name) as progress:
-            found = api.bench(
+            comparison = api.bench(
                 *subjects,
                 device=device,
                 callers=callers,
@@ -91,14 +91,14 @@ def bench(
                 progress=progress,
                 native=not no_native,
             )
-        cases += cases_of(found, fail_if_slower, before)
+        cases += cases_of(comparison, fail_if_slower, before)
         if json:
-            print_json(comparison_json(found, cases, exit_undecided))
+            print_json(comparison_json(comparison, cases, exit_undecided))
         else:
-            from togi.render.study_text import comparison_text
+            from togi.render.comparison_text import comparison_text
 
-            print_text(stdout(), comparison_text(found))
-        if before is not None and (different := before.machine.differences(found.machine)):
+            print_text(stdout(), comparison_text(comparison))
+        if before is not None and (different := before.machine.differences(comparison.machine)):
             say(f"the earlier comparison was made under other conditions: {'; '.join(different)}")
         for case in cases:
             if case.answer in (Answer.FAILED, Answer.UNDECIDED):

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typing_extensions import assert_never
 
-from togi.cli.options import Json, Seed, complete_rule, names, without_effect
-from togi.cli.output import say
-from togi.core.backports import StrEnum
+from togi.cli.findings import Form, show_diff, show_findings
+from togi.cli.options import Json, Seed, complete_rule, without_effect
 from togi.core.errors import TogiError
 from togi.core.needs_torch import need_torch
+from togi.core.settings import names
 
 if TYPE_CHECKING:
     from togi.lint.finding import CheckResult
     from togi.lint.fix import FixResult
     from togi.lint.settings import Overrides
-    from togi.render.findings.lines import Line
-
-_PIPE_WIDTH = 120
-"""Columns where there is no terminal and COLUMNS is not set."""
-_TABLE_WIDTH = 200
-"""Numbers broken over lines cannot be read: a narrow terminal wraps whole lines instead."""
-
-
-class Form(StrEnum):
-    TEXT = "text"
-    CONCISE = "concise"
-    JSON = "json"
-    SARIF = "sarif"
-    GITHUB = "github"
 
 
 STDIN = "-"
@@ -146,7 +128,7 @@ def check(
     from togi.lint.check_paths import check_paths
     from togi.lint.settings import overrides
 
-    given = overrides(names(select), names(ignore), names(exclude))
+    selection = overrides(names(select or (), "select"), names(ignore or (), "ignore"), names(exclude or (), "exclude"))
     paths, subjects = _named(targets or ([] if subject else ["."]), subject or [])
     if subjects:
         need_torch(f"checking the subject {subjects[0]}")
@@ -161,18 +143,20 @@ def check(
     cache = not no_cache
     changed = None
     if fix or diff or add_ignores:
-        changed = _change(paths, given, fix=fix, unsafe=unsafe_fixes, add_ignores=add_ignores, dry=diff, cache=cache)
+        changed = _change(
+            paths, selection, fix=fix, unsafe=unsafe_fixes, add_ignores=add_ignores, dry=diff, cache=cache
+        )
         result = changed.result
     elif paths == [STDIN]:
-        result = _check_stdin(stdin_filename or "", given)
+        result = _check_stdin(stdin_filename or "", selection)
     else:
-        result = check_paths(paths, given, cache=cache)
+        result = check_paths(paths, selection, cache=cache)
     if subjects:
-        result = check_subjects(result, subjects, given, options, cache=cache)
+        result = check_subjects(result, subjects, selection, options, cache=cache)
     if diff and changed is not None:
-        _show_diff(changed, output_file)
+        show_diff(changed, output_file)
     else:
-        _show_findings(result, Form.JSON if json else output_format, statistics, output_file)
+        show_findings(result, Form.JSON if json else output_format, statistics, output_file)
     return 0 if exit_zero and result.exit_code == 1 else result.exit_code
 
 
@@ -189,14 +173,14 @@ def _named(targets: list[str], subjects: list[str]) -> tuple[list[str], list[str
 
 
 def _change(
-    paths: list[str], given: Overrides, *, fix: bool, unsafe: bool, add_ignores: bool, dry: bool, cache: bool
+    paths: list[str], selection: Overrides, *, fix: bool, unsafe: bool, add_ignores: bool, dry: bool, cache: bool
 ) -> FixResult:
     from togi.lint.fix import fix_paths
 
     if paths == [STDIN]:
         raise TogiError("standard input cannot be rewritten: name the file instead of '-'. Nothing was changed")
     if not add_ignores:
-        return fix_paths(paths, given, unsafe=unsafe, dry=dry, cache=cache)
+        return fix_paths(paths, selection, unsafe=unsafe, dry=dry, cache=cache)
     if fix:
         raise TogiError(
             "--fix and --add-ignores cannot run at once: run --fix first, then --add-ignores for what is left. "
@@ -204,100 +188,13 @@ def _change(
         )
     from togi.lint.add_ignores import add_ignores as add
 
-    return add(paths, given, dry=dry, cache=cache)
+    return add(paths, selection, dry=dry, cache=cache)
 
 
-def _check_stdin(name: str, given: Overrides) -> CheckResult:
+def _check_stdin(name: str, selection: Overrides) -> CheckResult:
     from togi.lint.check_paths import check_stdin
     from togi.render.findings.lines import show_as
 
     data = sys.stdin.buffer.read()
     show_as(name or STDIN, data)
-    return check_stdin(data, name, given)
-
-
-def _show_findings(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
-    match form:
-        case Form.JSON:
-            from togi.render.json import dumps, findings_json
-
-            _write(dumps(findings_json(result)), file)
-        case Form.SARIF:
-            from togi.render.findings.sarif import sarif
-            from togi.render.json import dumps
-
-            _write(dumps(sarif(result)), file)
-        case Form.GITHUB:
-            from togi.render.findings.github import workflow_commands
-
-            _write("".join(f"{line}\n" for line in workflow_commands(result)), file)
-        case Form.TEXT | Form.CONCISE:
-            _show_text(result, form, statistics, file)
-        case _:
-            assert_never(form)
-
-
-def _show_diff(fixed: FixResult, file: Path | None) -> None:
-    """The diff where results go; what is left, on standard error."""
-    from togi.render.findings.lines import exact_text, plain
-    from togi.render.findings.text import diff, summary
-
-    if file is not None or not _coloured():
-        _write(exact_text(diff(fixed.changes)), file)
-    else:
-        _write_lines(diff(fixed.changes), file)
-    say(plain(summary(fixed.result)))
-    for problem in fixed.result.problems:
-        say(f"{problem.path}: {problem.message}")
-
-
-def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
-    from togi.render.findings import text
-
-    if statistics:
-        _write_lines(text.statistics(result), file)
-        return
-    width = shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
-    _write_lines(text.full(result, width) if form is Form.TEXT else text.concise(result), file)
-    if result.tables:
-        _show_tables(result, file)
-
-
-def _show_tables(result: CheckResult, file: Path | None) -> None:
-    """What module and trace rules have to say besides their findings: below them."""
-    from togi.cli.output import print_text
-    from togi.render.findings.text import tables
-    from togi.render.terminal import SafeConsole
-
-    if file is None:
-        print_text(SafeConsole(width=_TABLE_WIDTH), tables(result))
-        return
-    with file.open("a", encoding="utf-8", errors="replace") as opened:
-        print_text(SafeConsole(width=_TABLE_WIDTH, file=opened, color_system=None), tables(result))
-
-
-def _write_lines(lines: Iterator[Line], file: Path | None) -> None:
-    from togi.render.findings.lines import plain_text, print_lines
-
-    if file is not None or not _coloured():
-        _write(plain_text(lines), file)
-        return
-    from togi.cli.output import stdout
-
-    print_lines(stdout(), lines)
-
-
-def _coloured() -> bool:
-    """As rich decides it, without importing rich where the answer is no: https://no-color.org, FORCE_COLOR."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
-
-
-def _write(text: str, file: Path | None) -> None:
-    """Findings may quote what the terminal's encoding cannot say; lone surrogates come from file names."""
-    if file is not None:
-        file.write_bytes(text.encode("utf-8", errors="replace"))
-        return
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
+    return check_stdin(data, name, selection)

@@ -1,4 +1,4 @@
-"""``togi doctor``: what this machine has, what is missing or outdated, and the command that mends it."""
+"""``togi doctor``: what this machine has, what is missing or outdated, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def doctor(json: Json = False, engines: Engines = False, device: Device = "cpu",
     without_effect("doctor", seed=seed)
     checks = check_engines() if engines else examine(device)
     if json:
-        found = [check.model_dump() for check in checks]
-        print_json({"schema_version": SCHEMA_VERSION, "kind": "examination", "checks": found})
+        documents = [check.model_dump() for check in checks]
+        print_json({"schema_version": SCHEMA_VERSION, "kind": "examination", "checks": documents})
     else:
         print_text(stdout(), examination_text(checks))
     return 1 if any(check.level is Level.MISSING for check in checks) else 0

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def _complete(incomplete: str) -> list[str]:
-    return [*complete_technique(incomplete), *complete_rule(incomplete), *_claim_ids()]
+    from togi.claims import all_claims
+
+    return [*complete_technique(incomplete), *complete_rule(incomplete), *all_claims()]
 
 
 def explain(
@@ -70,24 +72,6 @@ def explain(
     return 0
 
 
-def _technique_ids() -> tuple[str, ...]:
-    from togi.techniques import all_techniques
-
-    return tuple(all_techniques())
-
-
-def _rule_ids() -> tuple[str, ...]:
-    from togi.lint.rule import rule_kinds
-
-    return tuple(rule_kinds())
-
-
-def _claim_ids() -> tuple[str, ...]:
-    from togi.claims import all_claims
-
-    return tuple(all_claims())
-
-
 def _prove(id: str | None, on: str, report: Path | None, force: bool, json: bool, device: str, seed: int) -> None:
     """``id``: None measures everything. The page is written after every proof: an interruption loses none."""
     need_torch("explain --prove")
@@ -103,10 +87,10 @@ def _prove(id: str | None, on: str, report: Path | None, force: bool, json: bool
         check_report_path(report, force)
     ids, measured = (every_id(), attempt) if id is None else ((id,), prove)
     proofs = Proofs(started=now(), device=device, machine=machine(device), proofs=())
-    for number, one in enumerate(ids, 1):
-        say(f"measuring {one} here ({number} of {len(ids)}, less than a minute)")
-        proof = measured(one, on=on, device=device, seed=seed)
-        say(f"{one}: {proof.verdict.value}")
+    for number, claim in enumerate(ids, 1):
+        say(f"measuring {claim} here ({number} of {len(ids)}, less than a minute)")
+        proof = measured(claim, on=on, device=device, seed=seed)
+        say(f"{claim}: {proof.verdict.value}")
         proofs = proofs.model_copy(update={"proofs": (*proofs.proofs, proof)})
         if report is not None:
             write_whole(proofs_html(proofs), report)
@@ -128,19 +112,22 @@ def _print_all(json: bool, device: str) -> None:
     hint = Text("togi explain ID prints one of them: claim or example, source, cost and risk.", style="dim")
     claims = [claim_page(claim) for claim in all_claims().values()]
     pages = {"techniques": techniques, "rules": rules, "claims": claims}
-    content = {kind: [page.model_dump() for page in found] for kind, found in pages.items()}
+    content = {kind: [page.model_dump() for page in of_kind] for kind, of_kind in pages.items()}
     _print("techniques", content, Group(list_text(techniques, rules, claims), hint), json)
 
 
 def _print_one(id: str, json: bool, device: str) -> None:
     """A technique, a rule and a claim may share a name (``torchscript``): then all are meant."""
+    from togi.claims import all_claims
     from togi.core.errors import UnknownNameError, nearest
+    from togi.lint.rule import rule_kinds
     from togi.render.pages import page_text
     from togi.render.terminal import stack
+    from togi.techniques import all_techniques
 
     pages = dict(_pages(id, device))
     if not pages:
-        near = nearest(id, (*_technique_ids(), *_rule_ids(), *_claim_ids()))
+        near = nearest(id, (*all_techniques(), *rule_kinds(), *all_claims()))
         raise UnknownNameError(f"there is no technique, rule or claim '{id}'{near}. 'togi explain' lists them")
     content = {kind: page.model_dump() for kind, page in pages.items()}
     _print(next(iter(pages)), content, stack(*map(page_text, pages.values())), json)
@@ -150,16 +137,16 @@ def _pages(id: str, device: str) -> Iterator[tuple[str, Page]]:
     """Every page of that name, by kind; dashes and underscores are the same."""
     from togi.claims import all_claims
     from togi.lint.pages import rule_page
-    from togi.lint.rule import all_rules
+    from togi.lint.rule import all_rules, rule_kinds
     from togi.machine.describe import machine
     from togi.render.pages import claim_page, technique_page
-    from togi.techniques import technique
+    from togi.techniques import all_techniques
 
-    if (name := id.replace("-", "_")) in _technique_ids():
-        yield "technique", technique_page(technique(name), machine(device), device)
-    if (name := id.replace("_", "-")) in _rule_ids():
+    if (name := id.replace("-", "_")) in all_techniques():
+        yield "technique", technique_page(all_techniques()[name], machine(device), device)
+    if (name := id.replace("_", "-")) in rule_kinds():
         yield "rule", rule_page(all_rules()[name])
-    if name in _claim_ids():
+    if name in all_claims():
         yield "claim", claim_page(all_claims()[name])
 
 

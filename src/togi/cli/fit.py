@@ -57,7 +57,7 @@ def fit(
         raise UnknownNameError(f"--allow {allow} is not known{nearest(str(allow), [APPROXIMATE])}: approximate")
     if out is not None:
         _check_out(out, force)
-    found = api.fit(
+    result = api.fit(
         subject,
         memory=memory,
         train=not inference,
@@ -69,16 +69,16 @@ def fit(
         device=device,
         seed=seed,
     )
-    if out is not None and found.fits:
-        found.plan.save(out)
+    if out is not None and result.fits:
+        result.plan.save(out)
         say(f"plan: {out}")
     elif out is not None:
         say(f"{out} was not written, as no plan fits; --json prints the lowest plan that was found")
     if json:
-        print_json(found.model_dump(mode="json"))
+        print_json(result.model_dump(mode="json"))
     else:
-        print_text(stdout(), fit_text(found, out=str(out) if out else None))
-    return 0 if found.fits else 1
+        print_text(stdout(), fit_text(result, out=str(out) if out else None))
+    return 0 if result.fits else 1
 
 
 def _check_out(out: Path, force: bool) -> None:

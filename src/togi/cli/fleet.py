@@ -46,7 +46,7 @@ def fleet(
 
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         say("RAY_AUTH_MODE is set: whoever reaches a port of this cluster can run programs on it")
-    found = run_fleet(
+    answer = run_fleet(
         subject,
         prices,
         Settings.of(settings, techniques=all_techniques()).arguments(),
@@ -56,7 +56,7 @@ def fleet(
         say=say,
     )
     if json:
-        print_json(fleet_json(found))
+        print_json(fleet_json(answer))
     else:
-        print_text(stdout(), fleet_text(found))
-    return 0 if all(kind.state == "ok" for kind in found.kinds) else 1
+        print_text(stdout(), fleet_text(answer))
+    return 0 if all(kind.state == "ok" for kind in answer.kinds) else 1

@@ -100,16 +100,16 @@ def memory(
         before = _read_account(against) if against is not None else None
         if report is not None:
             check_report_path(report, force)
-        found = api.memory(
+        account = api.memory(
             subject, train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device, seed=seed
         )
         if report is not None:
             from togi.render.html import account_html
 
-            write_whole(account_html(found), report)
+            write_whole(account_html(account), report)
             say(f"report: {report}")
-        _show(found, before, json)
-        return _gate(cases, subject, (found.peak_bytes, found.peak_bytes), fail_over)
+        _show(account, before, json)
+        return _gate(cases, subject, (account.peak_bytes, account.peak_bytes), fail_over)
 
 
 def _given(options: Mapping[str, bool]) -> str:
@@ -117,19 +117,20 @@ def _given(options: Mapping[str, bool]) -> str:
     return ", ".join(option for option, is_given in options.items() if is_given)
 
 
-def _show(found: Account, before: Account | None, json: bool) -> None:
+def _show(account: Account, before: Account | None, json: bool) -> None:
     from rich.console import Group
     from rich.text import Text
 
     from togi.cli.output import print_json, print_text, stdout
-    from togi.render.memory_text import account_change, account_text, change_text
+    from togi.footprint.account.change import account_change
+    from togi.render.memory_text import account_text, change_text
 
-    change = account_change(before, found) if before is not None else None
+    change = account_change(before, account) if before is not None else None
     if json:
         changed = {"change": change.model_dump(mode="json")} if change else {}
-        print_json({"kind": ACCOUNT, **found.model_dump(mode="json"), **changed})
+        print_json({"kind": ACCOUNT, **account.model_dump(mode="json"), **changed})
     else:
-        text = account_text(found)
+        text = account_text(account)
         print_text(stdout(), Group(text, Text(), change_text(change)) if change else text)
 
 
@@ -151,7 +152,7 @@ def _gate(cases: list[Case], subject: str, needed: tuple[int, int], fail_over: i
 
 
 def _read_account(path: Path) -> Account:
-    """What an earlier ``--json`` wrote. Raises TogiError for anything else."""
+    """Read what an earlier ``--json`` wrote. Raises TogiError for anything else."""
     import json
 
     from pydantic import ValidationError
@@ -173,38 +174,44 @@ def _read_account(path: Path) -> Account:
 
 
 def _must_predict(predict: bool, limit: int | None, device: str) -> bool:
-    """It was asked for, or the device is not here."""
+    """Whether a prediction was asked for, or the device is not here."""
     from togi.machine.describe import machine
 
     return predict or limit is not None or (device != "cpu" and machine(device).gpu is None)
 
 
-def _show_prediction(found: Prediction, json: bool) -> None:
+def _show_prediction(prediction: Prediction, json: bool) -> None:
     from togi.cli.output import print_json, print_text, stdout
     from togi.render.memory_text import prediction_text
 
     if json:
-        print_json({"kind": PREDICTION, **found.model_dump(mode="json"), "device_high_bytes": found.device_high_bytes})
+        print_json(
+            {
+                "kind": PREDICTION,
+                **prediction.model_dump(mode="json"),
+                "device_high_bytes": prediction.device_high_bytes,
+            }
+        )
     else:
-        print_text(stdout(), prediction_text(found))
+        print_text(stdout(), prediction_text(prediction))
 
 
 def _read_snapshot(path: str, *, report: Path | None, force: bool, json: bool) -> int:
     """Show what it holds. Returns the peak in bytes."""
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_whole
     from togi.footprint.snapshot import snapshot_account
-    from togi.render.memory_text import snapshot_text
+    from togi.render.snapshot_text import snapshot_text
 
     if report is not None:
         check_report_path(report, force)
-    found = snapshot_account(path)
+    account = snapshot_account(path)
     if report is not None:
         from togi.render.html import snapshot_html
 
-        write_whole(snapshot_html(found), report)
+        write_whole(snapshot_html(account), report)
         say(f"report: {report}")
     if json:
-        print_json({"kind": SNAPSHOT, **found.model_dump(mode="json")})
+        print_json({"kind": SNAPSHOT, **account.model_dump(mode="json")})
     else:
-        print_text(stdout(), snapshot_text(found))
-    return found.peak_bytes
+        print_text(stdout(), snapshot_text(account))
+    return account.peak_bytes

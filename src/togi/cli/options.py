@@ -58,7 +58,7 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 @functools.cache
 def shown(option: Option) -> Any:
-    """How typer shows and reads a described option."""
+    """A described option as typer shows and reads it."""
     if isinstance(option.default, Enum):
         return typer.Option(option.flag, metavar=option.metavar, help=option.help)
     if option.repeated:
@@ -148,12 +148,6 @@ Dtype = Annotated[str | None, typer.Option("--dtype", metavar="bf16|fp16|fp32", 
 Optimizer = Annotated[
     str, typer.Option("--optimizer", metavar="NAME", help="Of a training step: none, sgd, momentum, adam, adamw.")
 ]
-
-
-def names(given: Iterable[str] | None) -> tuple[str, ...]:
-    """``--allow a --allow b,c`` as one tuple without repeats."""
-    parts = (part.strip() for item in given or () for part in item.split(","))
-    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def without_effect(command: str, **given: object) -> None:

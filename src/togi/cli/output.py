@@ -40,7 +40,7 @@ def tell(text: str, *, end: str = "\n") -> None:
 
 
 def print_text(console: Console, text: RenderableType) -> None:
-    """Without the spaces that pad lines to the console's width."""
+    """Print without the spaces that pad lines to the console's width."""
     with console.capture() as capture:
         console.print(text)
     console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
@@ -88,7 +88,7 @@ def write_whole(text: str, path: Path) -> None:
 
 
 def _umask() -> int:
-    """What new files lack; mkstemp makes them private."""
+    """The permissions that new files lack; mkstemp makes them private."""
     os.umask(before := os.umask(0o077))
     return before
 

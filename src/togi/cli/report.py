@@ -40,6 +40,7 @@ def report(
     """
     from togi import api
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_report
+    from togi.core.caches import default_journal
     from togi.core.errors import TogiError
     from togi.journal.store import check_own_journal
     from togi.render.json import study_json
@@ -50,28 +51,28 @@ def report(
         return _list(journal, json)
     if html is not None:
         check_report_path(html, force)
-    found = api.read_study(study, journal)
+    shown = api.read_study(study, journal)
     if repro is not None:
-        chosen = recipe or (found.best.id if found.best is not None else None)
+        chosen = recipe or (shown.best.id if shown.best is not None else None)
         if chosen is None:
             raise TogiError("nothing was chosen in this study: give --recipe, the id or label of the one to repeat.")
-        check_own_journal(journal or api.default_journal())  # its subject is run
-        say(f"repro: {api.repro(found, chosen, repro) / 'repro.py'}")
+        check_own_journal(journal or default_journal())  # its subject is run
+        say(f"repro: {api.repro(shown, chosen, repro) / 'repro.py'}")
     if html is not None:
-        write_report(found, html)
+        write_report(shown, html)
         say(f"report: {html}")
     if json:
-        print_json(study_json(found))
+        print_json(study_json(shown))
     elif html is None:
         console = stdout()
-        print_text(console, study_text(found, width=console.width))
-    return 0 if found.best is not None else 1
+        print_text(console, study_text(shown, width=console.width))
+    return 0 if shown.best is not None else 1
 
 
 def _list(path: Path | None, json: bool) -> int:
     """The journal's table of contents; 1 when it is empty."""
-    from togi.api import default_journal
     from togi.cli.output import print_json, print_text, stdout
+    from togi.core.caches import default_journal
     from togi.core.records import SCHEMA_VERSION
     from togi.journal import Journal as OpenJournal
     from togi.render.study_text import contents_text

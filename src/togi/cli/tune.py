@@ -15,7 +15,7 @@ from togi.core.errors import TogiError
 from togi.core.settings import OPTIONS
 
 if TYPE_CHECKING:
-    from togi.api import StudyResult
+    from togi.study.result import StudyResult
 
 SHOWN_RECIPES = 12
 """Measured recipes in the table; ``togi report`` shows all."""
@@ -43,9 +43,9 @@ def tune(
 
     if report is not None:
         check_report_path(report, force)
-    found = _study(subject, out=out, force=force, journal=journal, **settings)
-    _show(found, out=out, report=report, json=json)
-    return 0 if found.record.best is not None and (out is None or found.artifact is not None) else 1
+    result = _study(subject, out=out, force=force, journal=journal, **settings)
+    _show(result, out=out, report=report, json=json)
+    return 0 if result.record.best is not None and (out is None or result.artifact is not None) else 1
 
 
 def _study(subject: str, **given: Any) -> StudyResult:
@@ -65,26 +65,26 @@ class Interrupted(TogiError):
     exit_code = 130
 
 
-def _interrupted(kept: int) -> Interrupted:
+def _interrupted(finished: int) -> Interrupted:
     again = f"togi {shlex.join(sys.argv[1:])}"
-    if kept == 0:
+    if finished == 0:
         return Interrupted(f"interrupted before the first trial ended; nothing is lost. Start again with: {again}")
     return Interrupted(
-        f"interrupted. {kept} finished trial{'s are' if kept > 1 else ' is'} kept in the journal. "
+        f"interrupted. {finished} finished trial{'s are' if finished > 1 else ' is'} kept in the journal. "
         f"The same command goes on from there: {again}"
     )
 
 
-def _show(found: StudyResult, *, out: Path | None, report: Path | None, json: bool) -> None:
+def _show(result: StudyResult, *, out: Path | None, report: Path | None, json: bool) -> None:
     from togi.cli.output import print_json, print_text, stdout, write_report
     from togi.render.json import study_json
     from togi.render.study_text import study_text
     from togi.study.conclusion import unsaved
 
-    study = found.record
+    study = result.record
     if report is not None:
         write_report(study, report)
-    saved = out if found.artifact is not None else None  # what else lies there is an earlier study's
+    saved = out if result.artifact is not None else None  # what else lies there is an earlier study's
     if json:
         print_json(study_json(study))
     else:
@@ -96,6 +96,6 @@ def _show(found: StudyResult, *, out: Path | None, report: Path | None, json: bo
             (say if json else tell)(f"{label}: {path}")
     if out is not None and saved is None:
         nothing = "nothing was chosen (the verdict says why)"
-        why = nothing if study.best is None else unsaved(found.best.trial)
+        why = nothing if study.best is None else unsaved(result.best.trial)
         there = " What lies there is of an earlier study." if out.exists() else ""
         say(f"{out} was not written: {why.rstrip('.')}.{there}")

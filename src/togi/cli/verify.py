@@ -66,7 +66,7 @@ def verify(
     without_effect("verify", device=device != "cpu")
     name = str(artifact)
     with junit_report(junit, "togi verify", name, exit_undecided) as cases, watch(name) as progress:
-        found = api.verify(
+        verification = api.verify(
             artifact,
             subject=subject,
             max_error=max_error,
@@ -77,11 +77,11 @@ def verify(
             progress=progress,
             native=not no_native,
         )
-        cases.append(found.case)
+        cases.append(verification.case)
     if json:
-        print_json(verification_json(found, exit_undecided))
+        print_json(verification_json(verification, exit_undecided))
     else:
-        from togi.render.study_text import verification_text
+        from togi.render.comparison_text import verification_text
 
-        print_text(stdout(), verification_text(found))
+        print_text(stdout(), verification_text(verification))
     return exit_code(cases, exit_undecided)

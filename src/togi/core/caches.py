@@ -1,4 +1,4 @@
-"""Where togi keeps what it can make again: findings, figures of the machine, compiled code."""
+"""Folders of togi: for what it can make again (findings, figures of the machine, compiled code), and for results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,25 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "togi"
 
 
+def home() -> Path:
+    """Home of journals and artifacts: ``$TOGI_HOME``, else ``$XDG_STATE_HOME/togi``, else ``~/.local/state/togi``."""
+    if "TOGI_HOME" in os.environ:
+        return Path(os.environ["TOGI_HOME"])
+    return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "togi"
+
+
+def default_journal() -> Path:
+    return home() / "journal.sqlite"
+
+
 def private(folder: Path) -> Path:
     """``folder``, made if need be, with those above it. For what is believed when it is read again, such as code that
     is loaded from it: nobody else may be able to write there.
 
     Raises OSError where it cannot be made, PermissionError where it is another user's or others can write to it.
     """
-    for one in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-        one.mkdir(exist_ok=True, mode=0o700)
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        missing.mkdir(exist_ok=True, mode=0o700)
     check_own(folder)
     return folder
 
@@ -40,10 +51,10 @@ def check_own(path: Path) -> None:
 
 
 def processor() -> str:
-    """What ``-march=native`` looks at: a home folder may be shared by machines with different processors."""
+    """The processor as ``-march=native`` sees it: machines with different processors may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    told = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
-    return "\n".join(line for line in lines if line.split("\t")[0].split(":")[0].strip() in told)
+    telling = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
+    return "\n".join(line for line in lines if line.split("\t")[0].split(":")[0].strip() in telling)

@@ -1,20 +1,18 @@
-"""Callers that come at once, as the threads of a web server do."""
+"""Callers that come at the same time, as the threads of a web server do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import final
 
 MOST_THREADS = 1024
 """More than a process of any machine has cores: a file that asks for more would only fill the memory."""
 
 
 def _nothing() -> None:
-    """What there is to wait for where calls are done when they return."""
+    """Waits for nothing: calls are done when they return."""
 
 
-@final
 class Callers:
     """Threads that stay, so that what a backend keeps for each thread is made once. Requests wait in one line, and
     whoever is free takes the next."""

@@ -1,4 +1,4 @@
-"""Whether a line of running Python only checks something: what its condition decides is whether it raises."""
+"""Lines of running Python that only check something: their condition decides whether they raise, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def only_raises(frame: FrameType, within: str) -> bool:
     checks = _checks(frame.f_code.co_filename)
     if here is None or not any(_inside(here, test) or here == whole for test, whole in checks):
         return False
-    return not any(_is_tried(each) for each in _callers(frame, within))
+    return not any(_is_tried(caller) for caller in _callers(frame, within))
 
 
 def _callers(frame: FrameType, within: str) -> Iterator[FrameType]:
@@ -67,12 +67,12 @@ def _tree(path: str) -> ast.Module:
 @functools.lru_cache(maxsize=64)
 def _checks(path: str) -> list[tuple[_Span, _Span]]:
     """Conditions, each with its statement: a jump has the place of one or of the other."""
-    found = []
+    checks = []
     for node in ast.walk(_tree(path)):
         match node:
             case ast.Assert(test=test) | ast.If(test=test, body=[ast.Raise()]):
-                found.append((_of(test, test), _of(node, node)))
-    return found
+                checks.append((_of(test, test), _of(node, node)))
+    return checks
 
 
 @functools.lru_cache(maxsize=64)

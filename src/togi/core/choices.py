@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import final
-
 from typing_extensions import Self
 
 from togi.core.backports import StrEnum
@@ -13,16 +11,15 @@ from togi.core.errors import UnknownNameError, nearest
 class _Choice(StrEnum):
     @classmethod
     def of(cls, name: object, _option: str = "") -> Self:
-        """By name. Raises UnknownNameError with the nearest name."""
+        """Look it up by name. Raises UnknownNameError with the nearest name."""
         if name in list(cls):
             return cls(str(name))
         kind, near = cls.__name__.lower(), nearest(str(name), cls) or "."
         raise UnknownNameError(f"there is no {kind} {name!r}{near} It is {', '.join(cls)}.")
 
 
-@final
 class Mode(_Choice):
-    """In which mode a module is tuned that was handed over in training mode."""
+    """The mode in which togi tunes a module that was handed over in training mode."""
 
     EVAL = "eval"
     """``eval()`` is called on it."""
@@ -30,9 +27,8 @@ class Mode(_Choice):
     """Each of its parts keeps its mode: dropout drops, batch norm takes the statistics of the batch."""
 
 
-@final
 class Effort(_Choice):
-    """How much is tried. The time limit holds in each."""
+    """The thoroughness of a study. Its time limit holds in each."""
 
     QUICK = "quick"
     """Only the few most promising recipes."""
@@ -63,9 +59,8 @@ class Effort(_Choice):
         return 0.0 if self is Effort.THOROUGH else 0.01
 
 
-@final
 class Objective(_Choice):
-    """What is raced, and so chosen by. The other measures can be limited."""
+    """The measure that is raced, and so chosen by. The other measures can be limited."""
 
     LATENCY = "latency"
     """The time of a call, one after the other."""

@@ -56,7 +56,7 @@ def _joined(paragraph: str) -> str:
 
 
 def _code(text: str) -> Text:
-    found = Text()
+    styled = Text()
     for number, part in enumerate(text.split("``")):
-        found.append(part, style="cyan" if number % 2 else "")
-    return found
+        styled.append(part, style="cyan" if number % 2 else "")
+    return styled

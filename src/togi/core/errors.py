@@ -78,12 +78,12 @@ def error_class(names: Iterable[str]) -> type[TogiError]:
 
     An error's class may live in a module that only a child process imports: its bases follow it in ``names``.
     """
-    known, found = [TogiError], {}
-    while known:
-        kind = known.pop()
-        found[kind.__name__] = kind
-        known += kind.__subclasses__()
-    return next((found[name] for name in names if name in found), TogiError)
+    unvisited, by_name = [TogiError], {}
+    while unvisited:
+        kind = unvisited.pop()
+        by_name[kind.__name__] = kind
+        unvisited += kind.__subclasses__()
+    return next((by_name[name] for name in names if name in by_name), TogiError)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

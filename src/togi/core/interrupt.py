@@ -1,4 +1,4 @@
-"""Ending what foreign code does in this process, as far as that can be."""
+"""Interrupts foreign code in this process, as far as Python can."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def interrupted_after(limit_s: float) -> Iterator[None]:
 
 
 def _raise_in(thread: int, kind: ctypes.py_object[type[BaseException]] | None) -> None:
-    """None takes back what was not raised yet."""
+    """Raise it in a thread; None takes back what was not raised yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind)

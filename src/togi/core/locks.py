@@ -1,4 +1,4 @@
-"""Processes that do the same at the same time, one after the other."""
+"""Locks between processes: those that would do the same at the same time take turns."""
 
 from __future__ import annotations
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import platform
 import sys
-from contextlib import suppress
-from typing import final
 
 from togi.core.errors import TogiError
+from togi.core.packages import installed
 
 COMMAND = "pip install 'togi[torch]'"
 OLDEST_PYTHON, OLDEST_TORCH = "3.11", "2.9"
@@ -16,7 +15,6 @@ PACKAGES = ("torch", "numpy", "safetensors", "cloudpickle")
 """What the extra brings."""
 
 
-@final
 class MissingTorchError(TogiError, ImportError):
     """Something needs torch, which is not installed here, or is too old."""
 
@@ -44,12 +42,7 @@ def need_torch(what: str) -> None:
 
 def _older_torch() -> str | None:
     """The version of a torch that is too old."""
-    import importlib.metadata
-
     from packaging.version import Version
 
-    with suppress(importlib.metadata.PackageNotFoundError):  # built in a folder of its own
-        version = importlib.metadata.version("torch")
-        if Version(version).release < Version(OLDEST_TORCH).release:
-            return version
-    return None
+    version = installed("torch")  # None: built in a folder of its own
+    return version if version and Version(version).release < Version(OLDEST_TORCH).release else None

@@ -9,15 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, final
+from typing import Any
 
 _UNITS = ("_s", "_bytes")
 
 
-@final
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a field's type is annotated with, so that people can give its value."""
+    """The annotation of a field's type with which people can give its value."""
 
     metavar: str
     parse: Callable[[Any, str], Any]
@@ -44,7 +43,7 @@ class Option:
 
     @property
     def repeated(self) -> bool:
-        """It may be given several times."""
+        """Whether it may be given several times."""
         return isinstance(self.default, tuple)
 
     def value(self, given: Any) -> Any:
@@ -52,9 +51,9 @@ class Option:
         return self.default if given is None and self.default in (None, ()) else self.parse(given, self.name)
 
     def arguments(self, value: Any) -> list[str]:
-        """What gives ``value`` on a command line; nothing for the default."""
+        """The part of a command line that gives ``value``; nothing for the default."""
         values = value if self.repeated else () if value == self.default else (value,)
-        return [part for each in values for part in (self.flag, _text(each))]
+        return [part for one_value in values for part in (self.flag, _text(one_value))]
 
 
 def options_of(record: Any) -> tuple[Option, ...]:

@@ -31,11 +31,11 @@ def read_plain(path: str | Path, limit: int) -> bytes:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode):
             raise NotPlainError("it is not a plain file")
-        left = min(status.st_size, limit)
+        remaining = min(status.st_size, limit)
         parts: list[bytes] = []
-        while left > 0 and (part := file.read(left)):
+        while remaining > 0 and (part := file.read(remaining)):
             parts.append(part)
-            left -= len(part)
+            remaining -= len(part)
     return b"".join(parts)
 
 

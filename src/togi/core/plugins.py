@@ -18,22 +18,22 @@ def instances_in(package: str, base: type[T]) -> list[T]:
 
     A module that cannot be imported raises: a plug-in is never dropped in silence.
     """
-    found: list[T] = []
+    plugins: list[T] = []
     folder = importlib.import_module(package)
     for entry in sorted(pkgutil.iter_modules(folder.__path__), key=lambda entry: entry.name):
         module = importlib.import_module(f"{package}.{entry.name}")
         own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
-        found += [c() for c in own if issubclass(c, base) and not inspect.isabstract(c)]
-    return found
+        plugins += [c() for c in own if issubclass(c, base) and not inspect.isabstract(c)]
+    return plugins
 
 
-def by_id(found: Iterable[T], what: str) -> Mapping[str, T]:
+def by_id(plugins: Iterable[T], what: str) -> Mapping[str, T]:
     """Plug-ins by their ``id``, in the order given.
 
     Raises TogiError where two share one: ids name files, comments, settings and journal entries.
     """
     known: dict[str, T] = {}
-    for plugin in found:
+    for plugin in plugins:
         id = str(getattr(plugin, "id"))  # noqa: B009 (an attribute of every kind of plug-in, which share no base)
         if id in known:
             raise TogiError(

@@ -38,20 +38,20 @@ def parse_size(value: str | float, name: str = "") -> int:
     Raises:
         BudgetError: it is not a size, or not above zero.
     """
-    said = _said(value, name)
+    shown = _said(value, name)
     if isinstance(value, str):
         match = _NUMBER.fullmatch(value.strip().lower())
         if match is None:
-            raise BudgetError(f"{said} is not a size in bytes: write 8GiB, 500MB or 1073741824")
+            raise BudgetError(f"{shown} is not a size in bytes: write 8GiB, 500MB or 1073741824")
         if match[2] not in _BYTES:
-            raise BudgetError(f"{said} has no known unit of size: write KiB, MiB, GiB, TiB or kB, MB, GB, TB")
+            raise BudgetError(f"{shown} has no known unit of size: write KiB, MiB, GiB, TiB or kB, MB, GB, TB")
         count = float(match[1]) * _BYTES[match[2]]
     elif isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1:
         count = value
     else:
-        raise BudgetError(f"{said} is not a size in bytes: write '8GiB', '500MB' or 1073741824")
+        raise BudgetError(f"{shown} is not a size in bytes: write '8GiB', '500MB' or 1073741824")
     if count < 1:
-        raise BudgetError(f"{said} is too small: give a size above zero, such as 64MiB")
+        raise BudgetError(f"{shown} is too small: give a size above zero, such as 64MiB")
     return int(count)
 
 
@@ -61,15 +61,15 @@ def parse_duration(value: str | float, name: str = "") -> float:
     Raises:
         QuantityError: it is not a duration, or not above zero.
     """
-    said = _said(value, name)
+    shown = _said(value, name)
     if isinstance(value, str):
-        total_s = _seconds(value, said)
+        total_s = _seconds(value, shown)
     elif isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
         total_s = float(value)
     else:
-        raise QuantityError(f"{said} is not a duration: write '90s', '5m', '1h30m' or a number of seconds")
+        raise QuantityError(f"{shown} is not a duration: write '90s', '5m', '1h30m' or a number of seconds")
     if total_s <= 0:
-        raise QuantityError(f"{said} is too short: give a duration above zero, such as 90s")
+        raise QuantityError(f"{shown} is too short: give a duration above zero, such as 90s")
     return total_s
 
 
@@ -86,7 +86,7 @@ def parse_share(value: str | float, name: str = "") -> float:
 
 
 def parse_drop(value: str | float, name: str = "") -> float:
-    """How far a metric may drop, in its own unit: ``0.5``, ``"1e-2"``, ``"1%"``.
+    """The largest drop of a metric, in its own unit: ``0.5``, ``"1e-2"``, ``"1%"``.
 
     Raises:
         QuantityError: it is not a number, or below zero.
@@ -103,11 +103,11 @@ def parse_counts(value: str | Sequence[int], name: str = "") -> tuple[int, ...]:
     Raises:
         QuantityError: it is not a list of them, or empty.
     """
-    given = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(given, Iterable):
+    items = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(items, Iterable):
         raise QuantityError(f"{_said(value, name)} is not a list of whole numbers: write 1,2,4,8")
-    counts: list[Any] = [int(each) if isinstance(each, str) and each.isdecimal() else each for each in given]
-    if not counts or not all(type(each) is int and each > 0 for each in counts):
+    counts: list[Any] = [int(item) if isinstance(item, str) and item.isdecimal() else item for item in items]
+    if not counts or not all(type(count) is int and count > 0 for count in counts):
         raise QuantityError(f"{_said(value, name)} is not a list of whole numbers above zero: write 1,2,4,8")
     return tuple(dict.fromkeys(counts))
 
@@ -175,7 +175,7 @@ def times(value: float) -> str:
 
 def bounds(interval: Interval) -> str:
     """Both ends with as many decimals as the median has: ``1.98-2.08``; ``too few rounds`` where it has no ends."""
-    if not math.isfinite(interval.low) or not math.isfinite(interval.high):
+    if not interval.has_ends:
         return TOO_FEW_ROUNDS
     decimals = _decimals(interval.median)
     return f"{interval.low:,.{decimals}f}-{interval.high:,.{decimals}f}"
@@ -213,7 +213,7 @@ def last_line(error: BaseException | str) -> str:
 
 
 def _line(error: BaseException | str, place: int) -> str:
-    lines = [line for each in _COLOUR.sub("", str(error)).splitlines() if (line := each.strip())]
+    lines = [line for raw in _COLOUR.sub("", str(error)).splitlines() if (line := raw.strip())]
     line = lines[place] if lines else "" if isinstance(error, str) else type(error).__name__
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
 
@@ -222,26 +222,26 @@ def _said(value: object, name: str) -> str:
     return f"{name}={value!r}" if name else f"'{value}'"
 
 
-def _number(value: str | float, said: str) -> float:
+def _number(value: str | float, shown: str) -> float:
     bare = value.strip() if isinstance(value, str) else value
     try:
         if isinstance(bare, str):
             return float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1)
         return float("not a number" if isinstance(bare, bool) else bare)
     except (TypeError, ValueError):
-        raise QuantityError(f"{said} is not a number: write 1e-2, 0.01 or 1%") from None
+        raise QuantityError(f"{shown} is not a number: write 1e-2, 0.01 or 1%") from None
 
 
-def _seconds(text: str, said: str) -> float:
+def _seconds(text: str, shown: str) -> float:
     compact = text.strip().lower().replace(" ", "")
     parts = _NUMBER.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:
-        raise QuantityError(f"{said} is not a duration: write 90s, 5m or 1h30m")
+        raise QuantityError(f"{shown} is not a duration: write 90s, 5m or 1h30m")
     unknown = next((unit for _, unit in parts if unit not in _SECONDS), None)
     if unknown is not None:
-        raise QuantityError(f"{said}: there is no unit of time '{unknown}': write s, m or h, as in 90s or 5m")
+        raise QuantityError(f"{shown}: there is no unit of time '{unknown}': write s, m or h, as in 90s or 5m")
     if len(parts) > 1 and not all(unit for _, unit in parts):
-        raise QuantityError(f"{said} is not clear: give every part its unit, as in 1h30m")
+        raise QuantityError(f"{shown} is not clear: give every part its unit, as in 1h30m")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 

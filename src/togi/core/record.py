@@ -1,13 +1,12 @@
 """The base of all records: frozen, and JSON between processes, in journals and in ``--json`` output.
 
 Records say nothing of their looks when they are printed, or are the last line of a notebook's cell:
-``togi.render.display`` registers functions for those that people meet; any other is shown as its fields.
+``togi.render.display.show_results`` registers functions for those that people meet; any other is shown as its fields.
 """
 
 from __future__ import annotations
 
 import functools
-import html
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -34,8 +33,7 @@ class Record(BaseModel):
 
     def _repr_html_(self) -> str | None:
         """For notebooks; None makes them show the fields."""
-        text = as_text(self)
-        return as_html(self) or (f"<pre>{html.escape(text)}</pre>" if text else None)
+        return as_html(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str | None] | None:
         """For IPython: both forms, so that a notebook does not keep every field as text besides what it shows."""
@@ -67,8 +65,8 @@ class Request(Record):
             if isinstance(cause, TogiError):
                 raise cause from None
             name = ".".join(map(str, first["loc"]))
-            said = first["msg"].partition(",")[0]
-            raise TogiError(f"{name}={first['input']!r} cannot be used: {said[:1].lower()}{said[1:]}") from None
+            problem = first["msg"].partition(",")[0]
+            raise TogiError(f"{name}={first['input']!r} cannot be used: {problem[:1].lower()}{problem[1:]}") from None
 
 
 @functools.singledispatch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 from datetime import datetime, timezone
 from typing import Any
@@ -32,7 +33,7 @@ def now() -> str:
 
 
 class Stage(StrEnum):
-    """Where in the pipeline a technique acts, in this order."""
+    """The place in the pipeline at which a technique acts, in this order."""
 
     REWRITE = "rewrite"
     LAYOUT = "layout"
@@ -99,7 +100,7 @@ class Recipe(Record):
 
 
 class Outcome(StrEnum):
-    """How a trial ended."""
+    """The ending of a trial."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -113,7 +114,7 @@ class Outcome(StrEnum):
 
 
 class Ending(Record):
-    """Why a trial cannot go on."""
+    """The reason why a trial cannot go on."""
 
     outcome: Outcome
     reason: str
@@ -129,6 +130,11 @@ class Interval(Record):
     median: float
     low: float
     high: float
+
+    @property
+    def has_ends(self) -> bool:
+        """There were enough rounds for it to have ends at all."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 class TensorFacts(Record):
@@ -151,7 +157,7 @@ class Port(Record):
 
 
 class Interface(Record):
-    """What a caller must know of an engine's own file, besides the engine's documentation."""
+    """The facts of an engine's own file that its caller needs, besides the engine's documentation."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -161,7 +167,7 @@ class Interface(Record):
 
 
 class Machine(Record):
-    """What a measurement depends on. Records of machines with ``differences`` are not compared silently."""
+    """The machine that a measurement depends on. Records of machines with ``differences`` are not compared silently."""
 
     cpu_model: str
     cpu_flags: tuple[str, ...] = ()
@@ -197,7 +203,7 @@ class Machine(Record):
 
 
 class Facts(Record):
-    """What is known of a subject before any trial. Techniques decide on this alone whether they apply."""
+    """Facts of a subject before any trial. Techniques decide on these alone whether they apply."""
 
     device: str = "cpu"
     """``cpu`` or ``cuda``."""
@@ -256,7 +262,7 @@ class Facts(Record):
 
 
 class LeafError(Record):
-    """How far one output tensor is from the truth. Relative to the truth's root mean square; ``units`` is in
+    """The distance of one output tensor from the truth. Relative to the truth's root mean square; ``units`` is in
     multiples of plain eager's own error (floored)."""
 
     name: str
@@ -314,11 +320,11 @@ class ErrorReport(Record):
     forced: tuple[ForcedCalls, ...] = ()
     """Where it decides differently: its parts on the calls that the original makes."""
     decisions: Decisions | None = None
-    """None: it returns nothing but floating-point numbers, or was verified before this was kept."""
+    """None: it returns nothing but floating-point numbers."""
 
 
 class Noise(Record):
-    """What a measurement says of itself."""
+    """The report of a measurement on its own noise."""
 
     spread: float = 0.0
     """Interquartile range over the median of the raw times."""
@@ -354,13 +360,13 @@ class Timing(Record):
 
     @property
     def waited_ms(self) -> float:
-        """How long a caller waits for an answer."""
+        """The time that a caller waits for an answer."""
         return self.latency_ms.median if self.call_ms is None else self.call_ms
 
     @property
     def reference_ms(self) -> float:
         """Median time of the reference in the rounds in which this was measured: what ``latency_ms`` compares with."""
-        if not self.rounds_ms:  # an old journal
+        if not self.rounds_ms:  # only its medians are known
             return self.latency_ms.median * self.speedup_x.median
         return statistics.median(reference_ms for reference_ms, _ in self.rounds_ms)
 

@@ -5,8 +5,9 @@ tables.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 from togi.core.choices import Effort, Objective
 from togi.core.device import parse_device
@@ -31,14 +32,9 @@ def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-def _parse_callers(given: Any, option: str) -> int:
-    return parse_whole(given, option, least=2)
-
-
-@final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user may choose of a study: sizes and durations as numbers or text, names as one text or more.
+    """The settings of a study that users may choose: sizes and durations as numbers or text, names as one text or more.
 
     Raises:
         TogiError: a bad value, with the nearest name; an approximate technique that is allowed without a bound on what
@@ -59,7 +55,7 @@ class Settings:
         int | None,
         Option(
             "N",
-            _parse_callers,
+            functools.partial(parse_whole, least=2),
             "With the objective throughput: how many call at once, in threads of one process. Default: one for each "
             "core, at least 2.",
             lasting=False,  # it is among the facts
@@ -147,15 +143,15 @@ class Settings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], *, techniques: Iterable[str]) -> "Settings":
-        """From what people give, by the options' names in Python; other entries are not settings. Raises TogiError as
+        """Parse what people give, by the options' names in Python; other entries are not settings. Raises TogiError as
         the class does, and for names that are not among ``techniques``."""
-        settings = cls(**{each.field: given[each.name] for each in OPTIONS if each.name in given})
+        settings = cls(**{option.field: given[option.name] for option in OPTIONS if option.name in given})
         settings.check(techniques)
         return settings
 
     def __post_init__(self) -> None:
-        for each in OPTIONS:
-            object.__setattr__(self, each.field, each.value(getattr(self, each.field)))
+        for option in OPTIONS:
+            object.__setattr__(self, option.field, option.value(getattr(self, option.field)))
         if self.approximate and not self.has_bound:
             raise TogiError(
                 f"allowing {self.approximate[0]} needs a bound on what it may cost: give --max-error (relative RMS "
@@ -168,16 +164,16 @@ class Settings:
             )
 
     def arguments(self) -> list[str]:
-        """Of ``togi tune``: every setting that is not the default."""
-        return [part for each in OPTIONS for part in each.arguments(getattr(self, each.field))]
+        """The arguments of ``togi tune``: every setting that is not the default."""
+        return [part for option in OPTIONS for part in option.arguments(getattr(self, option.field))]
 
     def as_json(self, *, lasting: bool = False) -> dict[str, Any]:
         """Values of JSON by field. ``lasting``: only those under which a study goes on with its trials."""
-        kept = {each.field: getattr(self, each.field) for each in OPTIONS if each.lasting or not lasting}
-        return {field: list(value) if isinstance(value, tuple) else value for field, value in kept.items()}
+        values = {option.field: getattr(self, option.field) for option in OPTIONS if option.lasting or not lasting}
+        return {field: list(value) if isinstance(value, tuple) else value for field, value in values.items()}
 
     def callers_on(self, cores: int) -> int:
-        """How many call at once, on a machine of so many cores."""
+        """The number of callers on a machine of so many cores."""
         if self.objective is not Objective.THROUGHPUT:
             return 1
         return self.callers if self.callers is not None else max(2, cores)
@@ -194,7 +190,7 @@ class Settings:
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        """Of ``allow`` the techniques."""
+        """The techniques among ``allow``."""
         return tuple(name for name in self.allow if name != NAN_DIFFERENCES)
 
     @property

@@ -9,10 +9,12 @@ OFF = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Variables that these libraries read when they are imported. OpenVINO and NNCF read none: ``programs/openvino``."""
+"""Variables that these libraries read when they are imported. OpenVINO and NNCF read none: see
+``programs/openvino_library``."""
 
 
 def switch_off() -> None:
-    """For this process and those that it starts. ``import togi`` calls it: each library reads its variable once."""
+    """Switch it off for this process and those that it starts. ``import togi`` calls it: each library reads its
+    variable once."""
     for name, value in OFF.items():
         os.environ.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""Whose code a line is, and where in the user's own code something happened: the lines that people look for.
+"""Origins of code: whose a line is, and where in the user's own code something happened.
 
 Paths may come from another machine (a recorded traceback), so they are judged by their text; nothing is looked up.
 """
@@ -18,8 +18,8 @@ from types import FrameType
 
 def _folder_of(package: str) -> str:
     """Also where it is not an installed package: a clone of togi, a torch that was built from source."""
-    found = importlib.util.find_spec(package)
-    return f"{Path(found.origin).parent}/" if found is not None and found.origin else "<not installed>"
+    spec = importlib.util.find_spec(package)
+    return f"{Path(spec.origin).parent}/" if spec is not None and spec.origin else "<not installed>"
 
 
 _OWN = (f"{Path(__file__).parent.parent}/", _folder_of("torch"))
@@ -81,9 +81,9 @@ def place_in(frame: FrameType) -> str:
 def printed_frames(text: str, widest: Origin = Origin.PACKAGE) -> list[traceback.FrameSummary]:
     """The frames that a printed traceback names, outermost first, whose code is ``widest`` or closer to the user."""
     return [
-        traceback.FrameSummary(found["path"], int(found["line"]), found["function"], line=found["code"] or "")
-        for found in _PRINTED.finditer(text)
-        if origin(found["path"]) <= widest
+        traceback.FrameSummary(printed["path"], int(printed["line"]), printed["function"], line=printed["code"] or "")
+        for printed in _PRINTED.finditer(text)
+        if origin(printed["path"]) <= widest
     ]
 
 

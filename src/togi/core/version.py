@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import functools
 
+from togi.core.packages import installed
+
 
 @functools.cache
 def version() -> str:
-    """Read when it is asked for: the reader takes longer to import than ``import togi``.
-
-    ``0+unknown`` where the sources run without having been installed.
-    """
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("togi")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+unknown"
+    """``0+unknown`` where the sources run without having been installed."""
+    return installed("togi") or "0+unknown"

@@ -71,6 +71,15 @@ def within(units: float, limit: float = MAX_UNITS) -> bool:
     return units <= limit
 
 
+_LARGEST_APPROXIMATION = 0.1
+"""Relative error from which nobody would call a result approximate: it is wrong."""
+
+
+def may_be_approximate(error: ErrorReport) -> bool:
+    """Whether a user might accept what was not: its error is not too large, and nothing else is wrong."""
+    return not error.problems and error.rmse <= _LARGEST_APPROXIMATION
+
+
 def accept(
     error: ErrorReport, *, exact: bool, max_error: float | None = None, max_drop: float | None = None
 ) -> tuple[Outcome, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from togi.core.packages import installed
 from togi.doctor.check import Check, Level
 from togi.doctor.engines import check_engines
 from togi.doctor.gpu import check_gpu
 from togi.doctor.hardware import check_memory, check_processor
 from togi.doctor.processes import check_children, check_neighbours
-from togi.doctor.software import TORCH, check_allocators, check_compiler, check_packages, installed
+from togi.doctor.software import TORCH, check_allocators, check_compiler, check_packages
 from togi.machine.describe import machine
 
 __all__ = ["Check", "Level", "check_engines", "examine"]

@@ -1,4 +1,4 @@
-"""One thing that was looked at."""
+"""Checks of a machine: the record of one thing that was looked at."""
 
 from __future__ import annotations
 

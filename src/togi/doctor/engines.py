@@ -1,4 +1,4 @@
-"""Which values the engines on this machine answer otherwise than torch: measured, and kept for their versions."""
+"""Engines on this machine: the values that they answer otherwise than torch, measured and kept for their versions."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def _is_asked(engine: Engine) -> bool:
 
 def _of(engine: Engine) -> list[Check]:
     topic = " ".join([engine.id, *(version for _, version in _versions(engine)[:1])])
-    found = _kept(engine)
-    if isinstance(found, str):
-        return [Check(topic=topic, name="all kinds", level=Level.WARNING, found="not known", why=found)]
+    rows = _kept(engine)
+    if isinstance(rows, str):
+        return [Check(topic=topic, name="all kinds", level=Level.WARNING, found="not known", why=rows)]
     return [
         Check(topic=topic, name=row["kind"], level=_LEVELS[row["end"]], found=_SAYS[row["end"]], why=row["how"])
-        for row in found
+        for row in rows
     ]
 
 
 def _kept(engine: Engine) -> list[dict[str, str]] | str:
-    """What was found with these versions before, else now; or why nothing was."""
+    """The answers of these versions, from an earlier examination or measured now; or why there are none."""
     key = hashlib.sha256(json.dumps([*_versions(engine), processor()]).encode()).hexdigest()[:16]
     file = cache_folder() / "engines" / f"{engine.id}-{key}.json"
     if file.is_file():

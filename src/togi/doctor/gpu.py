@@ -11,10 +11,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from togi.core.packages import installed
 from togi.core.quantities import size
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.doctor.software import compare_package, compile_and_run, installed, requirements
+from togi.doctor.software import compare_package, compile_and_run, requirements
 from togi.doctor.updates import updates
 from togi.machine import nvml
 from togi.machine.describe import headers_of_pip, torch_build
@@ -33,7 +34,16 @@ def check_gpu(machine: Machine, device: str) -> list[Check]:
     if machine.gpu is None and not wanted:
         return [_no_gpu(wanted), proven]
     found = _no_gpu(wanted) if machine.gpu is None else _device(machine)
-    return [found, *_torch_build(wanted), *_libraries(), *updates(), *_toolchain(machine), *_state(device), proven]
+    return [
+        found,
+        *_torch_build(wanted),
+        *_libraries(),
+        *updates(),
+        _c_compiler(machine),
+        _headers(machine),
+        *_state(device),
+        proven,
+    ]
 
 
 def _device(machine: Machine) -> Check:
@@ -43,17 +53,19 @@ def _device(machine: Machine) -> Check:
 
 
 def _proven_parts(wanted: bool) -> Check:
-    """How much of togi has ever been run on a GPU: a warning for those who want to use one."""
+    """Count what of togi has ever been run on a GPU: a warning for those who want to use one."""
     marks = [mark for mark in all_marks() if "cuda" in mark.days]
     proven = [mark for mark in marks if mark.days["cuda"] is not None]
-    left = len(marks) - len(proven)
+    unproven = len(marks) - len(proven)
     return Check(
         topic="GPU",
         name="proven",
-        level=Level.WARNING if wanted and left else Level.OK,
+        level=Level.WARNING if wanted and unproven else Level.OK,
         found=f"{len(proven)} of {len(marks)} parts of togi for CUDA were proven on a device",
-        why=f"{left} have never been run on one: docs/gpu.md lists them" if wanted and left else "",
-        fix="in a clone of togi: python -m benchmarks.gpu --out sweep --docs docs/gpu.md" if wanted and left else "",
+        why=f"{unproven} have never been run on one: docs/gpu.md lists them" if wanted and unproven else "",
+        fix="in a clone of togi: python -m benchmarks.gpu --out sweep --docs docs/gpu.md"
+        if wanted and unproven
+        else "",
     )
 
 
@@ -67,11 +79,8 @@ def _no_gpu(wanted: bool) -> Check:
 
 def _torch_build(wanted: bool) -> list[Check]:
     """A torch for CPUs says so in its version: it cannot use a GPU that is there."""
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    if not version.endswith("+cpu"):
+    version = installed("torch")
+    if version is None or not version.endswith("+cpu"):
         return []
     return [
         Check(
@@ -88,10 +97,10 @@ def _torch_build(wanted: bool) -> list[Check]:
 def _libraries() -> Iterator[Check]:
     """cuDNN, Triton and the rest of CUDA, as torch's own metadata asks for them; what was built for one torch."""
     try:
-        asked = requirements("torch")
+        needed = requirements("torch")
     except importlib.metadata.PackageNotFoundError:
         return
-    for requirement in asked:
+    for requirement in needed:
         if not requirement.name.startswith(("nvidia-", "cuda-", "triton")) or not _applies(requirement):
             continue
         check = compare_package(requirement, Level.WARNING, f"pip install '{_without_marker(requirement)}'")
@@ -111,16 +120,14 @@ def _without_marker(requirement: Requirement) -> str:
 
 
 def _built_for_another_torch(distribution: str) -> Iterator[Check]:
-    try:
-        version, asked = importlib.metadata.version(distribution), requirements(distribution)
-        torch = Version(importlib.metadata.version("torch"))
-    except importlib.metadata.PackageNotFoundError:
+    version, torch = installed(distribution), installed("torch")
+    if version is None or torch is None:
         return
-    wanted = next((requirement for requirement in asked if requirement.name == "torch"), None)
-    if wanted is None or wanted.specifier.contains(Version(torch.public), prereleases=True):
+    needed = next((requirement for requirement in requirements(distribution) if requirement.name == "torch"), None)
+    if needed is None or needed.specifier.contains(Version(torch).public, prereleases=True):
         yield Check(topic="GPU", name=distribution, level=Level.OK, found=version)
     else:
-        why = f"it was built for torch {wanted.specifier}, and this is {torch}"
+        why = f"it was built for torch {needed.specifier}, and this is {torch}"
         fix = f"pip install --upgrade {distribution}"
         yield Check(topic="GPU", name=distribution, level=Level.WARNING, found=version, why=why, fix=fix)
 
@@ -137,11 +144,11 @@ def _tensorrt() -> Iterator[Check]:
     version = installed("tensorrt") or installed("tensorrt-cu13") or installed("tensorrt-cu12")
     if version is None:
         return
-    wanted = [("torch-tensorrt", requirement.specifier) for requirement in _asked_of_tensorrt()]
+    needed = [("torch-tensorrt", requirement.specifier) for requirement in _asked_of_tensorrt()]
     runtime = installed("onnxruntime-gpu")
     if runtime is not None and (built := TENSORRT_OF_ONNXRUNTIME.get(".".join(runtime.split(".")[:2]))):
-        wanted.append((f"onnxruntime-gpu {runtime}", SpecifierSet(f"~={built}")))
-    unmet = [f"{name} was built for TensorRT {spec}" for name, spec in wanted if not spec.contains(version, True)]
+        needed.append((f"onnxruntime-gpu {runtime}", SpecifierSet(f"~={built}")))
+    unmet = [f"{name} was built for TensorRT {spec}" for name, spec in needed if not spec.contains(version, True)]
     if not unmet:
         yield Check(topic="GPU", name="TensorRT", level=Level.OK, found=version)
         return
@@ -152,15 +159,11 @@ def _tensorrt() -> Iterator[Check]:
 
 def _asked_of_tensorrt() -> list[Requirement]:
     try:
-        asked = requirements("torch-tensorrt")
+        needed = requirements("torch-tensorrt")
     except importlib.metadata.PackageNotFoundError:
         return []
     names = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13")
-    return [requirement for requirement in asked if requirement.name in names and _applies(requirement)]
-
-
-def _toolchain(machine: Machine) -> list[Check]:
-    return [_c_compiler(machine), _headers(machine)]
+    return [requirement for requirement in needed if requirement.name in names and _applies(requirement)]
 
 
 def _c_compiler(machine: Machine) -> Check:

@@ -67,17 +67,17 @@ def busy_processes(watch_s: float) -> list[tuple[float, str]]:
     start = time.monotonic()
     time.sleep(watch_s)
     elapsed_s = max(time.monotonic() - start, 1e-6)
-    found = [
+    shares = [
         ((ticks - before[pid][0]) / ticks_per_s / elapsed_s, f"{name} pid {pid}")
         for pid, (ticks, name) in _processor_times().items()
         if pid in before
     ]
-    return sorted(((cores, name) for cores, name in found if cores >= BUSY_CORES), reverse=True)
+    return sorted(((cores, name) for cores, name in shares if cores >= BUSY_CORES), reverse=True)
 
 
 def _processor_times() -> dict[int, tuple[int, str]]:
     """Processor time so far, in ticks, and the name of every process but this one."""
-    found = {}
+    times = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -86,5 +86,5 @@ def _processor_times() -> dict[int, tuple[int, str]]:
                 continue  # it ended meanwhile
             name, _, rest = stat.partition("(")[2].rpartition(")")
             fields = rest.split()
-            found[int(entry.name)] = (int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME]), name)
-    return found
+            times[int(entry.name)] = (int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME]), name)
+    return times

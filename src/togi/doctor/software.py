@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from togi.core.backports import tomllib
 from togi.core.needs_torch import COMMAND, OLDEST_PYTHON
+from togi.core.packages import installed
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
 from togi.machine.describe import DEBIAN_PACKAGES
@@ -63,7 +64,7 @@ PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
 def requirements(distribution: str = "togi") -> tuple[Requirement, ...]:
-    """By the distribution's own metadata; togi's by its sources, where it was not installed.
+    """The requirements by the distribution's own metadata; togi's by its sources, where it was not installed.
 
     Raises PackageNotFoundError where there is neither.
     """
@@ -77,20 +78,13 @@ def requirements(distribution: str = "togi") -> tuple[Requirement, ...]:
 
 
 def _in_sources(project: dict[str, Any]) -> list[str]:
-    """As metadata would spell them: those of an extra with a marker that names it."""
+    """The requirements as metadata would spell them: those of an extra with a marker that names it."""
     lines: list[str] = list(project["dependencies"])
     for extra, needed in project.get("optional-dependencies", {}).items():
         for line in needed:
             named, _, marker = line.partition(";")
             lines.append(f"{named}; ({marker}) and extra == '{extra}'" if marker else f"{named}; extra == '{extra}'")
     return lines
-
-
-def installed(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _required() -> Iterator[Check]:
@@ -120,7 +114,7 @@ def _optional() -> Iterator[Check]:
 
 
 def _brought_by(extra: str) -> Iterator[Requirement]:
-    """What is required only with an extra of togi; not the extras that it names in turn."""
+    """The requirements of an extra of togi alone; not of the extras that it names in turn."""
     for requirement in requirements():
         marker = requirement.marker
         only_so = marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
@@ -131,9 +125,8 @@ def _brought_by(extra: str) -> Iterator[Requirement]:
 def compare_package(requirement: Requirement, level: Level, fix: str) -> Check:
     """``level`` is what it is when the package is not there, or older than needed."""
     common = {"topic": "packages", "name": requirement.name}
-    try:
-        version = importlib.metadata.version(requirement.name)
-    except importlib.metadata.PackageNotFoundError:
+    version = installed(requirement.name)
+    if version is None:
         why = "needed" if level is Level.MISSING else "its techniques are left out"
         return Check(**common, level=level, found="not installed", why=why, fix=fix)
     if requirement.specifier.contains(version, prereleases=True):
@@ -149,7 +142,8 @@ INSTALL = "sudo apt-get install g++ python3-dev"
 
 
 def check_compiler() -> list[Check]:
-    path = next((found for name in _compilers() if (found := shutil.which(name))), None)
+    names = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
+    path = next(filter(None, (shutil.which(name) for name in names if name)), None)
     if path is None:
         why = "torch.compile and AOTInductor generate C++ and cannot work without one"
         return [_compiler(Level.MISSING, "no C++ compiler", why)]
@@ -160,7 +154,8 @@ def check_compiler() -> list[Check]:
 
 
 def compile_and_run(compiler: str, program: str = PROBE, name: str = "probe.cpp") -> str:
-    """What goes wrong with a three-line program; empty when nothing does. The language is that of the file's name."""
+    """Try a three-line program. Returns what goes wrong; empty when nothing does. The language is that of the file's
+    name."""
     import sysconfig
 
     with tempfile.TemporaryDirectory(prefix="togi-doctor-") as folder:
@@ -181,11 +176,6 @@ def _run(*command: str) -> str:
         return ""
     lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
     return lines[0] if lines else f"exit code {done.returncode}"
-
-
-def _compilers() -> tuple[str, ...]:
-    named = os.environ.get("CXX", "")
-    return tuple(name for name in (named, "g++", "clang++", "c++") if name)
 
 
 def _compiler(level: Level, found: str, why: str) -> Check:

@@ -1,18 +1,16 @@
-"""What an update of a library for GPUs would bring, where a release note, an issue or a pull request says so."""
+"""Updates of libraries for GPUs that bring something, by a release note, an issue or a pull request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 from packaging.version import Version
 
+from togi.core.packages import installed
 from togi.doctor.check import Check, Level
-from togi.doctor.software import installed
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Library:
     """One that an update of would bring something."""
@@ -67,7 +65,7 @@ def updates() -> Iterator[Check]:
 def _update(library: Library, distribution: str, version: str) -> Iterator[Check]:
     brought = {new: what for new, what in library.brought.items() if Version(version) < Version(new)}
     if brought:
-        told = "; ".join(f"{new}: {what}" for new, what in brought.items())
+        news = "; ".join(f"{new}: {what}" for new, what in brought.items())
         fix = library.fix.format(release=list(brought)[-1], distribution=distribution)
         name = f"newer {library.name}"
-        yield Check(topic="GPU", name=name, level=Level.OPTIONAL, found=version, why=told, fix=fix)
+        yield Check(topic="GPU", name=name, level=Level.OPTIONAL, found=version, why=news, fix=fix)

@@ -74,7 +74,7 @@ def _packed(work: Path, done: subprocess.CompletedProcess[bytes]) -> bytes:
 
 
 def _home() -> Path:
-    """As ``togi.api.home``."""
+    """As ``togi.core.caches.home``."""
     if "TOGI_HOME" in os.environ:
         return Path(os.environ["TOGI_HOME"])
     return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "togi"

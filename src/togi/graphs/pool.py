@@ -17,15 +17,12 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import TogiError
-from togi.core.proven import Proven
 from togi.core.quantities import parse_size
 from togi.decide.faster import WITHIN_PROCESS
 from togi.graphs.recording import OnDevice, Recording, StreamOrder, capturing, is_capturing
 from togi.measure import Turn, race, take_turn
 from togi.measure.memory import cuda_bytes_of_all, own_cuda_bytes
 from togi.subject.inputs import Inputs
-
-PROVEN = Proven(part="togi.graphs (policy and bookkeeping by a recorder)", cpu="2026-11-22", cuda=None)
 
 Call = Callable[..., Any]
 Key = tuple[Hashable, int]

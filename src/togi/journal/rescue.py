@@ -21,7 +21,8 @@ _COLUMNS = {
 
 
 class Rescued(Record):
-    """How much was saved. ``lost`` counts rows that were seen but could not be read or failed their checksum."""
+    """The records that were saved, counted. ``lost`` counts rows that were seen but could not be read or failed their
+    checksum."""
 
     studies: int
     trials: int
@@ -46,7 +47,7 @@ def rescue(damaged: str | Path, target: str | Path) -> Rescued:
         for table, columns in _COLUMNS.items():
             marks = ", ".join("?" * (len(columns) + 1))
             connection.executemany(f"INSERT INTO {table} (number, {', '.join(columns)}) VALUES ({marks})", rows[table])
-    counts = {table: len(found) for table, found in rows.items()}
+    counts = {table: len(saved) for table, saved in rows.items()}
     return Rescued(**counts, lost=lost)
 
 
@@ -91,5 +92,5 @@ def _readable(copy: Path, table: str, columns: tuple[str, ...]) -> Iterator[tupl
 
 
 def _intact(row: tuple[Any, ...]) -> bool:
-    _number, *fields, found = row
-    return all(isinstance(field, str) for field in fields) and checksum(*fields) == found
+    _number, *fields, stored = row
+    return all(isinstance(field, str) for field in fields) and checksum(*fields) == stored

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.core.proven import Proven
 from togi.core.quantities import size
 from togi.core.records import Footprint
 from togi.machine.limits import counted
@@ -31,9 +30,6 @@ from togi.measure.allocator import freed_memory_returned, trim
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs
-
-PROVEN = Proven(part="peak memory of a trial", cpu="2026-11-21", cuda=None)
-
 
 _SELF = Path("/proc/self")
 _SAMPLE_EVERY_S = 0.001

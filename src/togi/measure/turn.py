@@ -13,7 +13,6 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from togi.core.callers import Callers
-from togi.core.proven import Proven
 from togi.core.records import Record
 from togi.machine.nvml import Gpu, read_gpu
 from togi.measure.counters import Counters, frequency_mhz, read_counters
@@ -23,9 +22,6 @@ from togi.measure.threads import spread_threads, spread_while_running
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs
-
-PROVEN = Proven(part="timing of a turn", cpu="2026-11-21", cuda=None)
-
 
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""

@@ -17,11 +17,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import TogiError, nearest
-from togi.core.proven import Proven
 from togi.ops.kernels import native, tiled
-
-PROVEN = Proven(part="togi.ops in plain torch", cpu="2026-11-21", cuda=None)
-
 
 VARIABLE = "TOGI_OPS_BACKEND"
 NAMES = ("auto", "native", "triton", "tiled")

@@ -39,10 +39,10 @@ class Effect:
 
 def effects(trials: Sequence[Trial]) -> tuple[Effect, ...]:
     """One effect for each technique that ran and was verified, the largest error first."""
-    verified = {_key(trial.recipe): trial for trial in trials if trial.error is not None}
+    verified = {_without(trial.recipe, GRAD_MODES): trial for trial in trials if trial.error is not None}
     stages = {choice.technique: choice.stage for key in verified for choice in key.choices}
-    found = [_effect(technique, stage, verified) for technique, stage in stages.items()]
-    return tuple(sorted(found, key=lambda e: (-e.units, STAGES.index(e.stage), e.technique)))
+    all_effects = [_effect(technique, stage, verified) for technique, stage in stages.items()]
+    return tuple(sorted(all_effects, key=lambda e: (-e.units, STAGES.index(e.stage), e.technique)))
 
 
 def _effect(technique: str, stage: Stage, verified: dict[Recipe, Trial]) -> Effect:
@@ -57,13 +57,9 @@ def _effect(technique: str, stage: Stage, verified: dict[Recipe, Trial]) -> Effe
 
 def _pairs(technique: str, verified: dict[Recipe, Trial]) -> Iterator[tuple[Trial, Trial]]:
     for key, trial in verified.items():
-        rest = _without(key, {technique})
-        if rest != key and rest in verified:
-            yield trial, verified[rest]
-
-
-def _key(recipe: Recipe) -> Recipe:
-    return _without(recipe, GRAD_MODES)
+        others = _without(key, {technique})
+        if others != key and others in verified:
+            yield trial, verified[others]
 
 
 def _without(recipe: Recipe, techniques: Collection[str]) -> Recipe:

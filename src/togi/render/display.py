@@ -1,13 +1,14 @@
 """The short forms that ``print`` and notebooks show of ``togi.tune``, ``bench``, ``memory``, ``fit`` and ``check``.
 
-Importing it registers the functions; what draws (rich, Jinja2) is imported when something is shown.
+What draws (rich, Jinja2) is imported when something is shown.
 """
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING
 
-from togi.core.record import as_html, as_text
+from togi.core.record import Record, as_html, as_text
 from togi.core.records import Study
 from togi.footprint.account.record import Account
 from togi.footprint.fit.result import FitResult
@@ -22,56 +23,66 @@ if TYPE_CHECKING:
 _WIDTH = 100
 
 
-@as_text.register
+def show_results() -> None:
+    """Make records of these kinds show their short forms."""
+    as_text.register(Study, _study)
+    as_text.register(Comparison, _comparison)
+    as_text.register(Verification, _verification)
+    as_text.register(Account, _account)
+    as_text.register(Prediction, _prediction)
+    as_text.register(SnapshotAccount, _snapshot)
+    as_text.register(FitResult, _fit)
+    as_text.register(CheckResult, _check)
+    as_html.register(Record, _text_as_html)
+    as_html.register(Study, _study_html)
+    as_html.register(Comparison, _comparison_html)
+    as_html.register(Account, _account_html)
+    as_html.register(FitResult, _fit_html)
+    as_html.register(CheckResult, _check_html)
+
+
 def _study(study: Study) -> str:
     from togi.render.study_text import study_text
 
     return _plain(study_text(study, width=_WIDTH))
 
 
-@as_text.register
 def _comparison(comparison: Comparison) -> str:
-    from togi.render.study_text import comparison_text
+    from togi.render.comparison_text import comparison_text
 
     return _plain(comparison_text(comparison))
 
 
-@as_text.register
 def _verification(verification: Verification) -> str:
-    from togi.render.study_text import verification_text
+    from togi.render.comparison_text import verification_text
 
     return _plain(verification_text(verification))
 
 
-@as_text.register
 def _account(account: Account) -> str:
     from togi.render.memory_text import account_text
 
     return _plain(account_text(account))
 
 
-@as_text.register
 def _prediction(prediction: Prediction) -> str:
     from togi.render.memory_text import prediction_text
 
     return _plain(prediction_text(prediction))
 
 
-@as_text.register
 def _snapshot(account: SnapshotAccount) -> str:
-    from togi.render.memory_text import snapshot_text
+    from togi.render.snapshot_text import snapshot_text
 
     return _plain(snapshot_text(account))
 
 
-@as_text.register
 def _fit(result: FitResult) -> str:
     from togi.render.fit_text import fit_text
 
     return _plain(fit_text(result))
 
 
-@as_text.register
 def _check(result: CheckResult) -> str:
     from togi.render.findings.lines import plain_text
     from togi.render.findings.text import full
@@ -79,35 +90,35 @@ def _check(result: CheckResult) -> str:
     return plain_text(full(result, _WIDTH)).rstrip("\n")
 
 
-@as_html.register
+def _text_as_html(record: Record) -> str | None:
+    text = as_text(record)
+    return f"<pre>{html.escape(text)}</pre>" if text else None
+
+
 def _study_html(study: Study) -> str:
     from togi.render.html import study_fragment
 
     return study_fragment(study)
 
 
-@as_html.register
 def _comparison_html(comparison: Comparison) -> str:
     from togi.render.html import comparison_fragment
 
     return comparison_fragment(comparison)
 
 
-@as_html.register
 def _account_html(account: Account) -> str:
     from togi.render.html import account_fragment
 
     return account_fragment(account)
 
 
-@as_html.register
 def _fit_html(result: FitResult) -> str:
     from togi.render.html import fit_fragment
 
     return fit_fragment(result)
 
 
-@as_html.register
 def _check_html(result: CheckResult) -> str:
     from togi.render.html import check_fragment
 
@@ -115,7 +126,7 @@ def _check_html(result: CheckResult) -> str:
 
 
 def _plain(text: RenderableType) -> str:
-    """Without colours, and without the spaces that pad lines."""
+    """Draw without colours, and without the spaces that pad lines."""
     import io
 
     from rich.console import Console

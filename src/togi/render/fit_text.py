@@ -65,7 +65,7 @@ def _cost(result: FitResult, changes: bool) -> str:
 
 
 def _longer(ratio: float) -> str:
-    """In words: a ratio such as ``1.32x`` means faster wherever togi prints one."""
+    """Say it in words: a ratio such as ``1.32x`` means faster wherever togi prints one."""
     return f"{percent(abs(ratio - 1))} {'longer' if ratio >= 1 else 'shorter'}"
 
 
@@ -84,23 +84,23 @@ def _proof(result: FitResult) -> Iterator[str]:
         )
     else:
         worst = f"by up to {proof.worst_relative:.1e} of their root mean square"
-        yield f"approximate: gradients differ {worst} ({'; '.join(clean(one) for one in proof.differences[:2])})"
+        yield f"approximate: gradients differ {worst} ({'; '.join(map(clean, proof.differences[:2]))})"
     tried = "forecast, the chosen one measured" if result.train else "simulated, the best measured"
     yield f"{plural(result.plans_tried, 'plan')} {tried}, in {seconds(result.planning_s)}"
 
 
 def _policies(policies: Sequence[SavePolicy], limit: int) -> Table:
-    """By module; modules are put together by their names until they are few enough to read."""
+    """List them by module; modules are put together by their names until they are few enough to read."""
     groups = _together(policies, limit)
-    made = table("module", "saved tensors", "bytes", "repeats", left=("saved tensors",), wide=False)
-    for name, group in sorted(groups.items(), key=lambda item: -sum(one.bytes for one in item[1])):
-        cost = sum(one.recompute_ms for one in group)
-        made.add_row(clean(name or "(outermost)"), _what(group), size(sum(t.bytes for t in group)), milliseconds(cost))
-    return made
+    grid = table("module", "saved tensors", "bytes", "repeats", left=("saved tensors",), wide=False)
+    for name, group in sorted(groups.items(), key=lambda item: -sum(policy.bytes for policy in item[1])):
+        cost = sum(policy.recompute_ms for policy in group)
+        grid.add_row(clean(name or "(outermost)"), _what(group), size(sum(t.bytes for t in group)), milliseconds(cost))
+    return grid
 
 
 def _together(policies: Sequence[SavePolicy], limit: int) -> dict[str, list[SavePolicy]]:
-    depth = max((one.module.count(".") + 1 for one in policies), default=1)
+    depth = max((policy.module.count(".") + 1 for policy in policies), default=1)
     while True:
         groups: dict[str, list[SavePolicy]] = {}
         for one in policies:
@@ -111,14 +111,14 @@ def _together(policies: Sequence[SavePolicy], limit: int) -> dict[str, list[Save
 
 
 def _what(group: Sequence[SavePolicy]) -> str:
-    said = []
+    parts = []
     for action, words in _ACTIONS.items():
-        kinds = Counter(_operator(one.value) for one in group if one.action is action)
+        kinds = Counter(_operator(policy.value) for policy in group if policy.action is action)
         if kinds:
             named = [f"{count} {kind}" for kind, count in kinds.most_common(_KINDS)]
             others = kinds.total() - sum(count for _, count in kinds.most_common(_KINDS))
-            said.append(f"{words} {', '.join(named)}{f' and {others} more' if others else ''}")
-    return "; ".join(said)
+            parts.append(f"{words} {', '.join(named)}{f' and {others} more' if others else ''}")
+    return "; ".join(parts)
 
 
 def _operator(value: str) -> str:
@@ -127,33 +127,33 @@ def _operator(value: str) -> str:
 
 
 def _chunks(chunks: Sequence[Chunk], limit: int) -> Table:
-    made = table("module", "cut along", "at a time", "parts", left=("cut along",), wide=False)
-    for names, one in _alike(chunks)[:limit]:
+    grid = table("module", "cut along", "at a time", "parts", left=("cut along",), wide=False)
+    for names, chunk in _alike(chunks)[:limit]:
         more = f" and {len(names) - 1} more like it" if len(names) > 1 else ""
-        made.add_row(clean(one.label + more), clean(one.where), str(one.size), str(one.parts))
-    if rest := _alike(chunks)[limit:]:
-        made.add_row(f"and {sum(len(names) for names, _ in rest)} more", "", "", "", style="dim")
-    return made
+        grid.add_row(clean(chunk.label + more), clean(chunk.where), str(chunk.size), str(chunk.parts))
+    if others := _alike(chunks)[limit:]:
+        grid.add_row(f"and {sum(len(names) for names, _ in others)} more", "", "", "", style="dim")
+    return grid
 
 
 def _alike(chunks: Sequence[Chunk]) -> list[tuple[list[str], Chunk]]:
     """The modules that are cut in the same way, with the first of them."""
     groups: dict[str, tuple[list[str], Chunk]] = {}
-    for one in chunks:
-        key = one.model_copy(update={"module": one.module.rpartition(".")[2] if "." in one.module else ""})
-        groups.setdefault(repr(key), ([], one))[0].append(one.module)
+    for chunk in chunks:
+        key = chunk.model_copy(update={"module": chunk.module.rpartition(".")[2] if "." in chunk.module else ""})
+        groups.setdefault(repr(key), ([], chunk))[0].append(chunk.module)
     return list(groups.values())
 
 
 def _front(result: FitResult) -> Table:
     headings = ("peak", "repeats", "results", "") if result.train else ("peak", "pass", "modules cut", "")
-    made = table(*headings, wide=False)
+    grid = table(*headings, wide=False)
     for point in sorted({*result.front}, key=lambda point: -point.peak_bytes):
         fits = "fits" if point.peak_bytes <= result.budget_bytes else ""
         cost_ms = point.recompute_ms if result.train else point.step_ms
         cost = milliseconds(cost_ms) if cost_ms is not None else "not run"
-        made.add_row(size(point.peak_bytes), cost, str(point.changes), fits)
-    return made
+        grid.add_row(size(point.peak_bytes), cost, str(point.changes), fits)
+    return grid
 
 
 def _next(result: FitResult, out: str | None) -> Iterator[str]:

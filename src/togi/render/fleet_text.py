@@ -1,4 +1,4 @@
-"""What a fleet came to, as text for a terminal: cost and latency by kind of machine, the front, the verdict."""
+"""The answer of a fleet as text for a terminal: cost and latency by kind of machine, the front, the verdict."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from togi.core.quantities import bounds, plural, significant
-from togi.core.records import Interval
 from togi.fleet.answer import Fleet, KindAnswer
-from togi.render.terminal import bullets, clean, stack, table
+from togi.render.terminal import bullets, clean, figure, stack, table
 
 
 def fleet_text(fleet: Fleet) -> RenderableType:
-    made = table(
+    grid = table(
         "machine", f"{fleet.currency} a million", "ms", f"{fleet.currency} an hour", "recipe", left=("recipe",)
     )
     for kind in sorted(fleet.kinds, key=_cost):
-        made.add_row(*_row(kind))
-    made.caption = Text(
+        grid.add_row(*_row(kind))
+    grid.caption = Text(
         "a million: of calls, one after the other; intervals of 95 %\n* on the front: none is cheaper and as fast",
         style="dim",
     )
-    made.caption_justify = "left"
-    return stack(made, Text(clean(fleet.verdict), style="bold"), bullets(_about(fleet)))
+    grid.caption_justify = "left"
+    return stack(grid, Text(clean(fleet.verdict), style="bold"), bullets(_about(fleet)))
 
 
 def _cost(kind: KindAnswer) -> float:
@@ -36,14 +35,10 @@ def _row(kind: KindAnswer) -> Iterator[Text]:
     if kind.cpu:
         name.append(f"\n{clean(kind.gpu or kind.cpu)}, {plural(kind.threads, 'thread')}", style="dim")
     yield name
-    yield _interval(kind.per_million)
-    yield _interval(kind.latency_ms)
+    yield figure(kind.per_million) if kind.per_million else Text()
+    yield figure(kind.latency_ms) if kind.latency_ms else Text()
     yield Text(significant(kind.per_hour))
     yield Text(clean(kind.recipe)) if kind.state == "ok" else Text(kind.state, style="red")
-
-
-def _interval(found: Interval | None) -> Text:
-    return Text("") if found is None else Text(significant(found.median)).append(f"\n{bounds(found)}", style="dim")
 
 
 def _about(fleet: Fleet) -> Iterator[str]:

@@ -46,12 +46,12 @@ def study_json(study: Study) -> dict[str, Any]:
 
 def comparison_json(comparison: Comparison, cases: Sequence[Case] = (), undecided: int = FINDING) -> dict[str, Any]:
     """``cases``: what the gate answers, and with it how the command ends. ``undecided``: the exit code of that."""
-    told = {
-        "contestants": [each.model_dump() | {"speed": each.speed} for each in comparison.contestants],
+    gate = {
+        "contestants": [contestant.model_dump() | {"speed": contestant.speed} for contestant in comparison.contestants],
         "gate": [case.model_dump() for case in cases],
         "exit_code": exit_code(cases, undecided) if cases else None,
     }
-    return _document("comparison", comparison.model_dump() | told)
+    return _document("comparison", comparison.model_dump() | gate)
 
 
 def verification_json(verification: Verification, undecided: int = FINDING) -> dict[str, Any]:

@@ -1,16 +1,13 @@
-"""What to do after a study: load what was chosen, keep it, make more recipes possible, accept more."""
+"""Next steps after a study: load what was chosen, keep it, make more recipes possible, accept more."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from togi.core.records import Outcome, Study
 from togi.decide.choose import set_aside
+from togi.decide.faithful import may_be_approximate
 from togi.render.rows import rows
-
-_LARGEST_APPROXIMATION = 0.1
-"""Relative error from which nobody would call a result approximate: it is wrong."""
 
 
 def how_to_load(artifact: str, *, program: bool = False) -> str:
@@ -33,7 +30,9 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
     """Commands with what each would bring, the most useful first."""
     if has_files(study) and artifact is None and study.command:
         yield f"keep it: {study.command} --out NAME.togi  (resumes: nothing is tried twice)"
-    yield from _missing(study)
+    for fix, reasons in fixes(study).items():
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        yield f"{fix}  makes possible what was missing: {reasons[0]}{more}"
     yield from _approximate(study)
     if any(row.trial.outcome is Outcome.UNSTABLE for row in rows(study)):
         yield "some recipes could not be judged on this busy machine: run the same command again when it is quiet"
@@ -44,30 +43,23 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
         yield f"every trial with its details: togi report {study.id} --html report.html"
 
 
-def _missing(study: Study) -> Iterator[str]:
-    for fix, reasons in fixes(study).items():
-        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        yield f"{fix}  makes possible what was missing: {reasons[0]}{more}"
-
-
 def _approximate(study: Study) -> Iterator[str]:
     """Recipes that were only held back because their error was not allowed."""
     if study.settings.get("allow"):
         return
-    found = rows(study)
-    wrong = [row for row in found if row.trial.outcome is Outcome.WRONG and row.trial.error]
-    errors = [row.trial.error.rmse for row in wrong if row.trial.error and not row.trial.error.problems]
-    least = min(errors, default=math.inf)
-    if least <= _LARGEST_APPROXIMATION:
+    trials = [row.trial for row in rows(study)]
+    errors = [trial.error for trial in trials if trial.outcome is Outcome.WRONG and trial.error]
+    if acceptable := [error.rmse for error in errors if may_be_approximate(error)]:
+        least = min(acceptable)
         yield f"if a relative error of {least:.0e} is acceptable: --allow approximate --max-error {least * 2:.0e}"
-    elif any("--allow" in row.trial.reason for row in found):
+    elif any("--allow" in trial.reason for trial in trials):
         yield "approximate techniques were left out: --allow approximate --max-error 1e-2 tries them within that error"
 
 
 def fixes(study: Study) -> dict[str, tuple[str, ...]]:
     """Commands that would make more recipes possible -> the reasons why those were missing."""
-    found: dict[str, dict[str, None]] = {}
+    reasons: dict[str, dict[str, None]] = {}
     for trial in study.trials:
         if trial.fix:
-            found.setdefault(trial.fix, {})[trial.reason or trial.recipe.label] = None
-    return {fix: tuple(reasons) for fix, reasons in found.items()}
+            reasons.setdefault(trial.fix, {})[trial.reason or trial.recipe.label] = None
+    return {fix: tuple(whys) for fix, whys in reasons.items()}

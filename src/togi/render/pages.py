@@ -33,7 +33,7 @@ STAGE_MEANING = {
 
 
 class TechniquePage(Record):
-    """What is published of one technique, and what of it holds on this machine."""
+    """The published page of a technique, and what of it holds on this machine."""
 
     id: str
     stage: Stage
@@ -53,7 +53,7 @@ class TechniquePage(Record):
 
 
 class ClaimPage(Record):
-    """What is published of one claim."""
+    """The published page of a claim."""
 
     id: str
     summary: str
@@ -100,13 +100,13 @@ def list_text(
     techniques: Sequence[TechniquePage], rules: Sequence[RulePage], claims: Sequence[ClaimPage]
 ) -> RenderableType:
     """Everything there is a page of, one line each, in groups."""
-    made = listing()
+    grid = listing()
     for stage, members in groupby(techniques, key=lambda page: page.stage):
-        _group(made, stage.value, STAGE_MEANING[stage], list(members))
+        _group(grid, stage.value, STAGE_MEANING[stage], list(members))
     for kind, found in groupby(rules, key=lambda page: page.kind):
-        _group(made, f"check: {kind}", KIND_MEANING[kind], list(found))
-    _group(made, "claims", "advice; --prove measures it here, as it does what a technique claims", claims)
-    return made
+        _group(grid, f"check: {kind}", KIND_MEANING[kind], list(found))
+    _group(grid, "claims", "advice; --prove measures it here, as it does what a technique claims", claims)
+    return grid
 
 
 def page_text(page: Page) -> RenderableType:
@@ -130,12 +130,12 @@ def page_markdown(page: TechniquePage | ClaimPage) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _group(made: Table, name: str, meaning: str, pages: Sequence[Page]) -> None:
-    made.add_row(Text(name, style="bold"), Text(meaning, style="dim"))
+def _group(grid: Table, name: str, meaning: str, pages: Sequence[Page]) -> None:
+    grid.add_row(Text(name, style="bold"), Text(meaning, style="dim"))
     for page in pages:
         style = "dim" if isinstance(page, TechniquePage) and page.obstacles else "cyan"
-        made.add_row(Text(f"  {page.id}", style=style), _line(page))
-    made.add_row()
+        grid.add_row(Text(f"  {page.id}", style=style), _line(page))
+    grid.add_row()
 
 
 def _line(page: Page) -> Text:
@@ -159,14 +159,14 @@ def _kind(page: Page) -> str:
 
 
 def _more(page: Page) -> Iterator[tuple[str, RenderableType]]:
-    """What a page says beyond its docstring: of this machine, and what to type next."""
+    """Sections of a page beyond its docstring: on this machine, and what to type next."""
     if isinstance(page, RulePage):
         yield "Silence it", _command(f"# togi: ignore[{page.id}]")
         if page.technique:
             yield "Fixed by", _command(f"togi explain {page.technique}")
         return
     if isinstance(page, TechniquePage):
-        yield "Options worth trying", Group(*map(_option, page.options or ({},)))
+        yield "Options worth trying", Group(*(Text(f"  {_options_text(options)}") for options in page.options or ({},)))
         yield "Proven", Text(f"  {Mark(part=page.id, days=page.proven).sentence}")
         yield "On this machine", Group(*_here(page))
     yield "Measure it here", _command(f"togi explain {page.id} --prove")
@@ -178,17 +178,17 @@ def _command(line: str) -> Text:
 
 def _body(text: str) -> RenderableType:
     """Prose and literal blocks in turn; a block is what is indented."""
-    found: list[RenderableType] = []
+    paragraphs: list[RenderableType] = []
     for paragraph in text.split("\n\n"):
         if paragraph.startswith("    "):
-            found.append(Padding(Text(textwrap.dedent(paragraph), style="green"), (0, 0, 0, 2)))
+            paragraphs.append(Padding(Text(textwrap.dedent(paragraph), style="green"), (0, 0, 0, 2)))
         elif said := paragraph.removesuffix("::").rstrip():
-            found.append(prose(f"{said}:" if paragraph.endswith("::") else said))
-    return Padding(Group(*found), (0, 0, 0, 2))
+            paragraphs.append(prose(f"{said}:" if paragraph.endswith("::") else said))
+    return Padding(Group(*paragraphs), (0, 0, 0, 2))
 
 
-def _option(options: dict[str, Scalar]) -> Text:
-    return Text("  " + (", ".join(f"{key}={value}" for key, value in options.items()) or "none: it is on or off"))
+def _options_text(options: dict[str, Scalar]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in options.items()) or "none: it is on or off"
 
 
 def _here(page: TechniquePage) -> list[Text]:
@@ -199,7 +199,7 @@ def _here(page: TechniquePage) -> list[Text]:
 
 
 def _options(technique: Technique, machine: Machine, device: str) -> tuple[dict[str, Scalar], ...]:
-    """For a subject of which nothing is known; a third party's technique may not cope with that."""
+    """The options for a subject of which nothing is known; a third party's technique may not cope with that."""
     try:
         return tuple(technique.options(Facts(machine=machine, module_class="Module", device=device)))
     except Exception as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -17,16 +16,12 @@ from rich.text import Text
 
 from togi.core.quantities import bounds, plural, seconds, times
 from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
-from togi.decide.choose import Budget, acceptable, latest
-from togi.decide.faster import BETWEEN_PROCESSES
+from togi.decide.choose import Budget, latest
+from togi.render.run_state import RunState
 from togi.render.sparkline import sparkline
 from togi.render.terminal import STYLES, SafeConsole, clean
 from togi.study.progress import Progress, ending
 
-RECENT = 4
-LEARNED = 3
-ENOUGH_TO_PREDICT = 3
-"""Trials after which the mean cost of one says something of the rest."""
 SHOWN_RACERS = 4
 LABEL = 7
 """Columns of what stands in front of each line, and one more between them."""
@@ -34,77 +29,6 @@ NARROWEST_CURVE, WIDEST_CURVE = 8, 32
 MARKS = {Outcome.OK: "+", Outcome.REFUSED: "-", Outcome.MISSING: "?"}
 REFRESH_PER_SECOND = 2
 """Slow on purpose: drawing takes time from the core that a trial may be measured on."""
-
-
-class RunState:
-    """What is known of a running study right now. ``clock`` returns seconds and only ever grows."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._started_s = clock()
-        self._phase_started_s = self._started_s
-        self.planned: int | None = None
-        self.time_limit_s: float | None = None
-        self.recipe: Recipe | None = None
-        self.phase = "looking at the subject"
-        self.outcomes: Counter[Outcome] = Counter()
-        self.best: Trial | None = None
-        self.gains: list[tuple[float, float]] = []
-        """After how many seconds something faster than all before was measured, and how fast it was."""
-        self.before_x = 1.0
-        """What an earlier run of the study had gained."""
-        self.budget = Budget()
-        self.recent: deque[Trial] = deque(maxlen=RECENT)
-        self.learned: deque[str] = deque(maxlen=LEARNED)
-        self.race: tuple[int, dict[Recipe, Interval]] | None = None
-
-    @property
-    def ended(self) -> int:
-        return self.outcomes.total()
-
-    @property
-    def elapsed_s(self) -> float:
-        return self._clock() - self._started_s
-
-    @property
-    def phase_s(self) -> float:
-        return self._clock() - self._phase_started_s
-
-    @property
-    def left_s(self) -> float | None:
-        """The time limit, or what the planned trials would take at the mean so far, whichever is sooner."""
-        guesses = []
-        if self.time_limit_s is not None:
-            guesses.append(max(0.0, self.time_limit_s - self.elapsed_s))
-        if self.planned and self.ended >= ENOUGH_TO_PREDICT:
-            guesses.append(max(0, self.planned - self.ended) * self.elapsed_s / self.ended)
-        return min(guesses, default=None)
-
-    def enter(self, phase: str) -> None:
-        self.phase = phase
-        self._phase_started_s = self._clock()
-
-    def resume(self, trials: Sequence[Trial], budget: Budget) -> None:
-        """What an earlier run of the study found counts for what is best, not for what ended now."""
-        self.budget = budget
-        for trial in latest(trials):
-            if self._lead(trial) and _is_gain(trial):
-                self.before_x = _speedup(trial)
-
-    def end(self, trial: Trial) -> bool:
-        """Count it; whether it is the best so far."""
-        self.outcomes[trial.outcome] += 1
-        self.recent.append(trial)
-        leads = self._lead(trial)
-        if leads and _is_gain(trial):
-            self.gains.append((self.elapsed_s, _speedup(trial)))
-        return leads
-
-    def _lead(self, trial: Trial) -> bool:
-        leads = acceptable(trial, self.budget) and _speedup(trial) > _speedup(self.best)
-        if leads:
-            self.best = trial
-        return leads
 
 
 class WatchedProgress(Progress):
@@ -171,15 +95,6 @@ class WatchedProgress(Progress):
         self.state.enter("done")
 
 
-def _speedup(trial: Trial | None) -> float:
-    return trial.timing.speedup_x.median if trial is not None and trial.timing else 0.0
-
-
-def _is_gain(trial: Trial) -> bool:
-    """Other than the original, and faster beyond doubt."""
-    return bool(trial.recipe.choices and trial.timing and BETWEEN_PROCESSES.faster(trial.timing.speedup_x))
-
-
 class PlainProgress(WatchedProgress):
     """One line for each event: ``[0:42] 7. channels_last + no_grad: 1.35x the speed``."""
 
@@ -232,7 +147,7 @@ class NotebookProgress(WatchedProgress):
         self.changed("")
 
     def _drawn(self) -> dict[str, str]:
-        """By MIME type; rich escapes what it writes as HTML."""
+        """The state by MIME type; rich escapes what it writes as HTML."""
         console = Console(file=io.StringIO(), record=True, width=self.WIDTH, force_jupyter=False, highlight=False)
         console.print(picture(self.subject, self.state, console.options))
         page = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
@@ -252,7 +167,7 @@ def watch(subject: str, console: Console | None = None) -> Iterator[WatchedProgr
 
 
 def picture(subject: str, state: RunState, options: ConsoleOptions) -> RenderableType:
-    """As wide as the console at most and about a dozen lines, so that it fits a small terminal."""
+    """Draw the state, about a dozen lines and at most as wide as the console, so that it fits a small terminal."""
     overflow: OverflowMethod = "crop" if _plain(options) else "ellipsis"
     lines = Table.grid(padding=(0, 1), expand=True)  # or a line that is too long would be cut off without a mark
     lines.add_column(style="dim", no_wrap=True, min_width=LABEL)
@@ -267,7 +182,7 @@ def picture(subject: str, state: RunState, options: ConsoleOptions) -> Renderabl
 
 
 def _plain(options: ConsoleOptions) -> bool:
-    """Where rich, too, draws with ASCII: nobody knows what else can be shown."""
+    """Whether rich, too, draws with ASCII: nobody knows what else can be shown."""
     return options.ascii_only or options.legacy_windows
 
 
@@ -343,10 +258,19 @@ def _recent(trial: Trial) -> Text:
 
 
 def _share(state: RunState) -> float:
-    """How far along: by trials or by time, whichever is further."""
+    """The share that is done: by trials or by time, whichever is further."""
     by_trials = state.ended / state.planned if state.planned else 0.0
     by_time = state.elapsed_s / state.time_limit_s if state.time_limit_s else 0.0
     return min(1.0, max(by_trials, by_time))
+
+
+def as_asked(given: Progress | bool | None, subject: str) -> Progress:
+    """Show progress as the user asked: None where someone watches, True as lines on standard error, False nowhere."""
+    if isinstance(given, Progress):
+        return given
+    if given is None:
+        return where_someone_watches(subject)
+    return PlainProgress(subject, SafeConsole(stderr=True)) if given else Progress()
 
 
 def where_someone_watches(subject: str) -> Progress:

@@ -45,13 +45,13 @@ def _measured(proof: Proof) -> Table:
     """Columns of what was measured at all."""
     cells = {"peak": _peak, "median": _median, "speed-up": _speedup}
     used = {heading: cell for heading, cell in cells.items() if any(cell(row) for row in proof.rows)}
-    made = table(clean(proof.setting), *used)
+    grid = table(clean(proof.setting), *used)
     for row in proof.rows:
         name = Text(clean(row.name))
         if row.note:
             name.append(f"\n{clean(row.note)}", style="yellow")
-        made.add_row(name, *(cell(row) or "-" for cell in used.values()))
-    return made
+        grid.add_row(name, *(cell(row) or "-" for cell in used.values()))
+    return grid
 
 
 def figures(row: Measured) -> str:

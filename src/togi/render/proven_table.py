@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from togi.core.proven import NOT_YET, WITHOUT, Mark, found_by_sweep
+from togi.core.proven import NOT_YET, WITHOUT, Mark, proofs
 from togi.techniques.registry import all_marks
 
 NOT_PROVEN = "not proven"
@@ -32,22 +32,20 @@ def _on_cuda(mark: Mark) -> str:
     """The day, with the device and the figure."""
     if "cuda" not in mark.days:
         return "-"
-    found = found_by_sweep().get(mark.part, {}).get("cuda")
-    if found is None:
-        return mark.days["cuda"] or NOT_YET
-    speed = f"; speed: {found['speed']}" if "speed" in found else ""
-    return f"{found['date']}, {found['device']}: {found['figure']}{speed}".replace("|", "\\|")
+    proof = proofs().get(mark.part, {}).get("cuda")
+    if proof is None:
+        return NOT_YET
+    speed = f"; speed: {proof['speed']}" if "speed" in proof else ""
+    return f"{proof['date']}, {proof['device']}: {proof['figure']}{speed}".replace("|", "\\|")
 
 
 def sentence() -> str:
-    """How much of what is made for CUDA was proven there, and on what."""
+    """Count what of the parts that are made for CUDA was proven there, and on what."""
     marks = [mark for mark in all_marks() if "cuda" in mark.days]
-    found = found_by_sweep()
-    proven = [mark for mark in marks if mark.days["cuda"]]
+    proven = [proofs()[mark.part]["cuda"] for mark in marks if mark.days["cuda"]]
     if not proven:
         return f"**Nothing has been proven on a CUDA device yet**: none of {len(marks)} parts."
-    told = [found[mark.part]["cuda"] for mark in proven if "cuda" in found.get(mark.part, {})]
-    where = "; ".join(sorted({f"{each['device']}, {each['date']}" for each in told}))
+    where = "; ".join(sorted({f"{proof['device']}, {proof['date']}" for proof in proven}))
     return (
         f"**{len(proven)} of {len(marks)} parts were proven on a CUDA device** ({where}); the table below says which."
     )

@@ -5,9 +5,7 @@ The terminal, the JSON and the HTML report show these rows; what they look like 
 
 from __future__ import annotations
 
-import math
 import re
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -48,8 +46,7 @@ class Row:
     @property
     def eager_ms(self) -> float | None:
         """The reference's time in the rounds in which this recipe was measured: what its speed-up relates to."""
-        rounds = self.trial.timing.rounds_ms if self.trial.timing else ()
-        return statistics.median(reference for reference, _ in rounds) if rounds else None
+        return self.trial.timing.reference_ms if self.trial.timing else None
 
     @property
     def verdict(self) -> str:
@@ -77,10 +74,12 @@ class Row:
     def _speed(self) -> str:
         if self.reference:
             return "every speed-up relates to it"
-        found = self.speedup_x
-        if found is None or well_measured(found):
-            return f"{times(found.median)} the speed, {bounds(found)}" if found else ""
-        return f"about {times(found.median)} the speed, from too few rounds to conclude anything"
+        speedup = self.speedup_x
+        if speedup is None:
+            return ""
+        if not speedup.has_ends:
+            return f"about {times(speedup.median)} the speed, from too few rounds to conclude anything"
+        return f"{times(speedup.median)} the speed, {bounds(speedup)}"
 
     def _error(self) -> str:
         error = self.trial.error
@@ -91,30 +90,36 @@ class Row:
 
 
 def decisions(error: ErrorReport | None) -> str:
-    """How many of the integers, booleans and texts in what it returns are the original's, where the first differs, and
-    whether that is a tie; empty where it returns none."""
-    found = error.decisions if error else None
-    if error is None or found is None:
+    """Compare the integers, booleans and texts in what it returns with the original's: how many agree, where the first
+    differs, and whether that is a tie; empty where it returns none."""
+    tally = error.decisions if error else None
+    if error is None or tally is None:
         return ""
-    said = f"decisions: {found.agree:,} of {found.total:,} agree with the original's"
-    if found.sample is None:
-        return said
-    at = found.position[0] if len(found.position) == 1 else list(found.position)
-    place = f"in sample {found.sample}" + (f" at position {at}" if found.position else "")
-    where = f"{place} of {found.output}" if found.output != "output" else place
-    told = of_the_parts(error)
+    sentence = f"decisions: {tally.agree:,} of {tally.total:,} agree with the original's"
+    if tally.sample is None:
+        return sentence
+    at = tally.position[0] if len(tally.position) == 1 else list(tally.position)
+    place = f"in sample {tally.sample}" + (f" at position {at}" if tally.position else "")
+    where = f"{place} of {tally.output}" if tally.output != "output" else place
+    of_parts = of_the_parts(error)
     kind = "a tie" if is_tie(error) else "a fault"
-    return f"{said}; first difference {where}" + (f" ({kind}: {told})" if told else "")
+    return f"{sentence}; first difference {where}" + (f" ({kind}: {of_parts})" if of_parts else "")
 
 
-def well_measured(found: Interval) -> bool:
-    """Whether there were enough rounds for the interval to have ends at all."""
-    return math.isfinite(found.high)
+def chosen_of(rows: Iterable[Row]) -> Row | None:
+    return next((row for row in rows if row.chosen), None)
+
+
+def what_to_know(study: Study, rows: Sequence[Row]) -> tuple[str, ...]:
+    """What the subject, the measurements and the chosen recipe's trial say of themselves, in sentences."""
+    chosen = chosen_of(rows)
+    of_chosen = (*chosen.trial.notes, decisions(chosen.trial.error)) if chosen else ()
+    return (*study.facts.notes, *warnings(study), *filter(None, of_chosen))
 
 
 def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
     """Why recipes with a higher speed-up than the chosen one were not chosen, in sentences."""
-    chosen = next((row for row in found if row.chosen), None)
+    chosen = chosen_of(found)
     if chosen is None or chosen.trial.timing is None:
         return ()
     best = 1.0 if chosen.reference else chosen.trial.timing.speedup_x.median
@@ -130,11 +135,11 @@ def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
 
 
 def speed(timing: Timing) -> str:
-    """What the interval of the speed-up allows to say."""
-    found = BETWEEN_PROCESSES.speed(timing.speedup_x)
-    if found is Speed.UNCLEAR and not well_measured(timing.speedup_x):
+    """The verdict that the interval of the speed-up allows."""
+    verdict = BETWEEN_PROCESSES.speed(timing.speedup_x)
+    if verdict is Speed.UNCLEAR and not timing.speedup_x.has_ends:
         return "not measured well enough"
-    return found.value
+    return verdict.value
 
 
 def objective_of(study: Study) -> Objective:
@@ -144,9 +149,9 @@ def objective_of(study: Study) -> Objective:
 def what_is_timed(study: Study) -> tuple[str, ...]:
     """What the milliseconds of another objective than latency are, and those of a call next to them, and the
     millijoules of a GPU that tells them, in a line each."""
-    told = any(trial.timing is not None and trial.timing.energy_mj is not None for trial in study.trials)
+    tells_energy = any(trial.timing is not None and trial.timing.energy_mj is not None for trial in study.trials)
     energy = ("mJ: what the whole GPU takes for a call, its idle power included, while one recipe runs alone",)
-    return (*_what_is_timed(study), *(energy if told else ()))
+    return (*_what_is_timed(study), *(energy if tells_energy else ()))
 
 
 def _what_is_timed(study: Study) -> tuple[str, ...]:
@@ -194,7 +199,7 @@ def rows(study: Study) -> tuple[Row, ...]:
         by_recipe.setdefault(trial.recipe, []).append(trial)
     front = pareto_front([trials[-1] for trials in by_recipe.values()])
     reference = study.reference.recipe if study.reference else None
-    found = [
+    unsorted = [
         Row(
             trial=trials[-1],
             earlier=tuple(trials[:-1]),
@@ -205,7 +210,7 @@ def rows(study: Study) -> tuple[Row, ...]:
         )
         for recipe, trials in by_recipe.items()
     ]
-    return tuple(sorted(found, key=_order))
+    return tuple(sorted(unsorted, key=_order))
 
 
 def pareto_front(trials: Iterable[Trial]) -> frozenset[Recipe]:
@@ -226,26 +231,26 @@ def _as_reference(trial: Trial) -> Trial:
 
 
 def counts(found: Sequence[Row]) -> dict[Outcome, int]:
-    """How many recipes ended with each outcome, without the outcomes that did not occur."""
+    """Count the recipes by outcome, without the outcomes that did not occur."""
     all_counts = {outcome: sum(row.trial.outcome is outcome for row in found) for outcome in Outcome}
     return {outcome: count for outcome, count in all_counts.items() if count}
 
 
 def warnings(study: Study) -> tuple[str, ...]:
     """What the measurements said of their own noise: of sentences that differ in numbers only, the worst one."""
-    said: dict[str, list[str]] = {}
+    by_form: dict[str, list[str]] = {}
     for trial in study.trials:
         for warning in trial.timing.noise.warnings if trial.timing else ():
-            said.setdefault(_NUMBER.sub("#", warning), []).append(warning)
+            by_form.setdefault(_NUMBER.sub("#", warning), []).append(warning)
     return tuple(
         f"{max(texts, key=_first_number)}{f' (the worst of {len(texts)} trials)' if len(texts) > 1 else ''}"
-        for texts in said.values()
+        for texts in by_form.values()
     )
 
 
 def _first_number(text: str) -> float:
-    found = _NUMBER.search(text)
-    return float(found[0]) if found else 0.0
+    number = _NUMBER.search(text)
+    return float(number[0]) if number else 0.0
 
 
 def _order(row: Row) -> tuple[int, float, str]:

@@ -1,18 +1,17 @@
-"""Studies and comparisons as text for a terminal: tables, the verdict, what to do next."""
+"""Studies as text for a terminal: tables, the verdict, what to do next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from togi.core.quantities import bounds, milliseconds, plural, relative, significant, size, times
-from togi.core.records import Interval, Outcome, Study, Trial
+from togi.core.quantities import milliseconds, plural, significant, size, times
+from togi.core.records import Outcome, Study
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.decide.gate import Answer
 from togi.journal.store import StudyEntry
 from togi.render.gains import gains, how_soon
 from togi.render.next_steps import how_to_load, next_steps
@@ -24,30 +23,13 @@ from togi.render.rows import (
     looks_faster,
     rows,
     trade_offs,
-    warnings,
     what_is_timed,
+    what_to_know,
 )
-from togi.render.terminal import STYLES, bullets, clean, listing, stack, table
-from togi.study.comparison import Comparison, Contestant, Verification
+from togi.render.terminal import STYLES, VERDICT_STYLES, bullets, clean, figure, listing, memory, stack, table
 
 WIDE = 110
 """From this width on the table has a column for everything; below, cells are stacked."""
-
-VERDICT_STYLES = {
-    "chosen": "bold green",
-    "chosen (as it was)": "bold green",
-    "chosen (unstable)": "bold green",
-    "faster": "green",
-    "slower": "red",
-    "reference": "cyan",
-}
-
-ANSWER_STYLES = {
-    Answer.PASSED: "bold green",
-    Answer.FAILED: "bold red",
-    Answer.ERROR: "bold red",
-    Answer.UNDECIDED: "bold yellow",
-}
 
 
 def study_text(study: Study, *, width: int, limit: int | None = None, artifact: str | None = None) -> RenderableType:
@@ -67,24 +49,32 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
         _titled("Not used, and why", not_used(rest) if rest else None),
         _verdict(study),
         _titled(
-            "What to know", bullets([*trade_offs(study, found), *looks_faster(study, found), *_knowledge(study, ran)])
+            "What to know",
+            bullets(
+                [
+                    *trade_offs(study, found),
+                    *looks_faster(study, found),
+                    *what_to_know(study, found),
+                    *filter(None, [how_soon(gains(study))]),
+                ]
+            ),
         ),
         _titled("Load it", load),
         _titled("Next", bullets(next_steps(study, artifact))),
     )
 
 
-def parts(shown: Sequence[PartRow]) -> Table | None:
+def parts(places: Sequence[PartRow]) -> Table | None:
     """The tree of a program down to its parts: times of one run before and after, and what runs them."""
-    if not shown:
+    if not places:
         return None
-    made = table("part", "before", "after", "runs on", left=("runs on",))
-    for row in shown:
+    grid = table("part", "before", "after", "runs on", left=("runs on",))
+    for row in places:
         indent = "  " * row.depth
         name = Text(indent + clean(row.name)).append(f"\n{indent}{clean(row.what)}", style="dim")
         style = "green" if row.faster else "dim"
-        made.add_row(name, Text(row.before), Text(row.after), Text(clean(row.outcome), style=style))
-    return made
+        grid.add_row(name, Text(row.before), Text(row.after), Text(clean(row.outcome), style=style))
+    return grid
 
 
 def _of_parts(study: Study) -> bool:
@@ -95,31 +85,14 @@ def contents_text(entries: Sequence[StudyEntry]) -> RenderableType:
     """The studies of a journal, one a row: id, when, what, how many trials, and the verdict below."""
     if not entries:
         return Text("There are no studies yet: togi tune SUBJECT makes one.")
-    made = listing(3)
+    grid = listing(3)
     for entry in entries:
         subject = Text(clean(entry.subject), style="bold").append(f"  {plural(entry.trials, 'trial')}", style="dim")
         if entry.verdict:
             subject.append(f"\n{clean(entry.verdict)}", style="not bold")
         when = Text(entry.started[:16].replace("T", " "), style="dim")
-        made.add_row(Text(clean(entry.id), style="cyan"), when, subject)
-    return made
-
-
-def comparison_text(comparison: Comparison) -> RenderableType:
-    """What ``togi bench`` found: the table, the verdict, what to know."""
-    made = _by_size(comparison) if comparison.batch_sizes else table("", "ms", "speed-up", "difference", "memory")
-    for number, contestant in enumerate(() if comparison.batch_sizes else comparison.contestants):
-        made.add_row(*_contestant(contestant, first=number == 0))
-    return stack(made, Text(clean(comparison.verdict), style="bold"), bullets(_about(comparison)))
-
-
-def verification_text(verification: Verification) -> RenderableType:
-    """What ``togi verify`` found: the comparison, and whether the artifact is proven."""
-    verdict = Text(clean(verification.verdict), style=ANSWER_STYLES[verification.answer])
-    takes = clean(f"It takes calls where {' and '.join(verification.takes)}.")
-    return stack(
-        comparison_text(verification.comparison), verdict, Text(takes, style="dim") if verification.takes else None
-    )
+        grid.add_row(Text(clean(entry.id), style="cyan"), when, subject)
+    return grid
 
 
 def _measured(study: Study, ran: Sequence[Row], limit: int | None, *, wide: bool) -> RenderableType:
@@ -140,19 +113,19 @@ def results(shown: Sequence[Row], *, wide: bool, notes: Sequence[str] = ()) -> T
         "memory: idle + peak of a call",
     ]
     if wide:
-        made = table("recipe", "ms", "eager", "speed-up", "error", "memory", "verdict", left=("verdict",))
+        grid = table("recipe", "ms", "eager", "speed-up", "error", "memory", "verdict", left=("verdict",))
     else:
-        made = table("recipe", "ms", "speed-up", "error", "memory")
+        grid = table("recipe", "ms", "speed-up", "error", "memory")
     for row in shown:
-        made.add_row(*(_wide(row) if wide else _narrow(row)))
-    made.caption = Text("\n".join(notes), style="dim")
-    made.caption_justify = "left"
-    return made
+        grid.add_row(*(_wide(row) if wide else _narrow(row)))
+    grid.caption = Text("\n".join(notes), style="dim")
+    grid.caption_justify = "left"
+    return grid
 
 
 def not_used(rest: Sequence[Row]) -> Table:
     """Everything that cannot be chosen: one line for each reason, with the recipes that share it."""
-    made = listing()
+    grid = listing()
     for (outcome, reason, fix, decided), labels in _grouped(rest).items():
         body = Text(clean(labels[0]))
         if len(labels) > 1:
@@ -162,8 +135,8 @@ def not_used(rest: Sequence[Row]) -> Table:
             body.append(f"\n{clean(decided)}", style="dim")
         if fix:
             body.append("\nfix: ", style="dim").append(clean(fix), style="cyan")
-        made.add_row(Text(outcome.value, style=STYLES[outcome]), body)
-    return made
+        grid.add_row(Text(outcome.value, style=STYLES[outcome]), body)
+    return grid
 
 
 def _grouped(rest: Iterable[Row]) -> dict[tuple[Outcome, str, str, str], list[str]]:
@@ -203,7 +176,7 @@ def _narrow(row: Row) -> tuple[Text, ...]:
     name = _name(row).append("\n").append_text(_verdict_cell(row))
     if row.eager_ms and not row.reference:
         name.append(f", eager {milliseconds(row.eager_ms)}", style="dim")
-    return (name, *_figures(row), _error(row), _memory(row.trial))
+    return (name, *_figures(row), _error(row), memory(row.trial.footprint))
 
 
 def _name(row: Row) -> Text:
@@ -214,8 +187,8 @@ def _figures(row: Row, *, beside: bool = False) -> tuple[Text, Text]:
     """Its time, and the ratio of eager's time to it."""
     timing = row.trial.timing
     assert timing is not None  # only measured recipes stand in this table
-    speedup = _figure(row.speedup_x, "x", beside=beside) if row.speedup_x else Text("1")
-    latency = _figure(timing.latency_ms, beside=beside)
+    speedup = figure(row.speedup_x, "x", beside=beside) if row.speedup_x else Text("1")
+    latency = figure(timing.latency_ms, beside=beside)
     if timing.call_ms is not None:
         latency.append(f"\ncall {significant(timing.call_ms)}", style="dim")
     if timing.energy_mj is not None:
@@ -226,19 +199,6 @@ def _figures(row: Row, *, beside: bool = False) -> tuple[Text, Text]:
 def _error(row: Row) -> Text:
     error = row.trial.error
     return Text(f"{significant(error.units, 2)} x" if error else "-", style="yellow" if row.approximate else "")
-
-
-def _memory(measured: Trial | Contestant) -> Text:
-    footprint = measured.footprint
-    return _stacked(size(footprint.idle_bytes), f"+ {size(footprint.peak_bytes)}") if footprint else Text("-")
-
-
-def _figure(found: Interval, unit: str = "", *, beside: bool = False) -> Text:
-    return _stacked(f"{significant(found.median)}{unit}", bounds(found), beside=beside)
-
-
-def _stacked(first: str, second: str, *, beside: bool = False) -> Text:
-    return Text(first).append(" " if beside else "\n").append(second, style="dim")
 
 
 def _verdict_cell(row: Row) -> Text:
@@ -253,82 +213,5 @@ def _verdict(study: Study) -> Text:
     return text.append(f"\n{clean(study.verdict)}") if study.verdict else text
 
 
-def _knowledge(study: Study, ran: Sequence[Row]) -> Iterator[str]:
-    yield from study.facts.notes
-    yield from warnings(study)
-    chosen = next((row for row in ran if row.chosen), None)
-    yield from chosen.trial.notes if chosen else ()
-    yield from filter(None, [decisions(chosen.trial.error) if chosen else "", how_soon(gains(study))])
-
-
 def _titled(title: str, body: RenderableType | None) -> RenderableType | None:
     return Group(Text(title, style="bold"), body) if body is not None else None
-
-
-def _contestant(contestant: Contestant, *, first: bool) -> tuple[Text, ...]:
-    name = Text(clean(contestant.name), style="cyan" if first else "")
-    if contestant.outcome is not Outcome.OK or contestant.latency_ms is None:
-        reason = f"\n{contestant.outcome.value}: {contestant.reason}"
-        return (name.append(clean(reason), style=STYLES[contestant.outcome]), *([Text("-")] * 4))
-    speedup, error = contestant.speedup_x, contestant.error
-    return (
-        name,
-        _figure(contestant.latency_ms),
-        Text("1") if first or speedup is None else _compared(contestant, speedup),
-        Text(relative(error.rmse) if error else "-"),
-        _memory(contestant),
-    )
-
-
-def _compared(contestant: Contestant, speedup: Interval) -> Text:
-    said = contestant.speed or ""
-    return _figure(speedup, "x").append(f"\n{said}", style=VERDICT_STYLES.get(said, "dim"))
-
-
-def _by_size(comparison: Comparison) -> Table:
-    """The sizes of each contestant below its name."""
-    made = table("", "ms", "samples/s", "speed-up", "memory")
-    best = {(each.name, each.batch) for each in comparison.best}
-    name = ""
-    for one in comparison.contestants:
-        if one.name != name:
-            name = one.name
-            made.add_row(Text(clean(name), style="bold"))
-        made.add_row(*_at_size(one, best=(one.name, one.batch) in best))
-    return made
-
-
-def _at_size(one: Contestant, *, best: bool) -> tuple[Text, ...]:
-    name = Text(f"{'> ' if best else '  '}batch {one.batch}", style="bold green" if best else "")
-    if one.outcome is not Outcome.OK:
-        name.append(clean(f"\n{one.outcome.value}: {one.reason}"), style=STYLES[one.outcome])
-    elif one.reason:
-        name.append(clean(f"\n{one.reason}"), style="dim")
-    if one.latency_ms is None or one.samples_per_s is None:
-        return (name, *([Text("-")] * 4))
-    latency = _figure(one.latency_ms)
-    if one.call_ms is not None:
-        latency.append(f"\ncall {significant(one.call_ms)}", style="dim")
-    speedup = _compared(one, one.speedup_x) if one.speedup_x else Text("-")
-    return (name, latency, _figure(one.samples_per_s), speedup, _memory(one))
-
-
-def _about(comparison: Comparison) -> Iterator[str]:
-    if comparison.callers > 1:
-        yield f"ms: from one answer to the next, with {comparison.callers} callers at once"
-        if comparison.batch_sizes:
-            yield "call: what 95 of 100 calls take at most, in ms, next to the others"
-        for one in () if comparison.batch_sizes else comparison.contestants:
-            if one.call_ms is not None:
-                yield f"{one.name}: 95 of 100 calls take {significant(one.call_ms)} ms at most, next to the others"
-    if comparison.rounds:
-        sizes = " at the same batch size" if comparison.batch_sizes else ""
-        yield f"{plural(comparison.rounds, 'round')} in turns; every speed-up relates to the first{sizes}"
-    yield from comparison.noise.warnings
-    yield from comparison.notes
-    if comparison.batch_sizes:
-        errors = {c.name: c.error for c in comparison.contestants if c.error}
-        yield from (f"{name}: difference {relative(error.rmse)}, on its own samples" for name, error in errors.items())
-    else:
-        yield from (f"{c.name}: {c.reason}" for c in comparison.contestants if c.reason and c.outcome is Outcome.OK)
-    yield from dict.fromkeys(f"{c.name}: {said}" for c in comparison.contestants if (said := decisions(c.error)))

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.printable import printable
-from togi.core.records import Outcome
+from togi.core.quantities import bounds, significant, size
+from togi.core.records import Footprint, Interval, Outcome
 
 STYLES = {
     Outcome.OK: "green",
@@ -27,6 +28,14 @@ STYLES = {
     Outcome.CRASHED: "red",
     Outcome.OUT_OF_MEMORY: "red",
     Outcome.UNSTABLE: "yellow",
+}
+VERDICT_STYLES = {
+    "chosen": "bold green",
+    "chosen (as it was)": "bold green",
+    "chosen (unstable)": "bold green",
+    "faster": "green",
+    "slower": "red",
+    "reference": "cyan",
 }
 
 
@@ -49,32 +58,46 @@ def table(*headings: str, left: Collection[str] = (), wide: bool = True) -> Tabl
 
     ``wide``: the first column takes the room that the others leave.
     """
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     first, *others = headings
-    made.add_column(first, ratio=1 if wide else None, overflow="fold", min_width=16 if wide else None)
+    grid.add_column(first, ratio=1 if wide else None, overflow="fold", min_width=16 if wide else None)
     for heading in others:
-        made.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
-    return made
+        grid.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
+    return grid
 
 
 def listing(columns: int = 2) -> Table:
     """Rows without headings: names, then text that takes the rest of the width."""
-    made = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    grid = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for _ in range(columns - 1):
-        made.add_column(no_wrap=True)
-    made.add_column(ratio=1, overflow="fold")
-    return made
+        grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1, overflow="fold")
+    return grid
 
 
 def bullets(sentences: Iterable[str]) -> Table | None:
     """A list of sentences, or None where there are none."""
-    made = Table.grid(padding=(0, 1))
+    grid = Table.grid(padding=(0, 1))
     for sentence in sentences:
-        made.add_row("-", Text(clean(sentence), overflow="fold"))
-    return made if made.row_count else None
+        grid.add_row("-", Text(clean(sentence), overflow="fold"))
+    return grid if grid.row_count else None
 
 
 def stack(*parts: RenderableType | None) -> Group:
     """Parts below each other with an empty line between them; None is left out."""
     shown = [line for part in parts if part is not None for line in (Text(), part)]
     return Group(*shown[1:])
+
+
+def figure(interval: Interval, unit: str = "", *, beside: bool = False) -> Text:
+    """A median with its interval, below it or next to it."""
+    return _stacked(f"{significant(interval.median)}{unit}", bounds(interval), beside=beside)
+
+
+def _stacked(first: str, second: str, *, beside: bool = False) -> Text:
+    return Text(first).append(" " if beside else "\n").append(second, style="dim")
+
+
+def memory(footprint: Footprint | None) -> Text:
+    """The memory that stays, and below it what a call needs besides."""
+    return _stacked(size(footprint.idle_bytes), f"+ {size(footprint.peak_bytes)}") if footprint else Text("-")

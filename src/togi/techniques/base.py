@@ -11,13 +11,13 @@ inside its methods.
 from __future__ import annotations
 
 import abc
-import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from togi.core.proven import Proven
+from togi.core.errors import Refused
+from togi.core.packages import installed
 from togi.core.records import Facts, Scalar, Stage
 
 if TYPE_CHECKING:
@@ -42,13 +42,11 @@ OUTSIDE_TORCH = "outside_torch"
 """Provided by engines that compute outside of torch: modes of autograd and torch's choice of kernels cannot matter."""
 
 
-@final
 @dataclass(frozen=True)
 class Applies:
     """The technique may be tried on this subject."""
 
 
-@final
 @dataclass(frozen=True)
 class Refuses:
     """The technique must not, or need not, be tried on this subject: ``reason`` is one sentence for people."""
@@ -56,7 +54,6 @@ class Refuses:
     reason: str
 
 
-@final
 @dataclass(frozen=True)
 class Package:
     """A distribution that a technique needs, and the extra of togi that installs it."""
@@ -68,27 +65,20 @@ class Package:
     """Other distributions that hold the same package: of a device, of every night."""
 
     def missing(self) -> str | None:
-        """What is wrong with it here, as a sentence, or None when it is installed and new enough."""
+        """Say what is wrong with it here; None when it is installed and new enough."""
         from packaging.version import Version
 
-        found = next(filter(None, map(_version, (self.distribution, *self.alternatives))), None)
-        if found is None:
+        version = next(filter(None, map(installed, (self.distribution, *self.alternatives))), None)
+        if version is None:
             return f"{self.distribution} is not installed"
-        if self.minimum is not None and Version(found) < Version(self.minimum):
-            return f"{self.distribution} {found} is older than {self.minimum}"
+        if self.minimum is not None and Version(version) < Version(self.minimum):
+            return f"{self.distribution} {version} is older than {self.minimum}"
         return None
 
     @property
     def fix(self) -> str:
         """The command that installs it."""
         return f"pip install 'togi[{self.extra}]'"
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 class Technique(abc.ABC):
@@ -106,14 +96,15 @@ class Technique(abc.ABC):
     """It works on what ``torch.export`` makes of the module."""
     inductor: ClassVar[bool] = False
     """It compiles with Inductor, whose work is kept from run to run."""
-    proven: ClassVar[Proven] = Proven()
-    """On which of them its tests have passed, and when; without a date nobody has tried."""
     packages: ClassVar[tuple[Package, ...]] = ()
     needs: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that other choices of the same recipe must provide, e.g. ``engine:openvino``."""
     provides: ClassVar[frozenset[str]] = frozenset()
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that no other choice of the recipe may provide (it would do the same work again, or undo it)."""
+
+    speedup: ClassVar[float] = 1.0
+    """Expected over leaving it out, from experience; orders the first trials, decides nothing."""
 
     def exact_with(self, options: Options) -> bool:
         """``exact``, where the options decide it."""
@@ -125,7 +116,7 @@ class Technique(abc.ABC):
 
     @property
     def surrounds_calls(self) -> bool:
-        """It is set round each call, and so round each call of what was saved and loaded."""
+        """Whether it is set round each call, and so round each call of what was saved and loaded."""
         return self.stage is Stage.RUNTIME
 
     @abc.abstractmethod
@@ -137,8 +128,8 @@ class Technique(abc.ABC):
         return ({},)
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
-        """Expected speed-up over leaving it out, from experience; orders the first trials, decides nothing."""
-        return 1.0
+        """``speedup``, where the subject and the options decide it."""
+        return self.speedup
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         """Expected seconds that building it adds to a trial; orders the first trials, decides nothing."""
@@ -180,6 +171,8 @@ class GraphRewrite(Technique):
 
     stage = Stage.REWRITE
     captures = True
+    nothing_to_do: ClassVar[str] = "nothing in the graph is of the kind that it rewrites"
+    """Why it refuses a graph that ``edit`` left as it is."""
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 1.0 + 0.02 * sum(facts.functions.values())
@@ -189,14 +182,16 @@ class GraphRewrite(Technique):
 
         graph = EditableGraph.of(candidate)
         done = self.edit(graph, options)
+        if not done:
+            raise Refused(self.nothing_to_do)
         return graph.candidate(candidate).noting(done)
 
     @abc.abstractmethod
     def edit(self, graph: EditableGraph, options: Options) -> str:
-        """Edit the graph in place and say what was done, for the candidate's notes.
+        """Edit the graph in place.
 
-        Raises:
-            Refused: there is nothing of the kind in the graph, or the options make no sense.
+        Returns what was done, for the candidate's notes; nothing where there was nothing to do. Raises Refused where
+        the options make no sense.
         """
 
 
@@ -280,8 +275,3 @@ def no_cuda_headers(facts: Facts) -> Refuses | None:
             "the CUDA toolkit, or set CUDA_HOME to where it is; 'togi doctor --device cuda' looks for them."
         )
     return None
-
-
-def first_refusal(*found: Refuses | None) -> Refuses | None:
-    """The first condition that stands against it."""
-    return next((refusal for refusal in found if refusal is not None), None)

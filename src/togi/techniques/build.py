@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,6 @@ from togi.techniques import technique
 from togi.torch_internals.modules import forward_hook_counts, in_training
 
 
-@final
 class StepFailed(Exception):
     """A technique raised while it was applied: an error, or Refused. ``__cause__`` is what it raised."""
 
@@ -60,7 +58,6 @@ def build(recipe: Recipe, candidate: Candidate) -> Candidate:
     return candidate
 
 
-@final
 class UserModuleChanged(Exception):
     """A technique changed the module it was given instead of a copy."""
 
@@ -90,7 +87,7 @@ def _checksum(tensor: Tensor) -> str:
 
 
 def classify(error: BaseException, stage: str) -> Ending:
-    """Which outcome an exception of ``stage`` is, and its one line for people."""
+    """Classify an exception of ``stage`` as an outcome, with its one line for people."""
     if isinstance(error, UserModuleChanged):
         return Ending(outcome=Outcome.WRONG, reason="it changed the user's module instead of a copy", stage=stage)
     where = error.technique if isinstance(error, StepFailed) else stage

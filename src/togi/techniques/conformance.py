@@ -78,19 +78,20 @@ def check_documentation(technique: Technique) -> None:
 
 def check_decisions(technique: Technique, facts: Iterable[Facts]) -> None:
     """``applies``, ``options``, ``expected_speedup``, ``cost_s`` and ``environment`` answer in form for any facts."""
-    for one in facts:
-        decision = technique.applies(one)
+    for any_facts in facts:
+        decision = technique.applies(any_facts)
         assert isinstance(decision, Applies | Refuses), f"applies() returned a {type(decision).__name__}"
-        assert technique.applies(one) == decision, "applies() answers differently when asked twice"
+        assert technique.applies(any_facts) == decision, "applies() answers differently when asked twice"
         if isinstance(decision, Refuses):
             _check_reason(decision.reason)
-        values = technique.options(one)
+        values = technique.options(any_facts)
         assert len(values) > 0 or isinstance(decision, Refuses), "options() is empty, though it applies"
         for options in values:
             assert json.loads(json.dumps(options)) == options, f"the options {options!r} are not plain JSON values"
-            assert technique.expected_speedup(one, options) > 0, "expected_speedup() is a speed-up: a positive number"
-            assert technique.cost_s(one, options) >= 0, "cost_s() is negative"
-            environment = technique.environment(one, options)
+            speedup = technique.expected_speedup(any_facts, options)
+            assert speedup > 0, "expected_speedup() is a speed-up: a positive number"
+            assert technique.cost_s(any_facts, options) >= 0, "cost_s() is negative"
+            environment = technique.environment(any_facts, options)
             assert all(isinstance(text, str) for pair in environment.items() for text in pair), (
                 "not text: environment()"
             )
@@ -103,7 +104,7 @@ def check_application(technique: Technique, candidate: Candidate, options: Optio
     """
     before = _snapshot(candidate.module)
     samples = [[tensor.clone() for tensor in tensors] for tensors in candidate.flat_samples()]
-    wanted, truth = _answers(candidate.copy(), candidate), _truth(candidate)
+    originals, truth = _answers(candidate.copy(), candidate), _truth(candidate)
     try:
         result = technique.apply(technique.configure(candidate, options), options)
     except Refused as refusal:
@@ -111,14 +112,14 @@ def check_application(technique: Technique, candidate: Candidate, options: Optio
         _check_unchanged(before, _snapshot(candidate.module), technique.id)
         return None
     _check_unchanged(before, _snapshot(candidate.module), technique.id)
-    found = _answers(result.runnable(), candidate)
+    answers = _answers(result.runnable(), candidate)
     if not candidate.facts.buffers_change:
         _check_unchanged(before, _snapshot(candidate.module), f"a call of the result of {technique.id}")
     for tensors, after in zip(samples, candidate.flat_samples(), strict=True):
         assert same(tensors, after), f"{technique.id} changed the samples"
-    _check_form(technique, wanted, found)
+    _check_form(technique, originals, answers)
     if technique.exact:
-        check_faithful(technique.id, truth, wanted, found)
+        check_faithful(technique.id, truth, originals, answers)
     return result
 
 

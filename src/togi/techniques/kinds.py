@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,6 @@ from togi.verify.verdict import verify
 _SEED = 0
 
 
-@final
 @dataclass(frozen=True)
 class Kind:
     """``sample`` shows nothing of it, ``later`` does."""
@@ -46,9 +45,8 @@ class Kind:
     later: tuple[Tensor, ...]
 
 
-@final
 class KindAnswer(Record):
-    """What became of one kind in one engine."""
+    """The answer of one engine to one kind."""
 
     kind: str
     end: str
@@ -112,7 +110,6 @@ def _found(x: Tensor) -> Tensor:
     return x - 1.0 if chosen.numel() == 0 else x * chosen.mean()
 
 
-@final
 class _Model(nn.Module):
     def __init__(self, forward: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -164,16 +161,16 @@ def _compared(call: Callable[..., Any], kind: Kind) -> KindAnswer:
     with torch.no_grad():
         expected = kind.forward(*kind.later)
         try:
-            found = call(*kind.later)
+            output = call(*kind.later)
         except Exception as error:  # foreign code: an engine that refuses answers nothing wrong
             return KindAnswer(kind=kind.name, end="refused", how=first_line(error))
-    same = torch.allclose(found.double(), expected.double(), rtol=1e-3, atol=1e-3, equal_nan=True)
+    same = torch.allclose(output.double(), expected.double(), rtol=1e-3, atol=1e-3, equal_nan=True)
     return KindAnswer(kind=kind.name, end="right" if same else "wrong")
 
 
 def main(arguments: Sequence[str]) -> None:
-    for found in answers(*arguments):
-        print(json.dumps(found.model_dump()), flush=True)
+    for kind_answer in answers(*arguments):
+        print(json.dumps(kind_answer.model_dump()), flush=True)
 
 
 if __name__ == "__main__":

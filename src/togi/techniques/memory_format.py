@@ -1,4 +1,4 @@
-"""Running a module in another memory format, so that its caller sees no difference in strides.
+"""Memory formats: runs a module in another one, so that its caller sees no difference in strides.
 
 Shared by ``channels_last`` and ``channels_last_3d``. Source:
 https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
@@ -7,7 +7,7 @@ https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ Order = tuple[int, ...]
 """Dimensions from the largest stride to the smallest; ``(0, 1, 2, 3)`` is contiguous."""
 
 
-@final
 class InMemoryFormat(nn.Module):
     """Converts inputs to the format, calls the module, gives outputs back in the dimension order of the original.
 
@@ -62,7 +61,7 @@ class InMemoryFormat(nn.Module):
 
 
 def in_order(tensor: Tensor, order: Order | None) -> Tensor:
-    """The same values, laid out densely in this order of dimensions (a copy only where they are not)."""
+    """Lay the same values out densely in this order of dimensions (a copy only where they are not)."""
     if order is None:
         return tensor
     back = sorted(range(len(order)), key=order.__getitem__)
@@ -86,21 +85,21 @@ def with_memory_format(candidate: Candidate, memory_format: torch.memory_format)
     """
     if candidate.signature.opaque:
         raise Refused(candidate.signature.opaque)
-    wanted = _outputs(candidate, candidate.module)
+    originals = _outputs(candidate, candidate.module)
     try:
-        return _converted(candidate, candidate.copy(), memory_format, wanted)
+        return _converted(candidate, candidate.copy(), memory_format, originals)
     except RuntimeError as error:
         if "view" not in str(error) and "contiguous" not in str(error):
             raise
     captured = GraphModule(capture(candidate), candidate.signature)
     graph = candidate.with_(module=captured).copy()
-    return _converted(candidate, graph, memory_format, wanted).noting(
+    return _converted(candidate, graph, memory_format, originals).noting(
         "captured, because its code needs contiguous memory"
     )
 
 
 def _converted(
-    candidate: Candidate, module: nn.Module, memory_format: torch.memory_format, wanted: list[Tensor]
+    candidate: Candidate, module: nn.Module, memory_format: torch.memory_format, originals: list[Tensor]
 ) -> Candidate:
     before = {name: tensor.stride() for name, tensor in module.state_dict().items()}
     # of that rank only: module.to() asks it of four dimensions for channels_last_3d too, which is an error
@@ -110,10 +109,11 @@ def _converted(
         raise Refused(
             "no weight has another layout in this memory format (there are none of its rank, or they have it)"
         )
-    plain = InMemoryFormat(module, candidate.signature, memory_format, [None] * len(wanted))
-    got = _outputs(candidate, plain)
+    plain = InMemoryFormat(module, candidate.signature, memory_format, [None] * len(originals))
+    outputs = _outputs(candidate, plain)
     orders = [
-        order_of(want) if order_of(want) != order_of(tensor) else None for want, tensor in zip(wanted, got, strict=True)
+        order_of(original) if order_of(original) != order_of(output) else None
+        for original, output in zip(originals, outputs, strict=True)
     ]
     return candidate.with_(module=InMemoryFormat(module, candidate.signature, memory_format, orders))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from togi.core.errors import UnknownNameError, nearest
 from togi.core.plugins import by_id, instances_in
-from togi.core.proven import DEVICES, Mark, days_of, marked_parts
+from togi.core.proven import Mark, MarkedPart, mark_of
 from togi.core.records import STAGES, Choice, Recipe
 from togi.techniques.base import Options, Technique
 
@@ -18,9 +18,10 @@ ENTRY_POINT_GROUP = "togi.techniques"
 @functools.cache
 def all_techniques() -> Mapping[str, Technique]:
     """Every technique by id, in pipeline order. A built-in that cannot be imported raises: it is never dropped."""
-    found = [*_built_in(), *_third_party()]
-    found.sort(key=lambda t: (STAGES.index(t.stage), t.rank, t.id))
-    return by_id(found, "techniques")
+    techniques = [t for stage in STAGES for t in instances_in(f"togi.techniques.{stage}", Technique)]  # type: ignore[type-abstract]
+    techniques += [entry.load()() for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
+    techniques.sort(key=lambda t: (STAGES.index(t.stage), t.rank, t.id))
+    return by_id(techniques, "techniques")
 
 
 def technique(id: str) -> Technique:
@@ -58,20 +59,11 @@ def compatible(techniques: Iterable[Technique]) -> bool:
     return True
 
 
-def _built_in() -> list[Technique]:
-    return [t for stage in STAGES for t in instances_in(f"togi.techniques.{stage}", Technique)]  # type: ignore[type-abstract]
-
-
-def _third_party() -> list[Technique]:
-    return [entry.load()() for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
-
-
 def technique_mark(technique: Technique) -> Mark:
-    in_code = technique.proven
-    days = days_of(technique.id, {one: in_code.on(one) for one in DEVICES if one in technique.devices})
-    return Mark(part=technique.id, days=days)
+    return mark_of(technique.id, technique.devices)
 
 
 def all_marks() -> tuple[Mark, ...]:
     """One mark a technique (third-party ones too), then one each for the other parts. Imports no torch."""
-    return (*(technique_mark(technique) for technique in all_techniques().values()), *marked_parts())
+    parts = sorted(MarkedPart, key=str)
+    return (*map(technique_mark, all_techniques().values()), *(mark_of(part, part.devices) for part in parts))

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import TogiError
-from togi.core.proven import Proven
 from togi.core.quantities import parse_size, size
 from togi.tiling.capture import NotLean, Refuted, in_one_line
 from togi.tiling.fingerprint import fingerprint
@@ -26,9 +25,6 @@ from togi.tiling.lean_plan import LeanPlan
 from togi.tiling.plan import Fitted, PlannedFunction
 from togi.torch_internals.autograd import is_wrapped_by_transform
 from togi.torch_internals.tensors import FakeTensor, tree_flatten, tree_unflatten
-
-PROVEN = Proven(part="togi.lean", cpu="2026-11-21", cuda=None)
-
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -40,6 +40,7 @@ class DispatchObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True  # torch.cond and the like would raise under the mode otherwise
 
+    # Torch's own two have no types: without these, every observer would have to say so.
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
@@ -58,9 +59,6 @@ class DispatchObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class FunctionObserver(TorchFunctionMode):
     """Base of whatever watches torch functions. Inside of ``function`` it is not active."""
-
-    def __init__(self) -> None:
-        super().__init__()
 
     @abstractmethod
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

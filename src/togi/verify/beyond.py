@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 import torch
 from torch import Tensor
@@ -22,13 +21,14 @@ from togi.subject.domain import Domain, Number
 from togi.subject.inputs import Inputs
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.jury import Call, Jury, Verdict
-from togi.verify.leaves import clone, copy_inputs, with_layout_of
+from togi.verify.leaves import clone, copy_inputs, has_opaque, with_layout_of
 from togi.verify.original import Original
 from togi.verify.probes import (
     Change,
     Ladder,
     Rung,
     Shown,
+    drawn_from,
     equal_values,
     larger_integers,
     magnitudes,
@@ -47,10 +47,9 @@ _LONGER_X = 3.0
 """Where even the first rungs take so many times as long as there is time, the rest is not asked at all."""
 
 
-@final
 @dataclass(frozen=True)
 class Reach:
-    """How far a program was proven beyond the samples."""
+    """The reach of a proof beyond the samples."""
 
     domains: tuple[Domain, ...]
     """Of every flat input; empty where all values that the original takes were answered rightly."""
@@ -79,13 +78,12 @@ def reach_of(
         limit_s: for rungs beyond the first of each ladder; three times as long for all of it.
         clock: in seconds.
     """
-    if any(leaf.kind == "opaque" for argument in original.signature.arguments for leaf in argument.leaves()):
+    if has_opaque(original.signature):
         return Reach((), notes=("no other values were asked for: an argument is an object that togi cannot vary",))
     with ieee_float32():
         return _Climb(Jury(call, original, max_units), samples, limit_s, nan, clock).reach()
 
 
-@final
 @dataclass
 class _Climb:
     jury: Jury
@@ -103,38 +101,38 @@ class _Climb:
         self.began = self.clock()
         flat = [self.jury.original.signature.flatten_inputs(s.args, s.kwargs) for s in self.samples]
         self.flat = flat[0]
-        found = {i: Shown.of(tensors) for i, tensors in enumerate(zip(*flat, strict=True))}
-        shown = {i: each for i, each in found.items() if each is not None}
+        by_input = {i: Shown.of(tensors) for i, tensors in enumerate(zip(*flat, strict=True))}
+        shown = {i: values for i, values in by_input.items() if values is not None}
         self.domains = dict.fromkeys(range(len(self.flat)), Domain())
         floats = [i for i in shown if self.flat[i].is_floating_point()]
-        self._integers_and_masks({i: each for i, each in shown.items() if i not in floats})
+        self._integers_and_masks({i: values for i, values in shown.items() if i not in floats})
         self._floats({i: shown[i] for i in floats})
         if not self.problems:
-            self._jumps({i: each for i, each in shown.items() if each.between.reach})
+            self._jumps({i: values for i, values in shown.items() if values.between.reach})
         domains = tuple(self.domains.values())
         everything = all(domain.everything for domain in domains)
         return Reach(() if everything else domains, tuple(self.problems), tuple(self.notes))
 
     def _integers_and_masks(self, shown: dict[int, Shown]) -> None:
-        for i, each in shown.items():
+        for i, values in shown.items():
             dtype = self.flat[i].dtype
-            for rung, otherwise in masks(each) if each.mask else ():
+            for rung, otherwise in masks(values) if values.mask else ():
                 if self._asked(i, rung) is Verdict.WRONG:
                     self._narrow(i, otherwise)
                     if otherwise.low == otherwise.high is not None:
                         break  # nothing is left to ask for
             if dtype is not torch.bool:
-                self._climb(i, larger_integers(dtype, each), Domain(high=each.high))
-                self._climb(i, smaller_integers(dtype, each), Domain(low=each.low))
+                self._climb(i, larger_integers(dtype, values), Domain(high=values.high))
+                self._climb(i, smaller_integers(dtype, values), Domain(low=values.low))
 
     def _floats(self, shown: dict[int, Shown]) -> None:
-        for i, each in shown.items():
-            signed = each.low < 0 or (each.high > 0 and self._asked(i, signs(each)) is Verdict.RIGHT)
-            ladder = magnitudes(self.flat[i].dtype, each, signed=signed, nan=self.nan)
-            self._climb(i, ladder, each.domain)
+        for i, values in shown.items():
+            signed = values.low < 0 or (values.high > 0 and self._asked(i, signs(values)) is Verdict.RIGHT)
+            ladder = magnitudes(self.flat[i].dtype, values, signed=signed, nan=self.nan)
+            self._climb(i, ladder, values.domain)
             if self.flat[i].numel() == 1:
                 continue
-            if self._asked(i, one_value(each, self.domains[i])) is Verdict.WRONG:
+            if self._asked(i, one_value(values, self.domains[i])) is Verdict.WRONG:
                 self._narrow(i, Domain(constant=False))
             for rung in (equal_values(self.domains[i]), one_sign(self.domains[i])):
                 if self._asked(i, rung) is Verdict.WRONG:
@@ -151,11 +149,11 @@ class _Climb:
             self.jury.original.run, self.jury.original.run_in_float64, lambda: self.clock() < until
         )
         self.steering.look(self.samples[0])
-        for i, each in shown.items():
-            if self._steered(i, each.between) is Verdict.WRONG:
-                self._cannot_be_kept_out(i, each.between)
+        for i, values in shown.items():
+            if self._steered(i, values.between) is Verdict.WRONG:
+                self._cannot_be_kept_out(i, values.between)
                 return
-        if self._is_wrong_together({i: each.between.reach for i, each in shown.items() if each.between.reach}):
+        if self._is_wrong_together({i: values.between.reach for i, values in shown.items() if values.between.reach}):
             self.problems["it answers otherwise than the original where several inputs lead to a jump"] = None
             return
         for i, ladder, at, nearest in self.climbed:
@@ -199,11 +197,13 @@ class _Climb:
         """The verdict on values within the rung's reach at which the original jumps."""
         if rung.reach is None:
             return Verdict.RIGHT
-        found = self.steering.changes(self.flat[i], *rung.reach, lambda values: self._with(i, values))
-        return self._asked(i, Rung(rung.name, tuple(found), rung.domain, exact=True), most=_STEERED_DRAWS)
+        changes = self.steering.changes(
+            self.flat[i], *rung.reach, lambda values: self._changed(i, lambda *_: values, 0)
+        )
+        return self._asked(i, Rung(rung.name, tuple(changes), rung.domain, exact=True), most=_STEERED_DRAWS)
 
     def _is_wrong_together(self, reaches: dict[int, tuple[Number, Number]]) -> bool:
-        """Of several inputs at once: each alone may lead to no jump with what the sample holds of the others."""
+        """Ask with several inputs changed: each alone may lead to no jump with what the sample holds of the others."""
         if len(reaches) < 2 or not self.steering.jumps:
             return False
         pools = {id(self.flat[i]): self.steering.pool(self.flat[i], *reach) for i, reach in reaches.items()}
@@ -215,14 +215,9 @@ class _Climb:
 
         def of(tensor: Tensor) -> Tensor:
             pool = pools.get(id(tensor), torch.empty(0))
-            if not len(pool):
-                return clone(tensor)
-            return with_layout_of(tensor, pool[torch.randint(0, len(pool), tensor.shape, generator=drawn)])
+            return with_layout_of(tensor, drawn_from(pool, tensor, drawn)) if len(pool) else clone(tensor)
 
         return copy_inputs(self.samples[0], of)
-
-    def _with(self, i: int, values: Tensor) -> Inputs:
-        return self._changed(i, lambda *_: values, 0)
 
     def _is_early(self) -> bool:
         return self.clock() < self.began + self.limit_s
@@ -240,13 +235,13 @@ class _Climb:
             self.notes[f"no time was left to ask for values of {name} beyond the samples"] = None
             return Verdict.ILLEGAL
         draws = min(most, -(-_ENOUGH // self.flat[i].numel()))
-        asked = (
+        calls = (
             self._changed(i, change, draw)
             for change in rung.changes
             for draw in range(draws)
             if not draw or self._is_early()
         )
-        verdicts = (self.jury.verdict(given, rung) for given in asked if self._is_taken(i, given))
+        verdicts = (self.jury.verdict(given, rung) for given in calls if self._is_taken(i, given))
         return next((verdict for verdict in verdicts if verdict is not Verdict.RIGHT), Verdict.RIGHT)
 
     def _is_taken(self, i: int, given: Inputs) -> bool:
@@ -265,5 +260,5 @@ class _Climb:
         return copy_inputs(self.samples[0], of)
 
     def _narrow(self, i: int, more: Domain) -> None:
-        given = {name: value for name, value in dict(more).items() if value != getattr(Domain(), name)}
-        self.domains[i] = Domain(**{**dict(self.domains[i]), **given})
+        narrowed = {name: value for name, value in dict(more).items() if value != getattr(Domain(), name)}
+        self.domains[i] = Domain(**{**dict(self.domains[i]), **narrowed})

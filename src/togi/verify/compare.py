@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -39,7 +38,6 @@ _MOST_COLUMNS = 64
 """Along a dimension with more, as of classes, all are of one kind."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """An output against the truth. ``rms`` and ``peak`` are absolute, over ordinary elements; infinite when an element
@@ -107,8 +105,8 @@ def columns_apart(outputs: Sequence[Tensor]) -> list[tuple[int, list[int]]]:
     shapes = {t.dim() for t in outputs}
     for dim in reversed(range(shapes.pop() if len(shapes) == 1 else 0)):
         sizes = {t.shape[dim] for t in outputs}
-        if len(sizes) == 1 and 1 < max(sizes) <= _MOST_COLUMNS and len(found := _magnitudes(outputs, dim)) > 1:
-            return [(dim, sorted(columns)) for columns in found]
+        if len(sizes) == 1 and 1 < max(sizes) <= _MOST_COLUMNS and len(groups := _magnitudes(outputs, dim)) > 1:
+            return [(dim, sorted(columns)) for columns in groups]
     return []
 
 
@@ -169,7 +167,7 @@ def hides(output: Tensor, truth: Tensor, eager: Tensor) -> bool:
 
 
 def mismatches(output: Tensor, truth: Tensor, eager: Tensor) -> int:
-    """How many elements of an integer or bool ``output`` are neither the truth's nor eager's.
+    """Count the elements of an integer or bool ``output`` that are neither the truth's nor eager's.
 
     Both are right answers: they differ only where the decision behind them is a tie within rounding.
     """
@@ -194,7 +192,7 @@ def far_off(output: Tensor, truth: Tensor, eager: Tensor) -> bool:
 
 
 def identical(one: Tensor, other: Tensor) -> bool:
-    """The same bits up to the sign of zero and the payload of NaN."""
+    """Whether both hold the same bits, up to the sign of zero and the payload of NaN."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     a, b = plain(one), plain(other)

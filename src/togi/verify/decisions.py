@@ -1,4 +1,4 @@
-"""What a candidate decides by values, against what the original decides: the integers, booleans and text that it
+"""Decisions of a candidate by values, against those of the original: the integers, booleans and text that it
 returns (tokens, labels), and how many there are.
 
 It is left to its own decisions, so after one that differs all that follow may. Whether the first was a tie or a fault,
@@ -58,7 +58,7 @@ def values_of(structure: Structure, tensors: Mapping[str, Tensor]) -> Values:
 
 
 def decisions(expected: Values, found: Values, sample: int) -> Decisions:
-    """Of one sample, whose number counts from 1."""
+    """Compare the decisions on one sample, whose number counts from 1."""
     result = Decisions(agree=0, total=0)
     for name in dict.fromkeys([*expected, *found]):
         agree, total, position = _compared(expected.get(name), found.get(name))

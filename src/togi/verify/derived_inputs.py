@@ -15,14 +15,13 @@ from torch import Tensor
 
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify.leaves import clone, copy_inputs, with_layout_of
+from togi.verify.leaves import clone, copy_inputs, has_opaque, with_layout_of
+from togi.verify.probes import Change
 
 _SAMPLES_VARIED = 3
 """Samples of which variants in value are derived: each costs a call of the original and of every candidate."""
 _FACTOR_LARGER = 1.25
 """How far beyond the largest observed size a derived one goes."""
-
-Change = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def variants(samples: Sequence[Inputs], signature: Signature, seed: int) -> list[Inputs]:
@@ -143,25 +142,25 @@ def other_sizes(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
     leads = sizes_that_lead(samples, signature)
     if not leads:
         return []
-    seen = sizes_seen(samples, signature)
-    totals = [sum({lead: sample[lead] for lead, _ in leads.values()}.values()) for sample in seen]
-    low, high = seen[totals.index(min(totals))], seen[totals.index(max(totals))]
+    sizes_of_samples = sizes_seen(samples, signature)
+    totals = [sum({lead: sample[lead] for lead, _ in leads.values()}.values()) for sample in sizes_of_samples]
+    low, high = sizes_of_samples[totals.index(min(totals))], sizes_of_samples[totals.index(max(totals))]
 
     def sizes_by(size: Callable[[Place], int]) -> Sizes:
         return {place: size(lead) + more for place, (lead, more) in leads.items()}
 
     def smallest(place: Place) -> int:
-        return min(sample[place] for sample in seen)
+        return min(sample[place] for sample in sizes_of_samples)
 
     def largest(place: Place) -> int:
-        return max(sample[place] for sample in seen)
+        return max(sample[place] for sample in sizes_of_samples)
 
     chosen = [
-        sizes_by(lambda lead: _between(low[lead], high[lead])),
+        sizes_by(lambda lead: (low[lead] + high[lead]) // 2),
         sizes_by(lambda lead: _below(low[lead], largest(lead))),
         sizes_by(lambda lead: _above(largest(lead), smallest(lead))),
     ]
-    return [sizes for i, sizes in enumerate(chosen) if sizes not in seen and sizes not in chosen[:i]]
+    return [sizes for i, sizes in enumerate(chosen) if sizes not in sizes_of_samples and sizes not in chosen[:i]]
 
 
 def sizes_seen(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
@@ -171,13 +170,12 @@ def sizes_seen(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
 
 
 def sizes_that_lead(samples: Sequence[Inputs], signature: Signature) -> dict[Place, tuple[Place, int]]:
-    """For each dynamic size the one that it is a constant apart from in all samples (the first of the smallest), and by
-    how much. One that was not seen to vary follows those that are as large. Empty where an argument is opaque, of which
-    nobody can make another."""
-    if any(leaf.kind == "opaque" for a in signature.arguments for leaf in a.leaves()):
+    """Map each dynamic size to the one that it is a constant apart from in all samples (the first of the smallest), and
+    by how much. One that was not seen to vary follows those that are as large. Empty where an argument is opaque."""
+    if has_opaque(signature):
         return {}
-    seen = sizes_seen(samples, signature)
-    groups = {place: tuple(sample[place] for sample in seen) for place in signature.dynamic_dims}
+    sizes_of_samples = sizes_seen(samples, signature)
+    groups = {place: tuple(sample[place] for sample in sizes_of_samples) for place in signature.dynamic_dims}
     first = {group: place for place, group in reversed(groups.items())}
     leads = {group: _lead(group, groups.values()) for group in groups.values()}
     return {place: (first[leads[group]], group[0] - leads[group][0]) for place, group in groups.items()}
@@ -189,33 +187,29 @@ def _lead(group: tuple[int, ...], groups: Iterable[tuple[int, ...]]) -> tuple[in
     return min(alike) if len(set(group)) > 1 else group
 
 
-def _between(low: int, high: int) -> int:
-    return (low + high) // 2
-
-
 def _below(low: int, high: int) -> int:
     """Half the smallest, kept even where all are; never 1 unless 1 was observed (exporters treat 1 as its own case)."""
     half = low // 2
-    for step in (32, 16, 8, 4, 2):
-        if low % step == 0 and high % step == 0 and half >= step:
-            return half // step * step
-    return max(half, min(low, 2))
+    step = _step(low, high, most=half)
+    return half // step * step if step > 1 else max(half, min(low, 2))
 
 
 def _above(high: int, low: int) -> int:
-    more = max(high + 1, int(high * _FACTOR_LARGER))
-    for step in (32, 16, 8, 4, 2):
-        if low % step == 0 and high % step == 0:
-            return -(-more // step) * step
-    return more
+    more, step = max(high + 1, int(high * _FACTOR_LARGER)), _step(low, high)
+    return -(-more // step) * step
+
+
+def _step(low: int, high: int, most: int = 32) -> int:
+    """The largest power of two that sizes are multiples of, up to 32; 1 where they are of none."""
+    return next((step for step in (32, 16, 8, 4, 2) if step <= most and low % step == high % step == 0), 1)
 
 
 def resized(samples: Sequence[Inputs], signature: Signature, sizes: Sizes, seed: int) -> Inputs:
     """The largest sample cut or repeated to the sizes, then moved."""
     flat = [signature.flatten_inputs(s.args, s.kwargs) for s in samples]
     largest = max(range(len(flat)), key=lambda k: sum(t.numel() for t in flat[k]))
-    source, seen = flat[largest], sizes_seen(samples, signature)
-    groups = {place: tuple(sample[place] for sample in seen) for place in sizes}
+    source, sizes_of_samples = flat[largest], sizes_seen(samples, signature)
+    groups = {place: tuple(sample[place] for sample in sizes_of_samples) for place in sizes}
     from_the_end = {groups[i, dim] for i, dim in sizes if _padded_in_front(source[i], dim)}
     tensors = list(source)
     for (i, dim), size in sizes.items():

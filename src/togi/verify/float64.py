@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,6 @@ def float64_arithmetic() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-@final
 class _Widen(FunctionObserver):
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if function in _REINTERPRETS or function is torch.set_default_dtype:
@@ -98,8 +97,8 @@ def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
 
 def _mixed(values: Sequence[Any]) -> bool:
     """Float64 tensors next to narrower ones (a constant kept as a plain attribute): most operations would raise."""
-    found = {t.dtype for v in values for t in (v if isinstance(v, tuple | list) else (v,)) if isinstance(t, Tensor)}
-    return torch.float64 in found and bool(found & _NARROW)
+    dtypes = {t.dtype for v in values for t in (v if isinstance(v, tuple | list) else (v,)) if isinstance(t, Tensor)}
+    return torch.float64 in dtypes and bool(dtypes & _NARROW)
 
 
 def _wider(value: Any, mixed: bool) -> Any:

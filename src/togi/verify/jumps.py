@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ Given = Mapping[str, Any]
 """The arguments of an operator by the names of its schema."""
 
 
-@final
 @dataclass(frozen=True)
 class Jump:
     """One operator that jumps, as one run met it."""
@@ -40,7 +39,6 @@ class Jump:
     """What its operands sum to: the same in two calls where it does not depend on what differs between them."""
 
 
-@final
 class JumpObserver(DispatchObserver):
     """Notes the jumps of a run, in order, and the numbers and small tensors that its operators were given."""
 
@@ -59,9 +57,9 @@ class JumpObserver(DispatchObserver):
             value for argument in schema_of(operator).arguments for value in _numbers(argument, given[argument.name])
         }
         name = schema_of(operator).name.removeprefix("aten::").rstrip("_")
-        found = _RULES[name](given) if name in _RULES else None
-        if found is not None:
-            self.jumps.append(Jump(name, found, tuple(_sum(v) for v in given.values() if isinstance(v, Tensor))))
+        at = _RULES[name](given) if name in _RULES else None
+        if at is not None:
+            self.jumps.append(Jump(name, at, tuple(_sum(v) for v in given.values() if isinstance(v, Tensor))))
 
 
 def _sum(operand: Tensor) -> str:
@@ -80,11 +78,8 @@ def _numbers(argument: Any, value: Any) -> list[float | int]:
 
 
 def _is_real(tensor: Tensor) -> bool:
-    return not (tensor.is_complex() or tensor.is_quantized or tensor.dtype is torch.bool or _is_fake(tensor))
-
-
-def _is_fake(tensor: Tensor) -> bool:
-    return tensor.device.type == "meta" or type(tensor) not in (Tensor, torch.nn.Parameter)
+    is_fake = tensor.device.type == "meta" or type(tensor) not in (Tensor, torch.nn.Parameter)
+    return not (is_fake or tensor.is_complex() or tensor.is_quantized or tensor.dtype is torch.bool)
 
 
 def _whole(value: Tensor) -> Tensor:
@@ -147,7 +142,7 @@ def _boundaries(values: str, boundaries: str) -> Callable[[Given], Tensor | None
 
 
 def _tensor(value: Any, given: Given) -> Tensor:
-    """Of an operand, which may be a number."""
+    """An operand as a tensor: it may be a number."""
     if isinstance(value, Tensor):
         return value
     device = next((v.device for v in given.values() if isinstance(v, Tensor)), None)

@@ -1,4 +1,4 @@
-"""The jury: whether one answer of a program is the original's, for one call.
+"""The jury: decides for one call whether the answer of a program is the original's.
 
 An answer is compared with plain eager's; where it is further away than roundings explain, with the original in float64,
 in units of eager's own error.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from togi.verify.original import Original
 from togi.verify.output_structure import unlike
 from togi.verify.probes import Rung
 from togi.verify.reference import branches, may_branch
-from togi.verify.units import leaf_error, measure_own_error
+from togi.verify.units import error_in_units
 
 Call = Callable[..., Any]
 
@@ -35,7 +35,6 @@ class Verdict(enum.Enum):
     """The original raises on it."""
 
 
-@final
 @dataclass
 class Jury:
     """Compares one answer of the program with the original's."""
@@ -51,10 +50,10 @@ class Jury:
             except Exception:  # foreign code: a model's forward may raise anything
                 return Verdict.ILLEGAL
             try:
-                found = observe(self.call, given, self.original.signature, seed=self.original.seed)
+                answer = observe(self.call, given, self.original.signature, seed=self.original.seed)
             except Exception:  # foreign code: an engine that refuses answers nothing wrong
                 return Verdict.RIGHT
-            return Verdict.RIGHT if self._same(given, found, eager, rung) else Verdict.WRONG
+            return Verdict.RIGHT if self._same(given, answer, eager, rung) else Verdict.WRONG
 
     def _same(self, given: Inputs, found: Observation, eager: Observation, rung: Rung) -> bool:
         if unlike(eager.structure, found.structure, "output") or not _alike(eager.leaves, found.leaves):
@@ -93,9 +92,7 @@ class Jury:
             if hides(found, truth, eager):
                 return False
             found = torch.where(found.isfinite(), found, eager)
-        ((unit, _, threshold),) = measure_own_error([eager], [truth], [moved])
-        error, misplaced = leaf_error("", found, truth, eager, unit, threshold)
-        return not misplaced and within(error.units, self.max_units)
+        return within(error_in_units(found, truth, eager, moved), self.max_units)
 
 
 def _alike(one: Named, other: Named) -> bool:

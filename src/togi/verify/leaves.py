@@ -30,7 +30,7 @@ def input_tensors(inputs: Inputs, signature: Signature) -> list[tuple[str, Tenso
     """``(path, tensor)`` of every tensor among the arguments of a call, named as the signature names them."""
     values = [*inputs.args, *(inputs.kwargs[name] for name in sorted(inputs.kwargs))]
     names = list(signature.names) if len(signature.names) == len(values) else [f"input {i}" for i in range(len(values))]
-    return [found for name, value in zip(names, values, strict=True) for found in tensors_in(value, name)]
+    return [named for name, value in zip(names, values, strict=True) for named in tensors_in(value, name)]
 
 
 def copy_inputs(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
@@ -47,8 +47,13 @@ def copy_inputs(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
     return Inputs(args, kwargs)
 
 
+def has_opaque(signature: Signature) -> bool:
+    """An argument is an object of which nobody can make another."""
+    return any(leaf.kind == "opaque" for argument in signature.arguments for leaf in argument.leaves())
+
+
 def may_be_index(tensor: Tensor) -> bool:
-    """It holds integers."""
+    """Whether it holds integers."""
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
 
 
@@ -106,8 +111,8 @@ def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[s
 
 def _attributes(item: Any) -> list[tuple[str, Any]]:
     slots = (s for c in type(item).__mro__ for s in _names(getattr(c, "__slots__", ())))
-    found = {name: getattr(item, name) for name in slots if hasattr(item, name)}
-    return list((found | getattr(item, "__dict__", {})).items())
+    attributes = {name: getattr(item, name) for name in slots if hasattr(item, name)}
+    return list((attributes | getattr(item, "__dict__", {})).items())
 
 
 def _names(slots: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a live module answers in its own process, next to what its copy answers in a trial's.
+"""Answers of a live module in its own process, next to those of its copy in a trial's.
 
 A copy does not hold all that decides an answer: functions that were patched, switches of libraries, what a constructor
 wrote down for every module of its class stay behind. Whatever is proven is proven against the copy.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,16 +26,15 @@ from togi.subject.structure import Structure
 from togi.torch_internals.modules import forward_hook_counts
 from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
-from togi.verify.reference import apart
+from togi.verify.repeatability import apart
 
 _ROUNDING = 1e-3
 """Relative root-mean-square difference that other threads may make in a deep network."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class LiveAnswer:
-    """To the first sample. Tensors are dense and on the CPU."""
+    """The answer to the first sample. Tensors are dense and on the CPU."""
 
     structure: Structure
     tensors: Sequence[Tensor]
@@ -57,7 +56,7 @@ class LiveAnswer:
         return None
 
     def compared(self, output: Any, module: nn.Module) -> str:
-        """What to know of the copy's ``output``, in other numbers, or nothing.
+        """Say what to know of the copy's ``output`` that holds other numbers; nothing where it does not.
 
         Raises SubjectError where it is another kind of answer.
         """
@@ -82,7 +81,7 @@ class LiveAnswer:
 
 
 def _kinds(structure: Structure) -> Structure:
-    """Without what may hang on a rounding: the values of constants, and how many items a list has."""
+    """Leave out what may hang on a rounding: the values of constants, and how many items a list has."""
     if structure.kind == "constant":
         return Structure(kind="constant", value=type(structure.value).__name__)
     children = structure.children[:1] if structure.kind == "list" else structure.children

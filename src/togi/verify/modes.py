@@ -1,4 +1,4 @@
-"""Whether the mode of a module changes its answer: what was handed over in training mode is not turned to ``eval()``
+"""Modes of a module that change its answer: what was handed over in training mode is not turned to ``eval()``
 unless that makes no difference, or was asked for."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from togi.subject.prepare import in_given_modes, is_undecided, sharing_parameter
 from togi.subject.structure import Structure
 from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
-from togi.verify.reference import apart, noise_limit
+from togi.verify.repeatability import apart, noise_limit
 
 Run = Callable[[nn.Module, Inputs], Any]
 _TELLING = ("Dropout", "Norm", "DropPath", "RReLU")
@@ -25,7 +25,7 @@ _TELLING = ("Dropout", "Norm", "DropPath", "RReLU")
 
 
 def outputs_in_one_mode(subject: Subject, prepared: nn.Module, samples: Sequence[Inputs], run: Run) -> list[Any]:
-    """What ``prepared`` answers to each sample.
+    """Ask ``prepared`` for its answer to each sample.
 
     Args:
         run: calls a module with a sample, from the same seed each time.
@@ -41,10 +41,10 @@ def outputs_in_one_mode(subject: Subject, prepared: nn.Module, samples: Sequence
         raise SubjectError(_refusal(subject.module, f"it cannot be copied to ask both: {first_line(error)}")) from error
     outputs = [run(prepared, sample) for sample in samples]
     try:
-        others = [run(trained, sample) for sample in samples]
+        in_training = [run(trained, sample) for sample in samples]
     except Exception:  # foreign code: a forward that wants targets to train on, or more than one row
         return outputs
-    why = next(_differences(outputs, others, prepared, trained), "")
+    why = next(_differences(outputs, in_training, prepared, trained), "")
     # what answers differently each time does so in every mode
     if why and not any(_differences(outputs, [run(again, sample) for sample in samples], prepared, again)):
         raise SubjectError(_refusal(subject.module, why))
@@ -54,10 +54,10 @@ def outputs_in_one_mode(subject: Subject, prepared: nn.Module, samples: Sequence
 def _differences(
     evaluated: Sequence[Any], trained: Sequence[Any], prepared: nn.Module, asked: nn.Module
 ) -> Iterator[str]:
-    for one, other in zip(evaluated, trained, strict=True):
-        if different := unlike(Structure.of(one), Structure.of(other), "its output in training mode"):
+    for output, trained_output in zip(evaluated, trained, strict=True):
+        if different := unlike(Structure.of(output), Structure.of(trained_output), "its output in training mode"):
             yield different
-        for before, after in zip(map(plain, tensors_in(one)), map(plain, tensors_in(other)), strict=False):
+        for before, after in zip(map(plain, tensors_in(output)), map(plain, tensors_in(trained_output)), strict=False):
             if (off := apart(after, before)) > noise_limit(before):
                 yield f"its output differs by {off:.2g} of its root mean square"
     for name, before, after in _buffers(prepared, asked):
@@ -66,9 +66,9 @@ def _differences(
 
 
 def _buffers(one: nn.Module, other: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
-    others = dict(other.named_buffers())
+    counterparts = dict(other.named_buffers())
     for name, buffer in one.named_buffers():
-        yield name, plain(buffer), plain(others[name])
+        yield name, plain(buffer), plain(counterparts[name])
 
 
 def _refusal(module: nn.Module, why: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,10 +20,10 @@ from togi.verify.leaves import fresh, input_tensors, tensors_in
 Named = list[tuple[str, Tensor]]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What one call did. ``leaves`` are the live output tensors, not copies; then the inputs that the call changed."""
+    """The record of one call. ``leaves`` are the live output tensors, not copies; then the inputs that the call
+    changed."""
 
     output: Any
     structure: Structure
@@ -37,8 +37,11 @@ class Observation:
     shares_outputs: frozenset[tuple[str, str]]
     """Pairs of outputs of this call that overlap in memory."""
 
+    def copies(self) -> list[Tensor]:
+        """Copy what the leaves hold now: dense, on the CPU."""
+        return [plain(tensor).clone() for _, tensor in self.leaves]
 
-@final
+
 @dataclass
 class Run:
     """One sequence of calls. ``leaves[c]`` are dense CPU copies, taken before the next call could change them."""
@@ -48,7 +51,7 @@ class Run:
 
     def add(self, seen: Observation) -> None:
         self.seen.append(seen)
-        self.leaves.append([plain(tensor).clone() for _, tensor in seen.leaves])
+        self.leaves.append(seen.copies())
 
 
 def observe(
@@ -83,7 +86,7 @@ def after_name(name: str) -> str:
 
 
 def as_stored(structure: Structure) -> Structure:
-    """As it comes back from JSON, so that constants compare alike (NaN is not equal to itself; its text is)."""
+    """Make it what comes back from JSON, so that constants compare alike (NaN is not equal to itself; its text is)."""
     return Structure.from_json(structure.to_json())
 
 

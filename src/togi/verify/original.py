@@ -10,7 +10,6 @@ import copy
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +26,6 @@ _KEPT_BYTES = 64 << 20
 """Of answers, all together."""
 
 
-@final
 @dataclass
 class Original:
     """``module``: repeatable, and without a state that calls change."""

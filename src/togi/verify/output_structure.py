@@ -14,7 +14,7 @@ from torch import Tensor
 
 from togi.subject.structure import Structure
 from togi.verify.observe import Observation
-from togi.verify.truth import Answer, LeafTruth
+from togi.verify.truth import Answer, LeafTruth, form_of
 
 Findings = tuple[list[str], list[str]]
 
@@ -42,9 +42,9 @@ def structure_problems(seen: Observation, answer: Answer) -> list[str]:
     different = unlike(answer.structure, seen.structure, "output")
     if different:
         problems.append(different)
-    expected, found = [leaf.name for leaf in answer.leaves], [name for name, _ in seen.leaves]
-    if not problems and expected != found:
-        problems.append(f"the output holds the tensors {', '.join(found)}, the original's {', '.join(expected)}")
+    expected, names = [leaf.name for leaf in answer.leaves], [name for name, _ in seen.leaves]
+    if not problems and expected != names:
+        problems.append(f"the output holds the tensors {', '.join(names)}, the original's {', '.join(expected)}")
     return problems
 
 
@@ -70,16 +70,10 @@ def unlike(original: Structure, found: Structure, path: str) -> str:
 def leaf_form(leaf: LeafTruth, name: str, tensor: Tensor) -> Findings:
     problems: list[str] = []
     notes: list[str] = []
-    found = {
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": tuple(tensor.shape),
-        "layout": str(tensor.layout).removeprefix("torch."),
-        "device": tensor.device.type,
-    }
-    for what, value in found.items():
+    for what, value in form_of(tensor).items():
         if value != getattr(leaf, what):
             problems.append(f"{name} has {what} {value}, the original {getattr(leaf, what)}")
-    if problems or found["layout"] != "strided":
+    if problems or leaf.layout != "strided":
         return problems, notes
     same = all(a == b for a, b, n in zip(tensor.stride(), leaf.stride, leaf.shape, strict=True) if n > 1)
     if leaf.contiguous and not tensor.is_contiguous():

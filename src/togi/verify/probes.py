@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -29,7 +28,6 @@ _LATTICE = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5)
 """Few values: equal ones side by side, and halves, which are rounded either way."""
 
 
-@final
 @dataclass(frozen=True)
 class Rung:
     """Values to ask for, and what is proven of the input where all of them were answered rightly."""
@@ -46,7 +44,6 @@ class Rung:
     """What of the inputs' own roundings would explain is wrong as well: equal values are meant to be equal."""
 
 
-@final
 @dataclass(frozen=True)
 class Ladder:
     """Rungs from near to far. ``first`` is asked first: nearer ones where it is wrong, farther ones where not."""
@@ -55,10 +52,9 @@ class Ladder:
     first: int = 0
 
 
-@final
 @dataclass(frozen=True)
 class Shown:
-    """What the samples hold of one input."""
+    """The values that the samples hold of one input."""
 
     low: Number
     high: Number
@@ -68,7 +64,7 @@ class Shown:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Shown | None:
-        """None: of such tensors no others are made (empty, sparse, quantized, complex, 8-bit floats)."""
+        """Read them off. None: of such tensors no others are made (empty, sparse, quantized, complex, 8-bit floats)."""
         if not all(map(_can_be_probed, tensors)):
             return None
         lows, highs = zip(
@@ -83,7 +79,7 @@ class Shown:
 
     @property
     def between(self) -> Rung:
-        """Of values between those shown: any program takes them, so nothing keeps them out."""
+        """Values between those shown: any program takes them, so nothing keeps them out."""
         reach = (self.low, self.high) if self.finite and not self.mask else None
         return Rung("values at which the original jumps", (), Domain(), reach=reach)
 
@@ -160,7 +156,7 @@ def _integers(bound: int, domain: Domain | None, reach: tuple[int, int]) -> Rung
 
 
 def masks(shown: Shown) -> list[tuple[Rung, Domain]]:
-    """Of a mask: what is asked of it, and what it may not be where that is wrong."""
+    """List what is asked of a mask, and what it may not be where that is wrong."""
     same = Domain(low=shown.low, high=shown.high)
     return [
         (
@@ -205,7 +201,7 @@ def _equal_rows(beyond: float) -> Change:
 
 
 def _signed(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.where(_chosen(tensor, 0.5, generator), -tensor, tensor)
+    return torch.where(chosen(tensor, 0.5, generator), -tensor, tensor)
 
 
 def _larger(bound: float, *, signed: bool) -> Change:
@@ -215,13 +211,13 @@ def _larger(bound: float, *, signed: bool) -> Change:
         info = torch.finfo(tensor.dtype)
         drawn = torch.empty(tensor.shape, dtype=torch.float64).uniform_(0.0, 1.0, generator=generator)
         magnitude = torch.pow(10.0, -drawn * max(1.0, math.log10(bound) + 3.0))
-        sizes = bound * torch.where(_chosen(drawn, 0.5, generator), drawn, magnitude)
+        sizes = bound * torch.where(chosen(drawn, 0.5, generator), drawn, magnitude)
         sizes = sizes.clamp(max=bound).to(tensor.dtype).to(tensor.device)
-        sizes[_chosen(tensor, 0.02, generator)] = bound
-        sizes[_chosen(tensor, 0.02, generator)] = 0.0
-        sizes[_chosen(tensor, 0.02, generator)] = info.tiny / 4
-        signs_of = torch.where(_chosen(tensor, 0.5, generator), -1.0, 1.0).to(tensor.dtype)
-        return torch.where(_chosen(tensor, 0.66, generator), sizes * signs_of if signed else sizes, tensor)
+        sizes[chosen(tensor, 0.02, generator)] = bound
+        sizes[chosen(tensor, 0.02, generator)] = 0.0
+        sizes[chosen(tensor, 0.02, generator)] = info.tiny / 4
+        signs_of = torch.where(chosen(tensor, 0.5, generator), -1.0, 1.0).to(tensor.dtype)
+        return torch.where(chosen(tensor, 0.66, generator), sizes * signs_of if signed else sizes, tensor)
 
     return change
 
@@ -245,13 +241,13 @@ def _integers_to(bound: int) -> Change:
         """A third as shown, a third up to the bound, a third in all magnitudes below it, some of them the bound."""
         drawn = torch.empty(tensor.shape, dtype=torch.float64).uniform_(0.0, 1.0, generator=generator)
         reach = float(min(max(abs(bound), 1), 1 << 62))  # beyond it a float is no integer of 64 bits
-        sizes = torch.where(_chosen(drawn, 0.5, generator), drawn * reach, torch.pow(reach, drawn) - 1).to(torch.int64)
+        sizes = torch.where(chosen(drawn, 0.5, generator), drawn * reach, torch.pow(reach, drawn) - 1).to(torch.int64)
         values = (sizes if bound >= 0 else -sizes).clamp(min(bound, 0), max(bound, 0)).to(tensor.device)
-        values[_chosen(tensor, 0.2, generator)] = bound
+        values[chosen(tensor, 0.2, generator)] = bound
         values = values.to(tensor.dtype)
         if tensor.numel() == 1:
             return torch.full_like(tensor, bound)
-        return torch.where(_chosen(tensor, 0.66, generator), values, tensor)
+        return torch.where(chosen(tensor, 0.66, generator), values, tensor)
 
     return change
 
@@ -270,7 +266,7 @@ def _padded(where: str) -> Change:
 
 
 def _scattered(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    return _chosen(tensor, 0.5, generator).to(tensor.dtype)
+    return chosen(tensor, 0.5, generator).to(tensor.dtype)
 
 
 def _rows(value: int) -> Change:
@@ -289,9 +285,14 @@ def _filled(value: float) -> Change:
 
 
 def _of_lattice(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    values = torch.tensor(_LATTICE, dtype=tensor.dtype, device=tensor.device)
-    return values[torch.randint(0, len(values), tensor.shape, generator=generator).to(tensor.device)]
+    return drawn_from(torch.tensor(_LATTICE, dtype=tensor.dtype, device=tensor.device), tensor, generator)
 
 
-def _chosen(tensor: Tensor, share: float, generator: torch.Generator) -> Tensor:
+def drawn_from(values: Tensor, like: Tensor, generator: torch.Generator) -> Tensor:
+    """A tensor of the form of ``like`` that holds such values alone."""
+    return values[torch.randint(0, len(values), like.shape, generator=generator).to(values.device)]
+
+
+def chosen(tensor: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Choose this share of the elements."""
     return (torch.rand(tensor.shape, generator=generator) < share).to(tensor.device)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +26,13 @@ from togi.subject.inputs import Inputs
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32, tf32_operators
-from togi.verify.compare import Difference, continuous, difference, identical, plain
+from togi.verify.compare import continuous, difference, identical, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import input_tensors, may_be_index
-from togi.verify.observe import Observation, Run, observe, overlaps
-from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
-from togi.verify.units import FEW, NUDGES_FEW, Measured, epsilon_of, leaf_error, needs_nudges, share, units_of
+from togi.verify.observe import Run, observe, overlaps
+from togi.verify.repeatability import with_repeatability
+from togi.verify.truth import Answer, Truth, TruthFacts, answer_of
+from togi.verify.units import FEW, NUDGES_FEW, epsilon_of, leaf_error, needs_nudges, units_of
 
 SUSPICIOUS_ROUNDINGS = 1000.0
 """Eager's own error, in roundings, from which its float64 form is doubted ..."""
@@ -74,7 +75,6 @@ def make_truth(
     return _Making(module, list(inputs), signature, seed, device or signature.device, samples, flops).truth(metric)
 
 
-@final
 @dataclass
 class _Making:
     module: nn.Module
@@ -103,7 +103,7 @@ class _Making:
                 exact, fallback = self._float64(calls, run)
             answers, truths = self._answers(calls, run, exact)
         tf32_units = 0.0 if random or not tf32_operators(self.device) else self._tf32_units(calls, answers, truths, run)
-        one, two = again.seen
+        first, second = again.seen
         facts = TruthFacts(
             samples=self.samples,
             answers=tuple(answers),
@@ -113,7 +113,7 @@ class _Making:
             tf32_units=tf32_units,
             stateful=stateful,
             random=random,
-            shared_between_calls=tuple(sorted(a for a, b in overlaps(one.leaves, two.leaves) if a == b)),
+            shared_between_calls=tuple(sorted(a for a, b in overlaps(first.leaves, second.leaves) if a == b)),
             metric=None if metric is None else float(metric([seen.output for seen in run.seen[: self.samples]])),
             notes=tuple(self.notes),
         )
@@ -147,10 +147,10 @@ class _Making:
                             f"derived input {i + 1} is left out: the original raises on it ({first_line(error)})"
                         )
                         continue
-                    found = all(map(_finite, run.leaves[-1]))
+                    is_finite = all(map(_finite, run.leaves[-1]))
                     if i < self.samples:
-                        finite = finite and found
-                    elif finite and not found:
+                        finite = finite and is_finite
+                    elif finite and not is_finite:
                         left_out.add(i)
                         self._note(f"derived input {i + 1} is left out: the original's output is not finite on it")
             if not left_out:
@@ -195,8 +195,8 @@ class _Making:
 
     def _sequence(self, call: Callable[..., Any], inputs: Sequence[Inputs]) -> Run:
         run = Run([], [])
-        for one in inputs:
-            run.add(observe(call, one, self.signature, seed=self.seed))
+        for sample in inputs:
+            run.add(observe(call, sample, self.signature, seed=self.seed))
         return run
 
     def _float64(self, calls: Sequence[int], eager: Run) -> tuple[list[list[Tensor]] | None, str]:
@@ -223,7 +223,7 @@ class _Making:
             return self._sequence(module, inputs)
 
     def _differs_on_cpu(self, calls: Sequence[int], run: Run) -> str:
-        """How the device's first answer differs from the CPU's, or nothing; also where the CPU cannot tell."""
+        """Say how the device's first answer differs from the CPU's; nothing where the CPU cannot tell, too."""
         if self.flops is not None and self.flops > CHECKED_FLOPS:
             self._note("float64 on the device was not compared with the CPU's: that would take minutes")
             return ""
@@ -273,10 +273,10 @@ class _Making:
         self, calls: Sequence[int], run: Run, exact: list[list[Tensor]] | None
     ) -> tuple[list[Answer], list[list[Tensor]]]:
         truths = [[wide(t) for t in leaves] for leaves in (exact or run.leaves)]
-        known = exact is not None and self._narrow()
-        wanted = NUDGES_FEW if not known or self._needs_nudges(run) else int(_has_discrete(run))
-        nudges = [found for k in range(wanted) if (found := self._nudged(calls, k)) is not None]
-        measured = units_of(run, truths, nudges, self._narrowest(), known)
+        is_exact = exact is not None and self._narrow()
+        wanted = NUDGES_FEW if not is_exact or self._needs_nudges(run) else int(_has_discrete(run))
+        nudges = [moved for k in range(wanted) if (moved := self._nudged(calls, k)) is not None]
+        measured = units_of(run, truths, nudges, self._narrowest(), is_exact)
         gradients = self._requires_grad(calls[0])
         answers = [
             answer_of(calls[c], seen, run.leaves[c], truths[c], measured[c], gradients)
@@ -290,13 +290,13 @@ class _Making:
         """Eager's worst error as torch's flags have it, over outputs that have a finite one: where it decides
         otherwise, or overflows, nobody may follow."""
         as_it_is = self._called(calls, seeds=(self.seed,) * len(calls))
-        found = [
+        all_units = [
             leaf_error(leaf.name, tensor, truth, eager, leaf.unit, leaf.threshold)[0].units
             for answer, *tensors in zip(answers, as_it_is.leaves, truths, run.leaves, strict=True)
             for leaf, tensor, truth, eager in zip(answer.leaves, *tensors, strict=False)
             if tensor.shape == eager.shape
         ]
-        return max(filter(math.isfinite, found), default=0.0)
+        return max(filter(math.isfinite, all_units), default=0.0)
 
     def _needs_nudges(self, run: Run) -> bool:
         """Whether the error of an output is sampled. Not of what a program decides: whether another decision is a tie,
@@ -321,13 +321,13 @@ class _Making:
 
     def _narrow(self) -> bool:
         """Float64 is more precise than the original."""
-        found = self._floats()
-        return not found or bool(found - {torch.float64, torch.complex128})
+        dtypes = self._floats()
+        return not dtypes or bool(dtypes - {torch.float64, torch.complex128})
 
     def _narrowest(self) -> float:
         """Machine epsilon of the most precise type below float64 that the original computes in."""
-        found = [torch.finfo(d).eps for d in self._floats() if d not in (torch.float64, torch.complex128)]
-        return min(found, default=torch.finfo(torch.float64 if self._floats() else torch.float32).eps)
+        epsilons = [torch.finfo(d).eps for d in self._floats() if d not in (torch.float64, torch.complex128)]
+        return min(epsilons, default=torch.finfo(torch.float64 if self._floats() else torch.float32).eps)
 
     def _requires_grad(self, first: int) -> dict[str, bool]:
         module = self._copy()
@@ -358,7 +358,7 @@ def may_branch(eager: Tensor, exact: Tensor) -> bool:
 
 
 def branches(eager: Tensor, exact: Tensor, moved: Sequence[Tensor]) -> bool:
-    """Of what may branch: float64 is further away than ``moved``, eager's answers moved by a rounding, explain."""
+    """Whether it branches: float64 is further away than ``moved``, eager's answers moved by a rounding, explain."""
     movement = max((difference(m, eager, eager).rmse for m in moved), default=0.0)
     return difference(eager, exact, eager).rmse > SUSPICIOUS_RATIO * max(movement, epsilon_of(eager))
 
@@ -373,84 +373,8 @@ def _unchanged(module: nn.Module) -> Iterator[None]:
         state.restore()
 
 
-NOISE_ROUNDINGS = 1000.0
-"""Two runs of the original may differ by so many roundings (atomics on a GPU sum in any order), by 1e-4 at most in
-float32, and still be the same answer. Not measured in units: what makes it unrepeatable would make the unit large."""
-NOISE_SHARE = 1e-3
-"""The same for integers and bools: share of elements."""
-
-
-def answer_of(
-    index: int,
-    seen: Observation,
-    eager: list[Tensor],
-    truth: list[Tensor],
-    measured: list[Measured],
-    gradients: dict[str, bool],
-) -> Answer:
-    leaves = []
-    for i, (name, tensor) in enumerate(seen.leaves):
-        unit, own, threshold = measured[i]
-        strided = tensor.layout is torch.strided
-        leaves.append(
-            LeafTruth(
-                name=name,
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                device=tensor.device.type,
-                layout=str(tensor.layout).removeprefix("torch."),
-                shape=tuple(tensor.shape),
-                stride=tuple(tensor.stride()) if strided else (),
-                contiguous=strided and tensor.is_contiguous(),
-                requires_grad=gradients.get(name),
-                threshold=threshold,
-                eager_rmse=own.rmse if isinstance(own, Difference) else own,
-                unit=unit,
-                same=truth[i].dtype == eager[i].dtype and identical(truth[i], eager[i]),
-            )
-        )
-    return Answer(
-        input=index,
-        structure=seen.structure,
-        leaves=tuple(leaves),
-        changed=seen.changed,
-        shares_inputs=tuple(sorted(seen.shares_inputs)),
-        shares_outputs=tuple(sorted(seen.shares_outputs)),
-    )
-
-
-def with_repeatability(facts: TruthFacts, again: Run, run: Run) -> TruthFacts:
-    """With the word on repeatability; ``again``: the first calls once more, which differed in some bit."""
-    for seen, one, two in zip(run.seen, run.leaves, again.leaves, strict=False):
-        for (name, _), first, second in zip(seen.leaves, one, two, strict=False):
-            off = apart(second, first)
-            if off > noise_limit(first):
-                reason = (
-                    f"the original itself is not repeatable: with the same input and the same seed {name} differs by "
-                    f"{off:.3g} of its root mean square, so nothing can be proven equal to it"
-                )
-                return facts.model_copy(update={"repeatable": False, "unrepeatable": reason})
-    note = "the original is not repeatable to the bit, but within rounding"
-    return facts.model_copy(update={"notes": (*facts.notes, note)})
-
-
-def apart(one: Tensor, other: Tensor) -> float:
-    """Relative root-mean-square difference (share of elements where discrete) of two runs."""
-    if one.shape != other.shape:
-        return float("inf")
-    if not continuous(one):
-        return share(int((one != other).sum()), one)
-    return difference(one, other, other).rmse
-
-
-def noise_limit(tensor: Tensor) -> float:
-    if not continuous(tensor):
-        return NOISE_SHARE
-    epsilon = epsilon_of(tensor)
-    return max(4 * epsilon, min(NOISE_ROUNDINGS * epsilon, 1e-4))
-
-
 def different_form(eager: Run, exact: Run) -> str:
-    """Why answers in float64 cannot stand next to eager's, or an empty string."""
+    """Say why answers in float64 cannot stand next to eager's; empty where they can."""
     for one, other in zip(eager.seen, exact.seen, strict=True):
         if [n for n, _ in one.leaves] != [n for n, _ in other.leaves]:
             return "in float64 its output has another structure"

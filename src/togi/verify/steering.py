@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from togi.subject.domain import Number
 from togi.subject.inputs import Inputs
 from togi.verify.jumps import Jump, JumpObserver
-from togi.verify.probes import Change
+from togi.verify.probes import Change, chosen, drawn_from
 
 _POOL = 4096
 """Candidates for one question: all integers of a range that holds no more."""
@@ -31,7 +30,6 @@ _WHOLE_CALLS = 2
 Run = Callable[[Inputs], None]
 
 
-@final
 @dataclass
 class Steering:
     """``run`` calls the original, ``in_float64`` the original in float64, which may raise where it has no such form."""
@@ -78,15 +76,16 @@ class Steering:
                 break
             for number, jump in (jumps or {}).items():
                 _keep(jump, values, elements.setdefault(number, []), calls.setdefault(number, []))
-        whole = {id(values): values for kept in calls.values() for values in kept}
+        whole = {id(values): values for of_jump in calls.values() for values in of_jump}
         return [
-            *(_drawn_from(torch.unique(torch.cat(kept))) for kept in elements.values() if kept),
+            *(_mostly(torch.unique(torch.cat(of_jump))) for of_jump in elements.values() if of_jump),
             *(_exactly(values) for values in whole.values()),
         ]
 
     def _jumps(self, given: Inputs) -> dict[int, Jump] | None:
-        """Of one call by their number, those that depend on what differs from the sample; as far as float64 lands on
-        the same steps. None where the original, or float64, does not do with it what it did with the sample."""
+        """The jumps of one call by their number, if they depend on what differs from the sample; as far as float64
+        lands on the same steps. None where the original, or float64, does not do with it what it did with the
+        sample."""
         watch = _watched(self.run, given)
         if watch is None or not _alike(watch.jumps, self._sample):
             return None
@@ -127,17 +126,16 @@ def _chunks(pool: Tensor, tensor: Tensor, drawn: torch.Generator) -> Iterator[Te
     pool = pool[torch.randperm(len(pool), generator=drawn).to(pool.device)]
     for begin in range(0, min(len(pool), size * _MOST_CHUNKS), size):
         part = pool[begin : begin + size]
-        rest = pool[torch.randint(0, len(pool), (size - len(part),), generator=drawn).to(pool.device)]
-        yield torch.cat([part, rest]).reshape(tensor.shape)
+        filling = drawn_from(pool, pool.new_empty(size - len(part)), drawn)
+        yield torch.cat([part, filling]).reshape(tensor.shape)
 
 
-def _drawn_from(values: Tensor) -> Change:
+def _mostly(values: Tensor) -> Change:
     """Two thirds of the elements are such values."""
 
     def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
-        drawn = values[torch.randint(0, len(values), tensor.shape, generator=generator).to(tensor.device)]
-        chosen = (torch.rand(tensor.shape, generator=generator) < 0.66).to(tensor.device)
-        return drawn if tensor.numel() == 1 else torch.where(chosen, drawn, tensor)
+        drawn = drawn_from(values, tensor, generator)
+        return drawn if tensor.numel() == 1 else torch.where(chosen(tensor, 0.66, generator), drawn, tensor)
 
     return change
 
@@ -157,7 +155,7 @@ def candidates(
     steps = [1.0] if not dtype.is_floating_point else [1.0, 1 / _NICE]
     sizes = sorted({abs(float(c)) for c in constants if 0 < abs(float(c)) <= max(abs(low), abs(high))})[:_NICE]
     near = torch.arange(-_POOL // 16, _POOL // 16, dtype=torch.float64)
-    found = torch.cat(
+    values = torch.cat(
         [
             *(near * step for step in steps),
             *((spread / size).round() * size for size in (*steps, *sizes)),
@@ -167,9 +165,9 @@ def candidates(
     )
     if not dtype.is_floating_point:
         most = float(min(max(abs(low), abs(high)), 1 << 62))
-        whole = found.clamp(-most, most).round().long()
-        found = torch.cat([whole, whole + 1, whole - 1])
-    inside: Tensor = torch.unique(found[(found >= low) & (found <= high)].to(dtype))
+        whole = values.clamp(-most, most).round().long()
+        values = torch.cat([whole, whole + 1, whole - 1])
+    inside: Tensor = torch.unique(values[(values >= low) & (values <= high)].to(dtype))
     if dtype.is_floating_point:  # a rounding may lead out
         inside = inside[(inside.double() >= low) & (inside.double() <= high)]
     return inside[torch.randperm(len(inside), generator=drawn)[:_POOL]]

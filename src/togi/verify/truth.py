@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,14 +18,15 @@ from togi.core.errors import TogiError
 from togi.core.records import Record
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
-from togi.verify.units import Unit
+from togi.verify.compare import Difference, identical
+from togi.verify.observe import Observation
+from togi.verify.units import Measured, Unit
 
 _JSON = "truth.json"
 _TENSORS = "truth.safetensors"
 _JSON_LIMIT_BYTES = 256 << 20
 
 
-@final
 class LeafTruth(Record):
     """One output tensor (or input changed in place) of one call of the original."""
 
@@ -47,9 +48,8 @@ class LeafTruth(Record):
     """Eager and the truth agree to the bit: stored once."""
 
 
-@final
 class Answer(Record):
-    """What the original does with one input."""
+    """The answer of the original to one input."""
 
     input: int
     """Index into the inputs that the truth was made of."""
@@ -62,7 +62,52 @@ class Answer(Record):
     shares_outputs: tuple[tuple[str, str], ...] = ()
 
 
-@final
+def answer_of(
+    index: int,
+    seen: Observation,
+    eager: list[Tensor],
+    truth: list[Tensor],
+    measured: list[Measured],
+    gradients: dict[str, bool],
+) -> Answer:
+    """The answer of one call. ``index``: of its input; ``gradients``: by output, whether it requires them."""
+    leaves = []
+    for i, (name, tensor) in enumerate(seen.leaves):
+        unit, own, threshold = measured[i]
+        strided = tensor.layout is torch.strided
+        leaves.append(
+            LeafTruth(
+                name=name,
+                **form_of(tensor),
+                stride=tuple(tensor.stride()) if strided else (),
+                contiguous=strided and tensor.is_contiguous(),
+                requires_grad=gradients.get(name),
+                threshold=threshold,
+                eager_rmse=own.rmse if isinstance(own, Difference) else own,
+                unit=unit,
+                same=truth[i].dtype == eager[i].dtype and identical(truth[i], eager[i]),
+            )
+        )
+    return Answer(
+        input=index,
+        structure=seen.structure,
+        leaves=tuple(leaves),
+        changed=seen.changed,
+        shares_inputs=tuple(sorted(seen.shares_inputs)),
+        shares_outputs=tuple(sorted(seen.shares_outputs)),
+    )
+
+
+def form_of(tensor: Tensor) -> dict[str, Any]:
+    """The form of an output, which is all but its values, by the names of ``LeafTruth``."""
+    return {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": tuple(tensor.shape),
+        "layout": str(tensor.layout).removeprefix("torch."),
+        "device": tensor.device.type,
+    }
+
+
 class TruthFacts(Record):
     """All of the truth but the tensors."""
 
@@ -93,7 +138,6 @@ class TruthFacts(Record):
     notes: tuple[str, ...] = ()
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Truth:
     """``truth[a][l]`` and ``eager[a][l]``: dense CPU tensors of answer ``a``, leaf ``l``; the truth in float64 where
@@ -105,16 +149,16 @@ class Truth:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of how the truth was made, in sentences."""
+        """Notes for the user on how the truth was made, in sentences."""
         facts = self.facts
         rounded = (
             "plain eager rounds factors to TensorFloat-32 on this device, as torch's flags say: its own error is "
             f"{facts.tf32_units:,.0f} x what it is in IEEE float32, the unit in which errors are given"
         )
-        told = f"outputs are compared with eager, not with float64: {facts.fallback}"
+        of_eager = f"outputs are compared with eager, not with float64: {facts.fallback}"
         return (
             *facts.notes,
-            *([told] if facts.fallback else []),
+            *([of_eager] if facts.fallback else []),
             *([rounded] if facts.tf32_units else []),
             *([facts.unrepeatable] if facts.unrepeatable else []),
         )
@@ -129,7 +173,7 @@ class Truth:
         return [inputs[i] for i in self.kept]
 
     def without(self, inputs: Collection[int]) -> Truth:
-        """Without the answers to some inputs. Where answers depend on the calls before, all of it."""
+        """Leave out the answers to some inputs. Where answers depend on the calls before, keep all."""
         facts = self.facts
         kept = [a for a, answer in enumerate(facts.answers) if answer.input not in inputs]
         if facts.stateful or len(kept) == len(facts.answers):
@@ -168,7 +212,7 @@ class Truth:
 
     @classmethod
     def load(cls, folder: Path) -> Truth:
-        """What ``save`` wrote; tensors are mapped from the file and read when they are compared.
+        """Load what ``save`` wrote; tensors are mapped from the file and read when they are compared.
 
         Raises TogiError when the folder holds something else.
         """
@@ -207,11 +251,11 @@ def _stored(tensor: Tensor) -> Tensor:
 
 
 def _as(tensor: Tensor, dtype: str) -> Tensor:
-    wanted = getattr(torch, dtype, None)
-    if not isinstance(wanted, torch.dtype):
+    stored = getattr(torch, dtype, None)
+    if not isinstance(stored, torch.dtype):
         raise ValueError(f"unknown dtype {dtype!r}")
-    if wanted is tensor.dtype:
+    if stored is tensor.dtype:
         return tensor
-    if tensor.dtype is torch.uint8 and wanted.itemsize == 1:
-        return tensor.view(wanted)
+    if tensor.dtype is torch.uint8 and stored.itemsize == 1:
+        return tensor.view(stored)
     raise ValueError(f"a tensor is {tensor.dtype}, expected {dtype}")

@@ -11,17 +11,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from togi.core.quantities import first_line
 from togi.core.records import LeafError, Record
 from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_of_error
-from togi.subject.inputs import Inputs
-from togi.torch_internals.float32 import ieee_float32
-from togi.torch_internals.tensors import tree_flatten
 from togi.verify.compare import (
     Difference,
     columns_apart,
@@ -32,7 +28,6 @@ from togi.verify.compare import (
     plain,
     sentinel_threshold,
 )
-from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.observe import Run
 
 FEW = 256
@@ -43,7 +38,6 @@ NUDGES_FEW = 8
 """Nudged runs per input where the outputs hold few numbers, or where eager must serve as the truth."""
 
 
-@final
 class Unit(Record):
     """One unit of error for one output on one input, absolute. For integers and bools ``rms`` is a share of
     elements."""
@@ -54,7 +48,6 @@ class Unit(Record):
     """Where columns hold quantities of other magnitudes, that of each: by these it is judged then."""
 
 
-@final
 class ColumnsUnit(Record):
     """One unit of error for some columns of an output."""
 
@@ -93,9 +86,9 @@ def units(eager: Sequence[Difference], nudged: Sequence[Sequence[Difference]], e
 
 
 def discrete_units(shares: Sequence[float], nudged: Sequence[Sequence[float]]) -> list[Unit]:
-    """For integers and bools: ``shares`` of elements on which eager and the truth disagree, per input."""
-    found = [max([share, *more, MISMATCH_FLOOR]) for share, more in zip(shares, nudged, strict=True)]
-    return [Unit(rms=share, peak=share) for share in found]
+    """The units of integers and bools. ``shares``: of elements on which eager and the truth disagree, per input."""
+    all_shares = [max([share, *more, MISMATCH_FLOOR]) for share, more in zip(shares, nudged, strict=True)]
+    return [Unit(rms=share, peak=share) for share in all_shares]
 
 
 def _support(own: float, nudged: Sequence[float]) -> float:
@@ -138,8 +131,8 @@ def units_of(
         if known and not needs_nudges(eager, epsilon):
             moved = [[] for _ in eager]
         measured = measure_own_error(eager, [truths[c][i] for c, i in where], moved, epsilon)
-        for (c, i), found in zip(where, measured, strict=True):
-            result[c][i] = found
+        for (c, i), of_call in zip(where, measured, strict=True):
+            result[c][i] = of_call
     return result
 
 
@@ -155,8 +148,8 @@ def needs_nudges(eager: Sequence[Tensor], epsilon: float) -> bool:
 def measure_own_error(
     eager: Sequence[Tensor], truth: Sequence[Tensor], nudged: Sequence[Sequence[Tensor]], epsilon: float = 0.0
 ) -> list[Measured]:
-    """Of one output on several inputs: ``nudged`` are runs with weights and inputs moved by a rounding, ``epsilon`` the
-    least machine epsilon to assume."""
+    """Measure one output on several inputs: ``nudged`` are runs with weights and inputs moved by a rounding,
+    ``epsilon`` the least machine epsilon to assume."""
     if not continuous(eager[0]):
         shares = [share(int((e != t).sum()), e) for e, t in zip(eager, truth, strict=True)]
         more = [[share(mismatches(m, t, e), e) for m in ms] for ms, t, e in zip(nudged, truth, eager, strict=True)]
@@ -181,7 +174,7 @@ def _by_columns(
     parts: Sequence[tuple[int, list[int]]],
 ) -> list[Measured]:
     """Each magnitude as an output of its own; eager's error is that of the worst."""
-    found: list[list[tuple[ColumnsUnit, Measured]]] = [[] for _ in eager]
+    by_input: list[list[tuple[ColumnsUnit, Measured]]] = [[] for _ in eager]
     for dim, indices in parts:
         columns = ColumnsUnit(dim=dim, indices=tuple(indices), rms=0.0, peak=0.0, threshold=math.inf)
         measured = measure_own_error(
@@ -190,21 +183,21 @@ def _by_columns(
             [[columns.of(m) for m in moved] for moved in nudged],
             epsilon,
         )
-        for i, one in enumerate(measured):
-            unit, _, threshold = one
-            known = columns.model_copy(update={"rms": unit.rms, "peak": unit.peak, "threshold": threshold})
-            found[i].append((known, one))
+        for i, of_input in enumerate(measured):
+            unit, _, threshold = of_input
+            of_columns = columns.model_copy(update={"rms": unit.rms, "peak": unit.peak, "threshold": threshold})
+            by_input[i].append((of_columns, of_input))
     return [
         (
             Unit(
-                rms=max(columns.rms for columns, _ in one),
-                peak=max(columns.peak for columns, _ in one),
-                columns=tuple(columns for columns, _ in one),
+                rms=max(columns.rms for columns, _ in of_input),
+                peak=max(columns.peak for columns, _ in of_input),
+                columns=tuple(columns for columns, _ in of_input),
             ),
-            max((own for _, (_, own, _) in one), key=lambda own: own.rmse if isinstance(own, Difference) else own),
+            max((own for _, (_, own, _) in of_input), key=lambda own: own.rmse if isinstance(own, Difference) else own),
             math.inf,
         )
-        for one in found
+        for of_input in by_input
     ]
 
 
@@ -221,28 +214,37 @@ def leaf_error(
     if unit.columns:
         return _worst_column(name, found, truth, eager, unit)
     error = difference(found, truth, eager, threshold)
-    worst = max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
-    return LeafError(name=name, rmse=error.rmse, max_abs=error.max_abs, units=worst), error.misplaced > 0
+    units = max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
+    return LeafError(name=name, rmse=error.rmse, max_abs=error.max_abs, units=units), error.misplaced > 0
 
 
 def _worst_column(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit) -> tuple[LeafError, bool]:
     errors = [
         leaf_error(
-            name, each.of(found), each.of(truth), each.of(eager), Unit(rms=each.rms, peak=each.peak), each.threshold
+            name,
+            columns.of(found),
+            columns.of(truth),
+            columns.of(eager),
+            Unit(rms=columns.rms, peak=columns.peak),
+            columns.threshold,
         )
-        for each in unit.columns
+        for columns in unit.columns
     ]
-    largest = LeafError(
-        name=name,
-        rmse=max(error.rmse for error, _ in errors),
-        max_abs=max(error.max_abs for error, _ in errors),
-        units=max(error.units for error, _ in errors),
+    return worst([error for error, _ in errors]), any(misplaced for _, misplaced in errors)
+
+
+def worst(errors: Sequence[LeafError]) -> LeafError:
+    """The largest of each measure, of errors of one output."""
+    return LeafError(
+        name=errors[0].name,
+        rmse=max(error.rmse for error in errors),
+        max_abs=max(error.max_abs for error in errors),
+        units=max(error.units for error in errors),
     )
-    return largest, any(misplaced for _, misplaced in errors)
 
 
 def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence[Tensor] = ()) -> float:
-    """How far one output is from the truth, in units of plain eager's own error.
+    """Measure how far one output is from the truth, in units of plain eager's own error.
 
     All tensors have one shape. ``truth`` is in float64 (where there is none, eager itself); ``nudged`` are eager's
     outputs with weights and inputs moved by a rounding, which support the unit where an output has few numbers.
@@ -250,67 +252,3 @@ def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence
     """
     ((unit, _, threshold),) = measure_own_error([eager], [truth], [nudged])
     return leaf_error("", found, truth, eager, unit, threshold)[0].units
-
-
-@final
-class OwnError:
-    """A module's own error on one sample, and how far other outputs for that sample are off, in units of it.
-
-    For what runs next to the module in one process (a plan, a technique tried alone). Trials are verified by
-    ``verdict``, on many inputs and for more than numbers. The truth, in float64, is made when it is first asked for;
-    where there is none, the outputs themselves serve, with nudged runs next to them.
-    """
-
-    def __init__(self, module: nn.Module, sample: Inputs, outputs: Sequence[Tensor], seed: int) -> None:
-        """``outputs``: what ``seeded_outputs(module, sample, seed)`` returned, on any device."""
-        self._module, self._sample, self._outputs, self._seed = module, sample, outputs, seed
-        self.note = ""
-        """Why there is no float64 to compare with."""
-        self._truth: list[Tensor] | None = None
-        self._nudges: list[list[Tensor]] = []
-
-    def units(self, at: int, found: Tensor) -> float:
-        """How far ``found``, another output ``at`` (of the same shape), is from the truth."""
-        if self._truth is None:
-            self._truth = self._make_truth()
-        return error_in_units(found, self._truth[at], self._outputs[at], [nudge[at] for nudge in self._nudges])
-
-    def _make_truth(self) -> list[Tensor]:
-        device = str(self._outputs[0].device)
-        try:
-            with float64_arithmetic():
-                module, sample = widened(self._module, device), widened_inputs(self._sample, device)
-                truth, _ = seeded_outputs(module, sample, self._seed)
-            if [t.shape for t in truth] != [t.shape for t in self._outputs]:
-                raise ValueError("its outputs have other shapes in float64")
-        except Exception as error:  # foreign code: a forward may insist on its own dtype
-            self.note = f"It does not run in float64 ({first_line(error)}): outputs are compared with its own, nudged."
-            truth = [wide(plain(t)) for t in self._outputs]
-        if self.note or any(t.numel() < FEW for t in self._outputs):
-            self._nudges = [found for number in range(NUDGES_FEW) if (found := self._nudged(number))]
-        return truth
-
-    def _nudged(self, number: int) -> list[Tensor]:
-        """Outputs with weights and inputs moved by a rounding: what any order of evaluation may give."""
-        try:
-            module, sample = nudged(self._module, self._seed + number), nudged_inputs(self._sample, self._seed + number)
-            found, _ = seeded_outputs(module, sample, self._seed)
-        except Exception as error:  # foreign code: a module may insist on exact values
-            self.note = self.note or f"The module's own error could not be sampled ({first_line(error)})."
-            return []
-        return found if [t.shape for t in found] == [t.shape for t in self._outputs] else []
-
-
-def seeded_outputs(module: nn.Module, sample: Inputs, seed: int) -> tuple[list[Tensor], Any]:
-    """Tensors that one pass without autograd returns, and the structure around them (comparable with ``==``). Float32
-    is multiplied in IEEE float32: what is compared is the arithmetic, not TensorFloat-32's rounding."""
-    with torch.no_grad(), ieee_float32(), torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return outputs_in(module(*sample.args, **sample.kwargs))
-
-
-def outputs_in(output: Any) -> tuple[list[Tensor], Any]:
-    """Tensors, and what else there is as text, in which objects count by their class."""
-    leaves, form = tree_flatten(output)
-    others = [repr(leaf) if isinstance(leaf, bool | int | float | str | None) else type(leaf) for leaf in leaves]
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)], (str(form), str(others))

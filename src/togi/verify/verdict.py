@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from togi.verify.leaves import fresh, input_tensors
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form
 from togi.verify.truth import Truth
-from togi.verify.units import leaf_error
+from togi.verify.units import leaf_error, worst
 
 _CALLS_KEPT = 3
 """Outputs kept alive across calls: an engine with a ring of that many output buffers is found out."""
@@ -88,18 +88,17 @@ def wrong_at_once(
     max_units: float = MAX_UNITS,
     callers: Callers,
 ) -> tuple[str, ...]:
-    """What is wrong where callers come at once with a candidate that is right for one, as ``report`` says. Each asks
-    once, and more often where that takes but a moment. Returns nothing if the original itself depends on the
-    order of calls. Raises whatever ``call`` raises."""
+    """Find what is wrong where callers come at once with a candidate that is right for one, as ``report`` says. Each
+    asks once, and more often where that takes but a moment. Returns nothing if the original itself depends on the order
+    of calls. Raises whatever ``call`` raises."""
     if truth.facts.stateful or truth.facts.random or not truth.facts.repeatable:
         return ()
-    asked = _Verification(call, truth, truth.inputs(inputs), signature, seed)
-    asked.errors |= {leaf.name: leaf for leaf in report.leaves}
-    asked._callers_agree(callers, max_units, at_first=callers.count)
-    return tuple(asked.problems)
+    verification = _Verification(call, truth, truth.inputs(inputs), signature, seed)
+    verification.errors |= {leaf.name: leaf for leaf in report.leaves}
+    verification._callers_agree(callers, max_units, at_first=callers.count)
+    return tuple(verification.problems)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
     """One call's outputs, alive, and copies of what they held when the call returned."""
@@ -109,7 +108,6 @@ class _Kept:
     values: list[Tensor]
 
 
-@final
 class _Verification:
     def __init__(self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int) -> None:
         self.call, self.truth, self.signature, self.seed = call, truth, signature, seed
@@ -133,7 +131,7 @@ class _Verification:
                 if metric is not None:
                     self.outputs.append(seen.output)
             if number == 0:
-                self.first = [plain(t).clone() for _, t in seen.leaves]
+                self.first = self.kept[-1].values
         if not self.problems and not facts.stateful:
             self._rerun_agrees(max_units)
             self._values_replaced(max_units)
@@ -165,8 +163,7 @@ class _Verification:
             wrong = self._numbers(a, [t for _, t in seen.leaves])
             if wrong and number:
                 self._stale(a, seen)
-        values = [plain(t).clone() for _, t in seen.leaves]
-        self.kept.append(_Kept(answer=a, outputs=_outputs(seen), values=values))
+        self.kept.append(_Kept(answer=a, outputs=_outputs(seen), values=seen.copies()))
         return seen
 
     def _decided(self, a: int, seen: Observation, sample: int) -> None:
@@ -183,11 +180,11 @@ class _Verification:
             if misplaced:
                 self.problems[f"{leaf.name} is not finite, or finite, where the original's is not so"] = None
             wrong |= error.units > _BADLY_WRONG_UNITS
-            self.errors[leaf.name] = _worse(self.errors.get(leaf.name), error)
+            self.errors[leaf.name] = worst([self.errors.get(leaf.name, error), error])
         return wrong
 
     def _error(self, found: Tensor, a: int, i: int) -> tuple[LeafError, bool]:
-        """Of leaf ``i`` of answer ``a``: see ``leaf_error``."""
+        """The error of leaf ``i`` of answer ``a``: see ``leaf_error``."""
         leaf = self.truth.facts.answers[a].leaves[i]
         return leaf_error(leaf.name, found, self.truth.truth[a][i], self.truth.eager[a][i], leaf.unit, leaf.threshold)
 
@@ -205,11 +202,11 @@ class _Verification:
 
     def _earlier_outputs(self, seen: Observation) -> None:
         allowed = set(self.truth.facts.shared_between_calls)
-        for kept in self.kept:
-            for (name, tensor), value in zip(kept.outputs, kept.values, strict=False):
+        for earlier in self.kept:
+            for (name, tensor), value in zip(earlier.outputs, earlier.values, strict=False):
                 if name not in allowed and not identical(plain(tensor), value):
                     self.problems[f"{name} is overwritten by a later call: outputs do not outlive the next call"] = None
-            for one, other in overlaps(kept.outputs, _outputs(seen)):
+            for one, other in overlaps(earlier.outputs, _outputs(seen)):
                 if not (one in allowed and other in allowed):
                     self.problems[f"{one} of one call shares memory with {other} of a later call"] = None
 
@@ -226,18 +223,18 @@ class _Verification:
                 ] = None
 
     def _values_replaced(self, max_units: float) -> None:
-        """The same input tensors, at the same addresses, with other values: results must not be cached by identity."""
+        """Call with the same input tensors holding other values: results must not be cached by identity."""
         facts = self.truth.facts
         shapes = [self._shapes(answer.input) for answer in facts.answers]
         b = next((b for b in range(1, len(shapes)) if shapes[b] == shapes[0]), None)
         if b is None or any(answer.changed for answer in facts.answers):
             return
-        given = fresh(self.inputs[facts.answers[0].input])
-        observe(self.call, self.inputs[facts.answers[0].input], self.signature, seed=self.seed, given=given)
+        reused = fresh(self.inputs[facts.answers[0].input])
+        observe(self.call, self.inputs[facts.answers[0].input], self.signature, seed=self.seed, given=reused)
         other = self.inputs[facts.answers[b].input]
-        if not _replace(given, other, self.signature):
+        if not _replace(reused, other, self.signature):
             return
-        seen = observe(self.call, other, self.signature, seed=self.seed, given=given)
+        seen = observe(self.call, other, self.signature, seed=self.seed, given=reused)
         when = "when an input's values are replaced in place"
         self._answered_again(b, seen, max_units, when, f"does not follow {when} (cached by identity)")
 
@@ -247,21 +244,21 @@ class _Verification:
         answers = self.truth.facts.answers
         requests = max(2 * callers.count, len(answers))
         when = f"when {callers.count} call at once"
-        seen: dict[int, Observation] = {}
+        observations: dict[int, Observation] = {}
 
         def request(number: int) -> None:
             inputs = self.inputs[answers[number % len(answers)].input]
-            seen[number] = observe(self.call, inputs, self.signature, seed=self.seed)
+            observations[number] = observe(self.call, inputs, self.signature, seed=self.seed)
 
         began = time.monotonic()
         for again in range(_MOST_CALLED_AT_ONCE):
             if again and (self.problems or time.monotonic() - began > _CALLED_AT_ONCE_S):
                 return
-            seen.clear()
+            observations.clear()
             callers.answer(request, requests if again or at_first is None else at_first)
-            for number, one in seen.items():
+            for number, observation in observations.items():
                 wrong = f"is another {when} (it cannot serve threads)"
-                self._answered_again(number % len(answers), one, max_units, when, wrong)
+                self._answered_again(number % len(answers), observation, max_units, when, wrong)
 
     def _answered_again(self, a: int, seen: Observation, max_units: float, when: str, wrong: str) -> None:
         """Answer ``a``, asked for in another way: it may err twice as much. ``wrong``: the problem to report beyond
@@ -279,19 +276,8 @@ class _Verification:
         return [(tuple(t.shape), t.dtype) for _, t in input_tensors(self.inputs[index], self.signature)]
 
 
-def _worse(one: LeafError | None, other: LeafError) -> LeafError:
-    if one is None:
-        return other
-    return LeafError(
-        name=one.name,
-        rmse=max(one.rmse, other.rmse),
-        max_abs=max(one.max_abs, other.max_abs),
-        units=max(one.units, other.units),
-    )
-
-
 def _outputs(seen: Observation) -> Named:
-    """Without the inputs that were changed in place, which follow them."""
+    """The outputs alone; inputs that were changed in place follow them."""
     return seen.leaves[: len(seen.leaves) - len(seen.changed)]
 
 

@@ -18,7 +18,7 @@ from togi.core.callers import Callers
 from togi.core.errors import Refused
 from togi.techniques import Applies, Refuses, technique
 from togi.techniques.engine.programs.onnxruntime import OnnxRuntimeProgram, open_session
-from togi.techniques.engine.programs.onnxruntime_binding import ReplayedSession
+from togi.techniques.engine.programs.onnxruntime_binding import ReplayedSession, empty
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 OPTIONS = {"spinning": False, "tf32": True}
@@ -122,7 +122,7 @@ def test_bound_outputs_are_fresh_and_right(monkeypatch: pytest.MonkeyPatch, allo
     program = candidate.program
     assert isinstance(program, OnnxRuntimeProgram)
     if allocated_by == "the session":
-        monkeypatch.setattr(program, "_empty", lambda _: None)
+        monkeypatch.setattr("togi.techniques.engine.programs.onnxruntime.empty", lambda *_: None)
     waited: list[bool] = []
     stream = SimpleNamespace(synchronize=lambda: waited.append(True))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
@@ -177,7 +177,7 @@ def test_memory_of_the_session_goes_back_once_it_is_copied(
     told: list[str] = []
     program = OnnxRuntimeProgram(Recorded(told), candidate_of(nn.Identity(), torch.ones(2, 3)).signature, {})
     if allocated_by == "the session":
-        monkeypatch.setattr(program, "_empty", lambda _: None)
+        monkeypatch.setattr("togi.techniques.engine.programs.onnxruntime.empty", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: told.append("wait")))
     program._run_bound([torch.ones(2, 3)])
     assert told == ["wait", "bind input_0", "bind output_0", "run", *after]
@@ -192,12 +192,10 @@ def test_a_session_of_an_older_release_hands_over_on_the_host() -> None:
 
 def test_sizes_that_vary_are_not_allocated_beforehand() -> None:
     facts = candidate_of(nn.Identity(), torch.ones(2, 3)).signature.outputs_facts[0]
-    program = object.__new__(OnnxRuntimeProgram)
-    program.signature = candidate_of(nn.Identity(), torch.ones(2, 3)).signature
-    made_for = program._empty(facts)
-    assert made_for is not None
-    assert made_for.shape == (2, 3)
-    assert program._empty(facts.model_copy(update={"shape": (None, 3)})) is None
+    allocated = empty(facts, "cpu")
+    assert allocated is not None
+    assert allocated.shape == (2, 3)
+    assert empty(facts.model_copy(update={"shape": (None, 3)}), "cpu") is None
 
 
 def on_tensorrt() -> dict[str, Any]:

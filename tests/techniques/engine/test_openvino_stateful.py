@@ -24,6 +24,8 @@ from togi.artifact.manifest import Link
 from togi.core.errors import ArtifactError, Refused
 from togi.graph.candidate import Candidate
 from togi.techniques.engine.programs import openvino_stateful as stateful
+from togi.techniques.engine.programs.openvino_cache import SequenceCache
+from togi.techniques.engine.programs.openvino_library import openvino
 from togi.techniques.registry import technique
 from togi.torch_internals.deferred import Deferred
 
@@ -88,7 +90,7 @@ def step(call: Any, number: int, cache: Cache) -> tuple[Tensor, Cache]:
     return found, list(grown)
 
 
-def only(program: stateful.StatefulProgram) -> stateful._Cache:
+def only(program: stateful.StatefulProgram) -> SequenceCache:
     (cache,) = program._caches
     return cache
 
@@ -218,7 +220,7 @@ def test_one_that_cannot_be_made_leaves_the_others_usable(candidate, program, mo
         raise MemoryError("no room for another")
 
     with monkeypatch.context() as patched:
-        patched.setattr(stateful, "_Cache", no_memory)
+        patched.setattr(stateful, "SequenceCache", no_memory)
         with pytest.raises(MemoryError):
             step(program, 0, cache_of(4, 1))
     answers: list[Tensor] = []
@@ -286,16 +288,16 @@ def test_its_form_cannot_be_changed_in_place(candidate, program, change: Any) ->
 
 def test_an_engine_that_keeps_something_else_is_refused(candidate, monkeypatch) -> None:
     """As a fault of its own would be: what was appended is lost."""
-    right = stateful._Cache.infer
+    right = SequenceCache.infer
 
     def faulty(self: Any, feeds: Any) -> Any:
         lengths, found = list(self.lengths), right(self, feeds)
         if lengths[0] > 5:
             state = self._states[0]
-            state.state = stateful.openvino().Tensor(torch.zeros(tuple(state.state.shape)).numpy())
+            state.state = openvino().Tensor(torch.zeros(tuple(state.state.shape)).numpy())
         return found
 
-    monkeypatch.setattr(stateful._Cache, "infer", faulty)
+    monkeypatch.setattr(SequenceCache, "infer", faulty)
     with pytest.raises(Refused, match="what OpenVINO keeps of this cache is not what it returned"):
         stateful.build(candidate)
 

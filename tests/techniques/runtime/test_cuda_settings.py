@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from togi.techniques import Applies, Refuses, all_techniques, compatible, conformance, technique
-from togi.techniques.precision.fp16_accumulation import Fp16Accumulation, adding_up_in_float16
+from togi.techniques.precision.fp16_accumulation import Fp16Accumulation
 from togi.techniques.precision.tf32 import Tf32
-from togi.techniques.runtime.cudnn_benchmark import CudnnBenchmark, benchmarking
+from togi.techniques.runtime.cudnn_benchmark import CudnnBenchmark
+from togi.techniques.switches import switched_on
 from togi.torch_internals.float32 import high_matmul_precision
 
 
@@ -25,14 +28,19 @@ def fail():
     raise ValueError("no")
 
 
-def test_cudnn_benchmark_is_put_back():
-    before = torch.backends.cudnn.benchmark
-    with benchmarking():
-        assert torch.backends.cudnn.benchmark
-    assert torch.backends.cudnn.benchmark == before
-    with pytest.raises(ValueError, match="no"), benchmarking():
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [(torch.backends.cudnn, "benchmark"), (torch.backends.cuda.matmul, "allow_fp16_accumulation")],
+    ids=["algorithms of cuDNN", "sums in float16"],
+)
+def test_a_switch_is_put_back(backend: Any, name: str) -> None:
+    before = getattr(backend, name)
+    with switched_on(backend, name):
+        assert getattr(backend, name)
+    assert getattr(backend, name) == before
+    with pytest.raises(ValueError, match="no"), switched_on(backend, name):
         fail()
-    assert torch.backends.cudnn.benchmark == before
+    assert getattr(backend, name) == before
 
 
 def test_matmul_precision_is_put_back():
@@ -43,17 +51,6 @@ def test_matmul_precision_is_put_back():
     with pytest.raises(ValueError, match="no"), high_matmul_precision():
         fail()
     assert torch.get_float32_matmul_precision() == before
-
-
-def test_float16_sums_are_put_back():
-    matmul = torch.backends.cuda.matmul
-    before = matmul.allow_fp16_accumulation
-    with adding_up_in_float16():
-        assert matmul.allow_fp16_accumulation
-    assert matmul.allow_fp16_accumulation == before
-    with pytest.raises(ValueError, match="no"), adding_up_in_float16():
-        fail()
-    assert matmul.allow_fp16_accumulation == before
 
 
 def test_sums_of_partial_sums_in_16_bits_are_torchs_default():
@@ -151,5 +148,5 @@ def test_float16_sums_are_worse_on_a_gpu():
     a, b = (torch.rand(512, 4096, device="cuda").half() for _ in range(2))
     exact = a.double() @ b.double().T
     plain = (a @ b.T - exact).abs().mean()
-    with adding_up_in_float16():
+    with switched_on(torch.backends.cuda.matmul, "allow_fp16_accumulation"):
         assert (a @ b.T - exact).abs().mean() > 2 * plain

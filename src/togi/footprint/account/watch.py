@@ -24,7 +24,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from typing_extensions import Self
 
 from togi.core.errors import TogiError
-from togi.core.proven import Proven
 from togi.core.user_code import place_in, user_frames
 from togi.footprint.account.allocator_events import Allocations, operation_mark, read_allocations
 from togi.footprint.account.record import Category
@@ -34,9 +33,6 @@ from togi.torch_internals.autograd import SavedValueHooks, current_node
 from togi.torch_internals.modules import BACKWARD, ModuleTracker
 from togi.torch_internals.profiler import memory_profile
 from togi.torch_internals.tensors import tensors_of
-
-PROVEN = Proven(part="togi memory: the account of a run", cpu="2026-11-21", cuda=None)
-
 
 _RAW = "_raw_saved_"
 _SMALLEST_BYTES = 64 * 1024

@@ -15,14 +15,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from togi.core.errors import FitError
-from togi.core.proven import Proven
 from togi.footprint.fit.measure import same_start
 from togi.footprint.fit.plan import Plan, architecture_of
 from togi.footprint.fit.result import FitResult, Point, Proof
 from togi.footprint.step import Step, step_ms
-
-PROVEN = Proven(part="togi fit", cpu="2026-11-21", cuda=None)
-
 
 _ATTEMPTS = 4
 """Searches with lower and lower aims before a budget is given up."""

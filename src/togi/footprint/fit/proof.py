@@ -26,8 +26,8 @@ from togi.footprint.step import Step
 from togi.subject.behaviour import same
 from togi.torch_internals.modes import without_modes
 from togi.verify.compare import identical
-from togi.verify.reference import apart, noise_limit
-from togi.verify.units import OwnError, seeded_outputs
+from togi.verify.own_error import OwnError, seeded_outputs
+from togi.verify.repeatability import apart, noise_limit
 
 _NAMED = 10
 """Differences that a proof lists."""

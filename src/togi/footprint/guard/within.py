@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import BudgetError
-from togi.core.proven import Proven
 from togi.core.quantities import first_line, parse_size, size
 from togi.core.records import Record
 from togi.footprint.guard.estimate import estimate
@@ -25,8 +24,6 @@ from togi.measure.memory import is_out_of_memory
 from togi.subject.batch import shared_rows, sliced_rows
 from togi.subject.inputs import Inputs
 from togi.torch_internals.tensors import tree_flatten, tree_unflatten
-
-PROVEN = Proven(part="togi.within", cpu="2026-11-21", cuda=None)
 
 
 def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:

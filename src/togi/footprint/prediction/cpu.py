@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from togi.core.proven import Proven
 from togi.footprint.prediction.fake_run import RunRecorder, baseline_bytes, by_category, moment_of, record
 from togi.footprint.prediction.operation_call import OperationCall, OtherSpec, TensorSpec, is_spec, specs_of
 from togi.footprint.prediction.record import Prediction
@@ -24,9 +23,6 @@ from togi.measure.memory import torch_allocator_peak_bytes
 from togi.torch_internals.modes import without_modes
 from togi.torch_internals.profiler import profiler_records
 from togi.torch_internals.tensors import tree_leaves, tree_map
-
-PROVEN = Proven(part="togi memory --predict for the CPU", cpu="2026-11-21")
-
 
 _PROBE_LIMIT_BYTES = 4 << 30
 _WORKSPACE_X = 2

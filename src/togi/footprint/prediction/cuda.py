@@ -13,7 +13,7 @@ from typing import final
 
 import torch
 
-from togi.core.proven import Proven, day
+from togi.core.proven import MarkedPart, proofs
 from togi.footprint.prediction.caching_allocator import CachingAllocator
 from togi.footprint.prediction.cuda_kernels import CudaKernels
 from togi.footprint.prediction.fake_run import RunRecorder, baseline_bytes, by_category, moment_of, record
@@ -22,9 +22,6 @@ from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime
 from togi.torch_internals.modules import BACKWARD
-
-PROVEN = Proven(part="togi memory --predict for a GPU (a range)", cuda=None)
-
 
 MIB = 1 << 20
 CONTEXT_BYTES = (250 * MIB, 700 * MIB)
@@ -145,9 +142,9 @@ _UNBOUNDED = (
 
 
 def _notes(kernels: CudaKernels, recorder: RunRecorder) -> tuple[str, ...]:
-    proven = day(PROVEN.part, "cuda", PROVEN.cuda)
     sources = "the ranges are built from the sources of torch, not from measurements on a GPU."
-    notes = [f"Not yet proven on a device: {sources}"] if proven is None else []
+    is_proven = "cuda" in proofs().get(MarkedPart.PREDICTION_FOR_CUDA, {})
+    notes = [] if is_proven else [f"Not yet proven on a device: {sources}"]
     if kernels.attention:
         chosen = ", ".join(f"{name} ({count} calls)" for name, count in sorted(kernels.attention.items()))
         notes.append(f"Attention on compute capability 8.0 or above, over two runs: {chosen}.")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from togi.core.proven import Proven
 from togi.core.quantities import size
 from togi.footprint.snapshot.allocator import (
     PRIVATE,
@@ -25,9 +24,6 @@ from togi.footprint.snapshot.events import EventTrace, FailedAllocation, State
 from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
 from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler
 from togi.footprint.snapshot.window import SnapshotError, Window
-
-PROVEN = Proven(part="togi memory on a CUDA snapshot (snapshots made up by the tests)", cuda=None)
-
 
 _FRAME: Final = {"filename", "line", "name"}
 _BEFORE = "(before the recorded history)"

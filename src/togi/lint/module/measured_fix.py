@@ -23,7 +23,7 @@ from togi.lint.module.context import ModuleContext
 from togi.lint.rule import all_rules
 from togi.measure import Turn, compare, take_turn, warm
 from togi.techniques import technique
-from togi.verify.units import OwnError, seeded_outputs
+from togi.verify.own_error import OwnError, seeded_outputs
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs

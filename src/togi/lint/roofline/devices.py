@@ -12,11 +12,7 @@ import math
 import re
 
 from togi.core.errors import UnknownNameError, nearest
-from togi.core.proven import Proven
 from togi.core.records import Record
-
-PROVEN = Proven(part="togi check: times predicted from data sheets", cuda=None)
-
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8")
 """Those of which costs can be predicted."""

@@ -24,13 +24,9 @@ from torch.nn import functional
 
 from togi.core.caches import cache_folder, check_own, private
 from togi.core.plain_files import read_plain
-from togi.core.proven import Proven
 from togi.core.records import Machine
 from togi.lint.roofline.devices import Bandwidth, Figures
 from togi.measure.threads import spread_threads
-
-PROVEN = Proven(part="togi check: times predicted from measured figures", cpu="2026-11-21", cuda=None)
-
 
 _SETS_BYTES = tuple(2**power for power in (18, 20, 22, 24, 26, 28))
 _EACH_S = 0.02

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from togi.core.proven import Proven
 from togi.core.user_code import printed_frames, user_place
 from togi.lint.trace.compiled import frame_of, fresh_dynamo, prepared_run, run
 from togi.lint.trace.record import Event
@@ -26,8 +25,6 @@ from togi.subject.prepare import Prepared
 from togi.torch_internals.cuda_graphs import Examined, ExaminedGraph, Obstacle, examining_backend
 from togi.torch_internals.modules import replace_tensors
 from togi.torch_internals.tensors import FakeTensorMode
-
-PROVEN = Proven(part="togi check: what keeps code from CUDA graphs (read off fake CUDA tensors)", cuda=None)
 
 _NEEDS_A_GPU = (
     "What keeps a training step from CUDA graphs is known with --device cuda only: without a GPU no backward pass can "

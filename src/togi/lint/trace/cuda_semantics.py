@@ -24,13 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.core.proven import Proven
 from togi.lint.trace.placement import is_pinned, memory_of, on_cuda
 from togi.lint.trace.recorder import Recorder, call_name
 from togi.torch_internals.autograd import in_backward
-
-PROVEN = Proven(part="togi check: what waits and copies on CUDA (simulated on the CPU)", cuda=None)
-
 
 READ = "its value is read by the host"
 SIZE = "the size of its result depends on values, which the host must know before it can go on"

@@ -12,12 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from togi.core.proven import Proven
 from togi.ops.kernels.library import Library
 from togi.ops.measures import FORMATS, KINDS
-
-PROVEN = Proven(part="C++ kernels of togi.ops", cpu="2026-11-21")
-
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 _SAW_NEGATIVE, _NO_MEMORY = 1, 2

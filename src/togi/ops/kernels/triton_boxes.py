@@ -24,14 +24,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from togi.core.proven import Proven
 from togi.ops.kernels import tiled
 from togi.ops.kernels.triton_measures import corners, measure
 from togi.ops.measures import FORMATS
 from togi.ops.measures import KINDS as ALL_KINDS
-
-PROVEN = Proven(part="Triton kernels of togi.ops (interpreted, and compiled for sm_80 and sm_90)", cuda=None)
-
 
 KINDS = {kind: number for kind, number in ALL_KINDS.items() if kind != "ciou"}
 BEST_BLOCK = (32, 16)

@@ -34,7 +34,7 @@ def plain_text(lines: Iterable[Line]) -> str:
 
 
 def exact_text(lines: Iterable[Line]) -> str:
-    """With the spaces and carriage returns at the ends of lines, which a patch needs."""
+    """Keep the spaces and carriage returns at the ends of lines, which a patch needs."""
     return "".join(f"{_patched(''.join(part for part, _ in line))}\n" for line in lines)
 
 
@@ -44,7 +44,7 @@ def _patched(line: str) -> str:
 
 
 def print_lines(console: Console, lines: Iterable[Line]) -> None:
-    """On a terminal with its colours."""
+    """Print on a terminal with its colours."""
     from rich.text import Text
 
     for line in lines:
@@ -52,7 +52,7 @@ def print_lines(console: Console, lines: Iterable[Line]) -> None:
 
 
 def sentence(text: str) -> str:
-    """With a full stop, so that another sentence may follow."""
+    """End it with a full stop, so that another sentence may follow."""
     return text if text.endswith((".", "!", "?", ":")) else f"{text}."
 
 
@@ -77,16 +77,16 @@ def excerpt(place: Place, width: int) -> list[Line]:
     end_line = min(place.end_line or place.line, len(lines))
     last = min(end_line, place.line + _MAX_LINES - 1)
     gutter = len(str(last))
-    found: list[Line] = [_gutter("", gutter)]
+    shown: list[Line] = [_gutter("", gutter)]
     for number in range(max(1, place.line - CONTEXT), last + 1):
         start, end = _marked(place, number, end_line, lines[number - 1])
         text, caret = _fitted(lines[number - 1], start, end, max(width - gutter - 3, 20))
-        found.append((*_gutter(str(number), gutter), (text, "")))
+        shown.append((*_gutter(str(number), gutter), (text, "")))
         if caret:
-            found.append((*_gutter("", gutter), (caret, "bold red")))
+            shown.append((*_gutter("", gutter), (caret, "bold red")))
     if last < end_line:
-        found.append((*_gutter("", gutter), (f"{_CUT} {end_line - last} more lines", "dim")))
-    return found
+        shown.append((*_gutter("", gutter), (f"{_CUT} {end_line - last} more lines", "dim")))
+    return shown
 
 
 _given: dict[str, bytes] = {}
@@ -142,15 +142,15 @@ def _fitted(line: str, start: int, end: int, width: int) -> tuple[str, str]:
     """The line and its carets in terminal columns, cut to ``width`` so that the start of the mark stays visible."""
     before, marked, after = (_visible(part) for part in (line[:start], line[start:end], line[end:]))
     text = before + marked + after
-    left, length = _cells(before), max(_cells(marked), 1)
+    indent, length = _cells(before), max(_cells(marked), 1)
     if _cells(text) > width:
         skip = max(0, min(len(before) - width // 3, len(text) - width + len(_CUT)))
         if skip:
-            left = left - _cells(text[:skip]) + len(_CUT)
+            indent = indent - _cells(text[:skip]) + len(_CUT)
             text = _CUT + text[skip:]
         text = _clipped(text, width)
-        length = max(1, min(length, width - left))
-    return text.rstrip(), " " * left + "^" * length if end > start else ""
+        length = max(1, min(length, width - indent))
+    return text.rstrip(), " " * indent + "^" * length if end > start else ""
 
 
 def _visible(text: str) -> str:

@@ -77,7 +77,7 @@ def _result(finding: Finding, ids: Sequence[str], fingerprint: str) -> dict[str,
     parts = [sentence(finding.message), f"Instead: {finding.remedy}", finding.evidence and f"Seen: {finding.evidence}"]
     if finding.cost is not None:
         parts.append(f"Cost: {finding.cost.text}")
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "ruleId": finding.rule,
         "level": "warning",
         "message": {"text": "\n".join(part for part in parts if part)},
@@ -86,13 +86,13 @@ def _result(finding: Finding, ids: Sequence[str], fingerprint: str) -> dict[str,
         "occurrenceCount": finding.count,
     }
     if finding.rule in ids:
-        found["ruleIndex"] = ids.index(finding.rule)
+        document["ruleIndex"] = ids.index(finding.rule)
     if finding.fix is not None and finding.place is not None and finding.place.cell is None:
-        found["fixes"] = [_fix(finding, finding.place)]
+        document["fixes"] = [_fix(finding, finding.place)]
     if finding.suppressed:
         kind = "inSource" if finding.suppressed == "ignore comment" else "external"
-        found["suppressions"] = [{"kind": kind, "justification": finding.suppressed}]
-    return found
+        document["suppressions"] = [{"kind": kind, "justification": finding.suppressed}]
+    return document
 
 
 def _location(finding: Finding) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _replacement(edit: Edit) -> dict[str, Any]:
 
 
 def _fingerprints(findings: Sequence[Finding]) -> list[str]:
-    """By rule, file and the text of the line rather than its number: code that moves keeps its history."""
+    """Hash rule, file and the text of the line rather than its number: code that moves keeps its history."""
     seen: Counter[str] = Counter()
     marks: list[str] = []
     for finding in findings:

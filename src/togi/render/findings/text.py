@@ -42,7 +42,7 @@ def concise(result: CheckResult) -> Iterator[Line]:
 
 
 def statistics(result: CheckResult) -> Iterator[Line]:
-    """How often each rule found something."""
+    """Count the findings of each rule."""
     fixable = Counter(f.rule for f in result.findings if f.fix is not None and f.fix.safe)
     for rule, count in counts(result).items():
         files = len({f.place.path for f in result.findings if f.rule == rule and f.place is not None})
@@ -75,10 +75,10 @@ def located(finding: Finding) -> str:
 
 
 def summary(result: CheckResult) -> Line:
-    found, files = len(result.findings), plural(result.files, "file")
+    count, files = len(result.findings), plural(result.files, "file")
     safe = sum(f.fix is not None and f.fix.safe for f in result.findings)
     unsafe = sum(f.fix is not None and not f.fix.safe for f in result.findings)
-    parts = [plural(found, "finding") if found else "Nothing found", f"in {files}" if result.files else ""]
+    parts = [plural(count, "finding") if count else "Nothing found", f"in {files}" if result.files else ""]
     text = " ".join(part for part in parts if part)
     if result.fixed:
         text += f"; {result.fixed} fixed"
@@ -92,7 +92,7 @@ def summary(result: CheckResult) -> Line:
         text += f"; {len(result.suppressed)} ignored"
     if result.problems:
         text += f"; {plural(len(result.problems), 'problem')}: not everything was checked"
-    return ((f"{text}.", "bold" if found or result.problems else "green"),)
+    return ((f"{text}.", "bold" if count or result.problems else "green"),)
 
 
 def _rest(result: CheckResult) -> Iterator[Line]:
@@ -183,7 +183,7 @@ def _table_cell(value: Scalar) -> str:
 
 
 def diff(changes: Sequence[FileChange]) -> Iterator[Line]:
-    """What fixes would change, as a unified diff; a notebook's cell by cell."""
+    """Show what fixes would change, as a unified diff; a notebook's cell by cell."""
     for change in changes:
         notebook = change.file.shown.endswith(SUFFIX)
         read = decode if notebook else decode_exactly  # a patch must keep a file's line ends
@@ -205,6 +205,6 @@ def _diff(name: str, before: str, after: str) -> Iterator[Line]:
 
 
 def _diff_lines(text: str) -> list[str]:
-    """Without their ``\\n``, but with ``\\r``; a last line that has no end says so, as in every patch."""
+    """Split lines, without their ``\\n``, but with ``\\r``; a last line that has no end says so, as in every patch."""
     *lines, rest = text.split("\n")
     return [*lines, f"{rest}\n\\ No newline at end of file"] if rest else lines

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,15 +10,9 @@ from togi.core.quantities import bounds, milliseconds, plural, seconds, signific
 from togi.core.records import Interval, Timing
 from togi.render.attribution import Effect
 from togi.render.gains import Gain
-from togi.render.rows import Row, well_measured
+from togi.render.html.axis import Axis, Tick, ticks
+from togi.render.rows import Row
 
-LOGARITHMIC_FROM = 3.0
-"""Axes whose values span this factor or more are logarithmic."""
-MARGIN = 0.06
-"""Free room on both sides, as a share of the span."""
-MOST_TICKS = 8
-ENOUGH_TICKS = 4
-_FACTORS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
 _MIB = 2**20
 _REFERENCE = Interval(median=1.0, low=1.0, high=1.0)
 """The speed-up of the reference over itself."""
@@ -29,77 +22,6 @@ LEGEND = {
     "faithful": "faithful",
     "approximate": "approximate",
 }
-
-
-class Axis:
-    """``values`` are positive and finite; others are ignored."""
-
-    def __init__(self, values: Iterable[float]) -> None:
-        usable = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
-        low, high = min(usable), max(usable)
-        self.logarithmic = high / low >= LOGARITHMIC_FROM
-        start, end = self._scale(low), self._scale(high)
-        room = MARGIN * (end - start) or (0.1 * abs(end) or 0.1)
-        self._start, self._end = start - room, end + room
-
-    def place(self, value: float) -> float:
-        """Percent from the left (or the bottom), kept inside the axis."""
-        if not math.isfinite(value) or value <= 0:
-            return 100.0 if value > 0 else 0.0
-        share = (self._scale(value) - self._start) / (self._end - self._start)
-        return round(100 * min(1.0, max(0.0, share)), 2)
-
-    def ticks(self) -> list[float]:
-        """Round values inside the axis."""
-        ticks = self._decades() if self.logarithmic else list(self._steps())
-        return ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
-
-    def _scale(self, value: float) -> float:
-        return math.log10(value) if self.logarithmic else value
-
-    def _ends(self) -> tuple[float, float]:
-        return (10**self._start, 10**self._end) if self.logarithmic else (self._start, self._end)
-
-    def _decades(self) -> list[float]:
-        """Powers of ten; with more values between them the fewer decades there are."""
-        low, high = self._ends()
-        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        for factors in _FACTORS:
-            ticks = [factor * 10.0**exponent for exponent in exponents for factor in factors]
-            inside = [tick for tick in ticks if low <= tick <= high]
-            if len(inside) >= ENOUGH_TICKS:
-                return inside
-        return list(self._steps())
-
-    def _steps(self) -> Iterator[float]:
-        low, high = self._ends()
-        raw = (high - low) / 5
-        magnitude = 10.0 ** math.floor(math.log10(raw))
-        step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw)
-        number = math.ceil(low / step)
-        while number * step <= high:
-            if number > 0:
-                yield number * step
-            number += 1
-
-
-def tick_label(value: float) -> str:
-    """``0.5``, ``20``, ``1,000``, ``100k``, ``2M``: short, and no digits that say nothing."""
-    for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= 10 * unit or (suffix != "k" and value >= unit):
-            return f"{value / unit:,.4g}{suffix}"
-    text = significant(value)
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-@dataclass(frozen=True)
-class Tick:
-    place: float
-    label: str
-
-
-def ticks(axis: Axis, unit: str = "") -> list[Tick]:
-    return [Tick(axis.place(tick), tick_label(tick) + unit) for tick in axis.ticks()]
 
 
 def kind(row: Row) -> str:
@@ -112,7 +34,7 @@ def kind(row: Row) -> str:
 
 
 def hint(row: Row) -> str:
-    """What a mark says when it is pointed at; lines separated by line feeds."""
+    """The text of a mark that is pointed at; lines separated by line feeds."""
     timing, footprint, error = row.trial.timing, row.trial.footprint, row.trial.error
     lines = [row.trial.recipe.label, row.verdict]
     if timing:
@@ -149,9 +71,9 @@ class TradeOff:
     legend: dict[str, str]
 
 
-def trade_off(found: Sequence[Row]) -> TradeOff | None:
-    """None when no recipe has both numbers."""
-    shown = [row for row in found if row.trial.eligible and row.trial.footprint]
+def trade_off(rows: Sequence[Row]) -> TradeOff | None:
+    """Place speed-up against memory. None when no recipe has both numbers."""
+    shown = [row for row in rows if row.trial.eligible and row.trial.footprint]
     if not shown:
         return None
     x, y = Axis(_speedup(row).median for row in shown), Axis(_memory_mib(row) for row in shown)
@@ -202,11 +124,11 @@ class Staircase:
     line: str
 
 
-def staircase(found: Sequence[Gain]) -> Staircase | None:
-    """None without a gain."""
-    if not found:
+def staircase(gains: Sequence[Gain]) -> Staircase | None:
+    """Place the gains. None without one."""
+    if not gains:
         return None
-    x, y = Axis(gain.ended_s for gain in found), Axis((1.0, *(gain.speedup_x for gain in found)))
+    x, y = Axis(gain.ended_s for gain in gains), Axis((1.0, *(gain.speedup_x for gain in gains)))
     steps = [
         Step(
             gain.trial.recipe.id,
@@ -214,7 +136,7 @@ def staircase(found: Sequence[Gain]) -> Staircase | None:
             x.place(gain.ended_s),
             y.place(gain.speedup_x),
         )
-        for gain in found
+        for gain in gains
     ]
     corners, height = [], y.place(1.0)
     for step in steps:
@@ -252,14 +174,14 @@ class Bars:
     caption: str
 
 
-def speedups(found: Sequence[Row]) -> Bars | None:
+def speedups(rows: Sequence[Row]) -> Bars | None:
     """Every measured recipe with the interval of its speed-up; a line stands at 1, plain eager."""
-    measured = [row for row in found if row.trial.eligible]
+    measured = [row for row in rows if row.trial.eligible]
     if not measured:
         return None
     intervals = [_speedup(row) for row in measured]
-    sure = [end for found in intervals if well_measured(found) for end in (found.low, found.high)]
-    axis = Axis([1.0, *sure, *(found.median for found in intervals)])
+    sure = [end for interval in intervals if interval.has_ends for end in (interval.low, interval.high)]
+    axis = Axis([1.0, *sure, *(interval.median for interval in intervals)])
     return Bars(
         lines=[_speedup_bar(row, axis) for row in measured],
         ticks=ticks(axis, "x"),
@@ -268,18 +190,23 @@ def speedups(found: Sequence[Row]) -> Bars | None:
     )
 
 
+def whisker(axis: Axis, low: float, high: float) -> tuple[float, float]:
+    """Left end and width of a line from ``low`` to ``high``."""
+    left = axis.place(low)
+    return left, round(axis.place(high) - left, 2)
+
+
 def _speedup_bar(row: Row, axis: Axis) -> Bar:
-    found = _speedup(row)
-    left, right = axis.place(found.low), axis.place(found.high)
+    speedup = _speedup(row)
     return Bar(
         name=row.trial.recipe.label,
         detail="",
         hint=hint(row),
         trial=row.trial.recipe.id,
-        whisker=(left, round(right - left, 2)) if well_measured(found) else None,
-        marks=[(kind(row), axis.place(found.median))],
-        value=times(found.median) if row.speedup_x else "1",
-        small=bounds(found) if row.speedup_x else "eager",
+        whisker=whisker(axis, speedup.low, speedup.high) if speedup.has_ends else None,
+        marks=[(kind(row), axis.place(speedup.median))],
+        value=times(speedup.median) if row.speedup_x else "1",
+        small=bounds(speedup) if row.speedup_x else "eager",
     )
 
 
@@ -299,10 +226,9 @@ def errors(effects: Sequence[Effect]) -> Bars | None:
 def _error_bar(effect: Effect, axis: Axis) -> Bar:
     error, before = effect.with_.error, effect.units_before
     marks = [("faithful" if error is None or error.faithful else "approximate", axis.place(effect.units))]
-    whisker, change, alone = None, significant(effect.units, 2), "only tried together with others: "
+    moved, change, alone = None, significant(effect.units, 2), "only tried together with others: "
     if before is not None:
-        left, right = sorted((axis.place(before), axis.place(effect.units)))
-        whisker, alone = (left, round(right - left, 2)), ""
+        moved, alone = whisker(axis, *sorted((before, effect.units))), ""
         marks.insert(0, ("without", axis.place(before)))
         change = f"{significant(before, 2)} to {change}"
     relative = f"{error.rmse:.1e} relative" if error else ""
@@ -312,7 +238,7 @@ def _error_bar(effect: Effect, axis: Axis) -> Bar:
         hint=f"{effect.technique} ({effect.stage.value})\n{alone}{effect.with_.recipe.label}\n{change} x eager's own, "
         f"{relative}",
         trial=effect.with_.recipe.id,
-        whisker=whisker,
+        whisker=moved,
         marks=marks,
         value=f"{change} x",
         small=relative,
@@ -331,7 +257,7 @@ class Rounds:
 
 
 def rounds(timing: Timing) -> Rounds | None:
-    """None when no raw rounds were kept."""
+    """Draw the rounds of a measurement. None when no raw rounds were kept."""
     ratios = [reference / candidate for reference, candidate in timing.rounds_ms if candidate > 0 and reference > 0]
     if len(ratios) < 2:
         return None

@@ -50,7 +50,7 @@ def fragment(template: str, **context: Any) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("togi.render.html"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -59,8 +59,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {name: getattr(quantities, name) for name in _FORMATTERS} | {"short_line": short_line}
-    return made
+    environment.filters |= {name: getattr(quantities, name) for name in _FORMATTERS} | {"short_line": short_line}
+    return environment
 
 
 def _visible(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What ``togi.check`` found, for a notebook."""
+"""The findings of ``togi.check``, for a notebook."""
 
 from __future__ import annotations
 

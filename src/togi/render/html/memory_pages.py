@@ -17,8 +17,8 @@ from togi.core.quantities import size
 from togi.footprint.account.record import Account, Category, Holding
 from togi.footprint.fit.result import FitResult
 from togi.footprint.snapshot.record import DeviceAccount, SnapshotAccount
-from togi.render import memory_text
-from togi.render.html.charts import Tick, tick_label
+from togi.render import snapshot_text
+from togi.render.html.axis import Tick, tick_label
 from togi.render.html.document import document, fragment
 from togi.render.memory_text import deletions
 
@@ -69,9 +69,12 @@ def snapshot_html(account: SnapshotAccount) -> str:
         title=Path(account.path).name,
         script="account.js",
         account=account,
-        notes=[*account.notes, *(f"Device {one.device}: {note}" for one in account.devices for note in one.notes)],
-        timelines={device.device: found for device in account.devices if (found := _timeline(device))},
-        text=memory_text,
+        notes=[
+            *account.notes,
+            *(f"Device {device.device}: {note}" for device in account.devices for note in device.notes),
+        ],
+        timelines={device.device: shown for device in account.devices if (shown := _timeline(device))},
+        text=snapshot_text,
         shown=SHOWN,
     )
 
@@ -101,7 +104,7 @@ def css(category: StrEnum) -> str:
 
 
 class Layers(Protocol):
-    """What is stacked: an account's categories, or a snapshot's layers."""
+    """Layers that are stacked: an account's categories, or a snapshot's."""
 
     @property
     def ms(self) -> Sequence[float]: ...

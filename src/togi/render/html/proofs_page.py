@@ -5,7 +5,8 @@ from __future__ import annotations
 from togi.claims import Measured, Proof, Proofs, Verdict
 from togi.core.quantities import bounds, times
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.render.html.charts import Axis, Bar, Bars, ticks
+from togi.render.html.axis import Axis, ticks
+from togi.render.html.charts import Bar, Bars, whisker
 from togi.render.html.document import document
 from togi.render.proofs_text import figures
 
@@ -38,7 +39,7 @@ def speedups(proofs: Proofs) -> Bars | None:
     measured = [(proof, row) for proof in proofs.proofs for row in proof.rows if row.speedup_x is not None]
     if not measured:
         return None
-    measured.sort(key=lambda one: -_median(one[1]))
+    measured.sort(key=lambda pair: -_median(pair[1]))
     axis = Axis([1.0, *(_median(row) for _, row in measured)])
     return Bars(
         lines=[_bar(proof, row, axis) for proof, row in measured],
@@ -50,13 +51,12 @@ def speedups(proofs: Proofs) -> Bars | None:
 
 def _bar(proof: Proof, row: Measured, axis: Axis) -> Bar:
     assert row.speedup_x is not None
-    left, right = axis.place(row.speedup_x.low), axis.place(row.speedup_x.high)
     return Bar(
         name=proof.claim,
         detail=proof.verdict.value,
         hint=f"{row.name}\n{proof.setting}\n{figures(row)}",
         trial="",
-        whisker=(left, round(right - left, 2)),
+        whisker=whisker(axis, row.speedup_x.low, row.speedup_x.high),
         marks=[(_MARKS.get(proof.verdict, "without"), axis.place(row.speedup_x.median))],
         value=times(row.speedup_x.median),
         small=bounds(row.speedup_x),

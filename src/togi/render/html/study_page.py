@@ -16,14 +16,15 @@ from togi.render.next_steps import has_files, how_to_load, next_steps
 from togi.render.part_rows import part_rows
 from togi.render.rows import (
     Row,
+    chosen_of,
     counts,
     decisions,
     looks_faster,
     objective_of,
     rows,
     trade_offs,
-    warnings,
     what_is_timed,
+    what_to_know,
 )
 from togi.study.comparison import Comparison
 
@@ -54,7 +55,7 @@ def study_html(study: Study) -> str:
         reference=reference,
         counts={outcome.value: number for outcome, number in counts(found).items()},
         time_of=TIME_OF[objective_of(study)],
-        notes=[*what_is_timed(study), *study.facts.notes, *warnings(study), *(_of_chosen(chosen) if chosen else ())],
+        notes=[*what_is_timed(study), *what_to_know(study, found)],
         parts=part_rows(study),
         trade_off=trade_off(found),
         staircase=staircase(gains(study)),
@@ -90,20 +91,16 @@ def study_fragment(study: Study) -> str:
 
 
 def comparison_fragment(comparison: Comparison) -> str:
-    """What ``togi.bench`` found as a table for a notebook."""
+    """The result of ``togi.bench`` as a table for a notebook."""
     return fragment("notebook_comparison.html", comparison=comparison)
 
 
-def _of_chosen(chosen: Row) -> tuple[str, ...]:
-    return (*chosen.trial.notes, *filter(None, [decisions(chosen.trial.error)]))
-
-
 def _chosen_and_reference(found: Sequence[Row]) -> tuple[Row | None, Row | None]:
-    return next((row for row in found if row.chosen), None), next((row for row in found if row.reference), None)
+    return chosen_of(found), next((row for row in found if row.reference), None)
 
 
 def _sort_keys(row: Row) -> dict[str, str]:
-    """What sorting compares, as data attributes; what has none stands last in either direction."""
+    """The values that sorting compares, as data attributes; what has none stands last in either direction."""
     timing, footprint, error = row.trial.timing, row.trial.footprint, row.trial.error
     keys = {
         "recipe": row.trial.recipe.label,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import (
     Applies,
@@ -14,7 +13,6 @@ from togi.techniques.base import (
     Options,
     Refuses,
     changes_buffers,
-    first_refusal,
     no_compiler,
     no_cuda_headers,
     not_exportable,
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
-@final
 class AotInductor(Engine):
     """Compile the exported module ahead of time to a native library, with AOTInductor.
 
@@ -52,16 +49,18 @@ class AotInductor(Engine):
     id = "aot_inductor"
     inductor = True
     captures = True
-    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:aot_inductor"})
     native = True
     files = ("model.pt2",)
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        found = first_refusal(
-            not_exportable(facts), changes_buffers(facts, "AOTInductor"), no_compiler(facts), no_cuda_headers(facts)
+        return (
+            not_exportable(facts)
+            or changes_buffers(facts, "AOTInductor")
+            or no_compiler(facts)
+            or no_cuda_headers(facts)
+            or Applies()
         )
-        return found or Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
         return [

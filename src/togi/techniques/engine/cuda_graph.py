@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
-@final
 class CudaGraph(Engine):
     """Record the kernels of one call as a CUDA graph, and replay it.
 
@@ -42,6 +41,7 @@ class CudaGraph(Engine):
     devices = frozenset({"cuda"})
     provides = frozenset({"engine:cuda_graph"})
     files = ("model.pt2",)
+    speedup = 1.5
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.device != "cuda":
@@ -50,9 +50,6 @@ class CudaGraph(Engine):
 
     def options(self, facts: Facts) -> list[Options]:
         return [{"limit": 16}]
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.5
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         import torch

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import IN_PLACE, Applies, Engine, Options, Refuses
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
-@final
 class Eager(Engine):
     """Run the module as it is, one PyTorch operator after the other.
 
@@ -35,7 +33,6 @@ class Eager(Engine):
     """
 
     id = "eager"
-    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:eager"})
     files = ("model.pt2",)
 

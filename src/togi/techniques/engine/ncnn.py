@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import (
-    FOLDS_CONSTANTS,
-    OUTSIDE_TORCH,
-    OWN_LAYOUT,
-    Applies,
-    Engine,
-    Options,
-    Package,
-    Refuses,
-    changes_buffers,
-    first_refusal,
-    fixes_decisions,
-)
+from togi.techniques.base import Options, Package, Refuses, fixes_decisions
 from togi.techniques.engine.torchscript import TRACED
+from togi.techniques.graph_engine import OF_A_LIBRARY, GraphEngine
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -32,8 +20,7 @@ NEARLY_ALL = 0.9
 """From which on it was ahead of ONNX Runtime: VGG-16 on two Xeons, a U-Net on an EPYC."""
 
 
-@final
-class Ncnn(Engine):
+class Ncnn(GraphEngine):
     """Run the module in ncnn, on the CPU.
 
     What it does: traces the module, converts the trace with pnnx and runs the network with weights, activations and
@@ -48,30 +35,29 @@ class Ncnn(Engine):
     outputs are of another type. Other operators prevail. The forward pass updates a buffer. pnnx or ncnn does not know
     an operator.
 
-    Claim: VGG-16 at 224 x 224 on 2 cores of a Sapphire Rapids CPU (ncnn 1.0.20261020, 2026-11-22): 120 ms, ONNX Runtime
-    148 ms, OpenVINO 158 ms; on a Cascade Lake CPU 197, 266 and 299 ms. Next to OpenVINO on the former, VGG-11 ran at
-    1.15 x, RepVGG-A0 at 0.84 x, a U-Net at 0.81 x, ResNet-18 at 0.80 x. It is an engine for few models.
+    Claim: VGG-16 at 224 x 224 on 2 cores of a Sapphire Rapids CPU: 120 ms, ONNX Runtime 148 ms, OpenVINO 158 ms. Next
+    to OpenVINO there, VGG-11 ran at 1.15 x, and RepVGG, a U-Net and ResNet-18 at 0.80 to 0.84 x: it is an engine for
+    few models. ``togi explain ncnn --prove`` measures it here.
 
     Source: https://github.com/Tencent/ncnn/wiki/use-ncnn-with-pytorch-or-onnx; Lavin and Gray, Fast Algorithms for
     Convolutional Neural Networks, https://arxiv.org/abs/1509.09308.
 
     Cost and risk: seconds to convert, and half a minute for a gigabyte of weights. The error was 0.7 to 4.4 times that
-    of plain eager, OpenVINO's 0.8 to 3.5 times on the same networks. Inputs and outputs are copied. Calls of several
-    threads are answered one after the other, and nothing else of Python runs meanwhile, since ncnn's binding holds
-    Python's lock.
+    of plain eager. Inputs and outputs are copied. Calls of several threads are answered one after the other, and
+    nothing else of Python runs meanwhile, since ncnn's binding holds Python's lock.
     """
 
     id = "ncnn"
-    proven = Proven(cpu="2026-11-22")
+    library = "ncnn"
     devices = frozenset({"cpu"})
     packages = (Package("ncnn", "ncnn", "1.0.20261020"), Package("pnnx", "ncnn", "20261020"))
-    provides = frozenset({"engine:ncnn", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    provides = OF_A_LIBRARY | {"engine:ncnn"}
     conflicts = frozenset({"precision"})
     native = True
     files = ("model.param", "model.bin")
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        return first_refusal(_other_calls(facts), _other_work(facts), changes_buffers(facts, "ncnn")) or Applies()
+    def why_not(self, facts: Facts) -> Refuses | None:
+        return _other_calls(facts) or _other_work(facts)
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 2.4 if _share(facts) >= NEARLY_ALL else 1.8  # OpenVINO's is 2.5, ONNX Runtime's 2.0
@@ -136,5 +122,5 @@ def _other_work(facts: Facts) -> Refuses | None:
 
 
 def _share(facts: Facts) -> float:
-    """Of its operations, in dense 3x3 convolutions of stride 1; 0 where nobody counted."""
+    """The share of its operations in dense 3x3 convolutions of stride 1; 0 where nobody counted."""
     return (facts.winograd_flops or 0) / facts.flops if facts.flops else 0.0

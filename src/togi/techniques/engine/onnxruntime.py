@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
-from togi.core.proven import Proven
 from togi.core.records import Facts, Scalar
-from togi.techniques.base import (
-    FOLDS_CONSTANTS,
-    OUTSIDE_TORCH,
-    OWN_LAYOUT,
-    Applies,
-    Engine,
-    Options,
-    Package,
-    Refuses,
-    changes_buffers,
-    first_refusal,
-    not_exportable,
-)
+from togi.techniques.base import Options, Package, Refuses, not_exportable
+from togi.techniques.graph_engine import OF_A_LIBRARY, GraphEngine
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
 
 
-@final
-class OnnxRuntime(Engine):
+class OnnxRuntime(GraphEngine):
     """Run the module in ONNX Runtime.
 
     What it does: exports the captured graph to ONNX and runs it with all graph optimisations, on the CPU provider or,
@@ -50,41 +37,34 @@ class OnnxRuntime(Engine):
     multiplies in IEEE float32, since it has no switch for TensorFloat-32. ``cuda_graph`` where sizes vary, several call
     at once, or an operator runs elsewhere than on CUDA.
 
-    Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 59 ms against 134 ms of eager
-    under ``inference_mode``; mobilenetv3_large 16 ms against 32 ms. Opset 23 next to the exporter's own choice (20), on
-    2 cores of a Sapphire Rapids CPU (torch 2.15, ONNX Runtime 1.31, 2026-11-22): MiniLM 1.13 x, BERT mini 1.06 x, no
-    difference on a ViT and a GPT-2; on a Cascade Lake CPU the latter two ran at 0.57 and 0.53 x. No gain beyond noise
-    on convolutions, recurrent layers and transformers: parallel execution (0.4 x), smaller blocks, no memory arena or
-    pattern, spinning for longer or shorter. MobileNetV3 on 2 cores of a Sapphire Rapids CPU (torch 2.15, 2026-11-23)
-    with ``spinning`` 2.9 ms, ``in_calls`` 3.0, without 4.6; in turns with an operator of PyTorch on two threads (0.3 ms
-    alone) both together 7.9, 4.9 and 5.7 ms.
+    Claim: resnet50 on 2 cores of an AVX-512 CPU: 59 ms against 134 ms of eager under ``inference_mode``;
+    mobilenetv3_large 16 ms against 32 ms. Against the exporter's own choice, opset 23 ran MiniLM 1.13 x as fast on one
+    CPU and a GPT-2 0.53 x on another. ``togi explain onnxruntime --prove`` measures it here.
 
     Source: https://onnxruntime.ai/docs/performance/tune-performance/threading.html and
     https://onnx.ai/onnx/operators/onnx__Attention.html
 
-    Cost and risk: seconds to export; TensorRT's provider builds for minutes the first time on a machine.
-    Weights are held in ONNX Runtime's own memory. Some operators round differently, or fall back to slow reference
-    kernels.
+    Cost and risk: seconds to export; TensorRT's provider builds for minutes the first time on a machine. Weights are
+    held in ONNX Runtime's own memory. Some operators round differently, or fall back to slow reference kernels.
     """
 
     id = "onnxruntime"
+    library = "ONNX Runtime"
     captures = True
-    proven = Proven(cpu="2026-11-21")
     packages = (
         Package("onnx", "onnx"),
         Package("onnxscript", "onnx"),
         Package("onnxruntime", "onnx", "1.20", ("onnxruntime-gpu",)),
     )
-    provides = frozenset({"engine:onnxruntime", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    provides = OF_A_LIBRARY | {"engine:onnxruntime"}
     files = ("model.onnx", "model.onnx.data")
+    speedup = 2.0
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        return (
-            first_refusal(_build_for_cpus(facts), not_exportable(facts), changes_buffers(facts, "ONNX Runtime"))
-            or Applies()
-        )
+    def why_not(self, facts: Facts) -> Refuses | None:
+        return _build_for_cpus(facts) or not_exportable(facts)
 
     def options(self, facts: Facts) -> Sequence[Options]:
+        # of no use where they were measured: parallel execution, smaller blocks, no memory arena or pattern
         if facts.device != "cpu":
             return self._on_cuda(facts)
         spinning: Scalar = "in_calls" if facts.part else True
@@ -96,17 +76,14 @@ class OnnxRuntime(Engine):
 
     def _on_cuda(self, facts: Facts) -> list[Options]:
         plain: Options = {"spinning": False}
-        found = [plain]
+        offered = [plain]
         if not facts.dynamic and facts.callers == 1:
-            found.append({**plain, "cuda_graph": True})
+            offered.append({**plain, "cuda_graph": True})
         if any(name.startswith("conv") for name in facts.functions):
-            found.append({**found[-1], "nhwc": True})
+            offered.append({**offered[-1], "nhwc": True})
         # TensorRT's provider rounds to TensorFloat-32 and has no switch for it
         tensorrt: list[Options] = [{**plain, "provider": "tensorrt"}] if facts.tf32 and not facts.dynamic else []
-        return [*found, *tensorrt]
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 2.0
+        return [*offered, *tensorrt]
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         builds = 60.0 if options.get("provider") == "tensorrt" else 0.0

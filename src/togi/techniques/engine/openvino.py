@@ -4,30 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import (
-    FOLDS_CONSTANTS,
-    OUTSIDE_TORCH,
-    OWN_LAYOUT,
-    Applies,
-    Engine,
-    Options,
-    Package,
-    Refuses,
-    changes_buffers,
-    fixes_decisions,
-)
+from togi.techniques.base import Options, Package, Refuses, fixes_decisions
+from togi.techniques.graph_engine import OF_A_LIBRARY, GraphEngine
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
 
 
-@final
-class OpenVino(Engine):
+class OpenVino(GraphEngine):
     """Run the module in OpenVINO, on the CPU.
 
     What it does: converts the captured graph to OpenVINO's form and compiles it for this CPU, for low latency and in
@@ -43,14 +31,9 @@ class OpenVino(Engine):
     float32; where one has a type that numpy does not share (bfloat16, float8, complex); where the converter does not
     know an operator.
 
-    Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 54 ms against 134 ms of eager
-    under ``inference_mode``; mobilenetv3_large 8 ms against 32 ms. The error was 1.1 to 2.4 times that of plain eager.
-    Without the copy of its 4 MB of logits a GPT-2 ran 1.04 x as fast in one run and 1.00 x in another (Sapphire Rapids,
-    2 cores, OpenVINO 2026.4, 2026-11-22). No gain beyond noise there, for one caller, on
-    convolutions, recurrent layers and transformers: streams, pinning, hyper-threading, snippets, the partitioner, a
-    static model for each size seen. A step of that GPT-2 takes 1.2 times as long with its cache outside as inside where
-    64 tokens are in it, 1.9 times with 400 tokens of four rows (2 cores of a Xeon, torch 2.15, 2026-11-23, ``python -m
-    benchmarks.decoding``).
+    Claim: resnet50 on 2 cores of an AVX-512 CPU: 54 ms against 134 ms of eager under ``inference_mode``;
+    mobilenetv3_large 8 ms against 32 ms, with 1.1 to 2.4 times the error of plain eager. A step of a GPT-2 takes 1.2 to
+    1.9 times as long with its cache outside as inside. ``togi explain openvino --prove`` measures it here.
 
     Source: https://docs.openvino.ai/2025/openvino-workflow/model-preparation/convert-model-pytorch.html
 
@@ -59,17 +42,18 @@ class OpenVino(Engine):
     """
 
     id = "openvino"
+    library = "OpenVINO"
     captures = True
-    proven = Proven(cpu="2026-11-21")
     devices = frozenset({"cpu"})
     packages = (Package("openvino", "openvino", "2025.0"),)
-    provides = frozenset({"engine:openvino", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    provides = OF_A_LIBRARY | {"engine:openvino"}
     files = ("model.xml", "model.bin")
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        return changes_buffers(facts, "OpenVINO") or fixes_decisions(facts) or Applies()
+    def why_not(self, facts: Facts) -> Refuses | None:
+        return fixes_decisions(facts)
 
     def options(self, facts: Facts) -> Sequence[Options]:
+        # of no use to one caller where they were measured: streams, pinning, hyper-threading, snippets, the partitioner
         streams = min(facts.callers, facts.machine.cpu_cores)
         if facts.steps and facts.callers == 1:
             return [{"stateful": True}, {}]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses
 
@@ -43,7 +42,6 @@ class Parts(Engine):
     """
 
     id = "parts"
-    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:parts"})
 
     def exact_with(self, options: Options) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import IN_PLACE, Applies, Engine, Options, Refuses, no_compiler
 
@@ -20,7 +19,6 @@ _GRAPHS_IN_THREADS = "2.14"
 """CUDA graph trees belong to the thread that made them before this torch (pytorch #123177): threads take turns."""
 
 
-@final
 class TorchCompile(Engine):
     """Compile the module with TorchDynamo and TorchInductor.
 
@@ -49,7 +47,6 @@ class TorchCompile(Engine):
 
     id = "torch_compile"
     inductor = True
-    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:torch_compile"})
     files = ("model.pt2",)
 

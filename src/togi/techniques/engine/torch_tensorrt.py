@@ -5,31 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
-from togi.techniques.base import (
-    FOLDS_CONSTANTS,
-    OUTSIDE_TORCH,
-    OWN_LAYOUT,
-    Applies,
-    Engine,
-    Options,
-    Package,
-    Refuses,
-    changes_buffers,
-    first_refusal,
-    not_exportable,
-)
+from togi.techniques.base import Options, Package, Refuses, not_exportable
+from togi.techniques.graph_engine import OF_A_LIBRARY, GraphEngine
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
 
 
-@final
-class TorchTensorRt(Engine):
+class TorchTensorRt(GraphEngine):
     """Run the module in TensorRT, through Torch-TensorRT.
 
     What it does: exports the module and compiles what TensorRT supports to engines for this GPU, in the types of the
@@ -51,21 +39,20 @@ class TorchTensorRt(Engine):
     """
 
     id = "torch_tensorrt"
+    library = "TensorRT"
     captures = True
     devices = frozenset({"cuda"})
     packages = (Package("torch-tensorrt", "tensorrt"),)
-    provides = frozenset({"engine:torch_tensorrt", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    provides = OF_A_LIBRARY | {"engine:torch_tensorrt"}
     files = ("model.pt2",)
+    speedup = 2.0
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
+    def why_not(self, facts: Facts) -> Refuses | None:
         if facts.device != "cuda":
             return Refuses("TensorRT needs a CUDA device")
         if facts.dynamic:
             return Refuses("it has dynamic dimensions, for which this engine is not built yet")
-        return first_refusal(not_exportable(facts), changes_buffers(facts, "TensorRT")) or Applies()
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 2.0
+        return not_exportable(facts)
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 60.0

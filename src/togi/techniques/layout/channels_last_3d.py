@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
-
-from togi.core.proven import Proven
-from togi.techniques.layout.innermost_channels import InnermostChannels
-
-if TYPE_CHECKING:
-    import torch
+from togi.techniques.innermost_channels import InnermostChannels
 
 
-@final
 class ChannelsLast3d(InnermostChannels):
     """Keep three-dimensional activations and weights with the channels innermost in memory.
 
@@ -35,10 +28,4 @@ class ChannelsLast3d(InnermostChannels):
     """
 
     id = "channels_last_3d"
-    proven = Proven(cpu="2026-11-21")
-    dimensions = "three"
-
-    def memory_format(self) -> torch.memory_format:
-        import torch
-
-        return torch.channels_last_3d
+    dimensions = 3

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
-
-from togi.core.proven import Proven
-from togi.core.records import Facts
-from togi.techniques.base import Options
-from togi.techniques.precision.half import BEFORE_BFLOAT16, BFLOAT16_FLAGS, HalfPrecision
-
-if TYPE_CHECKING:
-    import torch
+from togi.techniques.half_precision import HalfPrecision
 
 
-@final
 class Bf16(HalfPrecision):
     """Compute in bfloat16: float32's range with 8 bits of precision.
 
@@ -36,15 +27,5 @@ class Bf16(HalfPrecision):
     """
 
     id = "bf16"
-    proven = Proven(cpu="2026-11-21")
     type_name = "bfloat16"
-    cpu_flags = BFLOAT16_FLAGS
-    onednn_limits = BEFORE_BFLOAT16
-
-    def dtype(self) -> torch.dtype:
-        import torch
-
-        return torch.bfloat16
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.3
+    speedup = 1.3

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Refuses
-from togi.techniques.precision.half import BEFORE_BFLOAT16, BFLOAT16_FLAGS, limited
+from togi.techniques.half_precision import emulated
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class Bf16OpenVino(LowerPrecision):
     """Let OpenVINO compute in bfloat16 where it gains.
 
@@ -34,21 +32,12 @@ class Bf16OpenVino(LowerPrecision):
     """
 
     id = "bf16_openvino"
-    proven = Proven(cpu="2026-11-21")
     devices = frozenset({"cpu"})
     needs = frozenset({"engine:openvino"})
+    speedup = 1.3
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        if not BFLOAT16_FLAGS & set(facts.machine.cpu_flags):
-            return Refuses(
-                "this CPU has no bfloat16 instructions (avx512_bf16, amx_bf16): OpenVINO would stay in float32"
-            )
-        if facts.machine.onednn_limit in BEFORE_BFLOAT16:
-            return Refuses(limited(facts.machine.onednn_limit, "bfloat16"))
-        return Applies()
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.3
+        return emulated(facts, "bfloat16", "OpenVINO would stay in float32") or Applies()
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         return candidate.with_pass("openvino", _ask_for_bf16)
@@ -56,7 +45,7 @@ class Bf16OpenVino(LowerPrecision):
 
 def _ask_for_bf16(model: Any, _: Candidate) -> Any:
     """Written into the model, so that it is stored and loaded with it."""
-    from togi.techniques.engine.programs.openvino import PRECISION_KEY
+    from togi.techniques.engine.programs.openvino_library import PRECISION_KEY
 
     model.set_rt_info("bf16", PRECISION_KEY)
     return model

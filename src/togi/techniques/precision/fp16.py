@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
-
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Options
-from togi.techniques.precision.half import BEFORE_FLOAT16, FLOAT16_FLAGS, HalfPrecision
-
-if TYPE_CHECKING:
-    import torch
+from togi.techniques.half_precision import HalfPrecision
 
 
-@final
 class Fp16(HalfPrecision):
     """Compute in float16: 11 bits of precision, and nothing above 65504.
 
@@ -35,15 +28,7 @@ class Fp16(HalfPrecision):
     """
 
     id = "fp16"
-    proven = Proven(cpu="2026-11-21")
     type_name = "float16"
-    cpu_flags = FLOAT16_FLAGS
-    onednn_limits = BEFORE_FLOAT16
-
-    def dtype(self) -> torch.dtype:
-        import torch
-
-        return torch.float16
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.5 if facts.device == "cuda" else 1.2

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts
 from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses
-from togi.techniques.precision.half import BEFORE_FLOAT16, FLOAT16_FLAGS, HalfPrecision
+from togi.techniques.half_precision import HalfPrecision
+from togi.techniques.switches import switched_on
 
 if TYPE_CHECKING:
-    import torch
-
     from togi.graph.candidate import Candidate
 
 _KEPT: Options = {"how": "keep"}
 """Of a module that is in float16 already."""
 
 
-@final
 class Fp16Accumulation(HalfPrecision):
     """Multiply matrices in float16 and add up their products in float16 as well.
 
@@ -47,14 +45,7 @@ class Fp16Accumulation(HalfPrecision):
     devices = frozenset({"cuda"})
     conflicts = frozenset({"precision", OUTSIDE_TORCH})
     type_name = "float16"
-    cpu_flags = FLOAT16_FLAGS
-    onednn_limits = BEFORE_FLOAT16
     surrounds_calls = True
-
-    def dtype(self) -> torch.dtype:
-        import torch
-
-        return torch.float16
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return Applies() if _in_float16(facts) else super().applies(facts)
@@ -69,26 +60,15 @@ class Fp16Accumulation(HalfPrecision):
         return "torch.backends.cuda.matmul.allow_fp16_accumulation = True"
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        import torch
+
         from togi.graph.candidate import ProcessWide
 
         if options != _KEPT and candidate.program is None:  # a saved program was lowered before it was made
             candidate = super().apply(candidate, options)
-        return candidate.with_(contexts=(*candidate.contexts, ProcessWide(adding_up_in_float16)))
+        in_float16 = ProcessWide(partial(switched_on, torch.backends.cuda.matmul, "allow_fp16_accumulation"))
+        return candidate.with_(contexts=(*candidate.contexts, in_float16))
 
 
 def _in_float16(facts: Facts) -> bool:
     return "float16" in {*facts.parameter_dtypes, *(tensor.dtype for tensor in facts.inputs)}
-
-
-@contextmanager
-def adding_up_in_float16() -> Iterator[None]:
-    """The setting of cuBLAS for the block, and then what it was."""
-    import torch
-
-    matmul = torch.backends.cuda.matmul
-    before = matmul.allow_fp16_accumulation
-    matmul.allow_fp16_accumulation = True
-    try:
-        yield
-    finally:
-        matmul.allow_fp16_accumulation = before

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class Int8OnnxRuntime(LowerPrecision):
     """Quantize weights and activations to 8 bits for ONNX Runtime.
 
@@ -36,11 +34,11 @@ class Int8OnnxRuntime(LowerPrecision):
     """
 
     id = "int8_onnxruntime"
-    proven = Proven(cpu="2026-11-21")
     rank = 10
     devices = frozenset({"cpu"})
     packages = (Package("onnxruntime", "onnx", "1.20"), Package("onnx", "onnx"))
     needs = frozenset({"engine:onnxruntime"})
+    speedup = 1.5
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not self.options(facts):
@@ -54,9 +52,6 @@ class Int8OnnxRuntime(LowerPrecision):
         static: list[Options] = [{"how": "static"}] if convolutions or products else []
         dynamic: list[Options] = [{"how": "dynamic"}] if products else []
         return static + dynamic if convolutions else dynamic + static
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.5
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 5.0 + 0.1 * sum(facts.functions.values())

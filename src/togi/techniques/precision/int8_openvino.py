@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "softmax"})
 
 
-@final
 class Int8OpenVino(LowerPrecision):
     """Quantize weights and activations to 8 bits for OpenVINO, from calibration inputs (NNCF).
 
@@ -38,11 +36,11 @@ class Int8OpenVino(LowerPrecision):
     """
 
     id = "int8_openvino"
-    proven = Proven(cpu="2026-11-21")
     rank = 10
     devices = frozenset({"cpu"})
     packages = (Package("nncf", "nncf", "2.15"), Package("openvino", "nncf", "2025.0"))
     needs = frozenset({"engine:openvino"})
+    speedup = 1.8
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.modules and not any(name.startswith(("Conv", "Linear", "LSTM", "GRU")) for name in facts.modules):
@@ -53,9 +51,6 @@ class Int8OpenVino(LowerPrecision):
 
     def options(self, facts: Facts) -> Sequence[Options]:
         return [{"preset": "mixed"}, {"preset": "performance"}]
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.8
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 10.0 + 0.1 * sum(facts.functions.values())

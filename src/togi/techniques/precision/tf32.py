@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class Tf32(Technique):
     """Multiply float32 matrices on tensor cores, in TensorFloat-32.
 
@@ -38,6 +37,7 @@ class Tf32(Technique):
     provides = frozenset({"matmul_precision"})
     conflicts = frozenset({"matmul_precision"})
     surrounds_calls = True
+    speedup = 1.3
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.parameter_dtypes and "float32" not in {
@@ -47,9 +47,6 @@ class Tf32(Technique):
         if "matmul" in facts.tf32:
             return Refuses("plain eager multiplies matrices in TF32 already: the subject's file asked torch for it")
         return Applies()
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.3
 
     def configure(self, candidate: Candidate, options: Options) -> Candidate:
         facts = candidate.facts

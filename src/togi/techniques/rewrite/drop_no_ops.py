@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
-from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import FOLDS_CONSTANTS, Applies, GraphRewrite, Options, Refuses
 
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class DropNoOps(GraphRewrite):
     """Remove calls that do nothing at inference.
 
@@ -39,23 +36,19 @@ class DropNoOps(GraphRewrite):
     """
 
     id = "drop_no_ops"
-    proven = Proven(cpu="2026-11-21")
     rank = 0
     conflicts = frozenset({FOLDS_CONSTANTS})
+    speedup = 1.01
+    nothing_to_do = "every call in the graph does something"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.functions and sum(facts.functions.values()) < 2:
             return Refuses("one call has nothing to spare")
         return Applies()
 
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.01
-
     def edit(self, graph: EditableGraph, options: Options) -> str:
         dropped = graph.idle_removed + sum(_drop(graph, node) for node in graph.nodes) + graph.remove_unused()
-        if not dropped:
-            raise Refused("every call in the graph does something")
-        return f"dropped {dropped} calls without effect"
+        return f"dropped {dropped} calls without effect" if dropped else ""
 
 
 def _drop(graph: EditableGraph, node: Node) -> bool:

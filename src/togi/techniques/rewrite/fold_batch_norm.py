@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
 
@@ -13,7 +11,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class FoldBatchNorm(GraphRewrite):
     """Fold batch norms into the convolutions and linear layers next to them.
 
@@ -37,8 +34,8 @@ class FoldBatchNorm(GraphRewrite):
     """
 
     id = "fold_batch_norm"
-    proven = Proven(cpu="2026-11-21")
     rank = 10
+    nothing_to_do = "no batch norm or factor in the graph can be folded into a convolution or linear layer"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         factor = facts.functions.get("mul", 0) + facts.functions.get("mul_", 0)
@@ -56,9 +53,7 @@ class FoldBatchNorm(GraphRewrite):
         from togi.graph.folding import fold_into_next, fold_into_previous
 
         folded = sum(fold_into_previous(graph, node) or fold_into_next(graph, node) for node in graph.nodes)
-        if not folded:
-            raise Refused("no batch norm or factor in the graph can be folded into a convolution or linear layer")
-        return f"folded {folded} batch norms or constant factors"
+        return f"folded {folded} batch norms or constant factors" if folded else ""
 
 
 def _normalises(facts: Facts) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.quantities import plural
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
@@ -14,7 +12,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class FuseFormulas(GraphRewrite):
     """Roll what is written out by hand into the one operator that computes it.
 
@@ -40,8 +37,8 @@ class FuseFormulas(GraphRewrite):
     """
 
     id = "fuse_formulas"
-    proven = Proven(cpu="2026-11-22")
     rank = 8
+    nothing_to_do = "no attention, layer norm or activation in the graph is written out by hand"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.functions and not _expected(facts):
@@ -60,9 +57,8 @@ class FuseFormulas(GraphRewrite):
             "layer norm": fuse_layer_norms(graph),
             "activation": fuse_activations(graph),
         }
-        if not any(counts.values()):
-            raise Refused("no attention, layer norm or activation in the graph is written out by hand")
-        return f"fused {', '.join(plural(count, name) for name, count in counts.items() if count)}"
+        fused = [plural(count, name) for name, count in counts.items() if count]
+        return f"fused {', '.join(fused)}" if fused else ""
 
 
 _PARTS = (
@@ -79,7 +75,7 @@ _EVERY = 4
 
 def _expected(facts: Facts) -> list[float]:
     calls = facts.functions
-    found = [gain for parts, gain in _PARTS if all(calls.get(part) for part in parts)]
+    gains = [gain for parts, gain in _PARTS if all(calls.get(part) for part in parts)]
     layers = sum(count for name, count in calls.items() if name.startswith(("conv", "linear", "addmm")))
     activations = max(calls.get(name, 0) for name in _ACTIVATIONS)
-    return [*found, 1.05] if calls.get("mul") and 0 < layers <= _EVERY * activations else found
+    return [*gains, 1.05] if calls.get("mul") and 0 < layers <= _EVERY * activations else gains

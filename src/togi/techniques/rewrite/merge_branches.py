@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
 
@@ -13,7 +11,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class MergeBranches(GraphRewrite):
     """Merge parallel linear branches whose results are only added into one convolution or linear layer.
 
@@ -37,8 +34,8 @@ class MergeBranches(GraphRewrite):
     """
 
     id = "merge_branches"
-    proven = Proven(cpu="2026-11-21")
     rank = 20
+    nothing_to_do = "no sum in the graph has two terms that are linear in the same input and fit together"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not facts.functions:
@@ -57,6 +54,4 @@ class MergeBranches(GraphRewrite):
         from togi.graph.merged_branches import merge_sums
 
         merged = sum(merge_sums(graph).values())
-        if not merged:
-            raise Refused("no sum in the graph has two terms that are linear in the same input and fit together")
-        return f"merged {merged} parallel branches"
+        return f"merged {merged} parallel branches" if merged else ""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class PadChannels(GraphRewrite):
     """Pad inner channel counts to a multiple of 8 or 16 with zeros.
 
@@ -39,7 +37,6 @@ class PadChannels(GraphRewrite):
     """
 
     id = "pad_channels"
-    proven = Proven(cpu="2026-11-21")
     rank = 30
 
     def applies(self, facts: Facts) -> Applies | Refuses:
@@ -51,9 +48,6 @@ class PadChannels(GraphRewrite):
     def options(self, facts: Facts) -> Sequence[Options]:
         multiples = (8, 16) if facts.device == "cuda" else (16, 8)
         return [{"multiple": multiple} for multiple in multiples]
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.0
 
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.channels import group_of, layer, pad_group

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
-from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.quantities import plural
 from togi.core.records import Facts
 from togi.techniques.base import OUTSIDE_TORCH, Applies, GraphRewrite, Options, Refuses, no_compiler
@@ -14,7 +12,6 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
-@final
 class PersistentRnn(GraphRewrite):
     """Run each recurrent layer in one compiled kernel whose threads keep their weights in their own caches.
 
@@ -30,11 +27,9 @@ class PersistentRnn(GraphRewrite):
     compiler. Not with engines that compute without Python, or outside of torch with an operator of their own, nor
     in fewer bits.
 
-    Claim: two layers of GRU, 256 units, 100 steps of one sequence, on 2 cores of an AMD EPYC (Zen 4, torch 2.14,
-    2026-11-25, ``togi explain persistent_rnn --prove``): 5.8 times as fast (5.6 to 5.9). Single layers of 64 to
-    1,024 units there, by hand: LSTM 1.5 to 2.5 times for one sequence, 1.2 for four, level for sixteen and more;
-    GRU 3.7 to 9.6 times, 2.2 for sixteen. Compiled for AVX2 alone: LSTM 1.3 to 1.9 times for one sequence, slower
-    for four; GRU 3.2 to 8.3 times.
+    Claim: two layers of GRU, 256 units, 100 steps of one sequence, on 2 cores of an AMD EPYC: 5.8 times as fast. Single
+    layers of LSTM 1.5 to 2.5 times for one sequence, level for sixteen; of GRU 3.7 to 9.6 times, 2.2 for sixteen.
+    ``togi explain persistent_rnn --prove`` measures it here.
 
     Source: Diamos et al., Persistent RNNs: Stashing Recurrent Weights On-Chip, ICML 2016,
     https://proceedings.mlr.press/v48/diamos16.html, there for a GPU's registers.
@@ -46,9 +41,9 @@ class PersistentRnn(GraphRewrite):
 
     id = "persistent_rnn"
     devices = frozenset({"cpu"})
-    proven = Proven(cpu="2026-11-25")
     rank = 90
     conflicts = frozenset({OUTSIDE_TORCH, "engine:aot_inductor", "engine:torchscript", "precision"})
+    nothing_to_do = "no recurrent layer of the graph is one in float32, with constant weights and no projections"
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.device != "cpu":
@@ -63,10 +58,8 @@ class PersistentRnn(GraphRewrite):
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.persistent_rnn import make_persistent
 
-        made = make_persistent(graph)
-        if not made:
-            raise Refused("no recurrent layer of the graph is one in float32, with constant weights and no projections")
-        return f"{plural(made, 'recurrent layer')} in a kernel that keeps its weights"
+        layers = make_persistent(graph)
+        return f"{plural(layers, 'recurrent layer')} in a kernel that keeps its weights" if layers else ""
 
 
 _LAYERS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.machine.describe import DEBIAN_PACKAGES, installed_allocators
 from togi.techniques.base import Applies, Options, Refuses, Technique
@@ -20,7 +19,6 @@ JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:au
 """From PyTorch's tuning guide, "Memory allocator"; without the decay times, so that memory does go back."""
 
 
-@final
 class Allocator(Technique):
     """Run in a process with another memory allocator.
 
@@ -41,11 +39,11 @@ class Allocator(Technique):
     """
 
     id = "allocator"
-    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
     provides = frozenset({"allocator"})
     conflicts = frozenset({"allocator"})
+    speedup = 1.05
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not _supported(facts):
@@ -55,9 +53,6 @@ class Allocator(Technique):
 
     def options(self, facts: Facts) -> Sequence[Options]:
         return [{"name": name} for name in _supported(facts)] or [{"name": "tcmalloc"}]
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.05
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 5.0  # a fresh process imports torch

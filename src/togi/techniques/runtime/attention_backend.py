@@ -6,10 +6,9 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.quantities import first_line
 from togi.core.records import Facts, Stage
 from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses, Technique
@@ -32,7 +31,6 @@ Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (``check_tensor_dty
 """
 
 
-@final
 class AttentionBackend(Technique):
     """Compute scaled dot product attention with another kernel than torch would take.
 
@@ -57,7 +55,6 @@ class AttentionBackend(Technique):
     """
 
     id = "attention_backend"
-    proven = Proven(cpu="2026-11-22")
     stage = Stage.RUNTIME
     conflicts = frozenset({OUTSIDE_TORCH, "engine:aot_inductor"})
 
@@ -69,10 +66,10 @@ class AttentionBackend(Technique):
     def options(self, facts: Facts) -> Sequence[Options]:
         if facts.device != "cuda":
             return [{"backend": "math"}]
-        found = _dtypes(facts)
-        if _SIXTEEN_BITS & found:
+        dtypes = _dtypes(facts)
+        if _SIXTEEN_BITS & dtypes:
             return [{"backend": name} for name in BACKENDS]
-        lowered = ("efficient", "flash", "cudnn") if "float32" in found else ()
+        lowered = ("efficient", "flash", "cudnn") if "float32" in dtypes else ()
         return [{"backend": name} for name in (*lowered, "math")]
 
     def needs_with(self, facts: Facts, options: Options) -> frozenset[str]:
@@ -104,7 +101,7 @@ class AttentionBackend(Technique):
 
 
 def _dtypes(facts: Facts) -> set[str]:
-    """In which attention may compute."""
+    """The types in which attention may compute."""
     return {*facts.parameter_dtypes, *(tensor.dtype for tensor in facts.inputs)}
 
 
@@ -115,26 +112,26 @@ def _check(candidate: Candidate, name: str) -> None:
 
     module = candidate.copy() if candidate.facts.buffers_change else candidate.module
     for sample in candidate.samples:  # none where a saved program is loaded
-        given = sample.clone()
+        inputs = sample.clone()
         with (
-            warnings.catch_warnings(record=True) as said,
+            warnings.catch_warnings(record=True) as warned,
             torch.no_grad(),
             sdpa_kernel(getattr(SDPBackend, BACKENDS[name])),
         ):
             warnings.simplefilter("always")
             try:
-                module(*given.args, **given.kwargs)
+                module(*inputs.args, **inputs.kwargs)
             except RuntimeError as error:
-                why = " ".join(first_line(each.message).partition(" (Triggered")[0] for each in said)
+                why = " ".join(first_line(warning.message).partition(" (Triggered")[0] for warning in warned)
                 raise Refused(
                     f"torch cannot run its attention with {name}: {first_line(error)} {why}".strip()
                 ) from error
 
 
 def _preferring(name: str, device: str) -> AbstractContextManager[Any]:
-    """That kernel in the first place. A CPU has no order among kernels: there it is that one alone, and ``math``."""
+    """Prefer that kernel. A CPU has no order among kernels: there it is that one alone, and ``math``."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     others = [other for other in BACKENDS if other != name] if device == "cuda" else ["math"]
-    order = [getattr(SDPBackend, BACKENDS[each]) for each in dict.fromkeys([name, *others])]
+    order = [getattr(SDPBackend, BACKENDS[backend]) for backend in dict.fromkeys([name, *others])]
     return sdpa_kernel(order, set_priority=device == "cuda")

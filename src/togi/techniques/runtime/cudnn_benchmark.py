@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from functools import partial
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.techniques.switches import switched_on
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class CudnnBenchmark(Technique):
     """Let cuDNN measure its convolution algorithms and take the fastest.
 
@@ -51,19 +50,9 @@ class CudnnBenchmark(Technique):
         return "torch.backends.cudnn.benchmark = True"
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        import torch
+
         from togi.graph.candidate import ProcessWide
 
-        return candidate.with_(contexts=(*candidate.contexts, ProcessWide(benchmarking)))
-
-
-@contextmanager
-def benchmarking() -> Iterator[None]:
-    """``torch.backends.cudnn.benchmark`` for the block."""
-    import torch
-
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
+        benchmarking = ProcessWide(partial(switched_on, torch.backends.cudnn, "benchmark"))
+        return candidate.with_(contexts=(*candidate.contexts, benchmarking))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
 from togi.core.records import Facts, Stage
@@ -19,7 +19,6 @@ NEWER = "PYTORCH_ALLOC_CONF"
 SETTING = "expandable_segments:True"
 
 
-@final
 class ExpandableSegments(Technique):
     """Let torch's allocator on a GPU grow its segments instead of taking new ones.
 
@@ -71,6 +70,6 @@ class ExpandableSegments(Technique):
 
 
 def settings() -> dict[str, str]:
-    """What the user set, by variable."""
-    found = {name: os.environ.get(name, "").strip(", ") for name in (VARIABLE, NEWER)}
-    return {name: value for name, value in found.items() if value}
+    """The settings of the user, by variable."""
+    values = {name: os.environ.get(name, "").strip(", ") for name in (VARIABLE, NEWER)}
+    return {name: value for name, value in values.items() if value}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 _DENORMAL = 5e-324
 
 
-@final
 class FlushDenormal(Technique):
     """Treat denormal numbers as zero during a call.
 
@@ -39,7 +37,6 @@ class FlushDenormal(Technique):
     """
 
     id = "flush_denormal"
-    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
 

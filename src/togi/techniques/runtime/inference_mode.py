@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses, Technique
 
@@ -12,7 +11,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class InferenceMode(Technique):
     """Call the module under ``torch.inference_mode``.
 
@@ -34,18 +32,15 @@ class InferenceMode(Technique):
     """
 
     id = "inference_mode"
-    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     provides = frozenset({"grad_mode"})
     conflicts = frozenset({"grad_mode", OUTSIDE_TORCH})
+    speedup = 1.01
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.buffers_change:
             return Refuses("the forward pass changes a buffer, which would become an inference tensor")
         return Applies()
-
-    def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.01
 
     def repro_setting(self, options: Options) -> str:
         return ""  # the script has its own place for the mode of autograd

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -12,7 +11,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class NoGrad(Technique):
     """Call the module under ``torch.no_grad``.
 
@@ -32,7 +30,6 @@ class NoGrad(Technique):
     """
 
     id = "no_grad"
-    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     provides = frozenset({"grad_mode"})
     conflicts = frozenset({"grad_mode"})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.callers import MOST_THREADS, Callers
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage, TensorFacts
 from togi.techniques.base import Applies, Options, Refuses, Technique
 from togi.techniques.runtime.threads import with_threads
@@ -23,7 +22,6 @@ LEAST_ROWS = 2
 """Of a piece, where the size of the batch varies: exporters treat a size of 1 as a case of its own."""
 
 
-@final
 class SplitBatch(Technique):
     """Answer a batch in pieces.
 
@@ -42,21 +40,19 @@ class SplitBatch(Technique):
     maximum over all rows, a number of rows in a formula, a branch by values, an operator that togi does not know.
 
     Claim: ``at_once`` uses cores that an operator leaves idle, such as singular values and eigenvalues, which PyTorch
-    computes for one matrix of a batch after the other: 1.7 and 1.9 x in two runs of ``togi explain split_batch
-    --prove`` on 2 cores of an Intel Xeon (2026-11-22). Where operators take microseconds it loses, since Python runs
-    one thread at a time: sixty small layers of 1,000 rows took 1.4 times as long there.
+    computes for one matrix of a batch after the other: 1.7 to 1.9 x on 2 cores of an Intel Xeon. Where operators take
+    microseconds it loses, since Python runs one thread at a time. ``togi explain split_batch --prove`` measures it
+    here.
 
     Source: https://docs.openvino.ai/2025/openvino-workflow/running-inference/optimize-inference/optimizing-throughput.html
     (streams in place of batches)
 
     Cost and risk: that no row depends on another is proven on the model's operators, for all values, and verified on
-    the samples besides. The proof runs the model two or three times on tensors without values: 0.4 to 5 s for the
-    models of ``benchmarks/models.py``, up to 10 s where the size of the batch varies. Outputs are copied once more.
-    With ``at_once`` a process keeps a pool of threads.
+    the samples besides. The proof runs the model two or three times on tensors without values, which takes up to 10 s.
+    Outputs are copied once more. With ``at_once`` a process keeps a pool of threads.
     """
 
     id = "split_batch"
-    proven = Proven(cpu="2026-11-22")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
     provides = frozenset({"threads"})
@@ -80,9 +76,9 @@ class SplitBatch(Technique):
         rows = _rows(facts.outputs)
         at_once = [count for count in range(2, facts.machine.threads + 1) if _divides(count, rows)][-1:]
         in_turn = [count for count in (2, 4) if _divides(count, rows)]
-        found: list[Options] = [{"pieces": count, "at_once": True} for count in at_once]
-        found += [{"pieces": count, "at_once": False} for count in in_turn]
-        return found or [{"pieces": rows or 2, "at_once": False}]
+        offered: list[Options] = [{"pieces": count, "at_once": True} for count in at_once]
+        offered += [{"pieces": count, "at_once": False} for count in in_turn]
+        return offered or [{"pieces": rows or 2, "at_once": False}]
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         small = facts.latency_ms is not None and facts.latency_ms < 5
@@ -150,7 +146,7 @@ def _must_be_apart(candidate: Candidate, batched: Sequence[int], count: int) -> 
 
 
 def _of_pieces(candidate: Candidate, batched: Sequence[int], rows: int) -> Candidate:
-    """With signature and samples of a piece: what the engine is built for."""
+    """Give it signature and samples of a piece: what the engine is built for."""
     whole = candidate.signature
 
     def first_piece(sample: Inputs) -> Inputs:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.callers import MOST_THREADS
 from togi.core.errors import Refused
-from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -20,7 +19,6 @@ _LOST_WITH_THREADS = 0.7
 """Half of the threads leave 0.62 of the speed (a VGG-11 in OpenVINO on one of two cores: 0.53 and 0.62)."""
 
 
-@final
 class Threads(Technique):
     """Run each call with another number of threads.
 
@@ -40,7 +38,6 @@ class Threads(Technique):
     """
 
     id = "threads"
-    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
     provides = frozenset({"threads"})

@@ -20,8 +20,8 @@ from togi.footprint.fit.result import FitResult, Proof
 from togi.footprint.step import Step
 from togi.torch_internals.float32 import ieee_float32
 from togi.torch_internals.tensors import storage_key
-from togi.verify.reference import apart, noise_limit
-from togi.verify.units import outputs_in
+from togi.verify.own_error import outputs_in
+from togi.verify.repeatability import apart, noise_limit
 
 _CANDIDATES = 3
 """Plans that are measured, each without the cuts of those before it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,6 @@ from togi.torch_internals.operators import runs_python
 FILE = "model.pt2"
 
 
-@final
 class AotInductorProgram(StoredProgram):
     """Runs a loaded package. Several threads may call it: each call waits for a free runner.
 
@@ -71,11 +70,11 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature) -> AotInducto
 
 
 def built_on(device: str) -> dict[str, Any]:
-    """What the machine code in a package depends on."""
-    found: dict[str, Any] = {"torch": torch.__version__, "device": device}
+    """The machine, as far as the machine code in a package depends on it."""
+    build: dict[str, Any] = {"torch": torch.__version__, "device": device}
     if device == "cuda":
-        found["gpu"] = f"{torch.cuda.get_device_name()} sm_{''.join(map(str, torch.cuda.get_device_capability()))}"
-    return found | {"os": platform.system(), "cpu": platform.machine(), "cpu_flags": list(cpu_flags())}
+        build["gpu"] = f"{torch.cuda.get_device_name()} sm_{''.join(map(str, torch.cuda.get_device_capability()))}"
+    return build | {"os": platform.system(), "cpu": platform.machine(), "cpu_flags": list(cpu_flags())}
 
 
 def check_machine(there: dict[str, Any], here: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ _order = StreamOrder()
 """Of calls whose threads take turns: all of torch.compile's graphs share memory."""
 
 
-@final
 class CompiledCall:
     """Calls a compiled function; while it may compile, and only then, Inductor's settings are patched.
 
@@ -62,7 +61,7 @@ class CompiledCall:
         return output
 
     def _key(self, args: Any, kwargs: Any) -> Any:
-        """What decides whether the compiled code fits: sizes, strides and the gradient mode."""
+        """The key by which compiled code fits a call: sizes, strides and the gradient mode."""
         tensors = [*args, *kwargs.values()]
         if not all(isinstance(tensor, Tensor) for tensor in tensors):
             tensors = self.signature.flatten_inputs(args, kwargs)
@@ -70,7 +69,6 @@ class CompiledCall:
         return (mode, *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors))
 
 
-@final
 class FreshOutputs:
     """CUDA graphs write every call's outputs to the same memory: hand out copies. Without a signature the function is
     flat: it returns a tuple of tensors. Any thread may call it."""
@@ -104,21 +102,18 @@ def compile_call(
         exportable: ``torch.export`` captures it.
         graphs: where to tell of CUDA graphs, at the first call of each size.
     """
+    descent = {"coordinate_descent_tuning": True} if options.get("coordinate_descent") else {}
     compiled = torch.compile(
         function,
         dynamic=signature.dynamic,
-        options={**inductor_options(str(options["mode"]), signature.dynamic), **_descent(options)},
+        options=inductor_options(str(options["mode"]), signature.dynamic) | descent,
     )
     settings = compile_settings(signature, freezing=bool(options["freezing"]))
     return CompiledCall(compiled, signature, settings, graphs, exportable=exportable)
 
 
-def _descent(options: dict[str, Scalar]) -> dict[str, bool]:
-    return {"coordinate_descent_tuning": True} if options.get("coordinate_descent") else {}
-
-
 def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
-    """What is patched while Inductor compiles."""
+    """The settings that are patched while Inductor compiles."""
     settings: dict[str, Any] = {"freezing": freezing}
     if signature.device == "cpu":
         # A pool of compiler processes would outlive the compilation, and does not pay for one model on a CPU.
@@ -127,15 +122,15 @@ def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
 
 
 def graph_notes(graphs: GraphReport) -> list[str]:
-    """What is not replayed as a CUDA graph, and why, in a sentence; nothing where all is."""
+    """Say what is not replayed as a CUDA graph, and why; nothing where all is."""
     if graphs.parts and not graphs.skips and not graphs.reasons:
         return []
-    told = Counter(_reason(one) for one in graphs.reasons) or {"torch gives no reason": 1}
-    why = "; ".join(f"{reason} ({count} times)" if count > 1 else reason for reason, count in told.items())
+    reasons = Counter(_reason(skipped) for skipped in graphs.reasons) or {"torch gives no reason": 1}
+    why = "; ".join(f"{reason} ({count} times)" if count > 1 else reason for reason, count in reasons.items())
     return [f"CUDA graphs: {plural(graphs.parts, 'part')} of the compiled code to be recorded; skipped or cut: {why}."]
 
 
-def _reason(one: NotRecorded) -> str:
-    """With the innermost line of the user's, where torch tells one."""
-    last = printed_frames(one.stack)[-1:]
-    return one.reason + "".join(f", {frame.filename}:{frame.lineno} (`{frame.line}`)" for frame in last)
+def _reason(skipped: NotRecorded) -> str:
+    """The reason, with the innermost line of the user's where torch tells one."""
+    last = printed_frames(skipped.stack)[-1:]
+    return skipped.reason + "".join(f", {frame.filename}:{frame.lineno} (`{frame.line}`)" for frame in last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from togi.graphs.recording import Capture, OnDevice, Recording, StreamOrder, is_capturing
 
 
-@final
 class CudaGraphs:
     """Replays the recording for the sizes at hand; beyond ``limit`` sizes it runs in eager.
 
@@ -37,14 +36,15 @@ class CudaGraphs:
         with self._lock:
             if (recording := self.recording(inputs)) is not None:
                 self._order.after_the_last_call()
-                for mine, given in zip(recording.inputs, inputs, strict=True):
-                    mine.copy_(given)
+                for mine, caller_input in zip(recording.inputs, inputs, strict=True):
+                    mine.copy_(caller_input)
                 recording.replay()
                 return [tensor.clone() for tensor in recording.outputs]
         return self.flat(*inputs)
 
     def recording(self, inputs: Sequence[Tensor]) -> Recording | None:
-        """For such inputs; made where there is none yet, and None beyond the limit. Raises what the capture raises."""
+        """The recording for such inputs, made where there is none yet; None beyond the limit. Raises what the capture
+        raises."""
         key = tuple((tensor.shape, tensor.stride()) for tensor in inputs)
         if key not in self.recordings and len(self.recordings) < self.limit:
             # Not inference tensors, whatever mode this call runs in: a later call in another mode writes to them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from togi.torch_internals.archive import load_exported, save_exported
 FILE = "model.pt2"
 
 
-@final
 class ExportableProgram(Program):
     """Runs the candidate's live module, or ``call`` made of it; stores the module as an exported program."""
 
@@ -50,7 +49,6 @@ class ExportableProgram(Program):
         return store_module(self.candidate, folder, self.options)
 
 
-@final
 class FlatExportableProgram(FlatProgram):
     """Runs a flat callable. One made of a candidate stores the candidate's module as an exported program; one made of a
     stored module cannot be saved again."""

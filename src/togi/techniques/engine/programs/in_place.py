@@ -1,19 +1,18 @@
-"""What stands for the ``forward`` of a live module: made of it, where it stands."""
+"""Programs that stand for the ``forward`` of a live module, and are made of it where it stands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from togi.core.errors import NotSaveable, TogiError
 from togi.graph.candidate import Program
 from togi.techniques.engine.programs.stored import LOADED
 
 
-@final
 class InPlaceProgram(Program):
-    """How it is made, without what is made."""
+    """A way to make such a program, without what is made."""
 
     in_place = True
 

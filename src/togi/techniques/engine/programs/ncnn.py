@@ -6,7 +6,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ _BATCH_AXIS = re.compile(r'\.input\("in\d+", .*batch_index=(\d+)')
 """How pnnx says in its own example which axis of an input it took for the batch's."""
 
 
-@final
 class NcnnProgram(StoredProgram):
     """Runs a network. Several threads may call it; the binding holds Python's lock, so that they take turns."""
 
@@ -49,11 +48,11 @@ class NcnnProgram(StoredProgram):
             extractor.input(name, ncnn.Mat(array).clone())
         outputs = []
         for name, facts in zip(self.names, self.signature.outputs_facts, strict=True):
-            code, found = extractor.extract(name)
+            code, output = extractor.extract(name)
             if code != 0:
                 raise RuntimeError(f"ncnn could not compute {facts.name or 'the output'}: code {code}")
             shape = [size or 0 for size in facts.shape]
-            outputs.append(torch.from_numpy(found.numpy()).reshape(shape).contiguous())  # ncnn aligns channels
+            outputs.append(torch.from_numpy(output.numpy()).reshape(shape).contiguous())  # ncnn aligns channels
         return outputs
 
     def meta(self) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def convert(candidate: Candidate, folder: Path) -> None:
     with quiet() as caught:
         trace(candidate, caught).save(str(traced))
     shapes = ",".join(f"[{','.join(map(str, tensor.shape))}]f32" for tensor in inputs)
-    unwanted = [f"{what}=/dev/null" for what in ("pnnxparam", "pnnxbin", "pnnxpy", "pnnxonnx")]
+    unwanted = [f"{form}=/dev/null" for form in ("pnnxparam", "pnnxbin", "pnnxpy", "pnnxonnx")]
     wanted = [f"ncnnparam={folder / LAYERS}", f"ncnnbin={folder / WEIGHTS}", f"ncnnpy={example}"]
     done = subprocess.run(
         [pnnx.EXEC_PATH, str(traced), f"inputshape={shapes}", "fp16=0", *unwanted, *wanted],
@@ -108,7 +107,8 @@ def convert(candidate: Candidate, folder: Path) -> None:
 
 
 def open_net(folder: Path, signature: Signature, threads: int | None) -> Any:
-    """In float32. Raises RuntimeError where the installed ncnn cannot read the files, or would read beyond weights."""
+    """Open the network in float32. Raises RuntimeError where the installed ncnn cannot read the files, or would read
+    beyond weights."""
     import ncnn
 
     layers = read_layers((folder / LAYERS).read_text(encoding="utf-8"))

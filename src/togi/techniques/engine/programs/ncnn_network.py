@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 _MAGIC = "7767517"
 _SAME_SIZES = frozenset(
@@ -25,7 +24,6 @@ Sizes = tuple[int | None, ...] | None
 """Channels, then rows and columns as far as they are known; None: nothing is."""
 
 
-@final
 @dataclass(frozen=True)
 class Layer:
     kind: str
@@ -44,29 +42,29 @@ def read_layers(text: str) -> list[Layer]:
     lines = [line.split() for line in text.splitlines() if line.strip()]
     try:
         (magic,), (layers, blobs) = lines[0], map(int, lines[1])
-        found = [_layer(words) for words in lines[2:]]
+        network = [_layer(words) for words in lines[2:]]
     except (ValueError, IndexError):
         raise RuntimeError("it is not a network of ncnn, or it is damaged") from None
-    named = {name for layer in found for name in layer.outputs}
-    if magic != _MAGIC or layers != len(found) or not len(named) <= blobs <= 2 * len(named) + 2:
-        raise RuntimeError(f"it says {layers} layers and {blobs} values, and has {len(found)} and {len(named)}")
-    return found
+    named = {name for layer in network for name in layer.outputs}
+    if magic != _MAGIC or layers != len(network) or not len(named) <= blobs <= 2 * len(named) + 2:
+        raise RuntimeError(f"it says {layers} layers and {blobs} values, and has {len(network)} and {len(named)}")
+    return network
 
 
 def _layer(words: Sequence[str]) -> Layer:
-    kind, name, given, made = words[0], words[1], int(words[2]), int(words[3])
-    if given < 0 or made < 0 or len(words) < 4 + given + made:
+    kind, name, inputs, outputs = words[0], words[1], int(words[2]), int(words[3])
+    if inputs < 0 or outputs < 0 or len(words) < 4 + inputs + outputs:
         raise ValueError("fewer names than it says")
     parameters = {}
-    for word in words[4 + given + made :]:
+    for word in words[4 + inputs + outputs :]:
         number, _, value = word.partition("=")
         if value.removeprefix("-").isascii() and value.removeprefix("-").isdigit():
             parameters[int(number)] = int(value)
-    return Layer(kind, name, tuple(words[4 : 4 + given]), tuple(words[4 + given : 4 + given + made]), parameters)
+    return Layer(kind, name, tuple(words[4 : 4 + inputs]), tuple(words[4 + inputs : 4 + inputs + outputs]), parameters)
 
 
 def check_weights(layers: Sequence[Layer], inputs: Sequence[Sequence[int | None]]) -> None:
-    """That each layer has the weights that what it is given needs. ``inputs``: sizes of the calls, with the batch.
+    """Check that each layer has as many weights as its inputs need. ``inputs``: sizes of the calls, with the batch.
 
     Raises RuntimeError.
     """
@@ -111,10 +109,10 @@ def _convolved(layer: Layer, given: Sizes) -> Sizes:
     out, wide, groups = layer.get(0), layer.get(1), max(1, layer.get(7, 1))
     high = 1 if layer.kind.endswith("1D") else layer.get(11, wide)
     deep = layer.get(21, wide) if "3D" in layer.kind else 1
-    each = out * wide * high * deep
-    if min(out, wide, high, deep) < 1 or layer.get(6) < 1 or (layer.get(6) * groups) % each:
-        raise _wrong(layer, layer.get(6), each)
-    channels = layer.get(6) * groups // each
+    size = out * wide * high * deep
+    if min(out, wide, high, deep) < 1 or layer.get(6) < 1 or (layer.get(6) * groups) % size:
+        raise _wrong(layer, layer.get(6), size)
+    channels = layer.get(6) * groups // size
     if given is not None and given[0] is not None and given[0] != channels:
         raise _wrong(layer, channels, given[0])
     return (out, *[None] * (len(given) - 1 if given else 2))
@@ -126,9 +124,9 @@ def _check_inner_product(layer: Layer, given: Sizes) -> None:
     if out < 1 or weights < 1 or weights % out:
         raise _wrong(layer, weights, out)
     if given is not None and None not in given and len(given) != 2:  # of two dimensions, rows are answered one by one
-        wanted = math.prod(size or 0 for size in given)
-        if weights // out != wanted:
-            raise _wrong(layer, weights // out, wanted)
+        needed = math.prod(size or 0 for size in given)
+        if weights // out != needed:
+            raise _wrong(layer, weights // out, needed)
 
 
 def _wrong(layer: Layer, found: int, wanted: int) -> RuntimeError:

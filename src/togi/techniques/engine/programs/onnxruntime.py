@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -30,7 +30,6 @@ _ONE_FILE_BYTES = 1_900_000_000
 """A protobuf message ends at 2 GiB; larger weights go to a file next to it."""
 
 
-@final
 class OnnxRuntimeProgram(StoredProgram):
     """Runs an inference session. Several threads may call it.
 
@@ -61,7 +60,8 @@ class OnnxRuntimeProgram(StoredProgram):
         return [torch.from_numpy(array) for array in self.session.run(self.outputs, feeds)]
 
     def _run_bound(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        """On CUDA: pointers in, fresh tensors of torch's own out, except where their sizes are known only afterwards.
+        """Run on CUDA: pointers in, fresh tensors of torch's own out, except where their sizes are known only
+        afterwards.
 
         A session computes on streams of its own, one for each of several callers, and knows nothing of torch's: so
         what torch has queued is waited for. It returns once its stream is done (onnxruntime issues 7225 and 26609). It
@@ -69,7 +69,7 @@ class OnnxRuntimeProgram(StoredProgram):
         """
         binding = self.session.io_binding()
         feeds = [(name, inputs[i].detach().contiguous()) for i, name in self.used]
-        outputs = [self._empty(facts) for facts in self.signature.outputs_facts]
+        outputs = [empty(facts, self.signature.device) for facts in self.signature.outputs_facts]
         torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
         for name, tensor in feeds:
             binding.bind_input(name, *place(tensor))
@@ -79,28 +79,25 @@ class OnnxRuntimeProgram(StoredProgram):
             else:
                 binding.bind_output(name, *place(output))
         self.session.run_with_iobinding(binding)
-        made, facts = binding.get_outputs(), self.signature.outputs_facts
-        own = [self._handed_over(made[i], facts[i]) if t is None else t for i, t in enumerate(outputs)]
+        values, facts = binding.get_outputs(), self.signature.outputs_facts
+        own = [self._handed_over(values[i], facts[i]) if t is None else t for i, t in enumerate(outputs)]
         if any(output is None for output in outputs):
             torch.cuda.current_stream().synchronize()  # before another caller's run is given the memory that is copied
         return own
 
     def _captured(self) -> ReplayedSession:
-        """For ``cuda_graph``: all sizes are fixed (``build``), so that they are bound once."""
+        """The session for ``cuda_graph``: all sizes are fixed (``build``), so that they are bound once."""
         facts = self.signature
         inputs = {name: facts.inputs_facts[i] for i, name in self.used}
         outputs = dict(zip(self.outputs, facts.outputs_facts, strict=True))
         return ReplayedSession(self.session, inputs, outputs, facts.device)
 
-    def _empty(self, facts: TensorFacts) -> Tensor | None:
-        return empty(facts, self.signature.device)
-
     def _handed_over(self, value: Any, facts: TensorFacts) -> Tensor:
-        """What the session allocated, copied (bools come as bytes). Releases before 1.26 hand it over on the host
+        """Copy what the session allocated (bools come as bytes). Releases before 1.26 hand it over on the host
         alone."""
         shared = hasattr(value, "__dlpack__")
-        found = torch.utils.dlpack.from_dlpack(value) if shared else torch.as_tensor(value.numpy())
-        return found.to(self.signature.device, getattr(torch, facts.dtype), copy=True)
+        tensor = torch.utils.dlpack.from_dlpack(value) if shared else torch.as_tensor(value.numpy())
+        return tensor.to(self.signature.device, getattr(torch, facts.dtype), copy=True)
 
     def meta(self) -> dict[str, Any]:
         return {"file": FILE, "options": self.options}
@@ -115,7 +112,7 @@ class OnnxRuntimeProgram(StoredProgram):
                 settings["provider"] = _ON_TENSORRT
         return Interface(
             inputs=tuple(_port(nodes[name], facts.inputs_facts[i].name) for i, name in self.used),
-            outputs=tuple(_port(node, each.name) for node, each in zip(outputs, facts.outputs_facts, strict=True)),
+            outputs=tuple(_port(node, leaf.name) for node, leaf in zip(outputs, facts.outputs_facts, strict=True)),
             settings=settings,
         )
 
@@ -203,11 +200,11 @@ def _keep_attention_contiguous(module: fx.GraphModule) -> None:
 
 
 def _recurrent_layers() -> dict[str, Callable[..., Any]]:
-    """How the installed onnxscript writes recurrent layers of each kind that it knows."""
+    """The functions of the installed onnxscript that write recurrent layers, by the kinds that it knows."""
     from onnxscript.function_libs.torch_lib.ops import core
 
-    found = {kind: getattr(core, f"aten_{kind}", None) for kind in SEALED}
-    return {kind: function for kind, function in found.items() if function is not None}
+    functions = {kind: getattr(core, f"aten_{kind}", None) for kind in SEALED}
+    return {kind: function for kind, function in functions.items() if function is not None}
 
 
 def open_session(path: Path, device: str, options: dict[str, Scalar], threads: int | None) -> Any:
@@ -232,14 +229,14 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
         if device == "cuda" and options.get("provider") == TENSORRT:
             # a model that names float16 is not built without the flag; what it cannot run, CUDA's provider does
             flags = {"trt_fp16_enable": str(int(bool(options.get("fp16"))))}
-            kept = stack.enter_context(kept_engines(path, built_here(flags)))
-            providers.insert(0, (_ON_TENSORRT, {**flags, **kept}))
+            cached = stack.enter_context(kept_engines(path, built_here(flags)))
+            providers.insert(0, (_ON_TENSORRT, {**flags, **cached}))
         session = onnxruntime.InferenceSession(str(path), settings, providers=providers)
-    for wanted, *_ in providers if device == "cuda" else ():
-        if wanted not in session.get_providers():
+    for provider, *_ in providers if device == "cuda" else ():
+        if provider not in session.get_providers():
             # a session whose provider does not load runs without it, and says so in its log alone
             raise RuntimeError(
-                f"onnxruntime {onnxruntime.__version__} could not load its {wanted} and fell back to another: its "
+                f"onnxruntime {onnxruntime.__version__} could not load its {provider} and fell back to another: its "
                 "libraries (CUDA, cuDNN, TensorRT) must be those that it was built for ('togi doctor --device cuda' "
                 "compares them)"
             )
@@ -258,11 +255,11 @@ def holds_float16(path: Path) -> bool:
 
 
 def provider_missing(options: Mapping[str, Scalar]) -> str:
-    """What the installed package lacks for these options on a GPU, as a sentence; empty where it lacks nothing."""
+    """Say what the installed package lacks for these options on a GPU; empty where it lacks nothing."""
     import onnxruntime
 
-    wanted = (_ON_CUDA, *([_ON_TENSORRT] if options.get("provider") == TENSORRT else []))
-    lacking = next((name for name in wanted if name not in onnxruntime.get_available_providers()), None)
+    providers = (_ON_CUDA, *([_ON_TENSORRT] if options.get("provider") == TENSORRT else []))
+    lacking = next((name for name in providers if name not in onnxruntime.get_available_providers()), None)
     return f"the installed onnxruntime has no {lacking}: pip install onnxruntime-gpu" if lacking else ""
 
 
@@ -273,7 +270,7 @@ _ON_TENSORRT = "TensorrtExecutionProvider"
 
 
 def waiting(options: Mapping[str, Scalar]) -> dict[str, str]:
-    """How idle threads of a session's pool wait, as its settings."""
+    """The settings by which idle threads of a session's pool wait."""
     return {
         "session.intra_op.allow_spinning": str(int(bool(options["spinning"]))),
         "session.force_spinning_stop": str(int(options["spinning"] == "in_calls")),
@@ -283,8 +280,8 @@ def waiting(options: Mapping[str, Scalar]) -> dict[str, str]:
 def _switches(options: Mapping[str, Scalar]) -> dict[str, str]:
     """Switches for CUDA's provider: always TensorFloat-32, the others if the recipe names them."""
     named = {"enable_cuda_graph": "cuda_graph", "prefer_nhwc": "nhwc"}
-    told = {"use_tf32": "tf32"} | {name: option for name, option in named.items() if options.get(option)}
-    return {name: str(int(bool(options.get(option)))) for name, option in told.items()}
+    switches = {"use_tf32": "tf32"} | {name: option for name, option in named.items() if options.get(option)}
+    return {name: str(int(bool(options.get(option)))) for name, option in switches.items()}
 
 
 def _port(node: Any, path: str) -> Port:

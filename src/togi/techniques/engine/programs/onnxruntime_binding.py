@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from togi.core.records import TensorFacts
 
 
 def place(tensor: Tensor) -> tuple[str, int, int, list[int], int]:
-    """Where a tensor lies, as ONNX Runtime binds it."""
+    """The place of a tensor in memory, as ONNX Runtime binds it."""
     device = tensor.device
     return device.type, device.index or 0, _element_type(tensor), list(tensor.shape), tensor.data_ptr()
 
@@ -36,12 +36,11 @@ def _element_type(tensor: Tensor) -> int:
 
 
 def _empty(facts: TensorFacts, device: str) -> Tensor:
-    made = empty(facts, device)
-    assert made is not None, "one of its sizes varies"
-    return made
+    memory = empty(facts, device)
+    assert memory is not None, "one of its sizes varies"
+    return memory
 
 
-@final
 class ReplayedSession:
     """A session that captures its kernels in its first run, with the addresses that are bound then. Inputs are copied
     to those, and outputs from those; callers wait for each other.
@@ -55,7 +54,7 @@ class ReplayedSession:
         """``inputs``, ``outputs``: by name, with fixed sizes."""
         # not inference tensors, whatever mode this call runs in: a later call in another mode writes to them
         with torch.inference_mode(False):
-            self._inputs, self._outputs = ([_empty(one, device) for one in of.values()] for of in (inputs, outputs))
+            self._inputs, self._outputs = ([_empty(port, device) for port in of.values()] for of in (inputs, outputs))
         self._session, self._binding, self._one_call = session, session.io_binding(), threading.Lock()
         for name, tensor in zip(inputs, self._inputs, strict=True):
             self._binding.bind_input(name, *place(tensor))
@@ -65,8 +64,8 @@ class ReplayedSession:
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Fresh outputs."""
         with self._one_call:
-            for mine, given in zip(self._inputs, inputs, strict=True):
-                mine.copy_(given)
+            for mine, tensor in zip(self._inputs, inputs, strict=True):
+                mine.copy_(tensor)
             torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
             self._session.run_with_iobinding(self._binding)
             own = [output.clone() for output in self._outputs]

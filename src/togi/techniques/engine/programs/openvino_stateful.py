@@ -14,25 +14,20 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from togi.core.errors import ArtifactError, Refused
-from togi.core.records import Interface, Record
+from togi.core.errors import Refused
+from togi.core.records import Interface
 from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
-from togi.techniques.engine.programs.openvino import (
-    FILE,
-    PRECISION_KEY,
-    compile_file,
-    compile_model,
-    convert,
-    give,
-    openvino,
-)
+from togi.techniques.engine.programs.openvino import FILE, compile_file, compile_model, damaged
+from togi.techniques.engine.programs.openvino_cache import CachePlace, Kept, SequenceCache
+from togi.techniques.engine.programs.openvino_conversion import convert
+from togi.techniques.engine.programs.openvino_library import PRECISION_KEY
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram
 from togi.torch_internals.deferred import Deferred
 
@@ -45,105 +40,6 @@ _KEPT_SEQUENCES = 8
 """Whose caches are kept at once; a further one takes the place of the one that was used longest ago."""
 
 
-class Kept(Record):
-    """An input that is returned with something behind it."""
-
-    input: int
-    output: int
-    place: int
-    """Of the output among those of the model, as it was when it returned the cache."""
-    dim: int
-    count: int
-    """How much longer it is in that dimension."""
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Of the model's input and output. OpenVINO calls the variable by both together."""
-        return f"input_{self.input}", f"output_{self.place}"
-
-
-class _Place(NamedTuple):
-    """Of the values of a deferred tensor: a part of a cache, as it was when it was so long."""
-
-    cache: _Cache
-    position: int
-    length: int
-
-    @property
-    def lock(self) -> threading.RLock:
-        return self.cache.lock
-
-    def fetch(self) -> Tensor:
-        return self.cache.fetch(self.position, self.length)
-
-
-@final
-class _Cache:
-    """An inference request with the cache of one sequence of calls in it. Its lock is held while it works.
-
-    Only the tensors that it has lent hold it: once the last of them is gone, or has its values, its memory is free.
-    """
-
-    def __init__(self, compiled: Any, kept: Sequence[Kept], rows: dict[Any, Any]) -> None:
-        """``rows``: the input that says which of them go on, where there is one: always all."""
-        self.request = compiled.create_infer_request()
-        give(self.request, rows)
-        self.kept = kept
-        self.lock = threading.RLock()
-        self.lengths: list[int] = []
-        """Of what is in it; empty: nothing that anybody may go on with."""
-        self.used = 0
-        names = {state.name: state for state in self.request.query_state()}
-        self._states = [names["".join(each.names)] for each in kept]
-        self._lent: list[weakref.ref[Deferred]] = []
-        self._returned = False
-        """Its lengths are those of what it has lent last."""
-
-    def holds(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether it was these that it returned last."""
-        places = [tensor.place if isinstance(tensor, Deferred) else None for tensor in tensors]
-        return self._returned and places == self._places()
-
-    def _places(self) -> list[_Place]:
-        return [_Place(self, position, length) for position, length in enumerate(self.lengths)]
-
-    def take(self, tensors: Sequence[Tensor]) -> None:
-        """Hold these from now on. Tensors that were returned fetch their values before."""
-        for ref in self._lent:
-            if (lent := ref()) is not None:
-                lent.plain()
-        self._lent, self._returned, self.lengths = [], False, []
-        self.request.reset_state()
-        for state, tensor in zip(self._states, tensors, strict=True):
-            # by numpy, since threads of torch that were woken for a copy wait busily next to OpenVINO's
-            state.state = openvino().Tensor(np.ascontiguousarray(tensor.detach().numpy()), shared_memory=True)
-        self.lengths = [tensor.shape[each.dim] for each, tensor in zip(self.kept, tensors, strict=True)]
-
-    def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
-        """One call; numpy arrays of the caller's own."""
-        lengths, self.lengths, self._returned = self.lengths, [], False
-        give(self.request, feeds)
-        found: Sequence[Any] = self.request.infer(share_outputs=False).to_tuple()
-        self.lengths = [length + each.count for each, length in zip(self.kept, lengths, strict=True)]
-        self._lent = [ref for ref in self._lent if ref() is not None]
-        return found
-
-    def lend(self, likes: Sequence[Tensor]) -> list[Deferred]:
-        """Tensors of what it holds now, like these but for their lengths."""
-        lent: list[Deferred] = []
-        for each, like, place in zip(self.kept, likes, self._places(), strict=True):
-            sizes = like.shape
-            lent.append(Deferred((*sizes[: each.dim], place.length, *sizes[each.dim + 1 :]), like.dtype, place))
-        self._lent += map(weakref.ref, lent)
-        self._returned = True
-        return lent
-
-    def fetch(self, position: int, length: int) -> Tensor:
-        held = torch.from_numpy(self._states[position].state.data)
-        return held.narrow(self.kept[position].dim, 0, length).clone(memory_format=torch.contiguous_format)
-
-
-@final
 class StatefulProgram(StoredProgram):
     """Runs a compiled model that keeps caches, one for each sequence of calls. Several threads may call it.
 
@@ -167,7 +63,7 @@ class StatefulProgram(StoredProgram):
         self.compiled = compiled
         self.order = tuple(order)
         self.kept = tuple(kept)
-        self._inside = {each.input for each in kept}
+        self._inside = {part.input for part in kept}
         names = {name: port for port in compiled.inputs for name in port.names}
         self.ports = [
             (i, names[f"input_{i}"])
@@ -177,67 +73,67 @@ class StatefulProgram(StoredProgram):
         rows = signature.inputs_facts[kept[0].input].shape[0]
         self._rows = {names[_ROWS]: torch.arange(rows or 0, dtype=torch.int32).numpy()} if _ROWS in names else {}
         self._outputs = {name: place for place, port in enumerate(compiled.outputs) for name in port.names}
-        self._caches: weakref.WeakSet[_Cache] = weakref.WeakSet()
+        self._caches: weakref.WeakSet[SequenceCache] = weakref.WeakSet()
         self._choosing, self._calls = threading.Lock(), itertools.count()
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         feeds = {port: inputs[i].detach().contiguous().numpy() for i, port in self.ports}
-        kept = [inputs[each.input] for each in self.kept]
-        with self._cache_of(kept) as cache:
-            found = cache.infer(feeds)
-            lent = {each.output: tensor for each, tensor in zip(self.kept, cache.lend(kept), strict=True)}
+        caches = [inputs[part.input] for part in self.kept]
+        with self._cache_of(caches) as cache:
+            arrays = cache.infer(feeds)
+            lent = {part.output: tensor for part, tensor in zip(self.kept, cache.lend(caches), strict=True)}
         outputs: list[Tensor] = []
         for number, (position, facts) in enumerate(zip(self.order, self.signature.outputs_facts, strict=True)):
             if number in lent:
                 outputs.append(lent[number])
                 continue
-            tensor = torch.from_numpy(found[self._outputs[f"output_{position}"]]).to(getattr(torch, facts.dtype))
+            tensor = torch.from_numpy(arrays[self._outputs[f"output_{position}"]]).to(getattr(torch, facts.dtype))
             outputs.append(tensor.clone() if position in self.order[:number] else tensor)
         return outputs
 
     def as_returned(self, inputs: list[Tensor]) -> list[Tensor]:
-        before, found = self._last_call(inputs), list(inputs)
+        before, returned_inputs = self._last_call(inputs), list(inputs)
         returned: Sequence[Tensor]
         if before is None:
-            kept = [inputs[each.input] for each in self.kept]
-            with self._cache_of(kept) as cache:
-                returned = cache.lend(kept)
+            caches = [inputs[part.input] for part in self.kept]
+            with self._cache_of(caches) as cache:
+                returned = cache.lend(caches)
         else:  # the first call after a cache was taken moves it to memory with room: no later one does
             outputs = self.run(before)
-            returned = [outputs[each.output] for each in self.kept]
-        for each, tensor in zip(self.kept, returned, strict=True):
-            found[each.input] = tensor
-        return found
+            returned = [outputs[part.output] for part in self.kept]
+        for cache_part, tensor in zip(self.kept, returned, strict=True):
+            returned_inputs[cache_part.input] = tensor
+        return returned_inputs
 
     def _last_call(self, inputs: list[Tensor]) -> list[Tensor] | None:
-        """What the call before these would have been given; None where nothing was kept yet."""
-        found = list(inputs)
-        for each in self.kept:
-            places = [(each.input, each.dim), *self.signature.related((each.input, each.dim))]
-            for number, dim in ((number, dim) for number, dim in places if found[number] is inputs[number]):
-                left = inputs[number].shape[dim] - each.count
-                if left < 1:
+        """The inputs of the call before these; None where nothing was kept yet."""
+        earlier = list(inputs)
+        for part in self.kept:
+            places = [(part.input, part.dim), *self.signature.related((part.input, part.dim))]
+            for number, dim in ((number, dim) for number, dim in places if earlier[number] is inputs[number]):
+                shorter = inputs[number].shape[dim] - part.count
+                if shorter < 1:
                     return None
-                found[number] = inputs[number].narrow(dim, 0, left)
-        return found
+                earlier[number] = inputs[number].narrow(dim, 0, shorter)
+        return earlier
 
     def next_call(self, inputs: list[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
         """The inputs of a call that goes on from these: what is kept as it was returned, what grows with it repeats its
         end, all else as it was."""
-        found = list(inputs)
-        for each in self.kept:
-            for other, dim in self.signature.related((each.input, each.dim)):
-                if other not in self._inside and found[other] is inputs[other]:
-                    end = inputs[other].narrow(dim, inputs[other].shape[dim] - 1, 1)
-                    found[other] = torch.cat([inputs[other], *[end] * each.count], dim=dim)
-            found[each.input] = outputs[each.output]
-        return found
+        later = list(inputs)
+        for part in self.kept:
+            for follower, dim in self.signature.related((part.input, part.dim)):
+                if follower not in self._inside and later[follower] is inputs[follower]:
+                    end = inputs[follower].narrow(dim, inputs[follower].shape[dim] - 1, 1)
+                    later[follower] = torch.cat([inputs[follower], *[end] * part.count], dim=dim)
+            later[part.input] = outputs[part.output]
+        return later
 
     @contextmanager
-    def _cache_of(self, tensors: list[Tensor]) -> Iterator[_Cache]:
+    def _cache_of(self, tensors: list[Tensor]) -> Iterator[SequenceCache]:
         """The cache that these are, locked; where there is none, another one is given them."""
         place = tensors[0].place if isinstance(tensors[0], Deferred) else None
-        if isinstance(place, _Place) and place.cache.kept is self.kept:
+        if isinstance(place, CachePlace) and place.cache.kept is self.kept:
             with place.cache.lock:
                 if place.cache.holds(tensors):
                     place.cache.used = next(self._calls)
@@ -251,22 +147,22 @@ class StatefulProgram(StoredProgram):
         finally:
             cache.lock.release()
 
-    def _another(self) -> _Cache:
+    def _another(self) -> SequenceCache:
         """A new one, or where there are enough the one that was used longest ago and does not work. Locked."""
         with self._choosing:
-            found = sorted(self._caches, key=lambda cache: cache.used)
-            idle = (cache for cache in found if cache.lock.acquire(blocking=False))
-            chosen = next(idle, None) if len(found) >= _KEPT_SEQUENCES else None
+            by_age = sorted(self._caches, key=lambda cache: cache.used)
+            idle = (cache for cache in by_age if cache.lock.acquire(blocking=False))
+            chosen = next(idle, None) if len(by_age) >= _KEPT_SEQUENCES else None
             if chosen is None:
-                chosen = _Cache(self.compiled, self.kept, self._rows)
+                chosen = SequenceCache(self.compiled, self.kept, self._rows)
                 chosen.lock.acquire()
                 self._caches.add(chosen)
             chosen.used = next(self._calls)
             return chosen
 
     def meta(self) -> dict[str, Any]:
-        kept = [each.model_dump(mode="json") for each in self.kept]
-        return {"file": FILE, "order": list(self.order), "kept": kept}
+        parts = [part.model_dump(mode="json") for part in self.kept]
+        return {"file": FILE, "order": list(self.order), "kept": parts}
 
     def interface(self) -> Interface:
         raise Refused("it keeps a cache between calls, which only togi hands in and out: choose a recipe without")
@@ -285,7 +181,7 @@ def build(candidate: Candidate) -> tuple[StatefulProgram, list[str]]:
         raise Refused("it returns no input with something behind it: there is no cache to keep")
     if model.has_rt_info(PRECISION_KEY):
         raise Refused("a cache is kept in full precision only")
-    if narrow := {candidate.signature.inputs_facts[each.input].dtype for each in kept} - {"float32"}:
+    if narrow := {candidate.signature.inputs_facts[part.input].dtype for part in kept} - {"float32"}:
         raise Refused(
             f"a cache is kept in float32, and this one is of {', '.join(sorted(narrow))}: a step that goes on from it "
             "would compute with other values than whoever looks at it sees"
@@ -300,8 +196,8 @@ def build(candidate: Candidate) -> tuple[StatefulProgram, list[str]]:
 
 
 def _check_going_on(program: StatefulProgram, module: nn.Module, inputs: list[Tensor]) -> None:
-    """That calls which go on from what is kept err no more than one that is given it all. The proof of a part is made
-    of single calls: they would not show it, and a program that goes wrong by it seems to decide a tie."""
+    """Check that calls which go on from the cache err no more than one that is given all of it. The proof of a part is
+    made of single calls: they would not show it, and a program that goes wrong by it seems to decide a tie."""
     right = inputs
     for _ in range(_STEPS_CHECKED):
         right = program.next_call(right, module(*right))
@@ -315,31 +211,30 @@ def _check_going_on(program: StatefulProgram, module: nn.Module, inputs: list[Te
 def _errors(found: Sequence[Tensor], expected: Sequence[Tensor]) -> list[float]:
     """Root mean square, in that of what is right."""
     errors = []
-    for one, right in zip(found, expected, strict=True):
+    for output, right in zip(found, expected, strict=True):
         if right.is_floating_point() and right.numel() and bool(right.isfinite().all()):
             size = float(right.square().mean().sqrt())
-            errors.append(float((one - right).square().mean().sqrt()) / (size or 1.0))
+            errors.append(float((output - right).square().mean().sqrt()) / (size or 1.0))
     return errors
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> StatefulProgram:
     """Raises ArtifactError where what the manifest says does not fit the signature."""
     try:
-        kept = [Kept.model_validate(each) for each in meta["kept"]]
+        kept = [Kept.model_validate(stored) for stored in meta["kept"]]
         compiled = compile_file(folder / FILE, threads)
         known = {name for port in compiled.outputs for name in port.names}
-        inside, order = {each.output for each in kept}, [int(place) for place in meta["order"]]
+        inside, order = {part.output for part in kept}, [int(place) for place in meta["order"]]
         fits = len(order) == len(signature.outputs_facts) and all(
             number in inside or f"output_{place}" in known for number, place in enumerate(order)
         )
         if not (kept and fits):
             raise ValueError("outputs of the model are missing")
         program = StatefulProgram(compiled, signature, order, kept, None)
-        _Cache(compiled, kept, {})  # its states are there
+        SequenceCache(compiled, kept, {})  # its states are there
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ArtifactError(
-            f"what its manifest says of the cache that OpenVINO keeps does not fit its model ({error}): it is damaged. "
-            "Get the artifact again, or tune again"
+        raise damaged(
+            f"what its manifest says of the cache that OpenVINO keeps does not fit its model ({error})"
         ) from None
     return program
 
@@ -371,15 +266,15 @@ def _keep_inside(model: Any, kept: Sequence[Kept]) -> None:
 
     rows = opset13.parameter([-1], dtype=np.int32, name=_ROWS)
     rows.output(0).set_names({_ROWS})
-    for each in kept:
-        given = model.input(each.names[0]).get_node()
-        users = given.output(0).get_target_inputs()
-        chosen = opset13.gather(given, rows, opset13.constant(0, dtype=np.int64))
+    for part in kept:
+        past = model.input(part.names[0]).get_node()
+        users = past.output(0).get_target_inputs()
+        chosen = opset13.gather(past, rows, opset13.constant(0, dtype=np.int64))
         for user in users:
             user.replace_source_output(chosen.output(0))
     model.add_parameters([rows])
     manager = Manager()
-    manager.register_pass(MakeStateful(dict(each.names for each in kept)))
+    manager.register_pass(MakeStateful(dict(part.names for part in kept)))
     manager.run_passes(model)
     for node in model.get_ops():
         if node.get_type_name() == "ReadValue":  # the fused form wants to know what an empty cache is

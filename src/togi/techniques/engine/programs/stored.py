@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import Any, BinaryIO
 
 from togi.core.errors import NotSaveable
 from togi.graph.candidate import FlatProgram
@@ -23,7 +23,6 @@ LOADED = "it was loaded from an artifact: copy that artifact instead"
 """Why a loaded program is not saved again."""
 
 
-@final
 class HiddenFiles:
     """Open handles on files whose names are gone."""
 

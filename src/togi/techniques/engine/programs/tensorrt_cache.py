@@ -43,11 +43,11 @@ def kept_engines(model: Path, built_as: str, home: Path | None = None) -> Iterat
         built_as: what an engine depends on besides: versions, the device, the provider's other options.
         home: what is kept for all; None: togi's own cache folder.
     """
-    kept = (home or cache_folder()) / "tensorrt"
-    engines, timings = kept / _key(model, built_as), kept / _TIMINGS
+    cache = (home or cache_folder()) / "tensorrt"
+    engines, timings = cache / _key(model, built_as), cache / _TIMINGS
     with ExitStack() as stack:
         try:
-            own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".building-", dir=private(kept))))
+            own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".building-", dir=private(cache))))
             for folder in (engines, timings):
                 shutil.copytree(private(folder), own / folder.name)
         except OSError:
@@ -68,13 +68,15 @@ def kept_engines(model: Path, built_as: str, home: Path | None = None) -> Iterat
         with contextlib.suppress(OSError):
             for folder in (engines, timings):
                 _publish(own / folder.name, folder)
-            _trim(kept, engines)
+            _trim(cache, engines)
 
 
 def built_here(options: dict[str, str]) -> str:
-    """What an engine depends on besides the model, as far as ONNX Runtime's names of files do not say it."""
-    found = ((one.metadata["Name"], one.version) for one in importlib.metadata.distributions())
-    versions = sorted({(name, version) for name, version in found if name.startswith(("onnxruntime", "tensorrt"))})
+    """Name what an engine depends on besides the model, as far as ONNX Runtime's names of files do not say it."""
+    installed = (
+        (distribution.metadata["Name"], distribution.version) for distribution in importlib.metadata.distributions()
+    )
+    versions = sorted({(name, version) for name, version in installed if name.startswith(("onnxruntime", "tensorrt"))})
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return repr((device, versions, sorted(options.items())))
 
@@ -86,18 +88,18 @@ def _key(model: Path, built_as: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def _publish(made: Path, kept: Path) -> None:
+def _publish(built: Path, kept: Path) -> None:
     """A file is there as a whole or not at all; of two processes that build the same, the later one stays."""
-    for file in made.iterdir():
+    for file in built.iterdir():
         os.replace(file, kept / file.name)
 
 
 def _trim(kept: Path, newest: Path) -> None:
     """The models that were built or read longest ago go, and what killed processes left."""
     os.utime(newest)
-    for left in kept.glob(".building-*"):
-        if left.stat().st_mtime < time.time() - _LONGEST_S:
-            shutil.rmtree(left, ignore_errors=True)
+    for abandoned in kept.glob(".building-*"):
+        if abandoned.stat().st_mtime < time.time() - _LONGEST_S:
+            shutil.rmtree(abandoned, ignore_errors=True)
     models = [path for path in kept.iterdir() if path.name != _TIMINGS and not path.name.startswith(".")]
     total = 0
     for folder in sorted(models, key=lambda path: -path.stat().st_mtime):

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,6 @@ from togi.torch_internals.tracing import TraceReads
 FILE = "model.ts"
 
 
-@final
 class TorchScriptProgram(StoredProgram):
     """Runs a ScriptModule. ``stored`` keeps the graph before ``optimize_for_inference``, whose result has no file
     form."""
@@ -95,7 +94,7 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
 def holding_no_values(
     candidate: Candidate, module: nn.Module, caught: Sequence[warnings.WarningMessage]
 ) -> Iterator[None]:
-    """For one trace of ``module``. It holds what Python read, and one side of each branch: other values may come one
+    """Watch one trace of ``module``. It holds what Python read, and one side of each branch: other values may come one
     day, and no proof on some of them would show it. Of branches by sizes, what ``torch.export`` captured says when the
     other side is taken.
 
@@ -106,13 +105,13 @@ def holding_no_values(
     """
     with TraceReads(module, buffers_change=candidate.facts.buffers_change) as reads:
         yield
-    if found := [*reads.found, *reads.unseen(caught)]:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    if read := [*reads.found, *reads.unseen(caught)]:
+        more = f" (and {len(read) - 1} more)" if len(read) > 1 else ""
         raise Refused(
-            f"a trace holds what Python read, and other values may come: it read {found[0]}{more}. Compute both ways "
+            f"a trace holds what Python read, and other values may come: it read {read[0]}{more}. Compute both ways "
             "and choose with torch.where, or leave that step to a function outside of the module"
         )
-    decided = [told for told in _tracer_warnings(caught) if "Python boolean" in told]
+    decided = [warning for warning in _tracer_warnings(caught) if "Python boolean" in warning]
     if decided and candidate.signature.dynamic and not candidate.facts.exportable:
         raise Refused(f"a trace holds one side of a branch, and nothing says when the other is taken: {decided[0]}")
 
@@ -148,7 +147,7 @@ def _script(candidate: Candidate) -> Any:
 def _leading_parameters(candidate: Candidate) -> tuple[str, ...]:
     forward: Any = candidate.module.forward
     if isinstance(forward, torch.ScriptMethod):  # it has no Python signature
-        names = tuple(each.name for each in forward.schema.arguments[1:])
+        names = tuple(argument.name for argument in forward.schema.arguments[1:])
     else:
         names = tuple(inspect.signature(forward).parameters)
     return names[: len(candidate.signature.names)]
@@ -166,6 +165,6 @@ def _optimized(graph: Any, options: dict[str, Scalar]) -> Any:
 
 
 def _tracer_warnings(caught: Sequence[warnings.WarningMessage]) -> list[str]:
-    """Those that say the trace may not hold for other inputs."""
-    found = [w for w in caught if issubclass(w.category, TracerWarning)]
-    return list(dict.fromkeys(f"{first_line(str(w.message))} ({Path(w.filename).name}:{w.lineno})" for w in found))
+    """The warnings that the trace may not hold for other inputs."""
+    warned = [w for w in caught if issubclass(w.category, TracerWarning)]
+    return list(dict.fromkeys(f"{first_line(str(w.message))} ({Path(w.filename).name}:{w.lineno})" for w in warned))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,6 @@ from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
 
 
-@final
 class CastModule(nn.Module):
     """``module`` holds weights of ``dtype``; floating inputs are cast to it, outputs back to the original's types."""
 
@@ -31,7 +30,6 @@ class CastModule(nn.Module):
         return self.restore(self.module(*args, **kwargs))
 
 
-@final
 class AutocastModule(nn.Module):
     """Weights and inputs keep their types; the operators that gain from it run in ``dtype``."""
 
@@ -78,13 +76,13 @@ def restoring(signature: Signature) -> Callable[[Any], Any]:
 
 
 def _cast_weights(module: nn.Module, dtype: torch.dtype) -> bool:
-    """In place; float64 stays (who asked for it needs it), and so do weights that are low already."""
-    found = False
+    """Cast them in place; float64 stays (who asked for it needs it), and so do weights that are low already."""
+    any_cast = False
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.dtype == torch.float32:
             tensor.data = tensor.data.to(dtype)
-            found = True
-    return found
+            any_cast = True
+    return any_cast
 
 
 def _lowered(tensor: Tensor, dtype: torch.dtype) -> Tensor:

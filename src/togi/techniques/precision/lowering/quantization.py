@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor
 
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate
-from togi.techniques.engine.programs.openvino import no_telemetry
+from togi.techniques.engine.programs.openvino_library import no_telemetry
 
 MOST_CALIBRATION_INPUTS = 300
 
@@ -95,7 +95,6 @@ def _forget_shapes(path: Path) -> None:
     onnx.save(model, path)
 
 
-@final
 class _Reader:
     """Hands out one calibration input after the other (``CalibrationDataReader``)."""
 

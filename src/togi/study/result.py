@@ -1,0 +1,92 @@
+"""The result of ``togi.tune``: the record of the study, and what it chose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from togi.artifact.save import publish
+from togi.core.errors import TogiError
+from togi.core.records import Outcome, Recipe, Study, Trial
+
+if TYPE_CHECKING:
+    from togi.artifact.load import OptimizedModule
+    from togi.artifact.program import Installed
+
+
+@dataclass(frozen=True)
+class Best:
+    """The chosen recipe of a study, with its artifact."""
+
+    recipe: Recipe
+    trial: Trial
+    artifact: Path | None
+    """The folder that holds it, or None where nothing could be saved (the verdict says why)."""
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Copy the artifact to ``path`` (``NAME.togi``). Raises OutputExistsError unless ``force``."""
+        return publish(self._folder(), Path(path), force=force)
+
+    def load(self) -> OptimizedModule:
+        """The tuned model: same call signature and output structure as the original."""
+        from togi.artifact.load import load as load_artifact
+
+        return load_artifact(self._folder())
+
+    def apply(self, program: Any, *, keep_originals: bool = True) -> Installed:
+        """Put the tuned parts into the live program; ``.remove()`` of what is returned takes them out again. Where the
+        original was chosen, since nothing was faster, there are none, and the program stays as it is.
+
+        Args:
+            program: what was tuned: a module, ``model.generate``, a pipeline or a function, with the same weights.
+            keep_originals: False frees the weights that the parts replace. Calls outside of what was proven, which the
+                original serves otherwise, then raise.
+
+        Raises TogiError when the program was tuned as a whole (``load`` gives the module to call) or what was chosen
+        could not be saved (it says what to do by hand), ArtifactError when it is another program.
+        """
+        if self.recipe.is_reference:
+            from togi.artifact.program import install
+
+            return install((), program, keep_originals=keep_originals)
+        return self.load().into(program, keep_originals=keep_originals)
+
+    def _folder(self) -> Path:
+        if self.artifact is None:
+            from togi.study.conclusion import unsaved
+
+            raise TogiError(f"there is nothing to load, to copy or to put into a program: {unsaved(self.trial)}")
+        return self.artifact
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A study that has ended, with what it chose."""
+
+    record: Study
+    artifact: Path | None = None
+
+    @property
+    def best(self) -> Best:
+        """The choice of the study: the original without a measurement where the time limit was too short for anything.
+        Raises TogiError where nothing was: ``record.verdict`` says why."""
+        recipe = self.record.best
+        if recipe is None:
+            raise TogiError(f"the study chose nothing. {self.record.verdict}")
+        trial = self.record.trial(recipe) or Trial(recipe=recipe, outcome=Outcome.OK)
+        return Best(recipe, trial, self.artifact)
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        return self.best.save(path, force=force)
+
+    def __str__(self) -> str:
+        return str(self.record)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str | None] | None:
+        """For notebooks."""
+        return self.record._repr_mimebundle_()
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return self.record.trials

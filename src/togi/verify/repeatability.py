@@ -1,0 +1,47 @@
+"""Repeatability of the original: how far two of its runs are apart, and whether that is noise."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from togi.verify.compare import continuous, difference
+from togi.verify.observe import Run
+from togi.verify.truth import TruthFacts
+from togi.verify.units import epsilon_of, share
+
+NOISE_ROUNDINGS = 1000.0
+"""Two runs of the original may differ by so many roundings (atomics on a GPU sum in any order), by 1e-4 at most in
+float32, and still be the same answer. Not measured in units: what makes it unrepeatable would make the unit large."""
+NOISE_SHARE = 1e-3
+"""The same for integers and bools: share of elements."""
+
+
+def with_repeatability(facts: TruthFacts, again: Run, run: Run) -> TruthFacts:
+    """Add the word on repeatability. ``again``: the first calls once more, which differed in some bit."""
+    for seen, one, two in zip(run.seen, run.leaves, again.leaves, strict=False):
+        for (name, _), first, second in zip(seen.leaves, one, two, strict=False):
+            off = apart(second, first)
+            if off > noise_limit(first):
+                reason = (
+                    f"the original itself is not repeatable: with the same input and the same seed {name} differs by "
+                    f"{off:.3g} of its root mean square, so nothing can be proven equal to it"
+                )
+                return facts.model_copy(update={"repeatable": False, "unrepeatable": reason})
+    note = "the original is not repeatable to the bit, but within rounding"
+    return facts.model_copy(update={"notes": (*facts.notes, note)})
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    """Relative root-mean-square difference (share of elements where discrete) of two runs."""
+    if one.shape != other.shape:
+        return float("inf")
+    if not continuous(one):
+        return share(int((one != other).sum()), one)
+    return difference(one, other, other).rmse
+
+
+def noise_limit(tensor: Tensor) -> float:
+    if not continuous(tensor):
+        return NOISE_SHARE
+    epsilon = epsilon_of(tensor)
+    return max(4 * epsilon, min(NOISE_ROUNDINGS * epsilon, 1e-4))

@@ -1,0 +1,115 @@
+"""Hands a subject over to child processes: a locator by its name, a live module as a file that they read."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from togi.core.errors import SubjectError
+from togi.core.interrupt import interrupted_after
+from togi.core.quantities import a_type
+from togi.worker.protocol import SubjectRef
+
+
+@contextmanager
+def handed_over(
+    subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int, float] | None = None
+) -> Iterator[tuple[SubjectRef, str]]:
+    """Yield where children find the subject, and its name for people. A live one rests in a private file meanwhile.
+
+    Args:
+        extras: what else a live subject has: its metric, calibration data, dynamic sizes, mode or step.
+        ask: a device, a seed and a number of seconds. What the live module answers there rests next to it, if it
+            answers in that time.
+
+    Raises SubjectError where it is not a subject, is not complete, or cannot be sent to another process.
+    """
+    if isinstance(subject, str):
+        if inputs is not None or any(value is not None for value in extras.values()):
+            raise SubjectError(
+                f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
+                "return them from it in a togi.Subject instead of passing them separately"
+            )
+        from togi.subject.spec import check_spec
+
+        check_spec(subject)
+        yield SubjectRef.here("locator", subject), subject
+        return
+    folder = Path(tempfile.mkdtemp(prefix="togi-live-"))
+    try:
+        path = folder / "subject"
+        live = _live(subject, inputs, extras)
+        dump(live, path)
+        ref = SubjectRef.here("live", str(path))
+        if ask is not None:
+            _ask_live(live, ref.answer, *ask)
+        yield ref, type(live.module).__name__
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ask_live(live: Any, answer: Path, device: str, seed: int, limit_s: float) -> None:
+    """Write what a live subject answers here. It may hang, which a child then finds out with more patience."""
+    from togi.verify.live import LiveAnswer
+
+    own_answer = None
+    with suppress(TimeoutError), interrupted_after(limit_s):
+        own_answer = LiveAnswer.of(live, device=device, seed=seed)
+    dump(own_answer, answer)
+
+
+def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:
+    from torch import nn
+
+    from togi.subject.inputs import Subject
+    from togi.subject.program import as_module
+
+    if isinstance(subject, Subject):
+        given = {name: value for name, value in extras.items() if value is not None}
+        return dataclasses.replace(subject, module=as_module(subject.module), **given)
+    subject = as_module(subject)
+    if not isinstance(subject, nn.Module):
+        raise SubjectError(
+            f"the subject is {a_type(subject)}: give an nn.Module, what can be called and runs modules "
+            "(model.generate, a pipeline, a function), a togi.Subject, or a locator such as 'timm:resnet50' or "
+            "'file.py:factory'"
+        )
+    if inputs is None:
+        raise SubjectError("a live module needs inputs=...: one sample or a list of samples to run it with")
+    return Subject(subject, inputs, **extras)
+
+
+def dump(subject: Any, path: Path) -> None:
+    """Raises SubjectError where it holds something that cannot be sent to another process."""
+    try:
+        with path.open("wb") as file:
+            _on_cpu_pickler()(file).dump(subject)
+    except Exception as error:  # foreign code: whatever the module holds
+        raise SubjectError(
+            f"the module cannot be sent to the trial processes ({type(error).__name__}: {error}). Put the code that "
+            "builds it into a file and give 'file.py:factory'"
+        ) from error
+
+
+def _on_cpu_pickler() -> type[Any]:
+    """A pickler that sends tensors of a device as tensors of the CPU: one of a device would start CUDA in the process
+    that loads it, which could then fork no trials, and every trial would hold the weights twice."""
+    import cloudpickle
+    import torch
+
+    from togi.torch_internals.modules import parametrized_as_pickled
+
+    class OnCpuPickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            if type(value) is torch.Tensor and value.device.type not in ("cpu", "meta"):
+                return value.cpu().__reduce_ex__(2)  # type: ignore[no-untyped-call]
+            if isinstance(value, torch.nn.Module) and (parametrized := parametrized_as_pickled(value)) is not None:
+                return parametrized
+            return super().reducer_override(value)
+
+    return OnCpuPickler
