@@ -34,11 +34,12 @@ from togi.subject.inputs import Inputs
 from togi.subject.prepare import Prepared
 from togi.subject.signature import Signature
 from togi.techniques import technique
-from togi.worker import forking, pool, survey, trial
+from togi.worker import devices, forking, pool, survey
 from togi.worker.deadline import Deadline
+from togi.worker.devices import one_device
 from togi.worker.forking import fork_safe
 from togi.worker.launch import TrialServer
-from togi.worker.pool import WorkerPool, one_device
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
 
@@ -102,7 +103,7 @@ def test_a_device_for_one_process_is_refused_before_anything_runs_there(
     monkeypatch: pytest.MonkeyPatch, device: str, mode: str | None, refused: bool
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(pool.nvml, "read_gpu", lambda name: asked.append(name) or Gpu(compute_mode=mode))
+    monkeypatch.setattr(devices.nvml, "read_gpu", lambda name: asked.append(name) or Gpu(compute_mode=mode))
     monkeypatch.setattr(pool.RunningTrial, "begin", _no_process)
     monkeypatch.setattr(WorkerPool, "server", lambda *_: None)
     run = WorkerPool(SubjectRef.here("nothing"), machine(), device=device, seed=0)
@@ -314,17 +315,6 @@ def test_an_input_that_torch_wants_on_the_cpu_is_explained(monkeypatch: pytest.M
         survey.first_call(Packs(), sample, 1, 0)
 
 
-def test_the_first_call_is_the_one_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(time.perf_counter()))
-    first = trial._FirstCall(lambda _: time.sleep(0.02) if not waited else None, "cuda")
-    first(1)
-    first(2)
-    assert first.ms is not None
-    assert first.ms >= 20
-    assert len(waited) == 1
-
-
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_the_cache_of_what_is_kept_paused_is_given_back(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     """The reference's too: other trials want the device's memory while both are stopped."""
@@ -354,16 +344,3 @@ def test_the_cache_of_what_is_kept_paused_is_given_back(monkeypatch: pytest.Monk
     done.clear()
     runner._measured(reference, reference)
     assert done == ["reference measured", *(["reference rests"] if device == "cuda" else [])]
-
-
-def test_a_child_that_rests_empties_its_allocators_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[object] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("waited"))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
-    worker = object.__new__(trial.TrialJob)
-    worker.config, worker.channel = SimpleNamespace(device="cuda"), SimpleNamespace(send=done.append)
-    worker._obey({"rest": {}})
-    assert done == ["waited", "emptied", {"rested": {}}]
-    worker.config = SimpleNamespace(device="cpu")
-    worker._obey({"rest": {}})
-    assert done[3:] == [{"rested": {}}]

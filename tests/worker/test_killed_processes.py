@@ -17,8 +17,9 @@ from togi.core.errors import TrialServerError
 from togi.machine.describe import machine
 from togi.worker import launch
 from togi.worker.launch import TrialServer
+from togi.worker.messages import SurveySubject
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import Job, SubjectRef
+from togi.worker.protocol import SubjectRef
 
 PARENT = """
 import os, pathlib, sys, time, torch
@@ -56,12 +57,13 @@ CLOSING = """
 import os, signal, torch
 from togi import api
 from togi.worker.launch import TrialServer
+from togi.worker.messages import Quit
 
 def subject():
     return torch.nn.Linear(2, 2), torch.zeros(1, 2)
 
 def close(self):
-    self.channel.send({"quit": {}})
+    self.channel.send(Quit())
     os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
@@ -128,7 +130,7 @@ def test_children_that_nobody_ended_end_with_their_pool(forked: bool, tmp_path: 
     with WorkerPool(SubjectRef.here("locator", f"{subject}:subject"), machine("cpu"), device="cpu", seed=0) as pool:
         server = pool.server({})
         assert server.fork_safe is forked
-        child = server.start_child(Job(kind="survey", log=str(tmp_path / "log")))
+        child = server.start_child(SurveySubject(log=str(tmp_path / "log")))
         child.pause()
     assert set(os.listdir("/proc/self/fd")) == before
     with pytest.raises(ProcessLookupError):
@@ -163,7 +165,7 @@ def test_a_server_that_does_not_fork_in_time_is_an_error_and_ends(
         assert server._process is not None
         server._process.send_signal(signal.SIGSTOP)
         with pytest.raises(TrialServerError, match=r"did not start one in 0.2\d* s"):
-            server.start_child(Job(kind="survey", log=str(tmp_path / "log")))
+            server.start_child(SurveySubject(log=str(tmp_path / "log")))
         assert server._process.returncode is not None
 
 
@@ -174,5 +176,5 @@ def test_a_server_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Pa
         server._process.kill()
         server._process.wait()
         with pytest.raises(TrialServerError, match=r"ended unexpectedly.*give the same command again"):
-            server.start_child(Job(kind="survey", log=str(tmp_path / "log")))
+            server.start_child(SurveySubject(log=str(tmp_path / "log")))
     assert not pool.folder.exists()

@@ -10,10 +10,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import final
+from typing import TypeVar, final
 
 from togi.core.quantities import seconds
-from togi.worker.protocol import Message, Timeout
+from togi.worker.channel import Timeout
+
+M = TypeVar("M")
 
 _TELL_EVERY_S = 30.0
 _WHOLE_X, _LEAST_WHOLE_S = 5.0, 120.0
@@ -49,7 +51,7 @@ class Deadline:
             if self.at == narrowed:  # else it was moved meanwhile
                 self.at = outside
 
-    def receive(self, take: Callable[[float], Message], limit_s: float, what: str) -> Message:
+    def receive(self, take: Callable[[float], M], limit_s: float, what: str) -> M:
         """What ``take(seconds)`` returns, which raises Timeout after so many at most. ``what``: is waited for.
 
         What has arrived counts, also when the time is over: this process may have been stopped meanwhile.

@@ -28,6 +28,7 @@ from togi.verify.output_structure import unlike
 from togi.verify.reference import make_truth
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify
+from togi.worker.protocol import PartRef, changed
 
 
 def needed(report: ErrorReport, truth: Truth) -> bool:
@@ -35,6 +36,44 @@ def needed(report: ErrorReport, truth: Truth) -> bool:
     original's own differ as much from one rounding to the next, so that a fault may hide in them."""
     alike = report.decisions is None or report.decisions.sample is None
     return not report.faithful or not alike or rounding_decides(truth)
+
+
+def with_forced_calls(
+    report: ErrorReport,
+    truth: Truth,
+    installed: Installed,
+    samples: Sequence[Inputs],
+    parts: Sequence[PartRef],
+    part_of: Callable[[PartRef], Subject],
+    *,
+    seed: int,
+    device: str,
+    limit_units: Callable[[Truth], float] = lambda _: MAX_UNITS,
+) -> ErrorReport:
+    """The report of a program in parts; where its results do not tell whether it is right, with what it decides
+    otherwise than the original, and with its parts on the calls that the original makes.
+
+    Args:
+        parts: the calls that the original makes of each; ``part_of`` reads them as a subject.
+        limit_units: largest error of a faithful call.
+    """
+    if not needed(report, truth):
+        return report
+    different = divergence(installed, samples, seed)
+    if not different and not report.faithful:
+        return report
+    forced: list[ForcedCalls] = []
+    with installed.suspended():  # a program that cannot be copied is its own original
+        for path, form in [(switch.path, form) for switch in installed.switches for form in switch.forms]:
+            of_form = [
+                forced_calls(part_of(part), path, form.optimized, seed, device, limit_units)
+                for part in parts
+                if path == part.path and form.entry.effects == part.effects
+            ]
+            if not any(of_form):
+                return report
+            forced += filter(None, of_form)
+    return changed(report, divergence=different, forced=tuple(forced))
 
 
 def divergence(installed: Installed, samples: Sequence[Inputs], seed: int) -> str:

@@ -23,11 +23,27 @@ import sys
 import termios
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from typing_extensions import assert_never
 
 from togi.machine.limits import anonymous_bytes
+from togi.worker.channel import CHANNEL_FD, Channel, Closed
 from togi.worker.guard import start_guard
-from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Raised, ServerConfig, SubjectRef
+from togi.worker.messages import (
+    CONFIG,
+    TO_SERVER,
+    Become,
+    CaptureSubject,
+    Exited,
+    Fork,
+    Job,
+    Loaded,
+    Quit,
+    Started,
+    build_records,
+)
+from togi.worker.protocol import Raised, ServerConfig, SubjectRef
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -36,14 +52,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 def main() -> None:
     parent = os.getppid()
     channel, config = _connect()
-    made = [Path(config.folder)]
+    folders = [Path(config.folder)]
     if config.subject.kind == "live":
-        made.append(Path(config.subject.spec).parent)
-    guard = start_guard(parent, made)
+        folders.append(Path(config.subject.spec).parent)
+    guard = start_guard(parent, folders)
     try:
         _run(channel, config, guard)
     except Closed:  # the parent died without a word: nobody else is left to remove what it made
-        for folder in made:
+        for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -54,19 +70,19 @@ def _run(channel: Channel, config: ServerConfig, guard: int) -> None:
     try:
         subject = _load(config)
     except BaseException as error:
-        channel.send({"raised": Raised.of(error).model_dump(mode="json")})
+        channel.send(Raised.of(error))
         return
     from togi.worker.forking import end_idle_threads, fork_safe
 
     end_idle_threads()
-    channel.send({"fork_safe": fork_safe(config.device)})
+    channel.send(Loaded(fork_safe=fork_safe(config.device)))
     _Server(channel, _with_threads_of_subject(config), subject, guard).serve()
 
 
 def _connect() -> tuple[Channel, ServerConfig]:
     first = Channel(socket.socket(fileno=CHANNEL_FD), os.environ.pop("TOGI_TOKEN"))
     os.set_inheritable(CHANNEL_FD, False)
-    return first, ServerConfig.model_validate(first.receive())
+    return first, first.receive(CONFIG)
 
 
 def _load(config: ServerConfig) -> Any:
@@ -87,6 +103,7 @@ def _load(config: ServerConfig) -> Any:
     import_dynamo()
 
     all_techniques()
+    build_records()
     gc.enable()
     torch.manual_seed(config.seed)
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
@@ -151,23 +168,29 @@ class _Server:
             self._reap_strays(set())
 
     def _obey(self) -> bool:
-        message, fds = self.channel.receive_with_fds()
-        if "job" not in message:
-            return False
-        job = Job.model_validate(message["job"])
-        if message["inline"]:
-            self._become(job, fds[0])
-        pid = os.fork()
-        if pid == 0:
-            self._become(job, fds[0])
-        self.children.add(pid)
-        os.close(fds[0])
-        # what the child began with; asked of the child itself, it may have taken more by then
-        self.channel.send({"started": pid, "shared_bytes": anonymous_bytes(os.getpid())})
+        message, fds = self.channel.receive_with_fds(TO_SERVER)
+        match message:
+            case Fork():
+                self._fork(message.job, fds[0])
+            case Become():
+                self._become(message.job, fds[0])
+            case Quit():
+                return False
+            case _:
+                assert_never(message)
         return True
 
-    def _become(self, job: Job, fd: int) -> None:
-        """In the child (or in the server itself for an inline job): run the job and end. Never returns."""
+    def _fork(self, job: Job, fd: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become(job, fd)
+        self.children.add(pid)
+        os.close(fd)
+        # what the child began with; asked of the child itself, it may have taken more by then
+        self.channel.send(Started(pid=pid, shared_bytes=anonymous_bytes(os.getpid())))
+
+    def _become(self, job: Job, fd: int) -> NoReturn:
+        """In the child (or in the server itself for an inline job): run the job and end."""
         status = 70
         try:
             _settle(job)
@@ -199,7 +222,7 @@ class _Server:
                 self.children.discard(pid)
                 _kill_group(pid)
                 self._reap_strays({*self.children, self.guard})
-                self.channel.send({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+                self.channel.send(Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
     def _reap_strays(self, known: set[int | None]) -> None:
         """Processes that a trial left behind are our children now (subreaper); they end with their trial."""
@@ -225,7 +248,7 @@ def _settle(job: Job) -> None:
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if job.kind != "capture":  # the trials depend on it
+    if not isinstance(job, CaptureSubject):  # the trials depend on it
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

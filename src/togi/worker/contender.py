@@ -1,0 +1,194 @@
+"""What a trial is about: a recipe that was built here, or an artifact that was loaded."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from togi.artifact.manifest import read_manifest
+from togi.artifact.program import Installed
+from togi.core.errors import ArtifactError, Refused
+from togi.core.records import ErrorReport
+from togi.graph.candidate import FlatProgram
+from togi.measure import GivenAs, mark_memory
+from togi.subject.batch import Batch
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.prepare import prepare
+from togi.subject.program import find_module
+from togi.subject.signature import Signature
+from togi.techniques.build import build
+from togi.torch_internals.script import assigned_inside
+from togi.verify.truth import Truth
+from togi.worker.job import ChildJob, part_of
+from togi.worker.messages import TryArtifact, TryRecipe
+
+
+class Contender(abc.ABC):
+    """It is called like the original; the rest is what verifying and measuring it have to know."""
+
+    call: Callable[..., Any]
+    samples: tuple[Inputs, ...]
+    notes: tuple[str, ...] = ()
+    """Of how it was made."""
+    proven_for: Signature | None = None
+    """The calls that it serves by itself. None: those of the subject's signature."""
+    given_as: GivenAs | None = None
+    """How a caller gives it the arguments of a sample; None: as they are."""
+    allocates_with_torch = False
+    """Its working memory comes from torch's allocator alone."""
+
+    def __init__(self, trial: ChildJob[Any]) -> None:
+        self.trial = trial
+        self.mark = mark_memory(trial.config.device)
+        """Of the memory before it was made."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Of what it works on, what was in the process before."""
+        return 0
+
+    def notes_of_calls(self) -> Sequence[str]:
+        """What only its calls have shown."""
+        return ()
+
+    @contextmanager
+    def original(self) -> Iterator[Callable[..., Any]]:
+        """The subject without it."""
+        yield prepare(self.trial.subject, device=self.trial.config.device).module
+
+    def assigned_by_torchscript(self) -> list[str]:
+        """Attributes that TorchScript in the subject assigns in each call."""
+        subject = self.trial.subject
+        return assigned_inside(subject.module) if isinstance(subject, Subject) else []
+
+    def settle_ties(self, report: ErrorReport, _truth: Truth, _limit_units: Callable[[Truth], float], /) -> ErrorReport:
+        """The report with what tells a decision that rounding took from a fault, where the results alone do not."""
+        return report
+
+    def takes(self, given: Inputs, signature: Signature) -> bool:
+        """Whether it is for calls of such sizes: elsewhere it refuses them, which for a derived input is right, and for
+        one of the user's samples an answer that he should see."""
+        try:
+            return not any(form.unmet(given) for form in (signature, self.proven_for) if form is not None)
+        except TypeError:  # another form: the call itself says so
+            return True
+
+    def of_batch(self, batch: Batch, signature: Signature) -> tuple[Inputs, ...]:
+        """Its samples with so many rows. Raises Refused where it was not proven for that."""
+        samples = tuple(batch.of(sample, signature) for sample in self.samples)
+        if self.proven_for is not None:
+            for sample in samples:
+                try:
+                    self.proven_for.checked(sample.args, sample.kwargs)
+                except (TypeError, ValueError) as refusal:
+                    raise Refused(str(refusal)) from None
+        return samples
+
+
+@final
+class BuiltRecipe(Contender):
+    def __init__(self, trial: ChildJob[Any], job: TryRecipe) -> None:
+        start = trial.start()
+        self._inherited = storages(start.module)
+        super().__init__(trial)
+        candidate = build(job.recipe, start)
+        self.call, self.samples, self.notes = candidate.runnable(), start.samples, candidate.notes
+        program = candidate.program
+        if program is not None and not program.holds_module:
+            candidate = candidate.with_(module=torch.nn.Identity())  # its memory is not the program's
+        if isinstance(program, FlatProgram) and program.keeps_state and candidate.around is None:
+            self.given_as = functools.partial(_as_returned, program)
+        self.allocates_with_torch = program is None or program.allocates_with_torch
+        self.candidate, self.recipe = candidate, job.recipe
+
+    @property
+    def held_bytes(self) -> int:
+        used = storages(self.candidate.module)
+        return sum(nbytes for address, nbytes in used.items() if address in self._inherited)
+
+    def notes_of_calls(self) -> Sequence[str]:
+        return self.candidate.program.notes() if self.candidate.program is not None else ()
+
+
+@final
+class LoadedArtifact(Contender):
+    installed: Installed | None = None
+    """The parts of a program, in the program."""
+
+    def __init__(self, trial: ChildJob[Any], job: TryArtifact) -> None:
+        from togi.artifact.load import OptimizedProgram, load_manifest
+
+        super().__init__(trial)
+        self._proven_on = job.proven_on
+        self.folder = folder = Path(job.folder)
+        manifest = read_manifest(folder)
+        if job.identity not in ("", manifest.identity):
+            raise ArtifactError(f"{folder} was changed after it was checked, so it is not loaded: get it again")
+        optimized = load_manifest(folder, manifest, native=job.native)
+        if isinstance(optimized, OptimizedProgram):
+            if trial.subject is None:
+                raise ArtifactError(f"{folder} holds the parts of a program, which calls them: name the program first")
+            ready = prepare(trial.subject, device=trial.config.device)
+            for part in optimized.parts:
+                find_module(ready.module, part.entry.path, ready.samples[0])
+            self.installed = optimized.into(ready.module)
+            self.call = torch.no_grad()(self.installed.program)  # as the original: parts serve no gradients
+        else:
+            self.call, self.proven_for = optimized, optimized.signature
+        self.samples = self._samples(optimized.signature)
+
+    def _samples(self, signature: Signature) -> tuple[Inputs, ...]:
+        """The subject's samples; for an artifact on its own, inputs made from its signature."""
+        subject, config = self.trial.subject, self.trial.config
+        if isinstance(subject, Subject):
+            return tuple(sample.to(config.device) for sample in subject.inputs)
+        from togi.subject.made_inputs import samples_from_signature
+
+        return samples_from_signature(signature, config.seed)
+
+    @contextmanager
+    def original(self) -> Iterator[Callable[..., Any]]:
+        if self.installed is None:
+            with super().original() as original:
+                yield original
+        else:
+            with self.installed.suspended():
+                yield self.installed.program
+
+    def assigned_by_torchscript(self) -> list[str]:
+        return super().assigned_by_torchscript() if self.installed is None else assigned_inside(self.installed.program)
+
+    def settle_ties(self, report: ErrorReport, truth: Truth, limit_units: Callable[[Truth], float], /) -> ErrorReport:
+        if self.installed is None:
+            return report
+        from togi.worker.forced import with_forced_calls
+
+        subject, config = self.trial.subject, self.trial.config
+        return with_forced_calls(
+            report,
+            truth,
+            self.installed,
+            self.samples,
+            self._proven_on,
+            lambda part: part_of(subject, part, config.device),
+            seed=config.seed,
+            device=config.device,
+            limit_units=limit_units,
+        )
+
+
+def _as_returned(program: FlatProgram, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The call as a program makes it that goes on from what the last call returned."""
+    return program.signature.build_inputs(program.as_returned(program.signature.checked(args, kwargs)))
+
+
+def storages(module: torch.nn.Module) -> dict[int, int]:
+    """Address and bytes of every storage behind the module's parameters and buffers."""
+    tensors = [t for t in (*module.parameters(), *module.buffers()) if t.device.type != "meta"]
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
