@@ -13,7 +13,7 @@ from togi import api
 from togi.decide.faithful import MAX_UNITS
 from togi.machine.describe import machine
 from togi.techniques import recipe
-from togi.worker.launch import Child
+from togi.worker.child_process import Child
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import togi
-from togi.artifact.manifest import read_manifest
+from togi.artifact.manifest import Saved, read_manifest
 from togi.artifact.program import Installed, Switch
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
@@ -197,6 +197,9 @@ class _Loaded(Contender):
         super().__init__(trial)
         self.call, self.samples = call, samples
 
+    def save(self, folder: Path, check: Check, ask_s: float) -> Saved:
+        raise NotImplementedError
+
 
 def _alone(net: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     busy = threading.Lock()
@@ -269,8 +272,7 @@ def test_torchscript_that_assigns_in_a_call_is_not_asked_by_two_which_would_end_
         survey(subject, callers=2)
     config: Any = SimpleNamespace(seed=0, device="cpu", folder="", callers=1)
     worker = TrialJob(ARTIFACT, config, subject, SimpleNamespace())  # type: ignore[arg-type]
-    contender = _Loaded(worker, inside, ())
-    asked = Check(contender, None, Path(), exact=True, seed=0, device="cpu").asked_at_once(2)  # type: ignore[arg-type]
+    asked = Check(_Loaded(worker, inside, ()), exact=True).asked_at_once(2)
     assert "one caller at a time" in asked.note
     assert "assigns last" in asked.note
 

@@ -33,9 +33,14 @@ def test_the_first_call_comes_before_the_memory_of_verification(
         raise Loaded
 
     monkeypatch.setattr(checking.Truth, "load", load)
-    contender: Any = SimpleNamespace(samples=(Inputs((torch.ones(1),)),), call=lambda _: done.append("called"))
-    surveyed: Any = SimpleNamespace(facts=SimpleNamespace(buffers_change=stateful), signature=None)
-    check = Check(contender, surveyed, tmp_path, exact=True, seed=0, device="cpu")
+    trial = SimpleNamespace(
+        config=SimpleNamespace(device="cpu", seed=0),
+        surveyed=SimpleNamespace(facts=SimpleNamespace(buffers_change=stateful), signature=None),
+        folder=tmp_path,
+    )
+    samples, call = (Inputs((torch.ones(1),)),), lambda _: done.append("called")
+    contender: Any = SimpleNamespace(trial=trial, samples=samples, call=call)
+    check = Check(contender, exact=True)
     with pytest.raises(Loaded):
         check.verify(None, None)
     assert done == expected

@@ -167,9 +167,9 @@ def _verdict(front: Sequence[KindAnswer], kinds: Sequence[KindAnswer], currency:
         if kind.kind != first.kind and kind.per_million is not None and not _less(cost, kind.per_million)
     ]
     doubt = f" in the median, not distinguishable from {', '.join(equal)}" if equal else ""
-    said = (
+    verdict = (
         f"{first.kind} costs least{doubt}: {significant(cost.median)} {currency} ({bounds(cost)}) for a million calls "
         f"of {milliseconds(latency_ms.median)} with {first.recipe}"
     )
     without = [kind.kind for kind in kinds if kind.state in ("failed", "lost")]
-    return f"{said}. There is no answer for {', '.join(without)}" if without else said
+    return f"{verdict}. There is no answer for {', '.join(without)}" if without else verdict

@@ -82,7 +82,7 @@ def run_fleet(
     prices = read_prices(price_file)
     shipped = shipment(subject, without=(out, price_file))
     request = _opened(out, FleetRequest(subject=subject, options=tuple(options), files=shipped.digests()), force)
-    finished = {kind: found for kind, price in prices.per_hour.items() if (found := _kept(out / kind, kind, price))}
+    finished = {kind: answer for kind, price in prices.per_hour.items() if (answer := _kept(out / kind, kind, price))}
     for kind in finished:
         say(f"{kind}: the study in {out / kind} is kept")
     if len(finished) < len(prices.per_hour):
@@ -157,9 +157,9 @@ class _Drive:
         """An answer for each kind that is not ``finished``."""
         nodes = self._cluster.nodes()
         check_kinds(self._prices, nodes, finished)
-        left = [kind for kind in self._prices.per_hour if kind not in finished]
-        check_versions(*self._versions([node for node in nodes if node.kind in left]))
-        ended = {kind: lost for kind in left if (lost := self._start(kind))}
+        kinds = [kind for kind in self._prices.per_hour if kind not in finished]
+        check_versions(*self._versions([node for node in nodes if node.kind in kinds]))
+        ended = {kind: lost for kind in kinds if (lost := self._start(kind))}
         while self._running:
             task = self._cluster.first(list(self._running))
             node = self._running.pop(task)
@@ -170,16 +170,16 @@ class _Drive:
 
     def _versions(self, nodes: Sequence[Node]) -> tuple[dict[str, str], dict[str, dict[str, str | None]]]:
         mine = {"togi": version(), "torch": importlib.metadata.version("torch")}
-        asked = [(node, self._cluster.start(node, on_node.versions, list(mine), alone=False)) for node in nodes]
-        found = {}
-        for node, task in asked:
+        tasks = [(node, self._cluster.start(node, on_node.versions, list(mine), alone=False)) for node in nodes]
+        installed = {}
+        for node, task in tasks:
             try:
-                told = _Versions.from_json(self._cluster.answer(task))
+                answer = _Versions.from_json(self._cluster.answer(task))
             except (Lost, ValueError) as lost:
                 self._say(f"{node.kind}: {node} does not answer ({first_line(lost)})")
             else:
-                found[f"{told.host}, {node} of the kind {node.kind}"] = told.versions
-        return mine, found
+                installed[f"{answer.host}, {node} of the kind {node.kind}"] = answer.versions
+        return mine, installed
 
     def _start(self, kind: str, because: str = "no node of the kind is in the cluster") -> KindAnswer | None:
         """Begin the study on the node of the kind that was tried least; an answer where there is none."""
@@ -210,8 +210,8 @@ class _Drive:
             shutil.rmtree(part, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
                 raise  # of this machine
-            what = "" if isinstance(error, FleetError) else "no study in its answer: "
-            return self._none(node.kind, "failed", f"{node}: {what}{first_line(error)}")
+            prefix = "" if isinstance(error, FleetError) else "no study in its answer: "
+            return self._none(node.kind, "failed", f"{node}: {prefix}{first_line(error)}")
         part.rename(self._out / node.kind)
         return read_kind(self._out / node.kind, node.kind, self._prices.per_hour[node.kind])
 
@@ -225,7 +225,7 @@ def _unpack(packed: bytes, folder: Path) -> None:
         raise FleetError(f"its answer has {size(len(packed))}, and at most {size(LARGEST_ANSWER)} are taken")
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         # a node stores what it sends, so no file may claim more than there is
-        if sum(each.file_size for each in archive.infolist()) > len(packed):
+        if sum(member.file_size for member in archive.infolist()) > len(packed):
             raise FleetError("its answer claims to hold more than it has")
         if archive.read("exit_code") not in _FINISHED:
             words = archive.read("messages.txt").decode(errors="replace").split("\n")
@@ -256,17 +256,17 @@ def check_kinds(prices: Prices, nodes: Sequence[Node], finished: Collection[str]
 
 def check_versions(mine: Mapping[str, str], nodes: Mapping[str, Mapping[str, str | None]]) -> None:
     """Raises FleetError with each node that has another togi, or another torch but for its build (cpu, cu128)."""
-    other = [
-        f"{name} has {package} {found.get(package) or 'not at all'}"
-        for name, found in nodes.items()
+    differences = [
+        f"{name} has {package} {installed.get(package) or 'not at all'}"
+        for name, installed in nodes.items()
         for package, here in mine.items()
-        if _release(found.get(package)) != _release(here)
+        if _release(installed.get(package)) != _release(here)
     ]
-    if other:
+    if differences:
         here = ", ".join(f"{package} {number}" for package, number in mine.items())
         raise FleetError(
             f"nodes have other versions than this machine ({here}), so their studies could not be compared: "
-            f"{'; '.join(other)}. Install the same there, or leave them without a kind"
+            f"{'; '.join(differences)}. Install the same there, or leave them without a kind"
         )
 
 

@@ -109,12 +109,12 @@ def _import_root(path: Path) -> Path:
 
 
 def _below(root: Path, without: Collection[Path]) -> dict[str, Path]:
-    found = {}
+    files = {}
     for file in _walk(root, {path.resolve() for path in without}):
-        found[file.relative_to(root).as_posix()] = file
-        if len(found) > MOST_FILES:
+        files[file.relative_to(root).as_posix()] = file
+        if len(files) > MOST_FILES:
             raise FleetError(_too_much(root, f"more than {MOST_FILES:,} files"))
-    return found
+    return files
 
 
 def _walk(root: Path, without: Collection[Path]) -> Iterator[Path]:

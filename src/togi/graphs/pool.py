@@ -112,8 +112,8 @@ class Cuda:
         """Beyond doubt (``decide.faster``), each call waited for, in at most a second."""
         runners = [_Runner(name, call, sample) for name, call in (("graph", graph), ("eager", eager))]
         result = race(runners, runners[1], budget_s=_RACE_S, seed=0, criterion=WITHIN_PROCESS, turn_ms=_RACE_TURN_MS)
-        found = result.entry("graph").speedup_x
-        return found is not None and WITHIN_PROCESS.faster(found)
+        speedup = result.entry("graph").speedup_x
+        return speedup is not None and WITHIN_PROCESS.faster(speedup)
 
 
 @final
@@ -237,11 +237,11 @@ class Pool:
         goes through, and nothing is held then."""
         assert self._device is not None
         with self._measured() as taken:
-            held: list[Recording] = []
-            self._held[key] = held
+            recordings: list[Recording] = []
+            self._held[key] = recordings
             try:
                 for run in runs:
-                    held.append(self._device.capture(run, inputs))
+                    recordings.append(self._device.capture(run, inputs))
             except BaseException:
                 self._held.pop(key).clear()  # freed before it is measured: the traceback holds the list
                 raise

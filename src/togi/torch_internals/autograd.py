@@ -56,9 +56,9 @@ def in_backward() -> bool:
 
 def top_saved_tensor_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
     """``(pack, unpack)`` of the innermost saved-tensor hooks; None where there are none."""
-    found: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None
-    found = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return found
+    hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks
 
 
 def saved_tensor_hooks_allowed() -> bool:
@@ -87,9 +87,9 @@ class SavedValueHooks:
         """Called while an operation runs, below autograd."""
         if _VALUES_TELL_THEIR_HOOKS:
             return
-        made, self._next = range(self._next, next_sequence_number()), max(self._next, next_sequence_number())
+        numbers, self._next = range(self._next, next_sequence_number()), max(self._next, next_sequence_number())
         if top_saved_tensor_hooks() is not None:
-            self._hooked.update(made)
+            self._hooked.update(numbers)
 
     def has(self, node: Any, raw: Any) -> bool:
         """Whether ``raw``, one of the ``_raw_saved_NAME`` of ``node``, or one of its parts, stands behind hooks."""
@@ -102,14 +102,14 @@ class SavedValueHooks:
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
     """Inside, no saved-tensor hooks of the surroundings apply."""
-    found = []
+    suspended = []
     while hooks := top_saved_tensor_hooks():
-        found.append(hooks)
+        suspended.append(hooks)
         torch._C._autograd._pop_saved_tensors_default_hooks()
     try:
         yield
     finally:
-        for hooks in reversed(found):
+        for hooks in reversed(suspended):
             torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
 
 

@@ -30,8 +30,8 @@ GROUPING_OWNER, GROUPING_NAME = torch._C, "_group_tensors_by_device_and_dtype"
 
 def grouping() -> Callable[..., Any]:
     """The function that is there now."""
-    found: Callable[..., Any] = getattr(GROUPING_OWNER, GROUPING_NAME)
-    return found
+    function: Callable[..., Any] = getattr(GROUPING_OWNER, GROUPING_NAME)
+    return function
 
 
 def in_bad_fork() -> bool:

@@ -99,7 +99,7 @@ def one_level(value: Any) -> tuple[list[Any], str] | None:
     if type(value) not in SUPPORTED_NODES:
         return None
     try:
-        children, spec = tree_flatten(value, is_leaf=lambda each: each is not value)
+        children, spec = tree_flatten(value, is_leaf=lambda node: node is not value)
         plain = SUPPORTED_SERIALIZED_TYPES[type(value)].from_dumpable_context is None
         return (children, treespec_dumps(spec)) if plain else None
     except Exception:  # foreign code: what a library registered, and what torch says of it

@@ -104,8 +104,8 @@ class TraceReads(DispatchObserver):
 
     def unseen(self, warned: Sequence[warnings.WarningMessage]) -> list[Read]:
         """Reads that the tracer warned of and no operator showed: modes are off while a tensor is printed."""
-        told = [each for each in warned if str(each.message).startswith(_CONVERTS) and each.filename != __file__]
-        lines = Counter((each.filename, each.lineno) for each in told) - self._lines
+        reads = (warning for warning in warned if str(warning.message).startswith(_CONVERTS))
+        lines = Counter((read.filename, read.lineno) for read in reads if read.filename != __file__) - self._lines
         return [Read("a value", "an operator", _place(path, line)) for path, line in lines]
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -166,8 +166,8 @@ class TraceReads(DispatchObserver):
 
     def _settle(self) -> None:
         """The next operator is being recorded: what it was not handed was read."""
-        asked, self._asked = self._asked, []
-        self.found += [read for value, read in asked if not self._was_handed_on(value)]
+        pending, self._asked = self._asked, []
+        self.found += [read for value, read in pending if not self._was_handed_on(value)]
 
     def _was_handed_on(self, value: Any) -> bool:
         """Whether an operator was handed the number: once for each time that it was asked for."""
@@ -197,28 +197,28 @@ class TraceReads(DispatchObserver):
             return
         node, sizes = self._of_nodes[id(self._node[0])]
         listed = any(value.type().kind() == "ListType" for value in node.outputs())
-        if listed or any(each is not None and each.rank_varies for each in sizes):
+        if listed or any(shape is not None and shape.rank_varies for shape in sizes):
             self.found.append(inside)
 
     def _decides_a_number_of(self, node: Any) -> str | None:
         """The operator whose values decide a number that a node is given."""
         if node.kind().startswith("prim::"):
             return None
-        given = list(node.inputs())
-        given += [inside for value in given if value.node().kind() == _LIST for inside in value.node().inputs()]
-        numbers = (value for value in given if value.type().kind() in _NUMBERS)
+        values = list(node.inputs())
+        values += [inside for value in values if value.node().kind() == _LIST for inside in value.node().inputs()]
+        numbers = (value for value in values if value.type().kind() in _NUMBERS)
         decided = (self._decided_by(number) for number in numbers if number.node().kind() != "prim::Constant")
         return next((operator for _, operator in filter(None, decided)), None)
 
     def _decided_by(self, value: Any) -> tuple[str, str] | None:
         """Whether it is a value or a size that decides a number in the graph, and the operator it comes from. None:
         the number is the same for all values of inputs."""
-        first, seen, rest = value.node().kind(), set[int](), [value]
-        while rest:
-            value = rest.pop()
-            if value.unique() in seen or value.unique() in self._free:
+        first, visited, pending = value.node().kind(), set[int](), [value]
+        while pending:
+            value = pending.pop()
+            if value.unique() in visited or value.unique() in self._free:
                 continue
-            seen.add(value.unique())
+            visited.add(value.unique())
             node = value.node()
             inputs = list(node.inputs())
             if _asks_for_shape(node.kind()):
@@ -228,8 +228,8 @@ class TraceReads(DispatchObserver):
                     return "a size", sizes.origin
             elif self._varies(node, value):
                 return "a value", "the input" if first == "prim::Param" else first
-            rest.extend(inputs)
-        self._free |= seen
+            pending.extend(inputs)
+        self._free |= visited
         return None
 
     def _varies(self, node: Any, value: Any) -> bool:
@@ -244,8 +244,8 @@ class TraceReads(DispatchObserver):
         node, i = value.node(), value.offset()
         while node.kind() in ("prim::ListUnpack", "prim::TupleUnpack"):
             node = node.input().node()
-        _, found = self._of_nodes.get(id(node), (None, []))
-        return found[i] if i < len(found) else next(filter(None, found), None)
+        _, sizes = self._of_nodes.get(id(node), (None, []))
+        return sizes[i] if i < len(sizes) else next(filter(None, sizes), None)
 
 
 def _asks_for_shape(kind: str) -> bool:
@@ -258,7 +258,7 @@ def _answers_python(operator: Any) -> bool:
     if not isinstance(operator, OpOverload):
         return False
     schema = schema_of(operator)
-    if not schema.returns or any("Tensor" in str(each.type) for each in schema.returns):
+    if not schema.returns or any("Tensor" in str(result.type) for result in schema.returns):
         return False
     return torch.Tag.data_dependent_output in operator.tags or not schema.name.startswith(("aten::", "prim"))
 

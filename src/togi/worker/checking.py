@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -22,46 +21,37 @@ from togi.verify.truth import Truth
 from togi.verify.verdict import verify, wrong_at_once
 from togi.worker.contender import Contender
 from togi.worker.job import TRUTH_FOLDER
-from togi.worker.protocol import AskedAtOnce, Survey
+from togi.worker.protocol import AskedAtOnce
 
 Metric = Callable[[list[Any]], float]
 
 
 @final
 class Check:
-    def __init__(
-        self, contender: Contender, surveyed: Survey, folder: Path, *, exact: bool, seed: int, device: str
-    ) -> None:
-        """
-        Args:
-            folder: of the subject, with its truth.
-            exact: no technique of the recipe is approximate.
-        """
+    def __init__(self, contender: Contender, *, exact: bool) -> None:
+        """``exact``: no technique of the recipe is approximate."""
         self._contender = contender
-        self._surveyed = surveyed
-        self._folder = folder
+        self._trial = contender.trial
         self._exact = exact
-        self._seed = seed
-        self._device = device
         self.report: ErrorReport
         """Once it is verified."""
         self.first_call_ms: float | None = None
         """Of the call that verification began with: what compiles at its first call did it there."""
 
     def verify(self, metric: Metric | None, callers: Callers | None) -> ErrorReport:
-        call = FirstCall(self._contender.call, self._device)
-        if not self._surveyed.facts.buffers_change:
+        call = FirstCall(self._contender.call, self._trial.config.device)
+        if not self._trial.surveyed.facts.buffers_change:
             # Before the memory that verification takes, as where an artifact is used: what an engine allocates at its
             # first call stays, and where that lies made an OpenVINO model 2 % slower in every process that verified it.
-            given = self._contender.samples[0].clone()
-            call(*given.args, **given.kwargs)
+            inputs_of_call = self._contender.samples[0].clone()
+            call(*inputs_of_call.args, **inputs_of_call.kwargs)
         truth, inputs = self.known()
         report = verify(
             call,
             truth,
             inputs,
-            self._surveyed.signature,
-            seed=self._seed,
+            self._trial.surveyed.signature,
+            seed=self._trial.config.seed,
             max_units=self.limit_units(truth),
             metric=metric,
             callers=callers,
@@ -72,23 +62,26 @@ class Check:
 
     def known(self) -> tuple[Truth, list[Inputs]]:
         """What is right, and on what: of the derived inputs those that the contender takes."""
-        signature = self._surveyed.signature
-        truth = Truth.load(self._folder / TRUTH_FOLDER)
-        inputs = variants(self._contender.samples, signature, self._seed)
+        signature = self._trial.surveyed.signature
+        truth = self._truth()
+        inputs = variants(self._contender.samples, signature, self._trial.config.seed)
         derived = range(len(self._contender.samples), len(inputs))
         return truth.without([i for i in derived if not self._contender.takes(inputs[i], signature)]), inputs
+
+    def _truth(self) -> Truth:
+        return Truth.load(self._trial.folder / TRUTH_FOLDER)
 
     def verify_stored(self, call: Callable[..., Any]) -> None:
         """Of what was saved. Raises Refused where it is wrong on the samples."""
         truth, inputs = self.known()
-        units = self.lasting_units()
-        report = verify(call, truth, inputs, self._surveyed.signature, seed=self._seed, max_units=units)
+        signature, seed = self._trial.surveyed.signature, self._trial.config.seed
+        report = verify(call, truth, inputs, signature, seed=seed, max_units=self.lasting_units())
         if report.problems or not report.faithful:
             raise Refused(next(iter(report.problems), f"its error is {report.units:,.0f} x eager's own"))
 
     def lasting_units(self) -> float:
         """The limit for what is saved: what an approximate recipe was seen to need, twice."""
-        return max(self.limit_units(Truth.load(self._folder / TRUTH_FOLDER)), 2 * self.report.units)
+        return max(self.limit_units(self._truth()), 2 * self.report.units)
 
     def limit_units(self, truth: Truth) -> float:
         return limit_units(exact=self._exact, tf32_units=truth.facts.tf32_units)
@@ -101,14 +94,14 @@ class Check:
                 "end the process"
             )
         truth, inputs = self.known()
-        callers = callers_on(count, self._device)
+        callers = callers_on(count, self._trial.config.device)
         ask = functools.partial(
             wrong_at_once,
             truth=truth,
             inputs=inputs,
-            signature=self._surveyed.signature,
+            signature=self._trial.surveyed.signature,
             report=self.report,
-            seed=self._seed,
+            seed=self._trial.config.seed,
             max_units=self.limit_units(truth),
             callers=callers,
         )

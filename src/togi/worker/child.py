@@ -17,25 +17,11 @@ from togi.subject.sources.live import unpickled
 from togi.techniques.build import classify, fingerprint, first_candidate
 from togi.verify.derived_inputs import variants
 from togi.verify.reference import make_truth
+from togi.worker import messages
 from togi.worker.answer import AnswerJob
 from togi.worker.channel import Channel, Closed
 from togi.worker.forking import fork_safe
 from togi.worker.job import TRUTH_FOLDER, ChildJob
-from togi.worker.messages import (
-    CallFunction,
-    Captured,
-    CaptureSubject,
-    FindIdleRewrites,
-    IdleRewrites,
-    Job,
-    MakeTruth,
-    NotCaptured,
-    Surveyed,
-    SurveySubject,
-    TruthMade,
-    TryArtifact,
-    TryRecipe,
-)
 from togi.worker.protocol import ServerConfig
 from togi.worker.survey import idle_rewrites, survey
 from togi.worker.trial import TrialJob
@@ -44,7 +30,7 @@ SERVES = -1
 """No exit status: the child goes on as a server."""
 
 
-def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
+def run_job(job: messages.Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
     """Returns the child's exit status (0 when the job ended as the protocol says), or ``SERVES``."""
     keep_freed_memory()
     torch.set_num_threads(job.threads or config.threads)
@@ -60,26 +46,26 @@ def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> i
     return SERVES if work.serves else 0
 
 
-def _work_of(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> ChildJob[Any]:
+def _work_of(job: messages.Job, config: ServerConfig, subject: Any, channel: Channel) -> ChildJob[Any]:
     match job:
-        case SurveySubject():
+        case messages.SurveySubject():
             return _SurveyJob(job, config, subject, channel)
-        case CaptureSubject():
+        case messages.CaptureSubject():
             return _CaptureJob(job, config, subject, channel)
-        case FindIdleRewrites():
+        case messages.FindIdleRewrites():
             return _RewritesJob(job, config, subject, channel)
-        case MakeTruth():
+        case messages.MakeTruth():
             return _TruthJob(job, config, subject, channel)
-        case CallFunction():
+        case messages.CallFunction():
             return AnswerJob(job, config, subject, channel)
-        case TryRecipe() | TryArtifact():
+        case messages.TryRecipe() | messages.TryArtifact():
             return TrialJob(job, config, subject, channel)
         case _:
             assert_never(job)
 
 
 @final
-class _SurveyJob(ChildJob[SurveySubject]):
+class _SurveyJob(ChildJob[messages.SurveySubject]):
     def run(self) -> None:
         self.enter("survey")
         config = self.config
@@ -94,37 +80,37 @@ class _SurveyJob(ChildJob[SurveySubject]):
         )
         name = fingerprint(first_candidate(self.subject, surveyed.facts, surveyed.signature).module)
         surveyed.write(self.folder)
-        self.channel.send(Surveyed(survey=surveyed, fingerprint=name))
+        self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))
 
 
 @final
-class _CaptureJob(ChildJob[CaptureSubject]):
+class _CaptureJob(ChildJob[messages.CaptureSubject]):
     def run(self) -> None:
         self.enter("capture")
         try:
             captured = keep(self.start())
         except Refused as refused:
-            self.channel.send(NotCaptured(reason=str(refused)))
+            self.channel.send(messages.NotCaptured(reason=str(refused)))
             return
         self.serves = fork_safe(self.config.device)
-        self.channel.send(Captured(conditions=captured.signature.conditions, forks=self.serves))
+        self.channel.send(messages.Captured(conditions=captured.signature.conditions, forks=self.serves))
         if not self.serves:
             _send_idle_rewrites(self)
 
 
 @final
-class _RewritesJob(ChildJob[FindIdleRewrites]):
+class _RewritesJob(ChildJob[messages.FindIdleRewrites]):
     def run(self) -> None:
         _send_idle_rewrites(self)
 
 
 def _send_idle_rewrites(job: ChildJob[Any]) -> None:
     job.enter("rewrites")
-    job.channel.send(IdleRewrites(reasons=idle_rewrites(job.start())))
+    job.channel.send(messages.IdleRewrites(reasons=idle_rewrites(job.start())))
 
 
 @final
-class _TruthJob(ChildJob[MakeTruth]):
+class _TruthJob(ChildJob[messages.MakeTruth]):
     def run(self) -> None:
         self.enter("truth")
         facts, signature = self.surveyed.facts, self.surveyed.signature
@@ -142,4 +128,4 @@ class _TruthJob(ChildJob[MakeTruth]):
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
-        self.channel.send(TruthMade(notes=truth.facts.notes))
+        self.channel.send(messages.TruthMade(notes=truth.facts.notes))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import abc
 import functools
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from togi.artifact.manifest import read_manifest
+from togi.artifact.links import EAGER, write_links
+from togi.artifact.manifest import MANIFEST, Link, Saved, read_manifest
 from togi.artifact.program import Installed
-from togi.core.errors import ArtifactError, Refused
-from togi.core.records import ErrorReport
+from togi.artifact.reach import Ask, Call, proven
+from togi.core.errors import ArtifactError, NotSaveable, Refused
+from togi.core.records import ErrorReport, Stage
 from togi.graph.candidate import FlatProgram
 from togi.measure import GivenAs, mark_memory
 from togi.subject.batch import Batch
@@ -24,9 +27,13 @@ from togi.subject.program import find_module
 from togi.subject.signature import Signature
 from togi.techniques.build import build
 from togi.torch_internals.script import assigned_inside
+from togi.verify.beyond import reach_of
 from togi.verify.truth import Truth
 from togi.worker.job import ChildJob, part_of
 from togi.worker.messages import TryArtifact, TryRecipe
+
+if TYPE_CHECKING:
+    from togi.worker.checking import Check
 
 
 class Contender(abc.ABC):
@@ -71,6 +78,10 @@ class Contender(abc.ABC):
         """The report with what tells a decision that rounding took from a fault, where the results alone do not."""
         return report
 
+    @abc.abstractmethod
+    def save(self, folder: Path, check: Check, ask_s: float) -> Saved:
+        """Write its files. ``ask_s``: about how long to ask it for values that no sample shows."""
+
     def takes(self, given: Inputs, signature: Signature) -> bool:
         """Whether it is for calls of such sizes: elsewhere it refuses them, which for a derived input is right, and for
         one of the user's samples an answer that he should see."""
@@ -105,7 +116,7 @@ class BuiltRecipe(Contender):
         if isinstance(program, FlatProgram) and program.keeps_state and candidate.around is None:
             self.given_as = functools.partial(_as_returned, program)
         self.allocates_with_torch = program is None or program.allocates_with_torch
-        self.candidate, self.recipe = candidate, job.recipe
+        self.candidate, self._recipe = candidate, job.recipe
 
     @property
     def held_bytes(self) -> int:
@@ -114,6 +125,47 @@ class BuiltRecipe(Contender):
 
     def notes_of_calls(self) -> Sequence[str]:
         return self.candidate.program.notes() if self.candidate.program is not None else ()
+
+    def save(self, folder: Path, check: Check, ask_s: float) -> Saved:
+        """A program without a file form is an answer, not a failure."""
+        try:
+            links, notes = write_links(self.candidate, self.trial.start(), self._recipe, folder)
+        except (NotSaveable, Refused) as error:
+            return Saved(unsaveable=str(error))
+        written, facts = Saved(links=links, notes=notes), self.trial.surveyed.facts
+        if facts.buffers_change or facts.random or not facts.repeatable:
+            untried = "Its answers depend on earlier calls or chance: no values beyond the samples were tried."
+            # plain settings leave the original as it is
+            settings = all(choice.stage is Stage.RUNTIME for choice in self._recipe.choices)
+            return written if settings else written.model_copy(update={"notes": (*notes, untried)})
+        live = None if links[0].engine == EAGER else self.call  # else its files are asked
+        exported = self.candidate.program is None or self.candidate.program.stores_export
+        stored = functools.partial(self._stored, folder, check)
+        return proven(written, live, stored, self._ask(check), ask_s, exported=exported)
+
+    def _stored(self, folder: Path, check: Check, link: Link) -> Call | None:
+        """Load what a link has written. None: it is the original. Raises Refused where it is wrong on the samples."""
+        from togi.artifact.load import load_link
+
+        loaded = load_link(folder, self.trial.surveyed.signature, self.trial.surveyed.facts, link, native=True)
+        if loaded.program is None or loaded.program.in_place:
+            return None
+        call = loaded.runnable()
+        check.verify_stored(call)
+        return call
+
+    def _ask(self, check: Check) -> Ask:
+        """How to ask for values beyond the samples."""
+        config = self.trial.config
+        return functools.partial(
+            reach_of,
+            original=prepare(self.trial.subject, device=config.device).module,
+            samples=self.samples,
+            signature=self.trial.surveyed.signature,
+            seed=config.seed,
+            max_units=check.lasting_units(),
+            nan=not config.nan_differences,
+        )
 
 
 @final
@@ -126,7 +178,7 @@ class LoadedArtifact(Contender):
 
         super().__init__(trial)
         self._proven_on = job.proven_on
-        self.folder = folder = Path(job.folder)
+        self._folder = folder = Path(job.folder)
         manifest = read_manifest(folder)
         if job.identity not in ("", manifest.identity):
             raise ArtifactError(f"{folder} was changed after it was checked, so it is not loaded: get it again")
@@ -181,6 +233,12 @@ class LoadedArtifact(Contender):
             device=config.device,
             limit_units=limit_units,
         )
+
+    def save(self, folder: Path, check: Check, ask_s: float) -> Saved:
+        """As it is."""
+        shutil.copytree(self._folder, folder, dirs_exist_ok=True)
+        (folder / MANIFEST).unlink()
+        return Saved(links=read_manifest(self._folder).chain)
 
 
 def _as_returned(program: FlatProgram, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -56,7 +56,7 @@ class Deadline:
 
         What has arrived counts, also when the time is over: this process may have been stopped meanwhile.
         """
-        began = told = time.monotonic()
+        began = reported_at = time.monotonic()
         while True:
             until = min(began + limit_s, self.at)
             try:
@@ -64,6 +64,6 @@ class Deadline:
             except Timeout:
                 if (now := time.monotonic()) >= until:
                     raise
-                if now - told >= _TELL_EVERY_S:
-                    told = now
+                if now - reported_at >= _TELL_EVERY_S:
+                    reported_at = now
                     self._tell(f"still waiting for {what}, {seconds(now - began)} by now")

@@ -80,32 +80,32 @@ def divergence(installed: Installed, samples: Sequence[Inputs], seed: int) -> st
     """The first decision that the program with its parts takes otherwise than the original: a difference in what it
     returns besides floating-point numbers. Empty where there is none, or where it differs from itself (no tie does)."""
     for sample in samples:
-        found = _run(installed, sample, seed)
+        with_parts = _run(installed, sample, seed)
         with installed.suspended():
             expected = _run(installed, sample, seed)
-        if different := _decided_otherwise(expected, found):
-            return "" if _decided_otherwise(found, _run(installed, sample, seed)) else different
+        if different := _decided_otherwise(expected, with_parts):
+            return "" if _decided_otherwise(with_parts, _run(installed, sample, seed)) else different
     return ""
 
 
 def _run(installed: Installed, sample: Inputs, seed: int) -> Any:
-    given = sample.clone()
+    fresh = sample.clone()
     seed_all(seed)
     with torch.no_grad():
-        return installed.program(*given.args, **given.kwargs)
+        return installed.program(*fresh.args, **fresh.kwargs)
 
 
-def _decided_otherwise(expected: Any, found: Any) -> str:
-    expected, found = with_floats_as_tensors(expected), with_floats_as_tensors(found)
-    if different := unlike(Structure.of(expected), Structure.of(found), "output"):
+def _decided_otherwise(expected: Any, result: Any) -> str:
+    expected, result = with_floats_as_tensors(expected), with_floats_as_tensors(result)
+    if different := unlike(Structure.of(expected), Structure.of(result), "output"):
         return different
-    for number, (one, other) in enumerate(zip(tensors_in(expected), tensors_in(found), strict=True)):
+    for number, (wanted, actual) in enumerate(zip(tensors_in(expected), tensors_in(result), strict=True)):
         name = "output" if number == 0 else f"tensor {number} of the output"
-        if one.shape != other.shape:
-            return f"{name} has the sizes {tuple(other.shape)}, the original's {tuple(one.shape)}"
-        if not one.is_floating_point() and not one.is_complex() and not torch.equal(one, other):
-            differs = (one != other).nonzero()
-            return f"{name} differs in {len(differs)} of {one.numel()} places, first at {differs[0].tolist()}"
+        if wanted.shape != actual.shape:
+            return f"{name} has the sizes {tuple(actual.shape)}, the original's {tuple(wanted.shape)}"
+        if not wanted.is_floating_point() and not wanted.is_complex() and not torch.equal(wanted, actual):
+            differs = (wanted != actual).nonzero()
+            return f"{name} differs in {len(differs)} of {wanted.numel()} places, first at {differs[0].tolist()}"
     return ""
 
 
@@ -149,11 +149,14 @@ def _written_back_otherwise(part: Any, calls: Sequence[Inputs]) -> str:
     if not isinstance(part, Pure):
         return ""
     for call in calls:
-        one, other = call.clone(), call.clone()
+        of_module, of_pure = call.clone(), call.clone()
         with torch.no_grad():
-            expected = part.module(*one.args, **one.kwargs)
-            found = part.effects.finish(part(*other.args, **other.kwargs), other.args, other.kwargs)
-        there, here = [expected, one.args, dict(one.kwargs)], [found, other.args, dict(other.kwargs)]
+            expected = part.module(*of_module.args, **of_module.kwargs)
+            written_back = part.effects.finish(part(*of_pure.args, **of_pure.kwargs), of_pure.args, of_pure.kwargs)
+        there, here = (
+            [expected, of_module.args, dict(of_module.kwargs)],
+            [written_back, of_pure.args, dict(of_pure.kwargs)],
+        )
         if Structure.of(there) != Structure.of(here) or not same(tensors_in(there), tensors_in(here)):
             return "what a call changes in its arguments is not written back as the original does"
     return ""

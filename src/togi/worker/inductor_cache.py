@@ -55,8 +55,8 @@ class InductorCache:
             _trim(self._kept)
 
     def _files(self) -> set[Path]:
-        found = (path for path in self.folder.rglob("*") if path.is_file() and path.suffix != ".lock")
-        return {path.relative_to(self.folder) for path in found if path.stat().st_size <= _LARGEST_FILE_BYTES}
+        paths = (path for path in self.folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+        return {path.relative_to(self.folder) for path in paths if path.stat().st_size <= _LARGEST_FILE_BYTES}
 
 
 def _of_this_machine() -> Path:
@@ -76,9 +76,9 @@ def _keep(file: Path, target: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _trim(kept: Path) -> None:
+def _trim(folder: Path) -> None:
     """The oldest go."""
-    files = sorted((path for path in kept.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime)
+    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime)
     kept_bytes = 0
     for path in files:
         kept_bytes += path.stat().st_size

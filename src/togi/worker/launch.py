@@ -20,25 +20,12 @@ from togi.core.interpreter import python
 from togi.core.quantities import seconds
 from togi.machine import nvml
 from togi.machine.limits import descendants, oom_kills
+from togi.worker import messages
 from togi.worker.channel import CHANNEL_FD, Channel, Closed, Timeout, Unreadable
 from togi.worker.child_process import POLL_S, Child, Died
 from togi.worker.deadline import Deadline
 from togi.worker.inductor_cache import inductor_folder
 from togi.worker.logs import shorten, tail
-from togi.worker.messages import (
-    FROM_LOADING_SERVER,
-    FROM_SERVER,
-    Become,
-    Exited,
-    Fork,
-    FromLoadingServer,
-    FromServer,
-    Job,
-    Loaded,
-    Quit,
-    Started,
-    ToServer,
-)
 from togi.worker.protocol import Raised, ServerConfig
 
 _START_TIMEOUT_S = 600.0
@@ -70,9 +57,9 @@ class ForkServer(abc.ABC):
         self.exits: dict[int, int] = {}
         self._children: WeakSet[Child] = WeakSet()
 
-    def start_child(self, job: Job) -> Child:
+    def start_child(self, job: messages.Job) -> Child:
         ours, theirs = socket.socketpair()
-        self._send(Fork(job=job), theirs.fileno())
+        self._send(messages.Fork(job=job), theirs.fileno())
         theirs.close()
         while True:
             began = time.monotonic()
@@ -90,7 +77,7 @@ class ForkServer(abc.ABC):
                     f"the process that starts trials did not start one in {waited}: the machine has no memory or no "
                     "processor left for it. What was learned is kept: give the same command again to go on"
                 ) from None
-            if isinstance(message, Started):
+            if isinstance(message, messages.Started):
                 channel = Channel(ours, self.token, _SEND_TIMEOUT_S)
                 return self._adopted(Child(self, message.pid, channel, job, message.shared_bytes))
 
@@ -102,11 +89,11 @@ class ForkServer(abc.ABC):
         """How the child ended, or None if that was not known within ten seconds (two, where the study is over)."""
         deadline = time.monotonic() + (_END_TIMEOUT_S if self.deadline.left_s else _QUIT_TIMEOUT_S)
         while pid not in self.exits:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 return None
             with contextlib.suppress(Timeout):
-                self._receive(left)
+                self._receive(left_s)
         return self.exits[pid]
 
     def close(self) -> None:
@@ -121,20 +108,20 @@ class ForkServer(abc.ABC):
     def _gone(self) -> TrialServerError:
         """It ended unexpectedly: what to tell people."""
 
-    def _send(self, message: ToServer | ServerConfig, *fds: int) -> None:
+    def _send(self, message: messages.ToServer | ServerConfig, *fds: int) -> None:
         try:
             self.channel.send(message, fds)
         except Closed:
             raise self._gone() from None
 
-    def _receive(self, timeout_s: float) -> FromServer:
+    def _receive(self, timeout_s: float) -> messages.FromServer:
         try:
-            message = self.channel.receive(FROM_SERVER, timeout_s)
+            message = self.channel.receive(messages.FROM_SERVER, timeout_s)
         except Closed:
             raise self._gone() from None
         except Unreadable as error:
             raise TrialServerError(f"the process that starts trials sent {error}") from None
-        if isinstance(message, Exited):
+        if isinstance(message, messages.Exited):
             self.exits[message.pid] = message.status
         return message
 
@@ -227,16 +214,16 @@ class TrialServer(ForkServer):
         try:
             answer = self.deadline.receive(self._loaded, _START_TIMEOUT_S, "the subject to be loaded")
         except Timeout:
-            took = f"was still at it after {seconds(time.monotonic() - began)}"
+            how = f"was still at it after {seconds(time.monotonic() - began)}"
             if self.deadline.left_s:
-                raise ServerNotStarted(self._not_loaded(took)) from None
-            raise NoTimeLeft(f"{self._not_loaded(took)} The time limit is over: give a longer --time-limit") from None
+                raise ServerNotStarted(self._not_loaded(how)) from None
+            raise NoTimeLeft(f"{self._not_loaded(how)} The time limit is over: give a longer --time-limit") from None
         except Closed:
             raise ServerNotStarted(self._not_loaded(self._how_it_ended("died"))) from None
         except Unreadable as error:
             raise ServerNotStarted(self._not_loaded(f"sent {error}")) from None
         match answer:
-            case Loaded():
+            case messages.Loaded():
                 self.fork_safe = answer.fork_safe
                 self.answers = True
             case Raised():
@@ -250,20 +237,20 @@ class TrialServer(ForkServer):
             f" It printed last:\n{printed}\n" if printed else ""
         )
 
-    def _loaded(self, timeout_s: float) -> FromLoadingServer:
+    def _loaded(self, timeout_s: float) -> messages.FromLoadingServer:
         shorten(self._log)
-        return self.channel.receive(FROM_LOADING_SERVER, min(timeout_s, POLL_S))
+        return self.channel.receive(messages.FROM_LOADING_SERVER, min(timeout_s, POLL_S))
 
-    def start_child(self, job: Job) -> Child:
+    def start_child(self, job: messages.Job) -> Child:
         """Fork a child for ``job`` (or make a fresh server the child where forking is not safe)."""
         return super().start_child(job) if self.fork_safe else self._start_inline(job)
 
-    def _start_inline(self, job: Job) -> Child:
+    def _start_inline(self, job: messages.Job) -> Child:
         own = TrialServer(self.config, self.environment, self.deadline)
         own.start()
         ours, theirs = socket.socketpair()
         try:
-            own._send(Become(job=job), theirs.fileno())
+            own._send(messages.Become(job=job), theirs.fileno())
         except BaseException:
             own.close()
             raise
@@ -303,7 +290,7 @@ class TrialServer(ForkServer):
         super().close()
         if hasattr(self, "channel"):
             with contextlib.suppress(Closed):
-                self.channel.send(Quit())
+                self.channel.send(messages.Quit())
             self.channel.close()
 
     def end(self) -> None:

@@ -26,9 +26,9 @@ def shorten(path: Path, limit: int | None = None) -> None:
     limit = _LONGEST_BYTES if limit is None else limit
     try:
         if path.stat().st_size > limit:
-            kept = tail(path, limit // 4)
+            last_quarter = tail(path, limit // 4)
             with path.open("r+b") as file:
                 file.truncate()
-                file.write(kept.encode(errors="replace"))
+                file.write(last_quarter.encode(errors="replace"))
     except OSError:
         return

@@ -63,8 +63,8 @@ class Measuring:
         )
 
     def _call_from_host(self, *args: Any, **kwargs: Any) -> list[Any]:
-        given = Inputs(args, kwargs).to(self._device)
-        return [tensor.cpu() for tensor in tensors_in(self._contender.call(*given.args, **given.kwargs))]
+        on_device = Inputs(args, kwargs).to(self._device)
+        return [tensor.cpu() for tensor in tensors_in(self._contender.call(*on_device.args, **on_device.kwargs))]
 
     def _call_of_each(self, *args: Any, **kwargs: Any) -> None:
         """The same call of all callers at once."""

@@ -17,26 +17,12 @@ from togi.core.records import Facts, Machine, Recipe, Record
 from togi.subject.batch import Batch
 from togi.subject.effects import Effects
 from togi.techniques import technique
+from togi.worker import messages
 from togi.worker.channel import encoded, new_token
 from togi.worker.deadline import Deadline
 from togi.worker.devices import check_shared, one_device
 from togi.worker.inductor_cache import InductorCache
 from togi.worker.launch import CapturedServer, TrialServer
-from togi.worker.messages import (
-    CallFunction,
-    Captured,
-    CaptureSubject,
-    FindIdleRewrites,
-    IdleRewrites,
-    MakeTruth,
-    NotCaptured,
-    Returned,
-    Surveyed,
-    SurveySubject,
-    TruthMade,
-    TryArtifact,
-    TryRecipe,
-)
 from togi.worker.protocol import PartRef, Raised, ServerConfig, SubjectRef, Survey, changed
 from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
 
@@ -157,9 +143,9 @@ class WorkerPool:
         Raises TrialEnded when the subject cannot be run, SubjectError where the device takes one process at a time.
         """
         check_shared(self._device)
-        job = SurveySubject(log=self._new_log("survey"), part=self._part)
+        job = messages.SurveySubject(log=self._new_log("survey"), part=self._part)
         with RunningTrial.begin(self.server({}), job, limits, "survey", on_phase) as trial:
-            surveyed = trial.wait_for(Surveyed)
+            surveyed = trial.wait_for(messages.Surveyed)
         return surveyed.survey, surveyed.fingerprint
 
     def capture(self, survey: Survey, limits: Limits, on_phase: OnPhase, *, rewrites: bool = True) -> Survey:
@@ -167,25 +153,25 @@ class WorkerPool:
         do there. On the CPU the truth is begun meanwhile, and trials that want the captured subject are given it from
         now on."""
         # a process with more threads than one cannot fork
-        job = CaptureSubject(log=self._new_log("capture"), part=self._part, threads=1)
+        job = messages.CaptureSubject(log=self._new_log("capture"), part=self._part, threads=1)
         # capturing takes one, and where there is nothing to capture, finding a program's parts takes more
         self._spared = max(1, self.config.threads // 2) if survey.facts.program else 1
         capturing = RunningTrial.begin(self.server({}), job, limits, "capture", on_phase)
         if self.config.device == "cpu":
             self._truth = self._begin_truth(limits, self._spared)
-        captured: Captured | NotCaptured
+        captured: messages.Captured | messages.NotCaptured
         try:
             with self.deadline.within(_CAPTURE_SHARE * self.deadline.left_s):
-                captured = capturing.wait_for(Captured, NotCaptured)
+                captured = capturing.wait_for(messages.Captured, messages.NotCaptured)
         except TrialEnded as ended:
-            captured = NotCaptured(reason=f"torch.export cannot capture it: {ended}")
+            captured = messages.NotCaptured(reason=f"torch.export cannot capture it: {ended}")
         match captured:
-            case Captured():
+            case messages.Captured():
                 if captured.forks:
                     self._captured = CapturedServer(capturing.child)
                 idle = self._idle_rewrites(capturing, limits, on_phase) if rewrites else {}
                 survey = survey.when_captured(captured.conditions, idle)
-            case NotCaptured():
+            case messages.NotCaptured():
                 survey = survey.not_captured(captured.reason)
         if self._captured is None:
             capturing.close()
@@ -200,7 +186,7 @@ class WorkerPool:
         truth, self._truth = self._truth or self._begin_truth(limits), None
         with truth:
             truth.on_phase = on_phase
-            notes = truth.wait_for(TruthMade).notes
+            notes = truth.wait_for(messages.TruthMade).notes
         facts = changed(facts, notes=(*facts.notes, *notes))
         changed(Survey.read(self.folder), facts=facts).write(self.folder)
         return facts
@@ -212,15 +198,15 @@ class WorkerPool:
         with contextlib.suppress(TrialEnded, TrialServerError), self.deadline.within(within_s):
             if self._captured is None:
                 capturing.child.resume()
-                return capturing.wait_for(IdleRewrites).reasons
-            job = FindIdleRewrites(log=self._new_log("rewrites"), part=self._part)
+                return capturing.wait_for(messages.IdleRewrites).reasons
+            job = messages.FindIdleRewrites(log=self._new_log("rewrites"), part=self._part)
             with RunningTrial.begin(self._captured, job, limits, "rewrites", on_phase) as trial:
-                return trial.wait_for(IdleRewrites).reasons
+                return trial.wait_for(messages.IdleRewrites).reasons
         return {}
 
     def _begin_truth(self, limits: Limits, spared: int = 0) -> RunningTrial:
         threads = max(1, self.config.threads - spared)
-        job = MakeTruth(log=self._new_log("truth"), part=self._part, threads=threads)
+        job = messages.MakeTruth(log=self._new_log("truth"), part=self._part, threads=threads)
         return RunningTrial.begin(self.server({}), job, limits, "truth")
 
     def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
@@ -231,7 +217,7 @@ class WorkerPool:
         return self._start(recipe, facts, limits, on_phase)
 
     def _start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
-        job = TryRecipe(log=self._new_log("trial"), part=self._part, recipe=recipe)
+        job = messages.TryRecipe(log=self._new_log("trial"), part=self._part, recipe=recipe)
         environment = environment_of(recipe, facts)
         if self._captured is not None and not environment and captures(recipe):
             try:
@@ -245,7 +231,7 @@ class WorkerPool:
         """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded.
 
         ``batch``: timed with so many samples a call."""
-        job = TryRecipe(log=self._new_log("trial"), part=self._part, recipe=recipe, check=False, batch=batch)
+        job = messages.TryRecipe(log=self._new_log("trial"), part=self._part, recipe=recipe, check=False, batch=batch)
         return RunningTrial.start(self.server({}), job, limits, recipe.label)
 
     def start_artifact(
@@ -267,7 +253,7 @@ class WorkerPool:
         the machine is not believed: libraries that are preloaded are those that were found on this one.
         """
         server = self.server(environment_of(recipe, changed(facts, machine=self.config.machine)))
-        job = TryArtifact(
+        job = messages.TryArtifact(
             log=self._new_log("artifact"),
             part=self._part,
             recipe=recipe,
@@ -282,9 +268,9 @@ class WorkerPool:
 
     def call(
         self, function: str, request: Record, limits: Limits, on_phase: OnPhase = lambda _: None
-    ) -> Returned | Raised:
+    ) -> messages.Returned | Raised:
         """What ``function`` answered or raised in a child of its own (``togi.worker.call``). Raises TrialEnded."""
-        job = CallFunction(
+        job = messages.CallFunction(
             log=self._new_log("call"),
             part=self._part,
             threads=self._spared if self._truth is not None else None,
@@ -292,7 +278,7 @@ class WorkerPool:
             request=encoded(request),
         )
         with RunningTrial.begin(self.server({}), job, limits, function, on_phase) as running:
-            returned: Returned | Raised = running.wait_for(Returned, Raised)
+            returned: messages.Returned | Raised = running.wait_for(messages.Returned, Raised)
             return returned
 
     def _new_log(self, kind: str) -> str:

@@ -114,8 +114,8 @@ class Survey(Record):
 
 def _proven_where(conditions: list[str]) -> str:
     first, more = conditions[:_CONDITIONS_TOLD], len(conditions) - _CONDITIONS_TOLD
-    told = " and ".join([*first, *([f"{more} more"] if more > 0 else [])])
-    return f"It is proven where {told}: for other sizes it computes something else, so what is tuned refuses them."
+    joined = " and ".join([*first, *([f"{more} more"] if more > 0 else [])])
+    return f"It is proven where {joined}: for other sizes it computes something else, so what is tuned refuses them."
 
 
 class AskedAtOnce(Record):

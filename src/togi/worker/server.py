@@ -28,21 +28,9 @@ from typing import Any, NoReturn
 from typing_extensions import assert_never
 
 from togi.machine.limits import anonymous_bytes
+from togi.worker import messages
 from togi.worker.channel import CHANNEL_FD, Channel, Closed
 from togi.worker.guard import start_guard
-from togi.worker.messages import (
-    CONFIG,
-    TO_SERVER,
-    Become,
-    CaptureSubject,
-    Exited,
-    Fork,
-    Job,
-    Loaded,
-    Quit,
-    Started,
-    build_records,
-)
 from togi.worker.protocol import Raised, ServerConfig, SubjectRef
 
 _PR_SET_PDEATHSIG = 1
@@ -75,14 +63,14 @@ def _run(channel: Channel, config: ServerConfig, guard: int) -> None:
     from togi.worker.forking import end_idle_threads, fork_safe
 
     end_idle_threads()
-    channel.send(Loaded(fork_safe=fork_safe(config.device)))
+    channel.send(messages.Loaded(fork_safe=fork_safe(config.device)))
     _Server(channel, _with_threads_of_subject(config), subject, guard).serve()
 
 
 def _connect() -> tuple[Channel, ServerConfig]:
     first = Channel(socket.socket(fileno=CHANNEL_FD), os.environ.pop("TOGI_TOKEN"))
     os.set_inheritable(CHANNEL_FD, False)
-    return first, first.receive(CONFIG)
+    return first, first.receive(messages.CONFIG)
 
 
 def _load(config: ServerConfig) -> Any:
@@ -103,7 +91,7 @@ def _load(config: ServerConfig) -> Any:
     import_dynamo()
 
     all_techniques()
-    build_records()
+    messages.build_records()
     gc.enable()
     torch.manual_seed(config.seed)
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
@@ -168,28 +156,28 @@ class _Server:
             self._reap_strays(set())
 
     def _obey(self) -> bool:
-        message, fds = self.channel.receive_with_fds(TO_SERVER)
+        message, fds = self.channel.receive_with_fds(messages.TO_SERVER)
         match message:
-            case Fork():
+            case messages.Fork():
                 self._fork(message.job, fds[0])
-            case Become():
+            case messages.Become():
                 self._become(message.job, fds[0])
-            case Quit():
+            case messages.Quit():
                 return False
             case _:
                 assert_never(message)
         return True
 
-    def _fork(self, job: Job, fd: int) -> None:
+    def _fork(self, job: messages.Job, fd: int) -> None:
         pid = os.fork()
         if pid == 0:
             self._become(job, fd)
         self.children.add(pid)
         os.close(fd)
         # what the child began with; asked of the child itself, it may have taken more by then
-        self.channel.send(Started(pid=pid, shared_bytes=anonymous_bytes(os.getpid())))
+        self.channel.send(messages.Started(pid=pid, shared_bytes=anonymous_bytes(os.getpid())))
 
-    def _become(self, job: Job, fd: int) -> NoReturn:
+    def _become(self, job: messages.Job, fd: int) -> NoReturn:
         """In the child (or in the server itself for an inline job): run the job and end."""
         status = 70
         try:
@@ -222,12 +210,12 @@ class _Server:
                 self.children.discard(pid)
                 _kill_group(pid)
                 self._reap_strays({*self.children, self.guard})
-                self.channel.send(Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
+                self.channel.send(messages.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
-    def _reap_strays(self, known: set[int | None]) -> None:
+    def _reap_strays(self, expected: set[int | None]) -> None:
         """Processes that a trial left behind are our children now (subreaper); they end with their trial."""
         for _ in range(100):
-            strays = [pid for pid in _child_pids() if pid not in known]
+            strays = [pid for pid in _child_pids() if pid not in expected]
             if not strays:
                 return
             for pid in strays:
@@ -237,7 +225,7 @@ class _Server:
                     os.waitpid(pid, 0)
 
 
-def _settle(job: Job) -> None:
+def _settle(job: messages.Job) -> None:
     """Make the child a process group of its own, with its prints in the log and first in line for the OOM killer.
 
     No session: Linux shares the cores between sessions (autogroup), and next to one busy process of another session
@@ -248,7 +236,7 @@ def _settle(job: Job) -> None:
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if not isinstance(job, CaptureSubject):  # the trials depend on it
+    if not isinstance(job, messages.CaptureSubject):  # the trials depend on it
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -18,32 +18,14 @@ from togi.core.quantities import size
 from togi.core.records import Ending, ErrorReport, Footprint, Outcome, Recipe, Trial
 from togi.machine.limits import available_bytes
 from togi.measure.turn import Turn, Warmup, choose_passes, untimed_passes
+from togi.worker import messages
 from togi.worker.channel import Timeout, Unreadable
 from togi.worker.child_process import Child, Died, TooMuchMemory
 from togi.worker.launch import ForkServer
-from togi.worker.messages import (
-    AskAtOnce,
-    Built,
-    ChildAnswer,
-    ChildEvent,
-    Entered,
-    Job,
-    MeasureFootprint,
-    Ready,
-    Rest,
-    Rested,
-    Save,
-    TakeTurn,
-    ToTrial,
-    TryArtifact,
-    TryRecipe,
-    Verified,
-    Warm,
-)
 from togi.worker.protocol import AskedAtOnce
 
 OnPhase = Callable[[str], None]
-A = TypeVar("A", bound=ChildAnswer)
+A = TypeVar("A", bound=messages.ChildAnswer)
 _LONGEST_ANSWER_S = 60.0
 """Of what a warm trial is asked, where the limit of a trial is not more."""
 _LEAST_ANSWER_S = 15.0
@@ -138,14 +120,14 @@ class RunningTrial:
 
     @classmethod
     def begin(
-        cls, server: ForkServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
+        cls, server: ForkServer, job: messages.Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
     ) -> RunningTrial:
         """Start the child; what it is doing by itself is waited for with ``wait_for``."""
         started = time.monotonic()
         free = available_bytes()
         if limits.memory_bytes is None and free is not None:
             limits = replace(limits, memory_bytes=max(1, int(_SPARED * free)))
-        recipe = job.recipe if isinstance(job, TryRecipe | TryArtifact) else Recipe()
+        recipe = job.recipe if isinstance(job, messages.TryRecipe | messages.TryArtifact) else Recipe()
         trial = cls(server.start_child(job), name, recipe, limits, on_phase)
         trial._entered = started
         trial._deadline, trial._limit_s = started + limits.timeout_s, limits.timeout_s
@@ -153,11 +135,11 @@ class RunningTrial:
 
     @classmethod
     def start(
-        cls, server: ForkServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
+        cls, server: ForkServer, job: messages.Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
     ) -> RunningTrial:
         """Start the child and let it build and verify."""
         trial = cls.begin(server, job, limits, name, on_phase)
-        trial.wait_for(Ready)
+        trial.wait_for(messages.Ready)
         return trial
 
     def __enter__(self) -> Self:
@@ -168,7 +150,7 @@ class RunningTrial:
 
     def warm(self, limit_s: float | None = None) -> Warmup:
         """``limit_s``: for the passes after the first call (``measure.warm``)."""
-        warmed = self._ask(Warm(limit_s=limit_s), Warmup)
+        warmed = self._ask(messages.Warm(limit_s=limit_s), Warmup)
         self.first_call_ms, self.energy_mj = warmed.first_call_ms, warmed.energy_mj
         self.passes = choose_passes(warmed.pass_ms)
         self.turn_s = (self.passes + untimed_passes(self.passes)) * warmed.pass_ms * 1e-3
@@ -197,27 +179,27 @@ class RunningTrial:
             return self._turn_of_a_start(self.start_again)
         self._enter("measure")
         expected_s = self.turn_s * max(1.0, passes / self.passes)
-        return self._ask_warm(TakeTurn(passes=passes), Turn, expected_s)
+        return self._ask_warm(messages.TakeTurn(passes=passes), Turn, expected_s)
 
     def footprint(self) -> Footprint:
-        return self._ask_warm(MeasureFootprint(), Footprint, 2 * self.turn_s)
+        return self._ask_warm(messages.MeasureFootprint(), Footprint, 2 * self.turn_s)
 
     def asked_at_once(self, callers: int) -> AskedAtOnce:
         """By so many, of what is right for one. Afterwards its memory is no longer that of one caller."""
         self._enter(AT_ONCE)
         expected_s = _AT_ONCE_S + 2 * callers * self.turn_s / self.passes
-        return self._ask_warm(AskAtOnce(callers=callers), AskedAtOnce, expected_s)
+        return self._ask_warm(messages.AskAtOnce(callers=callers), AskedAtOnce, expected_s)
 
     def rest(self) -> None:
         """Before it is kept paused for long: what the allocator of its device keeps for its next call is given back."""
-        self._ask_warm(Rest(), Rested, self.turn_s)
+        self._ask_warm(messages.Rest(), messages.Rested, self.turn_s)
 
     def save(self, folder: Path, ask_s: float = ASKED_S) -> Saved:
         """Write its files, and ask it for about so long for values that no sample shows."""
         self._enter("save")
         asked_s = ask_s * 3 + self.phases_s.get("verify", 0.0)  # the fallback is verified on the samples as well
         expected_s = _SAVING_S + _SAVING_SHARE * self.build_s + asked_s / _SLOWER_X
-        return self._ask_warm(Save(folder=str(folder), ask_s=ask_s), Saved, expected_s)
+        return self._ask_warm(messages.Save(folder=str(folder), ask_s=ask_s), Saved, expected_s)
 
     def close(self) -> None:
         self._leave_phase()
@@ -227,14 +209,14 @@ class RunningTrial:
         if self.files is not None:
             shutil.rmtree(self.files, ignore_errors=True)
 
-    def _ask_warm(self, message: ToTrial, answer: type[A], expected_s: float) -> A:
+    def _ask_warm(self, message: messages.ToTrial, answer: type[A], expected_s: float) -> A:
         """Once it is warm, each answer has a time of its own, by what it should take."""
         longest_s = max(_LONGEST_ANSWER_S, self.limits.timeout_s)
         self._limit_s = min(longest_s, max(_LEAST_ANSWER_S, _SLOWER_X * expected_s))
         self._deadline = time.monotonic() + self._limit_s
         return self._ask(message, answer)
 
-    def _ask(self, message: ToTrial, answer: type[A]) -> A:
+    def _ask(self, message: messages.ToTrial, answer: type[A]) -> A:
         if self.ended is not None:
             raise self.ended
         self.child.resume()
@@ -256,7 +238,7 @@ class RunningTrial:
                 if isinstance(message, answers):
                     self.child.pause()
                     return message
-                if not isinstance(message, ChildEvent):
+                if not isinstance(message, messages.ChildEvent):
                     raise Unreadable(f"{type(message).__name__}, which was not asked for,")
                 self._note(message)
         except Timeout:
@@ -278,14 +260,14 @@ class RunningTrial:
             )
         raise self._ended(ending) from None
 
-    def _note(self, event: ChildEvent) -> None:
+    def _note(self, event: messages.ChildEvent) -> None:
         match event:
-            case Entered():
+            case messages.Entered():
                 self._enter(event.phase)
                 self.on_phase(self.phase)
-            case Built():
+            case messages.Built():
                 self.build_s, self.notes = event.build_s, event.notes
-            case Verified():
+            case messages.Verified():
                 self.error = event.report
                 self.notes += event.notes
             case Ending():

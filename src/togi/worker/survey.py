@@ -92,13 +92,13 @@ def survey(
     flat = (signature.flatten_inputs(sample.args, sample.kwargs) for sample in ready.samples)
     calls = tuple(tuple(tuple(tensor.shape) for tensor in tensors) for tensors in flat)
     behaviour = observe(ready.module, ready.samples[0], outputs, seed=seed)
-    other = live.compared(outputs[0], ready.module) if live is not None else ""
+    live_difference = live.compared(outputs[0], ready.module) if live is not None else ""
     del outputs
     notes = [*ready.notes, *behaviour.notes, *_notes(ready.module, signature)]
-    if other and behaviour.repeatable and not behaviour.random:
-        notes.append(other)
-    if others := held_by_others(torch.device(device).type):
-        notes.append(others)
+    if live_difference and behaviour.repeatable and not behaviour.random:
+        notes.append(live_difference)
+    if neighbours := held_by_others(torch.device(device).type):
+        notes.append(neighbours)
     if behaviour.non_finite:
         notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
     if behaviour.all_zero:
@@ -152,11 +152,11 @@ def survey(
 
 def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any:
     """The output of one call under ``no_grad``. Raises SubjectError naming the inputs' shapes when it fails."""
-    given = sample.clone()
+    fresh = sample.clone()
     seed_all(seed)
     try:
         with torch.no_grad():
-            return module(*given.args, **given.kwargs)
+            return module(*fresh.args, **fresh.kwargs)
     except Exception as error:  # foreign code: the user's forward
         raise SubjectError(
             f"{class_name(module)} does not run on sample {number}, {_describe(module, sample)}: {user_place(error)}"
@@ -168,7 +168,7 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
 def idle_rewrites(candidate: Candidate) -> dict[str, str]:
     """By choice, why a rewrite finds nothing to do in the captured candidate: neither as it is nor after those before
     it in the pipeline. One that fails otherwise is left to its trial. Raises Refused where it cannot be captured."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     candidate = candidate.with_(module=GraphModule(capture(candidate), candidate.signature))
     rewritten = candidate
     for rewrite in all_techniques().values():
@@ -180,8 +180,8 @@ def idle_rewrites(candidate: Candidate) -> dict[str, str]:
             if isinstance(done, Candidate):
                 rewritten = done
             elif done and isinstance(alone := _rewritten(rewrite, options, candidate), str) and alone:
-                found[Choice(stage=rewrite.stage, technique=rewrite.id, options=dict(options)).label] = alone
-    return found
+                reasons[Choice(stage=rewrite.stage, technique=rewrite.id, options=dict(options)).label] = alone
+    return reasons
 
 
 def _rewritten(rewrite: GraphRewrite, options: Options, candidate: Candidate) -> Candidate | str:

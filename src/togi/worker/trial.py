@@ -9,42 +9,24 @@ from typing import Any, final
 
 from typing_extensions import assert_never
 
-from togi.artifact.manifest import Saved
 from togi.measure import callers_on, give_back_cache
 from togi.subject.inputs import Subject
 from togi.subject.signature import Signature
 from togi.techniques import is_exact
+from togi.worker import messages
 from togi.worker.channel import Channel
 from togi.worker.checking import Check
 from togi.worker.contender import BuiltRecipe, Contender, LoadedArtifact
 from togi.worker.job import ChildJob
 from togi.worker.measuring import Measuring
-from togi.worker.messages import (
-    TO_TRIAL,
-    AnyTrial,
-    AskAtOnce,
-    Built,
-    MeasureFootprint,
-    Ready,
-    Rest,
-    Rested,
-    Save,
-    TakeTurn,
-    ToTrial,
-    TryArtifact,
-    TryRecipe,
-    Verified,
-    Warm,
-)
 from togi.worker.protocol import ServerConfig
-from togi.worker.saving import Saving, copy_artifact
 
 
 @final
-class TrialJob(ChildJob[AnyTrial]):
+class TrialJob(ChildJob[messages.AnyTrial]):
     contender: Contender
 
-    def __init__(self, job: AnyTrial, config: ServerConfig, subject: Any, channel: Channel) -> None:
+    def __init__(self, job: messages.AnyTrial, config: ServerConfig, subject: Any, channel: Channel) -> None:
         super().__init__(job, config, subject, channel)
         self.callers = callers_on(config.callers, config.device) if config.callers > 1 else None
 
@@ -53,32 +35,25 @@ class TrialJob(ChildJob[AnyTrial]):
         self.enter("build")
         began = time.perf_counter()
         match self.job:
-            case TryRecipe() as job:
+            case messages.TryRecipe() as job:
                 self.contender = BuiltRecipe(self, job)
-            case TryArtifact() as job:
+            case messages.TryArtifact() as job:
                 self.contender = LoadedArtifact(self, job)
             case job:
                 assert_never(job)
-        self.channel.send(Built(build_s=time.perf_counter() - began, notes=self.contender.notes))
+        self.channel.send(messages.Built(build_s=time.perf_counter() - began, notes=self.contender.notes))
         if self.job.check:
             self.enter("verify")
             metric = self.whole.metric if isinstance(self.whole, Subject) and self.job.part is None else None
             report = self.check.verify(metric, self.callers)
-            self.channel.send(Verified(report=report, notes=tuple(self.contender.notes_of_calls())))
-        self.channel.send(Ready())
+            self.channel.send(messages.Verified(report=report, notes=tuple(self.contender.notes_of_calls())))
+        self.channel.send(messages.Ready())
         while True:
-            self.obey(self.channel.receive(TO_TRIAL))
+            self.obey(self.channel.receive(messages.TO_TRIAL))
 
     @functools.cached_property
     def check(self) -> Check:
-        return Check(
-            self.contender,
-            self.surveyed,
-            self.folder,
-            exact=is_exact(self.job.recipe),
-            seed=self.config.seed,
-            device=self.config.device,
-        )
+        return Check(self.contender, exact=is_exact(self.job.recipe))
 
     @functools.cached_property
     def measuring(self) -> Measuring:
@@ -96,34 +71,28 @@ class TrialJob(ChildJob[AnyTrial]):
             return self.contender.proven_for
         return self.surveyed.signature
 
-    def obey(self, message: ToTrial) -> None:
+    def obey(self, message: messages.ToTrial) -> None:
         match message:
-            case Warm():
+            case messages.Warm():
                 self.enter("warm")
                 warmed = self.measuring.warm(message.limit_s)
                 if self.job.check and self.check.first_call_ms is not None:
                     warmed = warmed.model_copy(update={"first_call_ms": self.check.first_call_ms})
                 self.channel.send(warmed)
-            case TakeTurn():
+            case messages.TakeTurn():
                 self.phase = "measure"
                 self.channel.send(self.measuring.turn(message.passes))
-            case MeasureFootprint():
+            case messages.MeasureFootprint():
                 self.enter("memory")
                 self.channel.send(self.measuring.footprint())
-            case AskAtOnce():
+            case messages.AskAtOnce():
                 self.enter("verify")
                 self.channel.send(self.check.asked_at_once(message.callers))
-            case Rest():
+            case messages.Rest():
                 give_back_cache(self.config.device)
-                self.channel.send(Rested())
-            case Save():
+                self.channel.send(messages.Rested())
+            case messages.Save():
                 self.enter("save")
-                self.channel.send(self._saved(Path(message.folder), message.ask_s))
+                self.channel.send(self.contender.save(Path(message.folder), self.check, message.ask_s))
             case _:
                 assert_never(message)
-
-    def _saved(self, folder: Path, ask_s: float) -> Saved:
-        if isinstance(self.contender, BuiltRecipe):
-            return Saving(self.contender, self.check).save(folder, ask_s)
-        assert isinstance(self.contender, LoadedArtifact)
-        return copy_artifact(self.contender.folder, folder)
