@@ -1,4 +1,4 @@
-"""What the studies of a fleet come to: the cost of a call on each kind of machine, and cost against latency."""
+"""The answer of a fleet: the cost of a call on each kind of machine, and cost against latency."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class KindAnswer(Record):
 
 
 class Step(Record):
-    """From one kind on the front to the next faster one."""
+    """A step along the front: from one kind to the next faster one."""
 
     cheaper: str
     faster: str
@@ -74,7 +74,7 @@ def per_million(latency_ms: Interval, per_hour: float) -> Interval:
 
 
 def read_kind(folder: Path, kind: str, per_hour: float) -> KindAnswer:
-    """From the folder of a finished study. Raises ValueError, KeyError or TypeError where it holds none."""
+    """Read the folder of a finished study. Raises ValueError, KeyError or TypeError if it holds none."""
     study: dict[str, Any] = json.loads((folder / "study.json").read_bytes())
     machine = study["machine"]
     common = {

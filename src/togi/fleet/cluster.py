@@ -44,7 +44,7 @@ class Lost(Exception):
 
 
 class Cluster(Protocol):
-    """What ``togi.fleet.run`` needs."""
+    """A cluster as ``togi.fleet.run`` needs it."""
 
     def nodes(self) -> list[Node]:
         """Nodes that are alive and have a kind."""

@@ -1,4 +1,4 @@
-"""What runs on a node. Ray sends these functions by value: a node's own togi may be another one, or none.
+"""The functions that run on a node. Ray sends these functions by value: a node's own togi may be another one, or none.
 
 So nothing of togi is imported here, and what goes in and out is bytes, text and numbers. The study is a process of its
 own, ``togi tune``, as it would be without Ray.
@@ -74,7 +74,7 @@ def _packed(work: Path, done: subprocess.CompletedProcess[bytes]) -> bytes:
 
 
 def _home() -> Path:
-    """As ``togi.api.home``."""
+    """The folder that ``togi.api.home`` names."""
     if "TOGI_HOME" in os.environ:
         return Path(os.environ["TOGI_HOME"])
     return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "togi"

@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 
 class FleetRequest(Record):
-    """What is studied on each kind; studies of another one are not mixed with these."""
+    """The study of each kind; studies of another request are not mixed with these."""
 
     subject: str
     options: tuple[str, ...]
@@ -130,14 +130,14 @@ def _kept(folder: Path, kind: str, per_hour: float) -> KindAnswer | None:
 
 
 class _Versions(Record):
-    """What ``node.versions`` says."""
+    """The answer of ``node.versions``."""
 
     host: str
     versions: dict[str, str | None]
 
 
 class _Drive:
-    """What is left of a fleet's studies, on a cluster."""
+    """The studies of a fleet that are not finished, on a cluster."""
 
     def __init__(
         self, cluster: Cluster, prices: Prices, shipped: Shipment, request: FleetRequest, out: Path, say: Say

@@ -1,4 +1,4 @@
-"""What a subject needs on another machine: its files, and the name that it has next to them."""
+"""The files that a subject needs on another machine, and the name that it has next to them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Shipment:
 
 
 def shipment(subject: str, *, without: Collection[Path]) -> Shipment:
-    """What is shipped of a subject, by the form of its name:
+    """Find what is shipped of a subject, by the form of its name:
 
     - ``file.py:factory``, and ``package.module:factory`` found in the working folder: the folder from which Python
       imports it, with all below, but for what is hidden, caches, virtual environments, links to folders, and
@@ -138,7 +138,7 @@ def _walk(root: Path, without: Collection[Path]) -> Iterator[Path]:
 
 
 def _belongs(real: Path, root: Path) -> bool:
-    """Whether a link's end lies in the folder, or is a file of the Hugging Face cache, where folders hold links."""
+    """Return whether a link's end lies in the folder, or in the Hugging Face cache, where folders hold links."""
     blobs = root.parents[1] / "blobs" if root.parent.name == "snapshots" else root
     return real.is_relative_to(root) or real.is_relative_to(blobs)
 

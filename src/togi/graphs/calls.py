@@ -60,7 +60,7 @@ class Calls:
         self._modes = self._modes_now()
 
     def learn_results(self, few: int, many: int, device: Device) -> None:
-        """What calls of these two sizes return, and what that depends on."""
+        """Call it with these two sizes, to learn what it returns and what that depends on."""
         rows, rest_of_leaves, forms = [], [], []
         for n in (few, many):
             sample = self.sample(n)
@@ -93,7 +93,8 @@ class Calls:
             self._learn_gradients(few, device)
 
     def _learn_gradients(self, n: int, device: Device) -> None:
-        """Of the wanted inputs, then of the weights. The forward pass must be one that can be repeated."""
+        """Learn the gradients of the wanted inputs and of the weights. It must be possible to repeat the forward
+        pass."""
         if not any(self.differentiable):
             raise GraphError("gradients=True, and nothing that it returns depends on what requires gradients")
         sample, before, drawn = self.sample(n), self.held.versions(), device.random_state()
@@ -131,11 +132,11 @@ class Calls:
         return args, kwargs
 
     def returned(self, results: Sequence[Tensor]) -> Any:
-        """What a call returns that computes these tensors."""
+        """Build what a call returns that computes these tensors."""
         return with_tensors(self._result_leaves, results, self._result_form)
 
     def size_of(self, leaves: Sequence[Any], form: Any) -> int | str:
-        """Of a call that a graph could serve; else why none could."""
+        """The size of a call that a graph could serve; else the reason why none could."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if form != self._form or not same_values(self._others, without_tensors(leaves)):
             return "other arguments than the samples'"
@@ -153,11 +154,11 @@ class Calls:
         return n or "other shapes than the samples', or empty"
 
     def record_gradients(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether a call with these tensors does now."""
+        """Return whether a call with these tensors records gradients now."""
         return torch.is_grad_enabled() and (any(self.differentiable) or any(t.requires_grad for t in tensors))
 
     def autocast(self) -> torch.autocast:
-        """As it was at the capture."""
+        """Autocast as it was at the capture."""
         cast = self._modes[0]
         return torch.autocast(self.tensors[0].device.type, dtype=cast or None, enabled=bool(cast))
 
@@ -176,7 +177,7 @@ class Calls:
 
     @property
     def runs(self) -> list[Run]:
-        """What is captured for each bucket. Without a reference to this object: a pool holds them."""
+        """The functions that are captured for each bucket. They hold no reference to this object: a pool keeps them."""
         call = functools.partial(_called, self.fn, self._form, self._others)
         forward = functools.partial(runs.forward, call, self.results)
         if not self.gradients:

@@ -112,7 +112,8 @@ def _histogram(sizes: Mapping[int, int] | Iterable[int]) -> dict[int, int]:
 
 @final
 class CapturedFunction:
-    """What ``togi.graphs.capture`` returns. May be called from several threads and streams; calls take turns."""
+    """The function that ``togi.graphs.capture`` returns. May be called from several threads and streams; calls take
+    turns."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class CapturedFunction:
         weakref.finalize(self, pool.left.append, to_release).atexit = False
 
     def plan(self) -> GraphPlan:
-        """What is captured now; ``print`` it."""
+        """Summarise what is captured now; ``print`` it."""
         captures = self._captures
         buckets = captures.buckets
         inside = {n: times for n, times in self._sizes.items() if buckets and n <= buckets[-1]}
@@ -168,7 +169,7 @@ class CapturedFunction:
         return self._answer(args, kwargs)
 
     def lend(self, *args: Any, **kwargs: Any) -> Lease:
-        """As a call, but the results are the graph's own memory, without a copy: ``with fast.lend(x) as out``.
+        """Call it, with results in the graph's own memory, without a copy: ``with fast.lend(x) as out``.
 
         They are valid until the block ends; whatever touches them, or a view of them, after that gets a RuntimeError.
         Within the block other calls run in eager. Read them on the stream of the call. What was not replayed, or
@@ -215,7 +216,7 @@ class CapturedFunction:
             lower = bucket
 
     def _gradient(self, fn: Callable[..., Any]) -> Callable[..., Sequence[Tensor]]:
-        """Of the plain function, of a copy of it, or of a padded call."""
+        """Make the gradients of the plain function, of a copy of it, or of a padded call."""
 
         def run(*args: Any, **kwargs: Any) -> Sequence[Tensor]:
             weights = same_weights(self._fn, self._served.weights, fn)

@@ -66,7 +66,7 @@ def _real_part(tensor: Tensor, shape: Shape, n: int) -> Tensor:
 
 
 def shapes_of(rows: Sequence[Sequence[Tensor]]) -> list[Shape]:
-    """Of each tensor, None where the calls differ."""
+    """Find the shape of each tensor, None in the dimensions in which the calls differ."""
     return [
         tuple(
             extents[0] if len(set(extents)) == 1 else None for extents in zip(*(t.shape for t in column), strict=True)

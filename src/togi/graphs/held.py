@@ -1,4 +1,4 @@
-"""What a captured function holds: its weights, which its graphs read at the addresses of the capture."""
+"""The weights that a captured function holds, which its graphs read at the addresses of the capture."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Held:
         return [version_of(tensor) for tensor in self._tensors() if not tensor.is_inference()]
 
     def trained(self) -> list[bool]:
-        """Which of them require gradients."""
+        """Return for each of them whether it requires gradients."""
         return [tensor.requires_grad for tensor in self._tensors()]
 
     def _tensors(self) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""What a captured function holds, for people."""
+"""The plan of a captured function, for people: which sizes have a graph, in how much memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from togi.core.quantities import plural, size
 @final
 @dataclass(frozen=True, kw_only=True)
 class GraphPlan:
-    """What was captured, and why not more. Sizes are those of the histogram; bytes were measured at the captures."""
+    """The graphs that were captured, and why not more. Sizes are those of the histogram; bytes were measured at the
+    captures."""
 
     buckets: tuple[int, ...]
     """Sizes that have a graph, ascending."""

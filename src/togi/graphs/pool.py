@@ -44,7 +44,7 @@ class GraphError(TogiError):
 
 
 class Device(Protocol):
-    """What captures and replays: ``Cuda``, or ``Recorder`` where there is none."""
+    """Captures and replays: ``Cuda``, or ``Recorder`` where there is no device."""
 
     place: torch.device
     """Where tensors must be."""
@@ -54,19 +54,19 @@ class Device(Protocol):
     def capture(self, run: Run, inputs: tuple[Tensor, ...]) -> Recording: ...
 
     def random_state(self) -> Tensor:
-        """Of the generator that operations draw from where nobody gives them one."""
+        """Read the state of the generator that operations draw from if nobody gives them one."""
 
     def used_bytes(self) -> int:
         """Memory of the device that this process uses; differences count."""
 
     def capturing(self) -> bool:
-        """What runs now is being captured by somebody else, or warms up for it."""
+        """Return whether somebody else captures what runs now, or warms up for it."""
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes it the current device."""
 
     def turn(self) -> None:
-        """What the current stream does next waits for the last call."""
+        """Let what the current stream does next wait for the last call."""
 
     def faster(self, graph: Call, eager: Call, sample: Inputs) -> bool: ...
 
@@ -216,7 +216,7 @@ class Pool:
         return self.held_bytes <= self.memory_bytes
 
     def device(self, like: Tensor) -> Device:
-        """What captures calls of such tensors. Raises GraphError where nothing does."""
+        """The device that captures calls of such tensors. Raises GraphError if none does."""
         if self._device is None:
             if like.device.type != "cuda":
                 raise GraphError(

@@ -1,4 +1,4 @@
-"""Whether padding is harmless: the real part of a padded call against the plain one, in units of eager's own error."""
+"""Proves that padding is harmless: the real part of a padded call against the plain one, in units of eager's error."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def prove(padded: Function, fn: Function, wide: Function, sample: Inputs, where:
 
 
 def _truth(wide: Callable[..., Any], sample: Inputs, plain: Sequence[Tensor]) -> Sequence[Tensor]:
-    """In float64; plain eager's own results where there is none."""
+    """Compute the results in float64; plain eager's own if that cannot be."""
     try:
         with torch.compiler.set_stance("force_eager"), float64_arithmetic():
             wide_inputs = widened_inputs(sample, str(plain[0].device))

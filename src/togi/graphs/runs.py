@@ -1,5 +1,5 @@
-"""What is captured: a call, or its gradients, from and into shared memory, so that nothing in the pool outlives a
-replay."""
+"""The functions that are captured: a call, or its gradients, from and into shared memory, so that nothing in the pool
+outlives a replay."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def _bits(node: ast.AST) -> int:
 
 
 def _small(exponent: ast.AST) -> int:
-    """Of a number as sympy writes it: ``2``, ``-1``, ``Integer(2)``, ``Rational(1, 2)``."""
+    """Return whether a number is small, as sympy writes it: ``2``, ``-1``, ``Integer(2)``, ``Rational(1, 2)``."""
     nodes = [node for node in ast.walk(exponent) if not isinstance(node, ast.Load | ast.unaryop)]
     parts = [node.id if isinstance(node, ast.Name) else getattr(node, "value", 0) for node in nodes]
     numbers = [abs(part) for part in parts if isinstance(part, int | float)]

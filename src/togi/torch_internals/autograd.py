@@ -45,12 +45,12 @@ def current_node() -> Any | None:
 
 
 def sequence_number(node: Any) -> int:
-    """When a node was made: counts up with every forward operation that autograd records, per thread."""
+    """Tell when a node was made: it counts up with every forward operation that autograd records, per thread."""
     return int(node._sequence_nr())
 
 
 def in_backward() -> bool:
-    """Whether the calling thread runs a backward pass."""
+    """Return whether the calling thread runs a backward pass."""
     return torch._C._current_graph_task_id() != -1
 
 
@@ -71,7 +71,7 @@ _VALUES_TELL_THEIR_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook"
 
 @final
 class SavedValueHooks:
-    """Which values that nodes saved stand behind hooks: asking for such a value runs code, and may compute it anew.
+    """Knows which saved values stand behind hooks: asking for such a value runs code, and may compute it anew.
 
     A saved value tells it itself since torch 2.10 or 2.11. Before, it follows from the hooks that stood while an
     operation ran: they are those of the nodes that autograd made for it. So each operation has to be announced here;
@@ -92,7 +92,8 @@ class SavedValueHooks:
             self._hooked.update(numbers)
 
     def has(self, node: Any, raw: Any) -> bool:
-        """Whether ``raw``, one of the ``_raw_saved_NAME`` of ``node``, or one of its parts, stands behind hooks."""
+        """Return whether ``raw``, one of the ``_raw_saved_NAME`` of ``node``, or one of its parts, stands behind
+        hooks."""
         if _VALUES_TELL_THEIR_HOOKS:
             return any(part.unpack_hook is not None for part in (raw if isinstance(raw, tuple | list) else (raw,)))
         number = sequence_number(node)
@@ -126,16 +127,16 @@ def below_autograd() -> AbstractContextManager[Any]:
 
 
 def is_transformed() -> bool:
-    """Whether ``torch.func.vmap``, ``grad``, ``jvp`` or the like is active."""
+    """Return whether ``torch.func.vmap``, ``grad``, ``jvp`` or the like is active."""
     return bool(torch._C._are_functorch_transforms_active())
 
 
 def is_forward_mode() -> bool:
-    """Whether forward-mode differentiation (``torch.autograd.forward_ad.dual_level``) is active."""
+    """Return whether forward-mode differentiation (``torch.autograd.forward_ad.dual_level``) is active."""
     level: int = torch.autograd.forward_ad._current_level
     return level >= 0
 
 
 def is_wrapped_by_transform(tensor: Tensor) -> bool:
-    """Whether a tensor is the wrapper that ``torch.func`` puts round the real one."""
+    """Return whether a tensor is the wrapper that ``torch.func`` puts round the real one."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))

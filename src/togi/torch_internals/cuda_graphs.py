@@ -1,4 +1,4 @@
-"""Why compiled code is not replayed as a CUDA graph, in the words of Inductor (``examined_graphs`` asks none).
+"""Inductor's reasons for not replaying compiled code as a CUDA graph. ``examined_graphs`` finds them by itself.
 
 Behind it: ``torch._inductor.compile_fx.cudagraphify``, the counter ``cudagraph_skips``, and log messages of
 torch._inductor.{cudagraph_utils, cudagraph_trees, scheduler, utils} (torch 2.9 to 2.15). torch 2.9 logs them as
@@ -41,7 +41,8 @@ _OPERATION_STACK = " " * 9
 
 
 def replays_by_itself(function: Any) -> bool:
-    """Whether it, or a module within it, was compiled with Inductor's own CUDA graphs (``mode="reduce-overhead"``)."""
+    """Return whether it, or a module in it, was compiled with Inductor's own CUDA graphs
+    (``mode="reduce-overhead"``)."""
     parts = function.modules() if isinstance(function, torch.nn.Module) else (function,)
     compiled = [owner for part in parts for owner in (part, getattr(part, "_compiled_call_impl", None))]
     askers = (getattr(owner, "get_compiler_config", None) for owner in compiled)
@@ -83,7 +84,7 @@ class NotRecorded:
 
 @dataclass
 class GraphReport:
-    """What Inductor told inside ``graphs_reported``."""
+    """The messages of Inductor inside ``graphs_reported``."""
 
     parts: int = 0
     """Parts of compiled code that were handed over to be recorded. One whose inputs turn out to be mutated is not

@@ -24,7 +24,7 @@ _NO_MEMORY = (
 
 
 class Place(Protocol):
-    """Where the values of a deferred tensor are."""
+    """The place of a deferred tensor's values."""
 
     @property
     def lock(self) -> threading.RLock:
@@ -74,7 +74,7 @@ class Deferred(Tensor):
         return func(*args, **kwargs)
 
     def values(self) -> Tensor:
-        """To be read, and not to be kept."""
+        """Its values, to be read and not to be kept."""
         with self._lock:
             if self._fetched is None:
                 assert self.place is not None

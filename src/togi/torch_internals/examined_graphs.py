@@ -1,4 +1,4 @@
-"""What keeps compiled code from being replayed as a CUDA graph, seen in its graphs and their calls, without a GPU.
+"""Obstacles to replaying compiled code as a CUDA graph, found in its graphs and their calls, without a GPU.
 
 Behind it: AOTAutograd as a backend, its list of inputs at fixed addresses, Inductor's pass that moves constants to the
 GPU, its test for operations that cannot be recorded, and what its CUDA graph trees take for one call (torch 2.9 to
@@ -66,7 +66,7 @@ class ExaminedGraph:
 
 @dataclass(eq=False)
 class Examined:
-    """What an ``examining_backend`` saw."""
+    """The graphs that an ``examining_backend`` saw."""
 
     graphs: list[ExaminedGraph] = field(default_factory=list)
     _running: bool = False
@@ -74,7 +74,7 @@ class Examined:
     """The latest call of compiled code that would replay a graph."""
 
     def reads_overwritten(self, operator: Any, arguments: Any) -> bool:
-        """Whether code that is not compiled reads (or writes) here what an earlier call returned, after the replay of a
+        """Return whether code that is not compiled touches here what an earlier call returned, after the replay of a
         later one: torch raises an error then."""
         from torch._guards import TracingContext
 
@@ -157,8 +157,8 @@ def _gpus(graph_module: GraphModule) -> list[torch.device]:
 
 
 def _crossing(node: Node, moved: set[Node]) -> Cause | None:
-    """What keeps an operation out of the GPU's graph. It may read numbers (tensors without dimensions) of the CPU; what
-    was computed there is an obstacle itself."""
+    """Find what keeps an operation out of the GPU's graph. It may read numbers (tensors without dimensions) of the CPU;
+    what was computed there is an obstacle itself."""
     sources = [source for source in node.all_input_nodes if source not in moved and _device(source) is not None]
     on_cpu = [source for source in sources if str(_device(source)) == "cpu"]
     if str(_device(node)) == "cpu":
@@ -169,7 +169,7 @@ def _crossing(node: Node, moved: set[Node]) -> Cause | None:
 
 
 def _fixed_inputs() -> set[int]:
-    """Of the graph that is being compiled, the inputs that lie at fixed addresses, by place."""
+    """The places of those inputs, of the graph that is being compiled, that lie at fixed addresses."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
@@ -188,7 +188,7 @@ def _look_at_inputs(examined: ExaminedGraph, inputs: Sequence[Node], fixed: set[
 
 
 def _mark_results(arguments: Sequence[Any], results: Any) -> None:
-    """What a replay writes: results that are not views of inputs."""
+    """Mark what a replay writes: results that are not views of inputs."""
     storages_given = {storage_key(tensor.untyped_storage()) for tensor in tensors_of(arguments)}
     for tensor in tensors_of(results):
         if tensor.device.type == "cuda" and storage_key(tensor.untyped_storage()) not in storages_given:
@@ -196,7 +196,7 @@ def _mark_results(arguments: Sequence[Any], results: Any) -> None:
 
 
 def _this_call() -> int:
-    """Of compiled code, from outside of it: what one returned lives until the next begins."""
+    """The number of the call of compiled code, from outside of it: what it returned lives until the next begins."""
     from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
 
     return int(CUDAGraphTreeManager.get_curr_generation())
@@ -223,7 +223,7 @@ def _mutations(graph_module: GraphModule) -> Iterator[Node]:
 
 
 def _moved_to_gpu(graph_module: GraphModule) -> set[Node]:
-    """What stands on the CPU in the graph, and is computed on the GPU by Inductor: constants made without a device."""
+    """Find what stands on the CPU in the graph, but Inductor computes on the GPU: constants made without a device."""
     import torch._inductor.fx_passes.post_grad as post_grad
 
     twins: dict[Node, Node] = {}
@@ -242,7 +242,7 @@ def _moved_to_gpu(graph_module: GraphModule) -> set[Node]:
 
 
 def _device(node: Node) -> torch.device | None:
-    """Of the value, or of the first of several; None where it is not a tensor."""
+    """The device of the value, or of the first of several; None if it is not a tensor."""
     value = node.meta.get("val")
     first = value[0] if isinstance(value, tuple | list) and value else value
     return first.device if isinstance(first, torch.Tensor) else None
@@ -274,7 +274,7 @@ def _varies_at(graph_module: GraphModule) -> str:
 
 
 def _obstacle(cause: Cause, node: Node) -> Obstacle:
-    """Where the node has no line, as a write into an input of a training step has none: that of what is written."""
+    """An obstacle at the node's line, or at that of what it writes if it has none (an input of a training step)."""
     nodes = (node, *reversed(node.all_input_nodes))
     return Obstacle(cause=cause, op=str(node.target), stack=next(filter(None, map(_stack, nodes)), ""))
 

@@ -47,7 +47,7 @@ class Sizes:
         return any(shape is not None and len(shape) != len(self.real) for shape in self.worlds)
 
     def varies(self, dim: int | None = None) -> bool:
-        """Whether values decide the size of ``dim``, or of any dimension."""
+        """Return whether values decide the size of ``dim``, or of any dimension."""
         shapes = [shape for shape in self.worlds if shape is not None]
         if not shapes or self.rank_varies:
             return True
@@ -66,7 +66,7 @@ class FoundSizes:
         return sizes
 
     def hand_on(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """For operators whose results have the shape of what they are given."""
+        """Give the sizes to the results of an operator that have the shape of what it is given."""
         found = next((sizes for tensor in tensors if (sizes := self.of(tensor)) is not None), None)
         if found is not None:
             for result in results:
@@ -96,13 +96,13 @@ class FoundSizes:
         return _noted(outputs, worlds, origin, lambda out, sizes: id(out) in written or self._of.update({out: sizes}))
 
     def _is_fixed(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: list[Tensor]) -> bool:
-        """Whether shapes alone decide the sizes of its results."""
+        """Return whether shapes alone decide the sizes of its results."""
         shapes = self._in_world(0, operator, args, kwargs)
         return shapes == [tuple(output.shape) for output in outputs]
 
     def _takes_apart(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether it cuts its first argument along a dimension whose size values decide. There may be 100,003 pieces,
-        or one up to some size that no world has."""
+        """Return whether it cuts its first argument along a dimension whose size values decide. There may be 100,003
+        pieces, or one up to some size that no world has."""
         if not isinstance(operator, OpOverload):
             return False
         if [str(value.type) for value in schema_of(operator).returns] != ["List[Tensor]"]:
@@ -145,8 +145,8 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _may_find(operator: Any, tensors: Sequence[Tensor]) -> bool:
-    """Whether values may decide the sizes of its results. ATen says so of its own operators by a tag, except where
-    integers are lengths."""
+    """Return whether values may decide the sizes of its results. ATen says so of its own operators by a tag, except
+    where integers are lengths."""
     tags = getattr(operator, "tags", ())
     if not tensors or torch.Tag.pointwise in tags:
         return False

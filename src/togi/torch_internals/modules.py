@@ -104,7 +104,7 @@ def compiled_original(module: nn.Module) -> Any:
 
 
 def parametrized_as_pickled(module: nn.Module) -> tuple[Any, ...] | None:
-    """What a pickler's ``reducer_override`` answers for a module with tensors of ``torch.nn.utils.parametrize`` (weight
+    """Answer a pickler's ``reducer_override`` for a module with tensors of ``torch.nn.utils.parametrize`` (weight
     norm, as audio models have it), whose own class refuses to be pickled; None for any other."""
     if not parametrize.is_parametrized(module):
         return None

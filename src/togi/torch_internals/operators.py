@@ -49,7 +49,8 @@ _KEYS_OF_CALLS = ("CPU", "CUDA", "XPU", "MPS", "PrivateUse", "Composite", "Autog
 
 @cache
 def is_composite(operator: Any) -> bool:
-    """Whether an operator is made of other operators for every device, so that none of its own kernels is needed."""
+    """Return whether an operator is made of other operators for every device, so that none of its own kernels is
+    needed."""
     if not isinstance(operator, OpOverload):
         return False
     name: str = operator.name()  # type: ignore[no-untyped-call]
@@ -58,7 +59,7 @@ def is_composite(operator: Any) -> bool:
 
 @cache
 def can_decompose(operator: Any) -> bool:
-    """Whether ``operator.decompose(...)`` works: it has a composite kernel in C++ or in Python."""
+    """Return whether ``operator.decompose(...)`` works: it has a composite kernel in C++ or in Python."""
     if not isinstance(operator, OpOverload):
         return False
     return bool(operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
@@ -89,13 +90,14 @@ def bound_arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def is_python_operator(operator: Any) -> bool:
-    """Whether it was made by ``torch.library.custom_op``: written in Python, so that what it calls can be watched."""
+    """Return whether ``torch.library.custom_op`` made it: written in Python, so that what it calls can be watched."""
     return getattr(getattr(operator, "_schema", None), "name", None) in OPDEFS
 
 
 def runs_python(name: str) -> bool:
-    """Whether a call of the operator (``"library::name.overload"``) by compiled code may run Python: one of its kernels
-    was registered from Python (``torch.library``), which no C++ source says of itself. True where it is unknown.
+    """Return whether compiled code that calls the operator (``"library::name.overload"``) may run Python: one of its
+    kernels was registered from Python (``torch.library``), which no C++ source says of itself. True where it is
+    unknown.
 
     Kernels for fake tensors do not count, nor those of transformations that compiled code does not use.
     """

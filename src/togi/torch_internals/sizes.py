@@ -37,7 +37,7 @@ class Decided:
 
 
 def decided_sizes(program: ExportedProgram, sizes: Mapping[str, int | torch.SymInt]) -> Decided:
-    """What was decided by sizes.
+    """Read what was decided by sizes.
 
     Args:
         sizes: those that may vary, by what they are called in the answer.
@@ -85,7 +85,7 @@ def _is_of_small(comparison: Any) -> bool:
 
 
 class _Python(PythonPrinter):
-    """Without torch's own functions."""
+    """Prints sizes without torch's own functions."""
 
     def _print_ToFloat(self, expr: Any) -> str:
         return f"float({self._print(expr.args[0])})"

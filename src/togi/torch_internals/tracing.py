@@ -1,4 +1,4 @@
-"""What Python asks of tensors while ``torch.jit.trace`` records: a trace holds each answer as a constant.
+"""Reads of tensors by Python while ``torch.jit.trace`` records: a trace holds each answer as a constant.
 
 An operator that runs while the tracer is at work, and not inside of an operator that it records, is not recorded. If
 it answers with a number, Python has read something: the graph recorded until then tells whether it follows from the
@@ -170,7 +170,7 @@ class TraceReads(DispatchObserver):
         self.found += [read for value, read in pending if not self._was_handed_on(value)]
 
     def _was_handed_on(self, value: Any) -> bool:
-        """Whether an operator was handed the number: once for each time that it was asked for."""
+        """Return whether an operator was handed the number: once for each time that it was asked for."""
         uses = sum(use.user.kind().removeprefix("aten::") in _HANDED_ON for use in value.uses())
         handed_on = uses > self._handed_on[value.unique()]
         self._handed_on[value.unique()] += handed_on
@@ -233,7 +233,7 @@ class TraceReads(DispatchObserver):
         return None
 
     def _varies(self, node: Any, value: Any) -> bool:
-        """Whether another call may bring another value."""
+        """Return whether another call may bring another value."""
         if node.kind() == "prim::Param":
             return bool(value.type().kind() == "TensorType")
         if node.kind() in ("prim::TracedAttr", "prim::GetAttr"):
@@ -254,7 +254,7 @@ def _asks_for_shape(kind: str) -> bool:
 
 
 def _answers_python(operator: Any) -> bool:
-    """Whether it returns a number that follows from what tensors hold."""
+    """Return whether it gives a number that follows from what tensors hold."""
     if not isinstance(operator, OpOverload):
         return False
     schema = schema_of(operator)
@@ -272,7 +272,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _caller() -> FrameType:
-    """What called the operator that is being observed, without the wrapper that keeps Dynamo out."""
+    """Find what called the operator that is being observed, without the wrapper that keeps Dynamo out."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
         frame = frame.f_back
@@ -283,7 +283,7 @@ def _caller() -> FrameType:
 
 
 def _read(frame: FrameType | None, of: str, operator: str) -> Read:
-    """With the innermost line of the user's, or of a package's that uses torch."""
+    """A read at the innermost line of the user's, or of a package's that uses torch."""
     users = next(user_frames(frame), None)
     place = "" if users is None else _place(users.f_code.co_filename, users.f_lineno)
     return Read(of, operator.replace("aten::", "").replace("aten.", ""), place)

@@ -16,7 +16,7 @@ from togi.worker.protocol import Raised, changed
 
 @final
 class AnswerJob(ChildJob[CallFunction]):
-    """What the job's function answers."""
+    """Sends what the job's function returns or raises."""
 
     def run(self) -> None:
         self.enter("run")

@@ -51,7 +51,7 @@ class ChildCall(Generic[Request, Answer]):
         on_phase: OnPhase = lambda _: None,
         within_s: float | None = None,
     ) -> Answer:
-        """What the function answers, from a child that is gone afterwards.
+        """Call the function in a child that is gone afterwards.
 
         ``within_s``: from now on, with loading the subject. None: each request has a limit of its own alone.
 
@@ -75,8 +75,10 @@ class ChildCall(Generic[Request, Answer]):
         on_phase: OnPhase = lambda _: None,
         late: str = "",
     ) -> Answer:
-        """The same in a child of a pool that has loaded its subject already. ``late``: what to do where the pool's time
-        was over before."""
+        """Call the function in a child of a pool that has loaded its subject already.
+
+        ``late``: what to do if the pool's time was over before.
+        """
         try:
             returned = pool.call(self.function, request, limits, on_phase)
         except TrialEnded as ended:

@@ -1,4 +1,4 @@
-"""Whether a contender is right: compared with the truth in the folder of its subject."""
+"""The check of a contender against the truth in the folder of its subject."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Check:
         return self.report
 
     def known(self) -> tuple[Truth, list[Inputs]]:
-        """What is right, and on what: of the derived inputs those that the contender takes."""
+        """The truth, and the inputs it is of: the samples, and the derived inputs that the contender takes."""
         signature = self._trial.surveyed.signature
         truth = self._truth()
         inputs = variants(self._contender.samples, signature, self._trial.config.seed)
@@ -72,7 +72,7 @@ class Check:
         return Truth.load(self._trial.folder / TRUTH_FOLDER)
 
     def verify_stored(self, call: Callable[..., Any]) -> None:
-        """Of what was saved. Raises Refused where it is wrong on the samples."""
+        """Verify what was saved. Raises Refused if it is wrong on the samples."""
         truth, inputs = self.known()
         signature, seed = self._trial.surveyed.signature, self._trial.config.seed
         report = verify(call, truth, inputs, signature, seed=seed, max_units=self.lasting_units())
@@ -87,7 +87,7 @@ class Check:
         return limit_units(exact=self._exact, tf32_units=truth.facts.tf32_units)
 
     def asked_at_once(self, count: int) -> AskedAtOnce:
-        """By so many callers. What is raised is noted only: nobody takes it for an answer."""
+        """Let so many callers ask at once. An error is only noted: nobody takes it for an answer."""
         if assigned := self._contender.assigned_by_torchscript():
             return AskedAtOnce(
                 note=f"one caller at a time: each call of its TorchScript assigns {assigned[0]}, and two at once would "
@@ -116,7 +116,7 @@ class Check:
             callers.close()
 
     def _original_errs(self, ask: Callable[[Callable[..., Any]], Any]) -> bool:
-        """Whether the original, asked in the same way, is wrong or fails."""
+        """Ask the original in the same way: is it wrong, or does it fail?"""
         with self._contender.original() as original:
             try:
                 return bool(ask(torch.no_grad()(original)))

@@ -101,7 +101,7 @@ class Child:
             self.paused = False
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To the child and all that it started in its process group."""
+        """Send it to the child and all that it started in its process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 

@@ -1,4 +1,4 @@
-"""What a trial is about: a recipe that was built here, or an artifact that was loaded."""
+"""The contenders of trials: recipes that are built here, and artifacts that are loaded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Contender(abc.ABC):
-    """It is called like the original; the rest is what verifying and measuring it have to know."""
+    """A callable in place of the original, with what verifying and measuring it have to know."""
 
     call: Callable[..., Any]
     samples: tuple[Inputs, ...]
@@ -57,11 +57,11 @@ class Contender(abc.ABC):
 
     @property
     def held_bytes(self) -> int:
-        """Of what it works on, what was in the process before."""
+        """Bytes that it works on and that were in the process before."""
         return 0
 
     def notes_of_calls(self) -> Sequence[str]:
-        """What only its calls have shown."""
+        """Notes that only its calls have shown."""
         return ()
 
     @contextmanager
@@ -83,8 +83,8 @@ class Contender(abc.ABC):
         """Write its files. ``ask_s``: about how long to ask it for values that no sample shows."""
 
     def takes(self, given: Inputs, signature: Signature) -> bool:
-        """Whether it is for calls of such sizes: elsewhere it refuses them, which for a derived input is right, and for
-        one of the user's samples an answer that he should see."""
+        """Return whether it is for calls of such sizes. It refuses others, which is right for a derived input; for one
+        of the samples it is an answer that the user should see."""
         try:
             return not any(form.unmet(given) for form in (signature, self.proven_for) if form is not None)
         except TypeError:  # another form: the call itself says so
@@ -235,7 +235,7 @@ class LoadedArtifact(Contender):
         )
 
     def save(self, folder: Path, check: Check, ask_s: float) -> Saved:
-        """As it is."""
+        """Copy the files."""
         shutil.copytree(self._folder, folder, dirs_exist_ok=True)
         (folder / MANIFEST).unlink()
         return Saved(links=read_manifest(self._folder).chain)

@@ -1,4 +1,4 @@
-"""Until when the processes of a study must have answered. No torch.
+"""The deadline by which the processes of a study must have answered. No torch.
 
 Every message that the parent waits for is waited for here, so that no request can be without a limit: its own, or the
 moment at which the study has to be over, whichever is sooner.
@@ -42,7 +42,7 @@ class Deadline:
 
     @contextmanager
     def within(self, limit_s: float) -> Iterator[None]:
-        """What is asked for inside has so long together, and no longer than before."""
+        """Give all that is asked for inside so long together, and no longer than before."""
         outside = self.at
         self.at = narrowed = min(outside, time.monotonic() + limit_s)
         try:
@@ -52,7 +52,7 @@ class Deadline:
                 self.at = outside
 
     def receive(self, take: Callable[[float], M], limit_s: float, what: str) -> M:
-        """What ``take(seconds)`` returns, which raises Timeout after so many at most. ``what``: is waited for.
+        """Return what ``take(seconds)`` does, which raises Timeout after so many at most. ``what``: is waited for.
 
         What has arrived counts, also when the time is over: this process may have been stopped meanwhile.
         """

@@ -32,7 +32,7 @@ from togi.worker.protocol import PartRef, changed
 
 
 def needed(report: ErrorReport, truth: Truth) -> bool:
-    """Whether the results of a program alone do not tell if it is right: they differ from the original's, or the
+    """Return whether the results of a program alone do not tell if it is right: they differ from the original's, or the
     original's own differ as much from one rounding to the next, so that a fault may hide in them."""
     alike = report.decisions is None or report.decisions.sample is None
     return not report.faithful or not alike or rounding_decides(truth)
@@ -117,8 +117,12 @@ def forced_calls(
     device: str,
     limit_units: Callable[[Truth], float] = lambda _: MAX_UNITS,
 ) -> ForcedCalls | None:
-    """Of one part. ``subject``: the original part with the calls that the program makes of it; ``limit_units``: largest
-    error of a faithful call. None where the engine serves none of them."""
+    """Prove one part. None if the engine serves none of the calls.
+
+    Args:
+        subject: the original part with the calls that the program makes of it.
+        limit_units: largest error of a faithful call.
+    """
     signature = optimized.signature
     calls = [call for call in subject.samples if _serves(optimized, call)]  # there may have been no room to keep any
     if not calls:
@@ -145,7 +149,7 @@ def _serves(optimized: OptimizedModule, call: Inputs) -> bool:
 
 
 def _written_back_otherwise(part: Any, calls: Sequence[Inputs]) -> str:
-    """Whether the changes that a call makes are made as the original makes them, to the bit."""
+    """Compare the changes that a call makes with those of the original, to the bit."""
     if not isinstance(part, Pure):
         return ""
     for call in calls:

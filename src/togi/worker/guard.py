@@ -67,7 +67,7 @@ def _zombie(pid: int) -> bool:
 
 
 def _end(server: int) -> None:
-    """With all that it started."""
+    """Kill it with all that it started."""
     descendants_left = [pid for pid in descendants(server) if pid != os.getpid()]
     for pid in (server, *descendants_left):
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,5 @@
-"""What Inductor compiled, kept from run to run: its probes of the processor alone take 5 to 9 s in an empty folder.
+"""A cache of what Inductor compiled, from run to run: its probes of the processor alone take 5 to 9 s in an empty
+folder.
 
 Torch's own folder for it is shared with whatever else the user runs, and a trial may be killed at any moment, also
 while a linker writes a library that would then fail to load for good. So the processes of a run have a folder of their
@@ -27,13 +28,13 @@ _MOST_BYTES = 64 << 20
 
 
 def inductor_folder(run: Path) -> Path:
-    """Where the processes of a run compile. ``run``: the run's folder."""
+    """The folder in which the processes of a run compile. ``run``: the run's own."""
     return run / "inductor"
 
 
 @final
 class InductorCache:
-    """Of one run. ``run``: its folder. A run that compiles nothing copies nothing."""
+    """The cache as one run uses it. ``run``: its folder. A run that compiles nothing copies nothing."""
 
     def __init__(self, run: Path) -> None:
         self.folder = inductor_folder(run)

@@ -1,4 +1,4 @@
-"""What every job of a child has: the subject, the survey of it, and the channel to the parent."""
+"""The base of all jobs of a child: the subject, the survey of it, and the channel to the parent."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class ChildJob(abc.ABC, Generic[J]):
 
     @functools.cached_property
     def subject(self) -> Any:
-        """Of the study: the whole, or a part of it."""
+        """The subject of the study, or the part of it that this job is for."""
         part = self.job.part
         return self.whole if part is None else part_of(self.whole, part, self.config.device)
 
     @functools.cached_property
     def surveyed(self) -> Survey:
-        """What the survey child wrote; read once."""
+        """The survey that another child wrote; read once."""
         return Survey.read(self.folder)
 
     def enter(self, phase: str) -> None:
@@ -60,7 +60,7 @@ class ChildJob(abc.ABC, Generic[J]):
         self.channel.send(Entered(phase=phase))
 
     def start(self) -> Candidate:
-        """What recipes begin with."""
+        """The candidate with which recipes begin."""
         return kept() or first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)
 
 

@@ -28,7 +28,7 @@ class _ChildJob(Record):
 
 
 class SurveySubject(_ChildJob):
-    """Facts and signature of the subject, into the run's folder. Answer: ``Surveyed``."""
+    """Write facts and signature of the subject into the run's folder. Answer: ``Surveyed``."""
 
     kind: Literal["survey"] = "survey"
 
@@ -43,13 +43,13 @@ class CaptureSubject(_ChildJob):
 
 
 class FindIdleRewrites(_ChildJob):
-    """Of the captured subject, asked of the child that captured it. Answer: ``IdleRewrites``."""
+    """Find the rewrites with nothing to do, in the child that captured the subject. Answer: ``IdleRewrites``."""
 
     kind: Literal["rewrites"] = "rewrites"
 
 
 class MakeTruth(_ChildJob):
-    """What trials are compared with, into the run's folder. Answer: ``TruthMade``."""
+    """Compute what trials are compared with, into the run's folder. Answer: ``TruthMade``."""
 
     kind: Literal["truth"] = "truth"
 
@@ -79,7 +79,7 @@ class TryRecipe(_TrialJob):
 
 
 class TryArtifact(_TrialJob):
-    """The same of an artifact that is loaded."""
+    """Load an artifact, and go on as with a recipe."""
 
     kind: Literal["artifact"] = "artifact"
     folder: str
@@ -123,7 +123,7 @@ ToServer: TypeAlias = Fork | Become | Quit
 
 
 class Loaded(Record):
-    """The subject is; a server tells nothing before."""
+    """The subject is loaded. The server's first message."""
 
     fork_safe: bool
 

@@ -94,8 +94,8 @@ class WorkerPool:
         return part
 
     def prove_on(self, calls: Iterable[tuple[str, Effects, Path]]) -> None:
-        """Where an artifact of parts decides otherwise than the original, each part (its path, what its calls change)
-        is proven on the calls in a file: those that the original makes."""
+        """Prove each part of an artifact (its path, what its calls change) on the calls in a file, which the original
+        makes, if the artifact decides otherwise than the original."""
         self._proven_on = tuple(
             PartRef(path=path, effects=effects, inputs=str(file), folder=str(self.folder))
             for path, effects, file in calls
@@ -192,8 +192,8 @@ class WorkerPool:
         return facts
 
     def _idle_rewrites(self, capturing: RunningTrial, limits: Limits, on_phase: OnPhase) -> Mapping[str, str]:
-        """Of the captured subject, by choice; where its process cannot serve, it tells them itself. Of a rewrite that
-        crashes or hangs, its own trial tells."""
+        """Ask the process that captured the subject, which reports them by itself if it cannot serve. A rewrite that
+        crashes or hangs is left to its own trial."""
         within_s = max(_REWRITES_S, _REWRITES_SHARE * self.deadline.left_s)
         with contextlib.suppress(TrialEnded, TrialServerError), self.deadline.within(within_s):
             if self._captured is None:
@@ -269,7 +269,7 @@ class WorkerPool:
     def call(
         self, function: str, request: Record, limits: Limits, on_phase: OnPhase = lambda _: None
     ) -> messages.Returned | Raised:
-        """What ``function`` answered or raised in a child of its own (``togi.worker.call``). Raises TrialEnded."""
+        """Call ``function`` in a child of its own (``togi.worker.call``). Raises TrialEnded."""
         job = messages.CallFunction(
             log=self._new_log("call"),
             part=self._part,

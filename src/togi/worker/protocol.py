@@ -32,7 +32,7 @@ def changed(record: AnyRecord, **fields: object) -> AnyRecord:
 
 
 class SubjectRef(Record):
-    """Where children find the subject."""
+    """The place where children find the subject."""
 
     kind: Literal["locator", "live", "artifact", "nothing"]
     spec: str = ""
@@ -43,7 +43,7 @@ class SubjectRef(Record):
 
     @classmethod
     def here(cls, kind: Literal["locator", "live", "artifact", "nothing"], spec: str = "") -> SubjectRef:
-        """With this process's import path and working folder."""
+        """Refer to it with this process's import path and working folder."""
         return cls(kind=kind, spec=spec, path=tuple(sys.path), cwd=os.getcwd())
 
     @property
@@ -53,7 +53,7 @@ class SubjectRef(Record):
 
 
 class ServerConfig(Request):
-    """What a trial server is started with."""
+    """The first message to a trial server: what it serves, and how."""
 
     token: str
     subject: SubjectRef
@@ -92,7 +92,7 @@ class Survey(Record):
     """Of each sample, the shapes of its flat inputs."""
 
     def write(self, folder: Path) -> None:
-        """Where the trials of the subject read it."""
+        """Write it to where the trials of the subject read it."""
         (folder / _SURVEY_FILE).write_text(self.model_dump_json(), encoding="utf-8")
 
     @classmethod
@@ -100,7 +100,8 @@ class Survey(Record):
         return cls.model_validate_json((folder / _SURVEY_FILE).read_text(encoding="utf-8"))
 
     def when_captured(self, conditions: Iterable[str], idle_rewrites: Mapping[str, str]) -> Self:
-        """As ``torch.export`` captured it, under conditions on its sizes. ``idle_rewrites``: as in ``Facts``."""
+        """The survey of what ``torch.export`` captured, under conditions on its sizes. ``idle_rewrites``: as in
+        ``Facts``."""
         signature, notes = self.signature.under(conditions), self.facts.notes
         if in_words := signature.conditions_in_words():
             notes = (*notes, _proven_where(in_words))
@@ -119,7 +120,7 @@ def _proven_where(conditions: list[str]) -> str:
 
 
 class AskedAtOnce(Record):
-    """What several callers at once were given."""
+    """The result of asking with several callers at once."""
 
     problems: tuple[str, ...] = ()
     """What is wrong, where the original would have been right."""

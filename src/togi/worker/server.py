@@ -100,8 +100,8 @@ def _load(config: ServerConfig) -> Any:
 
 
 def _with_threads_of_subject(config: ServerConfig) -> ServerConfig:
-    """With the number of torch's threads that loading the subject left: some packages set it, and where the user loads
-    the subject it will be that one too."""
+    """Take over the number of torch's threads that loading the subject left. Some packages set it, and wherever the
+    user loads the subject, it will be that one too."""
     import torch
 
     threads = torch.get_num_threads()
@@ -178,7 +178,7 @@ class _Server:
         self.channel.send(messages.Started(pid=pid, shared_bytes=anonymous_bytes(os.getpid())))
 
     def _become(self, job: messages.Job, fd: int) -> NoReturn:
-        """In the child (or in the server itself for an inline job): run the job and end."""
+        """Run the job and end: in a child, or in the server itself."""
         status = 70
         try:
             _settle(job)

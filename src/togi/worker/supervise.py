@@ -47,7 +47,7 @@ _DRAIN_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one trial may take before it is ended."""
+    """The time and memory that one trial may take before it is ended."""
 
     timeout_s: float = 300.0
     """For build, verification and warm-up together."""
@@ -158,11 +158,11 @@ class RunningTrial:
 
     @property
     def start_ms(self) -> float:
-        """Of an artifact that has answered: from loading its files to the first answer."""
+        """The time from loading an artifact's files to its first answer."""
         return self.build_s * 1e3 + self.first_call_ms
 
     def take_starts(self, start_again: Callable[[], RunningTrial], files: Path | None, samples: int) -> None:
-        """From now on a turn is a start. A first one is not counted: it reads the files from the disk."""
+        """Make a turn a start, from now on. The first one is not counted: it reads the files from the disk."""
         warmed = self.warm()
         self.call_ms, self.start_again, self.files = warmed.pass_ms / samples, start_again, files
         self.turn_s, self.passes = self.turn(1).wall_s, 1
@@ -185,7 +185,7 @@ class RunningTrial:
         return self._ask_warm(messages.MeasureFootprint(), Footprint, 2 * self.turn_s)
 
     def asked_at_once(self, callers: int) -> AskedAtOnce:
-        """By so many, of what is right for one. Afterwards its memory is no longer that of one caller."""
+        """Let so many callers ask what is right for one. Afterwards its memory is no longer that of one caller."""
         self._enter(AT_ONCE)
         expected_s = _AT_ONCE_S + 2 * callers * self.turn_s / self.passes
         return self._ask_warm(messages.AskAtOnce(callers=callers), AskedAtOnce, expected_s)

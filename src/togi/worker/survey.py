@@ -166,8 +166,8 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
 
 
 def idle_rewrites(candidate: Candidate) -> dict[str, str]:
-    """By choice, why a rewrite finds nothing to do in the captured candidate: neither as it is nor after those before
-    it in the pipeline. One that fails otherwise is left to its trial. Raises Refused where it cannot be captured."""
+    """Find the rewrites with nothing to do in the captured candidate, neither as it is nor after those before them in
+    the pipeline: the reason by choice. One that fails is left to its trial. Raises Refused if it cannot be captured."""
     reasons: dict[str, str] = {}
     candidate = candidate.with_(module=GraphModule(capture(candidate), candidate.signature))
     rewritten = candidate
@@ -211,7 +211,7 @@ def _pass(module: nn.Module, samples: Sequence[Inputs]) -> None:
 def _observed(
     observer: Callable[[Callable[[], Any]], Any], module: nn.Module, samples: Sequence[Inputs], notes: list[str]
 ) -> Any:
-    """What an observer of torch sees of one pass; None, with a note, where module and observer do not get along."""
+    """Let an observer of torch see one pass. None, with a note, if module and observer do not get along."""
     fresh = [sample.clone() for sample in samples]
     try:
         return observer(lambda: _pass(module, fresh))
@@ -242,7 +242,7 @@ def _latency_ms(ready: Prepared, device: str) -> float:
 
 
 def _time_ms(ready: Prepared, device: str) -> float:
-    """By the device's name: a module need not have parameters to compute there."""
+    """Time a pass on the device of this name: a module need not have parameters to compute there."""
     fresh, wait = [sample.clone() for sample in ready.samples], wait_for(device)
     wait()
     started = time.perf_counter()

@@ -66,7 +66,7 @@ class TrialJob(ChildJob[messages.AnyTrial]):
 
     @property
     def _signature(self) -> Signature:
-        """Of the subject; of an artifact on its own, what that was proven for."""
+        """The subject's; for an artifact on its own, the one that it was proven for."""
         if self.subject is None and self.contender.proven_for is not None:
             return self.contender.proven_for
         return self.surveyed.signature
