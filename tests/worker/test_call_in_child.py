@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from togi.worker import child_process, supervise
 from togi.worker.answer import request_type
 from togi.worker.call import ChildCall
 from togi.worker.channel import encoded
-from togi.worker.messages import CallFunction, FromServer, Returned
+from togi.worker.messages import CallFunction, Returned, Started
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
@@ -206,15 +206,15 @@ def test_without_a_limit_a_child_may_take_most_of_what_is_free_beside_what_it_sh
 def test_what_a_child_shares_is_known_also_to_a_parent_that_is_late(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = pool.server({})
-    receive = server._receive
+    receive = pool.deadline.receive
 
-    def late(timeout_s: float) -> FromServer:
-        message = receive(timeout_s)
-        time.sleep(0.5)  # the child holds all of it by now
+    def late(take: Callable[[float], Any], limit_s: float, what: str) -> Any:
+        message = receive(take, limit_s, what)
+        if isinstance(message, Started):
+            time.sleep(0.5)  # the child holds all of it by now
         return message
 
-    monkeypatch.setattr(server, "_receive", late)
+    monkeypatch.setattr(pool.deadline, "receive", late)
     with pytest.raises(SubjectError, match="of memory in run, more than"):
         call("holds").run(pool, Asked(times=200, hold_s=60.0), Limits(memory_bytes=100 << 20))
 

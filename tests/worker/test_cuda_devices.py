@@ -39,6 +39,7 @@ from togi.worker.deadline import Deadline
 from togi.worker.devices import one_device
 from togi.worker.forking import fork_safe
 from togi.worker.launch import TrialServer
+from togi.worker.messages import Loaded
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
@@ -133,13 +134,13 @@ def test_a_first_time_is_that_of_the_device_whatever_holds_the_module(monkeypatc
 
     samples = (Inputs((torch.ones(2),)), Inputs((torch.zeros(2),)))
     ready = Prepared(module=Formula(), samples=samples, calibration=(), training=False)
-    assert 40 <= survey._latency_ms(ready, "cuda") < 1000
-    assert survey._latency_ms(ready, "cpu") < 40
+    assert 40 <= survey.fastest_pass_ms(ready, "cuda") < 1000
+    assert survey.fastest_pass_ms(ready, "cpu") < 40
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_fork_is_unsafe_where_a_child_could_not_use_cuda(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
-    monkeypatch.setattr(forking, "_thread_count", lambda: 1)
+    monkeypatch.setattr(forking, "thread_count", lambda: 1)
     monkeypatch.setattr(forking, "in_bad_fork", lambda: lost)
     assert fork_safe("cuda") is not lost
     assert fork_safe("cpu")
@@ -188,7 +189,7 @@ def test_processes_of_a_study_are_told_from_strangers(monkeypatch: pytest.Monkey
         return popen(*args, env=env, **kwargs)
 
     monkeypatch.setattr(subprocess, "Popen", noting)
-    monkeypatch.setattr(TrialServer, "_await_ready", lambda _: None)
+    monkeypatch.setattr(Deadline, "receive", lambda *_: Loaded(fork_safe=True))
     for _ in range(2):  # as a comparison has them: a pool for each contestant
         with WorkerPool(SubjectRef.here("nothing"), here, device="cpu", seed=0):
             pass

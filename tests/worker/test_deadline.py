@@ -121,13 +121,13 @@ def test_a_limit_of_its_own_is_told_from_the_studys(pool: WorkerPool) -> None:
 def test_a_stopped_server_is_noticed_and_the_time_that_is_over_is_said() -> None:
     with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
         server = pool.server({})
-        assert server._process is not None
-        os.kill(server._process.pid, signal.SIGSTOP)
+        assert server.process is not None
+        os.kill(server.process.pid, signal.SIGSTOP)
         began = time.monotonic()
         with pool.deadline.within(0.5), pytest.raises(NoTimeLeft, match="the time limit was over before"):
             pool.call("test_deadline:hang", How(how="sleeps"), Limits())
         assert time.monotonic() - began < 0.5 + LEAST_S
-        assert server._process.returncode is not None
+        assert server.process.returncode is not None
 
 
 FACTORIES = {
@@ -228,8 +228,8 @@ def test_a_server_that_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
         server = pool.server({})
         began = time.monotonic()
     assert time.monotonic() - began < LEAST_S
-    assert server._process is not None
-    assert server._process.returncode is not None
+    assert server.process is not None
+    assert server.process.returncode is not None
 
 
 def test_code_in_this_process_is_interrupted_also_where_it_goes_on() -> None:

@@ -165,7 +165,8 @@ class _Drive:
             node = self._running.pop(task)
             if done := self._ended(node, task):
                 ended[node.kind] = done
-                self._say(f"{node.kind}: {_told(done)}")
+                ending = f"finished: {done.recipe}" if done.state == "ok" else f"{done.state}: {done.reason}"
+                self._say(f"{node.kind}: {ending}")
         return ended
 
     def _versions(self, nodes: Sequence[Node]) -> tuple[dict[str, str], dict[str, dict[str, str | None]]]:
@@ -232,10 +233,6 @@ def _unpack(packed: bytes, folder: Path) -> None:
             last = next((line for line in reversed(words) if line.strip()), "it ended without a word")
             raise FleetError(last[:MOST_WORDS])
         archive.extractall(folder, set(archive.namelist()) - {"exit_code"})  # a name cannot lead out of the folder
-
-
-def _told(done: KindAnswer) -> str:
-    return f"finished: {done.recipe}" if done.state == "ok" else f"{done.state}: {done.reason}"
 
 
 def check_kinds(prices: Prices, nodes: Sequence[Node], finished: Collection[str]) -> None:

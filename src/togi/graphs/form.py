@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from togi.torch_internals.tensors import tree_flatten, tree_unflatten
+from togi.torch_internals.tensors import tensors_of, tree_unflatten
 
 Shape = tuple[int | None, ...]
 """None where a dimension is the size of the call."""
@@ -94,7 +94,7 @@ def same_values(left_values: Sequence[Any], right_values: Sequence[Any]) -> bool
 
 
 def tensors_in(result: Any) -> list[Tensor]:
-    return [leaf.detach() for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
+    return [tensor.detach() for tensor in tensors_of(result)]
 
 
 _TENSOR = object()

@@ -275,9 +275,5 @@ def _varies_at(graph_module: GraphModule) -> str:
 
 def _obstacle(cause: Cause, node: Node) -> Obstacle:
     """An obstacle at the node's line, or at that of what it writes if it has none (an input of a training step)."""
-    nodes = (node, *reversed(node.all_input_nodes))
-    return Obstacle(cause=cause, op=str(node.target), stack=next(filter(None, map(_stack, nodes)), ""))
-
-
-def _stack(node: Node) -> str:
-    return node.meta.get("stack_trace") or ""
+    stacks = (place.meta.get("stack_trace") for place in (node, *reversed(node.all_input_nodes)))
+    return Obstacle(cause=cause, op=str(node.target), stack=next(filter(None, stacks), ""))

@@ -24,7 +24,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from togi.torch_internals.modes import without_modes
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of
-from togi.torch_internals.tensors import DynamicOutputShapeException, FakeTensorMode, tree_leaves, tree_map_only
+from togi.torch_internals.tensors import (
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    tensors_of,
+    tree_leaves,
+    tree_map_only,
+)
 
 _COUNTS = (0, 1, 2, 100_003)
 """How many are found in each world. The last is prime, and beyond the thresholds that people write."""
@@ -80,8 +86,7 @@ class FoundSizes:
         Args:
             origin: the operator whose values decided a number that this call was given as a size.
         """
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+        tensors, outputs = tensors_of((args, kwargs)), tensors_of(results)
         found = next((sizes for tensor in tensors if (sizes := self.of(tensor)) is not None), None)
         if origin is not None:
             worlds: list[_Results | None] = [None] * len(_COUNTS)

@@ -32,7 +32,7 @@ from togi.core.user_code import user_frames
 from togi.torch_internals.found_sizes import FoundSizes, Sizes
 from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.operators import OpOverload, schema_of
-from togi.torch_internals.tensors import tree_leaves
+from togi.torch_internals.tensors import tensors_of
 
 _internals: Any = torch._C
 """Some of its functions have no types."""
@@ -117,12 +117,12 @@ class TraceReads(DispatchObserver):
         elif _answers_python(operator):
             frame = _caller()
             self._lines[frame.f_code.co_filename, frame.f_lineno] += 1
-            for tensor in _tensors((args, kwargs)):
+            for tensor in tensors_of((args, kwargs)):
                 self._ask(tensor, frame)
             return operator(*args, **kwargs)
         if state is not None and self._is_recorded(operator):
             results = operator(*args, **kwargs)
-            self._sizes.hand_on(_tensors((args, kwargs)), _tensors(results))
+            self._sizes.hand_on(tensors_of((args, kwargs)), tensors_of(results))
             self._keep_sizes(self._graph.insertPoint().prev(), results)
             return results
         with _tracer_dispatched(state is not None):  # a convolution is recorded as what it calls
@@ -188,7 +188,7 @@ class TraceReads(DispatchObserver):
         self._keep_sizes(node, results)
 
     def _keep_sizes(self, node: Any, results: Any) -> None:
-        self._of_nodes[id(node)] = node, [self._sizes.of(tensor) for tensor in _tensors(results)]
+        self._of_nodes[id(node)] = node, [self._sizes.of(tensor) for tensor in tensors_of(results)]
 
     def _settle_node(self) -> None:
         """Another node is recorded. What differed inside of the last one matters where its results differ."""
@@ -265,10 +265,6 @@ def _answers_python(operator: Any) -> bool:
 
 def _name(operator: Any) -> str:
     return schema_of(operator).name if isinstance(operator, OpOverload) else str(operator)
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _caller() -> FrameType:

@@ -14,7 +14,7 @@ from togi.torch_internals.openmp import end_openmp_threads
 
 def fork_safe(device: str) -> bool:
     """Return whether a forked child can do its work: no other thread, and CUDA, if needed, not started here."""
-    if _thread_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if thread_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     return device.partition(":")[0] != "cuda" or not _cuda_lost_by_fork()
 
@@ -39,6 +39,6 @@ def _cuda_lost_by_fork() -> bool:
     return os.waitstatus_to_exitcode(status) != 0
 
 
-def _thread_count() -> int:
+def thread_count() -> int:
     tasks = Path("/proc/self/task")
     return len(list(tasks.iterdir())) if tasks.exists() else 1

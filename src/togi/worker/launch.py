@@ -165,7 +165,7 @@ class TrialServer(ForkServer):
         self.config = config
         self.environment = dict(environment or {})
         self._log = Path(config.folder) / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.answers = False
         """It has loaded the subject, and reads what it is sent."""
 
@@ -195,7 +195,7 @@ class TrialServer(ForkServer):
         self._oom_kills_before = oom_kills()
         Path(environment["TMPDIR"]).mkdir(exist_ok=True)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(  # type: ignore[call-overload]  # process_group: Python 3.11, as all with torch
+            self.process = subprocess.Popen(  # type: ignore[call-overload]  # process_group: Python 3.11, as all with torch
                 python(_BOOT, str(fd)),
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
@@ -255,14 +255,14 @@ class TrialServer(ForkServer):
             own.close()
             raise
         theirs.close()
-        assert own._process is not None
-        return self._adopted(Child(own, own._process.pid, Channel(ours, self.token, _SEND_TIMEOUT_S), job))
+        assert own.process is not None
+        return self._adopted(Child(own, own.process.pid, Channel(ours, self.token, _SEND_TIMEOUT_S), job))
 
     def exit_status(self, pid: int) -> int | None:
-        if self._process is None or pid != self._process.pid:
+        if self.process is None or pid != self.process.pid:
             return super().exit_status(pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.exits[pid] = self._process.wait(_END_TIMEOUT_S)
+            self.exits[pid] = self.process.wait(_END_TIMEOUT_S)
         return self.exits.get(pid)
 
     def _gone(self) -> TrialServerError:
@@ -272,9 +272,9 @@ class TrialServer(ForkServer):
         )
 
     def _how_it_ended(self, otherwise: str) -> str:
-        assert self._process is not None
+        assert self.process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            if Died(self._process.wait(5.0), self._oom_kills_before).out_of_memory:
+            if Died(self.process.wait(5.0), self._oom_kills_before).out_of_memory:
                 return "was killed as the system had run out of memory"
         return otherwise
 
@@ -295,19 +295,19 @@ class TrialServer(ForkServer):
 
     def end(self) -> None:
         """Wait for its end, for a moment; then kill it, with all that it started."""
-        if self._process is None:
+        if self.process is None:
             return
         try:
-            self._process.wait(_QUIT_TIMEOUT_S if self.answers else 0.0)
+            self.process.wait(_QUIT_TIMEOUT_S if self.answers else 0.0)
         except subprocess.TimeoutExpired:
-            left_behind = descendants(self._process.pid)
+            left_behind = descendants(self.process.pid)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self.process.pid, signal.SIGKILL)
             for pid in left_behind:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it: nothing more can be done
-                self._process.wait(_QUIT_TIMEOUT_S)
+                self.process.wait(_QUIT_TIMEOUT_S)
 
 
 _BOOT = f"""

@@ -114,7 +114,7 @@ def survey(
             "call, so what several callers at once are answered depends on their order, and no recipe could be proven. "
             "Tune it for latency, or take that out of its forward pass"
         )
-    latency_ms = _latency_ms(ready, device)
+    latency_ms = fastest_pass_ms(ready, device)
     facts = Facts(
         device=torch.device(device).type,
         machine=machine or this_machine(device),
@@ -233,7 +233,7 @@ def _count_flops(call: Callable[[], Any]) -> dict[str, int | None]:
     return {"flops": counter.get_total_flops() or None, "winograd_flops": dense.flops}
 
 
-def _latency_ms(ready: Prepared, device: str) -> float:
+def fastest_pass_ms(ready: Prepared, device: str) -> float:
     """One pass over all samples; the fastest of a few where it is short. Earlier calls have warmed it up."""
     times = [_time_ms(ready, device)]
     while times[0] < _SHORT_MS and len(times) < _REPEATS:
