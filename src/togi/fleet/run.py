@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from packaging.version import InvalidVersion, Version
 
@@ -125,7 +125,7 @@ def _differences(earlier: FleetRequest, now: FleetRequest) -> str:
 def _kept(folder: Path, kind: str, per_hour: float) -> KindAnswer | None:
     try:
         return read_kind(folder, kind, per_hour) if folder.exists() else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise FleetError(f"{folder} holds no study ({first_line(error)}): remove it, and it is made again") from None
 
 
@@ -216,7 +216,7 @@ class _Drive:
         part.rename(self._out / node.kind)
         return read_kind(self._out / node.kind, node.kind, self._prices.per_hour[node.kind])
 
-    def _none(self, kind: str, state: Any, reason: str) -> KindAnswer:
+    def _none(self, kind: str, state: Literal["failed", "lost"], reason: str) -> KindAnswer:
         return KindAnswer(kind=kind, per_hour=self._prices.per_hour[kind], state=state, reason=reason)
 
 

@@ -182,7 +182,7 @@ class Save(Record):
     """About how long to ask for values that no sample shows."""
 
 
-ToTrial: TypeAlias = Warm | TakeTurn | MeasureFootprint | AskAtOnce | Rest | Save | Quit
+ToTrial: TypeAlias = Warm | TakeTurn | MeasureFootprint | AskAtOnce | Rest | Save
 
 
 # --- from a child: where it is
