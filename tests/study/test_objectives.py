@@ -33,7 +33,7 @@ from togi.torch_internals.script import assigned_inside
 from togi.torch_internals.tensors import FakeTensorMode
 from togi.verify.derived_inputs import variants
 from togi.verify.reference import make_truth
-from togi.worker.checking import Check
+from togi.worker.checking import TrialCheck
 from togi.worker.contender import Contender
 from togi.worker.job import TRUTH_FOLDER
 from togi.worker.messages import TryArtifact, TryRecipe
@@ -197,7 +197,7 @@ class _Loaded(Contender):
         super().__init__(trial)
         self.call, self.samples = call, samples
 
-    def save(self, folder: Path, check: Check, ask_s: float) -> Saved:
+    def save(self, folder: Path, check: TrialCheck, ask_s: float) -> Saved:
         raise NotImplementedError
 
 
@@ -272,7 +272,7 @@ def test_torchscript_that_assigns_in_a_call_is_not_asked_by_two_which_would_end_
         survey(subject, callers=2)
     config: Any = SimpleNamespace(seed=0, device="cpu", folder="", callers=1)
     worker = TrialJob(ARTIFACT, config, subject, SimpleNamespace())  # type: ignore[arg-type]
-    asked = Check(_Loaded(worker, inside, ()), exact=True).asked_at_once(2)
+    asked = TrialCheck(_Loaded(worker, inside, ()), exact=True).asked_at_once(2)
     assert "one caller at a time" in asked.note
     assert "assigns last" in asked.note
 

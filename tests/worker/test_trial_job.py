@@ -13,7 +13,7 @@ import torch
 from togi.core.records import Recipe
 from togi.subject.inputs import Inputs
 from togi.worker import checking
-from togi.worker.checking import Check, FirstCall
+from togi.worker.checking import FirstCall, TrialCheck
 from togi.worker.messages import Rest, Rested, TryRecipe
 from togi.worker.trial import TrialJob
 
@@ -40,7 +40,7 @@ def test_the_first_call_comes_before_the_memory_of_verification(
     )
     samples, call = (Inputs((torch.ones(1),)),), lambda _: done.append("called")
     contender: Any = SimpleNamespace(trial=trial, samples=samples, call=call)
-    check = Check(contender, exact=True)
+    check = TrialCheck(contender, exact=True)
     with pytest.raises(Loaded):
         check.verify(None, None)
     assert done == expected

@@ -27,7 +27,7 @@ Metric = Callable[[list[Any]], float]
 
 
 @final
-class Check:
+class TrialCheck:
     def __init__(self, contender: Contender, *, exact: bool) -> None:
         """``exact``: no technique of the recipe is approximate."""
         self._contender = contender

@@ -90,10 +90,10 @@ class _CaptureJob(ChildJob[messages.CaptureSubject]):
         try:
             captured = keep(self.start())
         except Refused as refused:
-            self.channel.send(messages.NotCaptured(reason=str(refused)))
+            self.channel.send(messages.SubjectNotCaptured(reason=str(refused)))
             return
         self.serves = fork_safe(self.config.device)
-        self.channel.send(messages.Captured(conditions=captured.signature.conditions, forks=self.serves))
+        self.channel.send(messages.SubjectCaptured(conditions=captured.signature.conditions, forks=self.serves))
         if not self.serves:
             _send_idle_rewrites(self)
 

@@ -33,7 +33,7 @@ from togi.worker.job import ChildJob, part_of
 from togi.worker.messages import TryArtifact, TryRecipe
 
 if TYPE_CHECKING:
-    from togi.worker.checking import Check
+    from togi.worker.checking import TrialCheck
 
 
 class Contender(abc.ABC):
@@ -79,7 +79,7 @@ class Contender(abc.ABC):
         return report
 
     @abc.abstractmethod
-    def save(self, folder: Path, check: Check, ask_s: float) -> Saved:
+    def save(self, folder: Path, check: TrialCheck, ask_s: float) -> Saved:
         """Write its files. ``ask_s``: about how long to ask it for values that no sample shows."""
 
     def takes(self, given: Inputs, signature: Signature) -> bool:
@@ -126,7 +126,7 @@ class BuiltRecipe(Contender):
     def notes_of_calls(self) -> Sequence[str]:
         return self.candidate.program.notes() if self.candidate.program is not None else ()
 
-    def save(self, folder: Path, check: Check, ask_s: float) -> Saved:
+    def save(self, folder: Path, check: TrialCheck, ask_s: float) -> Saved:
         """A program without a file form is an answer, not a failure."""
         try:
             links, notes = write_links(self.candidate, self.trial.start(), self._recipe, folder)
@@ -143,7 +143,7 @@ class BuiltRecipe(Contender):
         stored = functools.partial(self._stored, folder, check)
         return proven(written, live, stored, self._ask(check), ask_s, exported=exported)
 
-    def _stored(self, folder: Path, check: Check, link: Link) -> Call | None:
+    def _stored(self, folder: Path, check: TrialCheck, link: Link) -> Call | None:
         """Load what a link has written. None: it is the original. Raises Refused where it is wrong on the samples."""
         from togi.artifact.load import load_link
 
@@ -154,7 +154,7 @@ class BuiltRecipe(Contender):
         check.verify_stored(call)
         return call
 
-    def _ask(self, check: Check) -> Ask:
+    def _ask(self, check: TrialCheck) -> Ask:
         """How to ask for values beyond the samples."""
         config = self.trial.config
         return functools.partial(
@@ -234,7 +234,7 @@ class LoadedArtifact(Contender):
             limit_units=limit_units,
         )
 
-    def save(self, folder: Path, check: Check, ask_s: float) -> Saved:
+    def save(self, folder: Path, check: TrialCheck, ask_s: float) -> Saved:
         """Copy the files."""
         shutil.copytree(self._folder, folder, dirs_exist_ok=True)
         (folder / MANIFEST).unlink()

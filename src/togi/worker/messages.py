@@ -18,7 +18,7 @@ from togi.worker.channel import Vocabulary
 from togi.worker.protocol import AskedAtOnce, PartRef, Raised, ServerConfig, Survey
 
 
-class _ChildJob(Record):
+class _JobFields(Record):
     log: str
     """File that takes what the child prints."""
     threads: int | None = None
@@ -27,34 +27,34 @@ class _ChildJob(Record):
     """What it works on. None: the whole subject."""
 
 
-class SurveySubject(_ChildJob):
+class SurveySubject(_JobFields):
     """Write facts and signature of the subject into the run's folder. Answer: ``Surveyed``."""
 
     kind: Literal["survey"] = "survey"
 
 
-class CaptureSubject(_ChildJob):
+class CaptureSubject(_JobFields):
     """Keep what ``torch.export`` makes of the subject, and serve those who want it where that can be.
 
-    Answer: ``Captured`` or ``NotCaptured``; where it cannot serve, ``IdleRewrites`` follow.
+    Answer: ``SubjectCaptured`` or ``SubjectNotCaptured``; where it cannot serve, ``IdleRewrites`` follow.
     """
 
     kind: Literal["capture"] = "capture"
 
 
-class FindIdleRewrites(_ChildJob):
+class FindIdleRewrites(_JobFields):
     """Find the rewrites with nothing to do, in the child that captured the subject. Answer: ``IdleRewrites``."""
 
     kind: Literal["rewrites"] = "rewrites"
 
 
-class MakeTruth(_ChildJob):
+class MakeTruth(_JobFields):
     """Compute what trials are compared with, into the run's folder. Answer: ``TruthMade``."""
 
     kind: Literal["truth"] = "truth"
 
 
-class CallFunction(_ChildJob):
+class CallFunction(_JobFields):
     """Call a function with the subject and a request. Answer: ``Returned`` or ``Raised``."""
 
     kind: Literal["call"] = "call"
@@ -64,7 +64,7 @@ class CallFunction(_ChildJob):
     """The record that the function takes, ``encoded``: its annotation says which class it is."""
 
 
-class _TrialJob(_ChildJob):
+class _TrialFields(_JobFields):
     recipe: Recipe
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
@@ -72,13 +72,13 @@ class _TrialJob(_ChildJob):
     """What is timed are the samples with so many rows; None: as they are. What is verified are always these."""
 
 
-class TryRecipe(_TrialJob):
+class TryRecipe(_TrialFields):
     """Build it, verify it, and then do what the parent asks for (``ToTrial``). Answer: ``Ready``."""
 
     kind: Literal["trial"] = "trial"
 
 
-class TryArtifact(_TrialJob):
+class TryArtifact(_TrialFields):
     """Load an artifact, and go on as with a recipe."""
 
     kind: Literal["artifact"] = "artifact"
@@ -215,14 +215,14 @@ class Surveyed(Record):
     fingerprint: str
 
 
-class Captured(Record):
+class SubjectCaptured(Record):
     conditions: tuple[str, ...]
     """Of the sizes for which it was captured (``Signature.conditions``)."""
     forks: bool
     """The child goes on as a server."""
 
 
-class NotCaptured(Record):
+class SubjectNotCaptured(Record):
     reason: str
 
 
@@ -250,8 +250,8 @@ class Rested(Record):
 
 ChildAnswer: TypeAlias = (
     Surveyed
-    | Captured
-    | NotCaptured
+    | SubjectCaptured
+    | SubjectNotCaptured
     | IdleRewrites
     | TruthMade
     | Returned

@@ -159,19 +159,19 @@ class WorkerPool:
         capturing = RunningTrial.begin(self.server({}), job, limits, "capture", on_phase)
         if self.config.device == "cpu":
             self._truth = self._begin_truth(limits, self._spared)
-        captured: messages.Captured | messages.NotCaptured
+        captured: messages.SubjectCaptured | messages.SubjectNotCaptured
         try:
             with self.deadline.within(_CAPTURE_SHARE * self.deadline.left_s):
-                captured = capturing.wait_for(messages.Captured, messages.NotCaptured)
+                captured = capturing.wait_for(messages.SubjectCaptured, messages.SubjectNotCaptured)
         except TrialEnded as ended:
-            captured = messages.NotCaptured(reason=f"torch.export cannot capture it: {ended}")
+            captured = messages.SubjectNotCaptured(reason=f"torch.export cannot capture it: {ended}")
         match captured:
-            case messages.Captured():
+            case messages.SubjectCaptured():
                 if captured.forks:
                     self._captured = CapturedServer(capturing.child)
                 idle = self._idle_rewrites(capturing, limits, on_phase) if rewrites else {}
                 survey = survey.when_captured(captured.conditions, idle)
-            case messages.NotCaptured():
+            case messages.SubjectNotCaptured():
                 survey = survey.not_captured(captured.reason)
         if self._captured is None:
             capturing.close()

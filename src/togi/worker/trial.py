@@ -15,7 +15,7 @@ from togi.subject.signature import Signature
 from togi.techniques import is_exact
 from togi.worker import messages
 from togi.worker.channel import Channel
-from togi.worker.checking import Check
+from togi.worker.checking import TrialCheck
 from togi.worker.contender import BuiltRecipe, Contender, LoadedArtifact
 from togi.worker.job import ChildJob
 from togi.worker.measuring import Measuring
@@ -52,8 +52,8 @@ class TrialJob(ChildJob[messages.AnyTrial]):
             self.obey(self.channel.receive(messages.TO_TRIAL))
 
     @functools.cached_property
-    def check(self) -> Check:
-        return Check(self.contender, exact=is_exact(self.job.recipe))
+    def check(self) -> TrialCheck:
+        return TrialCheck(self.contender, exact=is_exact(self.job.recipe))
 
     @functools.cached_property
     def measuring(self) -> Measuring:
