@@ -28,6 +28,8 @@ Metric = Callable[[list[Any]], float]
 
 @final
 class TrialCheck:
+    """The verification of one contender: when it is built, when several callers come, and of what it saved."""
+
     def __init__(self, contender: Contender, *, exact: bool) -> None:
         """``exact``: no technique of the recipe is approximate."""
         self._contender = contender

@@ -104,6 +104,8 @@ class Contender(abc.ABC):
 
 @final
 class BuiltRecipe(Contender):
+    """A recipe, built on what recipes begin with."""
+
     def __init__(self, trial: ChildJob[Any], job: TryRecipe) -> None:
         start = trial.start()
         self._inherited = storages(start.module)
@@ -170,6 +172,8 @@ class BuiltRecipe(Contender):
 
 @final
 class LoadedArtifact(Contender):
+    """The files of an artifact, loaded; the parts of a program are put into the subject."""
+
     installed: Installed | None = None
     """The parts of a program, in the program."""
 

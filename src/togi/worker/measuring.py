@@ -20,6 +20,8 @@ class _CalledBy(TypedDict, total=False):
 
 @final
 class Measuring:
+    """The warm-up, the turns and the memory of one contender."""
+
     def __init__(
         self,
         contender: Contender,

@@ -20,7 +20,7 @@ from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
 from togi.measure import held_by_others, wait_for
-from togi.subject.behaviour import observe, seed_all
+from togi.subject.behaviour import Behaviour, observe, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import (
     WinogradFlops,
@@ -103,17 +103,8 @@ def survey(
         notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
     if behaviour.all_zero:
         notes.append("Every output is zero: a comparison cannot show whether a candidate is right. Check its weights.")
-    if callers > 1 and (assigned := assigned_inside(ready.module)):
-        raise SubjectError(
-            f"{class_name(ready.module)} holds TorchScript that assigns {assigned[0]} in each call: several callers at "
-            "once would end the process (attributes are not locked). Tune it for latency, and give each caller a copy"
-        )
-    if callers > 1 and (behaviour.random or behaviour.buffers_change):
-        raise SubjectError(
-            f"{class_name(ready.module)} {'draws random numbers' if behaviour.random else 'changes a buffer'} in each "
-            "call, so what several callers at once are answered depends on their order, and no recipe could be proven. "
-            "Tune it for latency, or take that out of its forward pass"
-        )
+    if callers > 1:
+        _check_callers(ready.module, behaviour)
     latency_ms = fastest_pass_ms(ready, device)
     facts = Facts(
         device=torch.device(device).type,
@@ -148,6 +139,21 @@ def survey(
         except Refused as refused:
             facts = facts.model_copy(update={"exportable": False, "export_error": str(refused)})
     return Survey(facts=facts, signature=signature, calls=calls)
+
+
+def _check_callers(module: nn.Module, behaviour: Behaviour) -> None:
+    """Raises SubjectError if several callers at once cannot be served, or not proven to be."""
+    if assigned := assigned_inside(module):
+        raise SubjectError(
+            f"{class_name(module)} holds TorchScript that assigns {assigned[0]} in each call: several callers at "
+            "once would end the process (attributes are not locked). Tune it for latency, and give each caller a copy"
+        )
+    if behaviour.random or behaviour.buffers_change:
+        raise SubjectError(
+            f"{class_name(module)} {'draws random numbers' if behaviour.random else 'changes a buffer'} in each "
+            "call, so what several callers at once are answered depends on their order, and no recipe could be proven. "
+            "Tune it for latency, or take that out of its forward pass"
+        )
 
 
 def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any:
