@@ -40,8 +40,6 @@ class DispatchObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True  # torch.cond and the like would raise under the mode otherwise
 
-    # torch gives these two no types, which every subclass would have to be excused for
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
@@ -60,6 +58,9 @@ class DispatchObserver(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class FunctionObserver(TorchFunctionMode):
     """Base of whatever watches torch functions. Inside of ``function`` it is not active."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
     @abstractmethod
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
