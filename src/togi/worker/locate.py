@@ -1,4 +1,4 @@
-"""Finds a subject by its name: builds the module, runs nothing.
+"""From a subject's name to the subject: builds the module, runs nothing.
 
 ``locate`` is called in a trial server, which forks a child per trial, so whatever a call of the module would start or
 leave behind stays out of it: the first one (whether the inputs fit) is made by ``togi.worker.survey`` in a child.
