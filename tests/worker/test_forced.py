@@ -141,7 +141,7 @@ class Case:
             report,
             truth,
             self.installed,
-            subject.samples,
+            subject.inputs,
             parts,
             lambda part: part_of(subject, part, "cpu"),
             seed=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypedDict, final
 
@@ -47,8 +48,8 @@ class Measuring:
         return {"given_as": self._contender.given_as}
 
     def warm(self, limit_s: float | None) -> Warmup:
-        limit = {} if limit_s is None else {"limit_s": limit_s}
-        return warm(self.call, self.samples, device=self._device, **self._called_by, **limit)
+        run = functools.partial(warm, self.call, self.samples, device=self._device, **self._called_by)
+        return run() if limit_s is None else run(limit_s=limit_s)
 
     def turn(self, passes: int) -> Turn:
         return take_turn(self.call, self.samples, passes, device=self._device, **self._called_by)

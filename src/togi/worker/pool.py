@@ -278,8 +278,7 @@ class WorkerPool:
             request=encoded(request),
         )
         with RunningTrial.begin(self.server({}), job, limits, function, on_phase) as running:
-            returned: messages.Returned | Raised = running.wait_for(messages.Returned, Raised)
-            return returned
+            return running.wait_for(messages.Returned, Raised)
 
     def _new_log(self, kind: str) -> str:
         self._started += 1

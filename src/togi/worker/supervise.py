@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 from typing_extensions import Self, assert_never
 
@@ -26,6 +26,7 @@ from togi.worker.protocol import AskedAtOnce
 
 OnPhase = Callable[[str], None]
 A = TypeVar("A", bound=messages.ChildAnswer)
+B = TypeVar("B", bound=messages.ChildAnswer)
 _LONGEST_ANSWER_S = 60.0
 """Of what a warm trial is asked, where the limit of a trial is not more."""
 _LEAST_ANSWER_S = 15.0
@@ -226,7 +227,13 @@ class RunningTrial:
             raise self._ended(self._died(error)) from None
         return self.wait_for(answer)
 
-    def wait_for(self, *answers: type[A]) -> A:
+    @overload
+    def wait_for(self, answer: type[A], /) -> A: ...
+
+    @overload
+    def wait_for(self, answer: type[A], other: type[B], /) -> A | B: ...
+
+    def wait_for(self, *answers: type[Any]) -> Any:
         """Take messages until one of these answers, then pause the child."""
         try:
             while True:
