@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from togi.artifact.manifest import Saved
-from togi.core.records import Ending, ErrorReport, Footprint, Recipe, Record
+from togi.core.records import Decisions, Ending, ErrorReport, Footprint, LeafError, Recipe, Record
 from togi.measure.turn import Turn, Warmup
 from togi.subject.batch import Batch
 from togi.worker.channel import Vocabulary
@@ -276,7 +276,5 @@ FROM_CHILD: Vocabulary[FromChild] = Vocabulary(FromChild)
 
 def build_records() -> None:
     """Build what pydantic builds at the first use of a record: in a server, before each child would do so again."""
-    for vocabulary in (TO_TRIAL, FROM_CHILD):
-        for kind in vocabulary.kinds:
-            kind.model_rebuild()
-    ErrorReport.model_rebuild()
+    for kind in (*TO_TRIAL.kinds, *FROM_CHILD.kinds, ErrorReport, LeafError, Decisions):
+        kind.model_rebuild()
