@@ -98,7 +98,7 @@ def test_a_frame_with_foreign_bytes_in_it_is_rubbish() -> None:
     [
         ('Exited {"pid": 1}', r"a message Exited that cannot be read: status: Field required"),
         ('Exited {"pid": 1, "status": 0, "more": 0}', r"a message Exited that cannot be read: more"),
-        ('Save {"folder": "", "ask_s": 1.0}', r"a message b'Save' that is not known here"),
+        ('Save {"folder": "", "ask_s": 1.0}', r"a message 'Save' that is not known here"),
         ("Exited []", r"a message Exited that cannot be read"),
     ],
 )

@@ -63,12 +63,13 @@ class Vocabulary(Generic[M]):
 
     def read(self, frame: bytes) -> M | None:
         """None: it is not JSON, because foreign bytes were written into it."""
-        name, _, text = frame.partition(b" ")
+        name_bytes, _, text = frame.partition(b" ")
         try:
             fields = json.loads(text)
         except ValueError:
             return None
-        kind = self._by_name.get(name.decode(errors="replace"))
+        name = name_bytes.decode(errors="replace")
+        kind = self._by_name.get(name)
         if kind is None:
             raise Unreadable(f"a message {name!r} that is not known here")
         try:

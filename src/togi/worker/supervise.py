@@ -246,7 +246,7 @@ class RunningTrial:
                     self.child.pause()
                     return message
                 if not isinstance(message, messages.ChildEvent):
-                    raise Unreadable(f"{type(message).__name__}, which was not asked for,")
+                    raise Unreadable(f"{type(message).__name__}, which was not asked for")
                 self._note(message)
         except Timeout:
             cut_off = time.monotonic() < self._deadline
@@ -256,7 +256,7 @@ class RunningTrial:
         except Died as error:
             ending = self._died(error)
         except Unreadable as error:
-            reason = f"its process sent {error} in {self.phase}"
+            reason = f"in {self.phase} its process sent {error}"
             ending = Ending(outcome=Outcome.FAILED, reason=reason, stage=self.phase)
         except TooMuchMemory as error:
             ending = Ending(
