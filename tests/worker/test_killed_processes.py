@@ -139,6 +139,7 @@ def test_children_that_nobody_ended_end_with_their_pool(forked: bool, tmp_path: 
 
 
 def test_a_server_that_is_interrupted_while_it_loads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0)
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
@@ -151,7 +152,6 @@ def test_a_server_that_is_interrupted_while_it_loads_ends(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(subprocess, "Popen", noted)
     monkeypatch.setattr(Deadline, "receive", interrupted)
-    pool = WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0)
     with pytest.raises(KeyboardInterrupt):
         pool.server({})
     try:

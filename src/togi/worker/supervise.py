@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,11 +13,10 @@ from typing import Any, TypeVar, overload
 from typing_extensions import Self, assert_never
 
 from togi.artifact.manifest import Saved
-from togi.core.quantities import size
 from togi.core.records import Ending, ErrorReport, Footprint, Outcome, Recipe, Trial
 from togi.machine.limits import available_bytes
 from togi.measure.turn import Turn, Warmup, choose_passes, untimed_passes
-from togi.worker import messages
+from togi.worker import endings, messages
 from togi.worker.channel import Timeout, Unreadable
 from togi.worker.child_process import Child, Died, TooMuchMemory
 from togi.worker.launch import ForkServer
@@ -224,7 +222,7 @@ class RunningTrial:
         try:
             self.child.send(message)
         except Died as error:
-            raise self._ended(self._died(error)) from None
+            raise self._ended(endings.died(error, self.phase)) from None
         return self.wait_for(answer)
 
     @overload
@@ -250,21 +248,14 @@ class RunningTrial:
                 self._note(message)
         except Timeout:
             cut_off = time.monotonic() < self._deadline
-            after = "when the time for it was over" if cut_off else f"after {self._limit_s:.0f} s"
-            ending = Ending(outcome=Outcome.TIMED_OUT, reason=f"it was still in {self.phase} {after}", stage=self.phase)
+            ending = endings.timed_out(self.phase, self._limit_s, cut_off=cut_off)
             raise self._ended(ending, cut_off=cut_off) from None
         except Died as error:
-            ending = self._died(error)
+            ending = endings.died(error, self.phase)
         except Unreadable as error:
-            reason = f"in {self.phase} its process sent {error}"
-            ending = Ending(outcome=Outcome.FAILED, reason=reason, stage=self.phase)
+            ending = endings.unreadable(error, self.phase)
         except TooMuchMemory as error:
-            ending = Ending(
-                outcome=Outcome.OUT_OF_MEMORY,
-                reason=f"it held {size(error.bytes)} of memory in {self.phase}, more than the "
-                f"{size(self.limits.memory_bytes or 0)} that it may take here",
-                stage=self.phase,
-            )
+            ending = endings.too_much_memory(error, self.limits.memory_bytes, self.phase)
         raise self._ended(ending) from None
 
     def _note(self, event: messages.ChildEvent) -> None:
@@ -292,16 +283,6 @@ class RunningTrial:
         self.phases_s[self.phase] = self.phases_s.get(self.phase, 0.0) + now - self._entered
         self._entered = now
 
-    def _died(self, error: Died) -> Ending:
-        if error.status < 0:
-            how = f"was killed by {_signal_name(-error.status)}"
-        else:
-            how = f"ended by itself with exit status {error.status}"
-        outcome, why = Outcome.CRASHED, ""
-        if error.out_of_memory:
-            outcome, why = Outcome.OUT_OF_MEMORY, ": the system had run out of memory"
-        return Ending(outcome=outcome, reason=f"its process {how} in {self.phase}{why}", stage=self.phase)
-
     def end(self, outcome: Outcome, reason: str, stage: str) -> TrialEnded:
         """End it on the parent's word; the caller raises what is returned."""
         return self._ended(Ending(outcome=outcome, reason=reason, stage=stage))
@@ -310,10 +291,3 @@ class RunningTrial:
         self.ended = TrialEnded(ending, self, cut_off=cut_off)
         self.close()
         return self.ended
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
