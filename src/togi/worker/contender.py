@@ -28,6 +28,7 @@ from togi.subject.signature import Signature
 from togi.techniques.build import build
 from togi.torch_internals.script import assigned_inside
 from togi.verify.beyond import reach_of
+from togi.verify.original import Original
 from togi.verify.truth import Truth
 from togi.worker.job import ChildJob, part_of
 from togi.worker.messages import TryArtifact, TryRecipe
@@ -159,12 +160,11 @@ class BuiltRecipe(Contender):
     def _ask(self, check: TrialCheck) -> Ask:
         """How to ask for values beyond the samples."""
         config = self.trial.config
+        module = prepare(self.trial.subject, device=config.device).module
         return functools.partial(
             reach_of,
-            original=prepare(self.trial.subject, device=config.device).module,
+            original=Original(module, self.trial.surveyed.signature, config.seed),
             samples=self.samples,
-            signature=self.trial.surveyed.signature,
-            seed=config.seed,
             max_units=check.lasting_units(),
             nan=not config.nan_differences,
         )
