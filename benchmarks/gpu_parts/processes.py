@@ -12,8 +12,8 @@ from benchmarks.gpu_parts.row import LIMITS, MIB, Row, attempt, ignore
 from togi.decide.faithful import MAX_UNITS
 from togi.machine.describe import machine
 from togi.techniques import recipe
+from togi.worker.child_process import Child
 from togi.worker.hand_over import handed_over
-from togi.worker.launch import Child
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 

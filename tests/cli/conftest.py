@@ -9,7 +9,10 @@ from typing import Any, Self
 
 import pytest
 
+from togi.core.records import Record
 from togi.worker import call
+from togi.worker.channel import encoded
+from togi.worker.messages import CallFunction
 from togi.worker.protocol import SubjectRef
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
@@ -29,11 +32,10 @@ class PoolOfThisProcess:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def call(self, function: str, request: dict[str, Any], _limits: object, _on_phase: Callable[..., None]) -> Any:
-        from togi.worker.answer import _call
-        from togi.worker.protocol import Job
+    def call(self, function: str, request: Record, _limits: object, _on_phase: Callable[..., None]) -> Any:
+        from togi.worker.answer import answer
 
-        return _call(Job(kind="call", log="", function=function, request=request), self.subject, "cpu")
+        return answer(CallFunction(log="", function=function, request=encoded(request)), self.subject, "cpu")
 
 
 @pytest.fixture

@@ -40,8 +40,9 @@ from togi.techniques.build import build, first_candidate
 from togi.torch_internals.deferred import Deferred
 from togi.verify.reference import make_truth
 from togi.verify.verdict import verify
-from togi.worker.protocol import Job, PartRef
-from togi.worker.trial import TrialJob
+from togi.worker.forced import with_forced_calls
+from togi.worker.job import part_of
+from togi.worker.protocol import PartRef
 
 NEW_TOKENS = 6
 PROMPT = 7
@@ -439,14 +440,17 @@ class Case:
             report = verify(installed.program, cut.truth, cut.samples, cut.signature, seed=cut.seed)
         calls = str(cut.folder / part.proof[part.path])
         ref = PartRef(path=part.path, effects=part.effects, inputs=calls, folder=str(cut.folder))
-        worker = TrialJob(
-            Job(kind="artifact", log="", proven_on=(ref,)),
-            SimpleNamespace(seed=cut.seed, device="cpu", folder=str(cut.folder), callers=1),  # type: ignore[arg-type]
-            Subject(cut.original, cut.samples),
-            None,  # type: ignore[arg-type]
+        original = Subject(cut.original, cut.samples)
+        report = with_forced_calls(
+            report,
+            cut.truth,
+            installed,
+            cut.samples,
+            (ref,),
+            lambda part: part_of(original, part, "cpu"),
+            seed=cut.seed,
+            device="cpu",
         )
-        worker.samples = tuple(cut.samples)
-        report = worker._with_forced_calls(report, cut.truth, installed)
         return accept(report, exact=True)[0], installed
 
 

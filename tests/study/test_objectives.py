@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import togi
-from togi.artifact.manifest import read_manifest
+from togi.artifact.manifest import Saved, read_manifest
 from togi.artifact.program import Installed, Switch
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
-from togi.core.records import Outcome
+from togi.core.records import Outcome, Recipe
 from togi.core.settings import Settings
 from togi.decide.choose import Budget
 from togi.journal import Journal
@@ -25,6 +25,7 @@ from togi.machine.describe import machine
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.study.verification import verify_artifact
+from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.nested import tensors_in
 from togi.techniques.build import first_candidate
@@ -32,9 +33,12 @@ from togi.torch_internals.script import assigned_inside
 from togi.torch_internals.tensors import FakeTensorMode
 from togi.verify.derived_inputs import variants
 from togi.verify.reference import make_truth
+from togi.worker.checking import TrialCheck
+from togi.worker.contender import Contender
 from togi.worker.job import TRUTH_FOLDER
+from togi.worker.messages import TryArtifact, TryRecipe
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import AskedAtOnce, Job, SubjectRef
+from togi.worker.protocol import AskedAtOnce, PartRef, SubjectRef
 from togi.worker.supervise import Limits
 from togi.worker.survey import survey
 from togi.worker.trial import TrialJob
@@ -183,6 +187,20 @@ class _MixesUp(torch.nn.Linear):
         return super().forward(self.x)
 
 
+ARTIFACT = TryArtifact(log="", recipe=Recipe(), folder="")
+
+
+class _Loaded(Contender):
+    """Whatever its files may be."""
+
+    def __init__(self, trial: TrialJob, call: Callable[..., Any], samples: tuple[Inputs, ...]) -> None:
+        super().__init__(trial)
+        self.call, self.samples = call, samples
+
+    def save(self, folder: Path, check: TrialCheck, ask_s: float) -> Saved:
+        raise NotImplementedError
+
+
 def _alone(net: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     busy = threading.Lock()
 
@@ -231,12 +249,10 @@ def test_what_was_raced_for_one_caller_is_asked_by_two(
     (tmp_path / TRUTH_FOLDER).mkdir()
     truth.save(tmp_path / TRUTH_FOLDER)
     config: Any = SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path), callers=1)
-    channel: Any = SimpleNamespace(send=lambda _message: None)
-    worker = TrialJob(Job(kind="artifact", log=""), config, subject, channel)
-    worker.samples, worker.call = start.samples, torch.no_grad()(engine(tuned))
-    worker._verify()
-    assert worker.report.faithful
-    assert worker._asked_at_once(2) == asked
+    worker = TrialJob(ARTIFACT, config, subject, SimpleNamespace())  # type: ignore[arg-type]
+    worker.contender = _Loaded(worker, torch.no_grad()(engine(tuned)), start.samples)
+    assert worker.check.verify(None, None).faithful
+    assert worker.check.asked_at_once(2) == asked
 
 
 class _Remembers(torch.nn.Module):
@@ -254,9 +270,9 @@ def test_torchscript_that_assigns_in_a_call_is_not_asked_by_two_which_would_end_
     subject = Subject(inside, Inputs.of(torch.ones(2)))
     with pytest.raises(SubjectError, match="assigns last in each call: several callers at once"):
         survey(subject, callers=2)
-    job: Any = Job(kind="artifact", log="")
     config: Any = SimpleNamespace(seed=0, device="cpu", folder="", callers=1)
-    asked = TrialJob(job, config, subject, SimpleNamespace())._asked_at_once(2)  # type: ignore[arg-type]
+    worker = TrialJob(ARTIFACT, config, subject, SimpleNamespace())  # type: ignore[arg-type]
+    asked = TrialCheck(_Loaded(worker, inside, ()), exact=True).asked_at_once(2)
     assert "one caller at a time" in asked.note
     assert "assigns last" in asked.note
 
@@ -298,12 +314,13 @@ def test_what_is_measured_end_to_end_begins_and_ends_on_the_host(part: bool) -> 
         called.append(f"{x.device.type} {scale.device.type}")
         return {"y": [x * scale]}
 
-    worker = object.__new__(TrialJob)
-    worker.config = SimpleNamespace(from_host=True, device="cuda")
-    worker.job, worker.call = SimpleNamespace(part="layer" if part else None, batch=None), call
+    config: Any = SimpleNamespace(from_host=True, device="cuda", callers=1, folder="")
+    layer = PartRef(path="layer", effects=Effects(), inputs="", folder="") if part else None
+    worker = TrialJob(TryRecipe(log="", recipe=Recipe(), part=layer), config, None, SimpleNamespace())  # type: ignore[arg-type]
     with FakeTensorMode():
-        worker.samples = (Inputs((torch.ones(2, device="cuda"),), {"scale": torch.ones(2, device="cuda")}),)
-        measured, samples = worker.measured
+        inputs = Inputs((torch.ones(2, device="cuda"),), {"scale": torch.ones(2, device="cuda")})
+        worker.contender = SimpleNamespace(call=call, samples=(inputs,))  # type: ignore[assignment]
+        measured, samples = worker.measuring.call, worker.measuring.samples
         given = [tensor.device.type for tensor in samples[0].tensors()]
         found = [tensor.device.type for tensor in tensors_in(measured(*samples[0].args, **samples[0].kwargs))]
     assert called == ["cuda cuda"]

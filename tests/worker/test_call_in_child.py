@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ import torch
 from togi.core.errors import BudgetError, SubjectError, TogiError, UnknownNameError
 from togi.core.records import Record
 from togi.machine.describe import machine
-from togi.worker import launch, supervise
+from togi.worker import child_process, supervise
 from togi.worker.answer import request_type
 from togi.worker.call import ChildCall
+from togi.worker.channel import encoded
+from togi.worker.messages import CallFunction, Returned, Started
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import Job, Message, SubjectRef
+from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 SUBJECT = """
@@ -184,7 +186,7 @@ def test_children_have_the_threads_that_loading_the_subject_set_as_its_user_has(
 def test_a_child_that_the_kernel_ends_for_memory_is_told_from_one_that_somebody_kills(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, counted: int, said: str
 ) -> None:
-    monkeypatch.setattr(launch, "oom_kills", itertools.count(0, counted).__next__)
+    monkeypatch.setattr(child_process, "oom_kills", itertools.count(0, counted).__next__)
     with pytest.raises(SubjectError) as caught:
         call("is_killed").run(pool, Asked(), Limits())
     assert f"its process was killed by SIGKILL {said}" in str(caught.value)
@@ -204,15 +206,15 @@ def test_without_a_limit_a_child_may_take_most_of_what_is_free_beside_what_it_sh
 def test_what_a_child_shares_is_known_also_to_a_parent_that_is_late(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = pool.server({})
-    receive = server._receive
+    receive = pool.deadline.receive
 
-    def late(timeout_s: float) -> Message:
-        message = receive(timeout_s)
-        time.sleep(0.5)  # the child holds all of it by now
+    def late(take: Callable[[float], Any], limit_s: float, what: str) -> Any:
+        message = receive(take, limit_s, what)
+        if isinstance(message, Started):
+            time.sleep(0.5)  # the child holds all of it by now
         return message
 
-    monkeypatch.setattr(server, "_receive", late)
+    monkeypatch.setattr(pool.deadline, "receive", late)
     with pytest.raises(SubjectError, match="of memory in run, more than"):
         call("holds").run(pool, Asked(times=200, hold_s=60.0), Limits(memory_bytes=100 << 20))
 
@@ -223,10 +225,10 @@ def test_a_call_alone_may_take_all_that_the_machine_has(ref: SubjectRef, monkeyp
 
 
 def test_a_child_that_has_ended_says_so_again_when_it_is_asked(pool: WorkerPool, tmp_path: Path) -> None:
-    job = Job(kind="call", function="test_call_in_child:is_killed", log=str(tmp_path / "log"))
+    job = CallFunction(function="test_call_in_child:is_killed", request=encoded(Asked()), log=str(tmp_path / "log"))
     trial = RunningTrial.begin(pool.server({}), job, Limits(), "is_killed")
     with pytest.raises(TrialEnded) as caught:
-        trial.wait_for("returned")
+        trial.wait_for(Returned)
     with pytest.raises(TrialEnded) as again:
         trial.turn(1)
     assert again.value is caught.value

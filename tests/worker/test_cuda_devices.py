@@ -33,12 +33,14 @@ from togi.subject.inputs import Inputs
 from togi.subject.prepare import Prepared
 from togi.subject.signature import Signature
 from togi.techniques import technique
-from togi.worker import forking, pool, survey, trial
+from togi.worker import devices, forking, pool, survey
 from togi.worker.deadline import Deadline
+from togi.worker.devices import one_device
 from togi.worker.forking import fork_safe
 from togi.worker.hand_over import dump
 from togi.worker.launch import TrialServer
-from togi.worker.pool import WorkerPool, one_device
+from togi.worker.messages import Loaded
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
 
@@ -102,7 +104,7 @@ def test_a_device_for_one_process_is_refused_before_anything_runs_there(
     monkeypatch: pytest.MonkeyPatch, device: str, mode: str | None, refused: bool
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(pool.nvml, "read_gpu", lambda name: asked.append(name) or Gpu(compute_mode=mode))
+    monkeypatch.setattr(devices.nvml, "read_gpu", lambda name: asked.append(name) or Gpu(compute_mode=mode))
     monkeypatch.setattr(pool.RunningTrial, "begin", _no_process)
     monkeypatch.setattr(WorkerPool, "server", lambda *_: None)
     run = WorkerPool(SubjectRef.here("nothing"), machine(), device=device, seed=0)
@@ -132,13 +134,13 @@ def test_a_first_time_is_that_of_the_device_whatever_holds_the_module(monkeypatc
 
     samples = (Inputs((torch.ones(2),)), Inputs((torch.zeros(2),)))
     ready = Prepared(module=Formula(), samples=samples, calibration=(), training=False)
-    assert 40 <= survey._latency_ms(ready, "cuda") < 1000
-    assert survey._latency_ms(ready, "cpu") < 40
+    assert 40 <= survey.fastest_pass_ms(ready, "cuda") < 1000
+    assert survey.fastest_pass_ms(ready, "cpu") < 40
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_fork_is_unsafe_where_a_child_could_not_use_cuda(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
-    monkeypatch.setattr(forking, "_thread_count", lambda: 1)
+    monkeypatch.setattr(forking, "thread_count", lambda: 1)
     monkeypatch.setattr(forking, "in_bad_fork", lambda: lost)
     assert fork_safe("cuda") is not lost
     assert fork_safe("cpu")
@@ -187,7 +189,7 @@ def test_processes_of_a_study_are_told_from_strangers(monkeypatch: pytest.Monkey
         return popen(*args, env=env, **kwargs)
 
     monkeypatch.setattr(subprocess, "Popen", noting)
-    monkeypatch.setattr(TrialServer, "_await_ready", lambda _: None)
+    monkeypatch.setattr(Deadline, "receive", lambda *_: Loaded(fork_safe=True))
     for _ in range(2):  # as a comparison has them: a pool for each contestant
         with WorkerPool(SubjectRef.here("nothing"), here, device="cpu", seed=0):
             pass
@@ -314,17 +316,6 @@ def test_an_input_that_torch_wants_on_the_cpu_is_explained(monkeypatch: pytest.M
         survey.first_call(Packs(), sample, 1, 0)
 
 
-def test_the_first_call_is_the_one_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(time.perf_counter()))
-    first = trial._FirstCall(lambda _: time.sleep(0.02) if not waited else None, "cuda")
-    first(1)
-    first(2)
-    assert first.ms is not None
-    assert first.ms >= 20
-    assert len(waited) == 1
-
-
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_the_cache_of_what_is_kept_paused_is_given_back(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     """The reference's too: other trials want the device's memory while both are stopped."""
@@ -354,16 +345,3 @@ def test_the_cache_of_what_is_kept_paused_is_given_back(monkeypatch: pytest.Monk
     done.clear()
     runner._measured(reference, reference)
     assert done == ["reference measured", *(["reference rests"] if device == "cuda" else [])]
-
-
-def test_a_child_that_rests_empties_its_allocators_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[object] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("waited"))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
-    worker = object.__new__(trial.TrialJob)
-    worker.config, worker.channel = SimpleNamespace(device="cuda"), SimpleNamespace(send=done.append)
-    worker._obey({"rest": {}})
-    assert done == ["waited", "emptied", {"rested": {}}]
-    worker.config = SimpleNamespace(device="cpu")
-    worker._obey({"rest": {}})
-    assert done[3:] == [{"rested": {}}]

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -18,11 +19,13 @@ from togi.core.records import Outcome, Record
 from togi.machine.describe import machine
 from togi.machine.limits import descendants
 from togi.worker import deadline as deadline_module
-from togi.worker import launch
+from togi.worker import logs
+from togi.worker.channel import Timeout
 from togi.worker.deadline import Deadline, whole_s
-from togi.worker.launch import NoTimeLeft, ServerNotStarted, shorten
+from togi.worker.launch import NoTimeLeft, ServerNotStarted
+from togi.worker.logs import shorten
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import Message, SubjectRef, Timeout
+from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
 
 LEAST_S = 8.0
@@ -87,7 +90,7 @@ def pool() -> Iterator[WorkerPool]:
 
 def end_of(pool: WorkerPool, how: str, limits: Limits | None = None) -> TrialEnded:
     with pytest.raises(TrialEnded) as caught:
-        pool.call("test_deadline:hang", {"how": how}, limits or Limits())
+        pool.call("test_deadline:hang", How(how=how), limits or Limits())
     return caught.value
 
 
@@ -95,7 +98,7 @@ def end_of(pool: WorkerPool, how: str, limits: Limits | None = None) -> TrialEnd
 def test_a_child_that_hangs_is_ended_by_the_studys_deadline(
     pool: WorkerPool, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_LONGEST_LOG", 1 << 20)
+    monkeypatch.setattr(logs, "_LONGEST_BYTES", 1 << 20)
     before, began = pool.server({}), time.monotonic()
     with pool.deadline.within(2.0):
         ended = end_of(pool, how)
@@ -118,13 +121,13 @@ def test_a_limit_of_its_own_is_told_from_the_studys(pool: WorkerPool) -> None:
 def test_a_stopped_server_is_noticed_and_the_time_that_is_over_is_said() -> None:
     with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
         server = pool.server({})
-        assert server._process is not None
-        os.kill(server._process.pid, signal.SIGSTOP)
+        assert server.process is not None
+        os.kill(server.process.pid, signal.SIGSTOP)
         began = time.monotonic()
         with pool.deadline.within(0.5), pytest.raises(NoTimeLeft, match="the time limit was over before"):
-            pool.call("test_deadline:hang", {"how": "sleeps"}, Limits())
+            pool.call("test_deadline:hang", How(how="sleeps"), Limits())
         assert time.monotonic() - began < 0.5 + LEAST_S
-        assert server._process.returncode is not None
+        assert server.process.returncode is not None
 
 
 FACTORIES = {
@@ -174,7 +177,7 @@ def test_a_wait_ends_with_the_nearer_of_both_limits_and_is_told() -> None:
     told: list[str] = []
     deadline = Deadline(tell=told.append)
 
-    def nothing(seconds: float) -> Message:
+    def nothing(seconds: float) -> NoReturn:
         time.sleep(min(seconds, 0.01))
         raise Timeout
 
@@ -225,8 +228,8 @@ def test_a_server_that_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
         server = pool.server({})
         began = time.monotonic()
     assert time.monotonic() - began < LEAST_S
-    assert server._process is not None
-    assert server._process.returncode is not None
+    assert server.process is not None
+    assert server.process.returncode is not None
 
 
 def test_code_in_this_process_is_interrupted_also_where_it_goes_on() -> None:

@@ -30,10 +30,10 @@ from togi.subject.structure import Structure
 from togi.verify.reference import make_truth
 from togi.verify.truth import Truth, TruthFacts
 from togi.verify.verdict import verify
-from togi.worker.forced import divergence, forced_calls, needed
-from togi.worker.protocol import Job, PartRef, ServerConfig, SubjectRef
+from togi.worker.forced import divergence, forced_calls, needed, with_forced_calls
+from togi.worker.job import part_of
+from togi.worker.protocol import PartRef
 from togi.worker.survey import survey
-from togi.worker.trial import TrialJob
 
 STEPS = 6
 FREE = ErrorReport(faithful=False, units=1e6, rmse=0.5, max_abs=1.0, problems=("output differs",))
@@ -130,6 +130,24 @@ class Case:
     def forced(self, part: nn.Module | None = None) -> ForcedCalls | None:
         return forced_calls(Subject(part or self.pure, self.calls), "step", self.engine, 0, "cpu")  # type: ignore[arg-type]
 
+    def stored_in(self, folder: Path) -> PartRef:
+        """Its calls, as a pool keeps them."""
+        write_inputs(folder / "calls", self.calls)
+        return PartRef(path="step", effects=self.effects, inputs=str(folder / "calls"), folder=str(folder))
+
+    def with_forced_calls(self, report: ErrorReport, truth: Truth, original: nn.Module, *parts: PartRef) -> ErrorReport:
+        subject = Subject(original, Inputs((torch.tensor([1]),)))
+        return with_forced_calls(
+            report,
+            truth,
+            self.installed,
+            subject.inputs,
+            parts,
+            lambda part: part_of(subject, part, "cpu"),
+            seed=0,
+            device="cpu",
+        )
+
     def outcome(self) -> tuple[Outcome, str]:
         forced = self.forced()
         assert forced is not None
@@ -158,39 +176,17 @@ def test_a_trial_of_a_program_reads_the_calls_of_its_parts(
     case = Case(always(noise))
     if not copyable:
         case.live.lock = threading.Lock()  # type: ignore[attr-defined]
-    write_inputs(tmp_path / "calls", case.calls)
-    ref = PartRef(path="step", effects=case.effects, inputs=str(tmp_path / "calls"), folder=str(tmp_path))
-    config = ServerConfig(
-        token="",
-        subject=SubjectRef.here("nothing"),
-        folder=str(tmp_path),
-        device="cpu",
-        seed=0,
-        threads=1,
-        machine=case.engine.manifest.facts.machine,
-    )
     program = ProgramModule(Writer().write) if copyable else case.installed.program
-    subject = Subject(program, Inputs((torch.tensor([1]),)))
-    job = Job(kind="artifact", log="", proven_on=(ref,))
-    worker = TrialJob(job, config, subject, None)  # type: ignore[arg-type]
-    worker.samples = subject.inputs
-    report = worker._with_forced_calls(FREE, TRUTH, case.installed)
+    report = case.with_forced_calls(FREE, TRUTH, program, case.stored_in(tmp_path))
     assert report.divergence == case.divergence()
     (forced,) = report.forced
     assert (forced.calls, forced.faithful) == (STEPS - 1, faithful)
     assert accept(report, exact=True)[0] is (Outcome.OK if faithful else Outcome.WRONG)
 
 
-def test_without_the_calls_of_every_part_nothing_is_concluded(tmp_path: Path) -> None:
+def test_without_the_calls_of_every_part_nothing_is_concluded() -> None:
     case = Case(always(1e-7))
-    worker = TrialJob(
-        Job(kind="artifact", log=""),
-        SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path), callers=1),  # type: ignore[arg-type]
-        Subject(ProgramModule(Writer().write), Inputs((torch.tensor([1]),))),
-        None,  # type: ignore[arg-type]
-    )
-    worker.samples = worker.subject.inputs
-    assert worker._with_forced_calls(FREE, TRUTH, case.installed) == FREE
+    assert case.with_forced_calls(FREE, TRUTH, ProgramModule(Writer().write)) == FREE
 
 
 def test_a_part_of_which_no_call_could_be_kept() -> None:
@@ -288,18 +284,9 @@ def test_where_rounding_orders_the_results_a_fault_may_hide_in_them() -> None:
 @pytest.mark.parametrize(("noise", "expected"), [(1e-7, Outcome.OK), (1e-3, Outcome.WRONG)])
 def test_a_fault_that_hides_in_such_results_is_refused(noise: float, expected: Outcome, tmp_path: Path) -> None:
     case = Case(always(noise), "scores")
-    write_inputs(tmp_path / "calls", case.calls)
-    ref = PartRef(path="step", effects=case.effects, inputs=str(tmp_path / "calls"), folder=str(tmp_path))
-    worker = TrialJob(
-        Job(kind="artifact", log="", proven_on=(ref,)),
-        SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path), callers=1),  # type: ignore[arg-type]
-        Subject(ProgramModule(Writer().scores), Inputs((torch.tensor([1]),))),
-        None,  # type: ignore[arg-type]
-    )
-    worker.samples = worker.subject.inputs
     _, truth = of_scores(1e-8)
     hidden = ErrorReport(faithful=True, units=1.0, rmse=0.5, max_abs=1.0)
-    report = worker._with_forced_calls(hidden, truth, case.installed)
+    report = case.with_forced_calls(hidden, truth, ProgramModule(Writer().scores), case.stored_in(tmp_path))
     assert len(report.forced) == 1
     assert accept(report, exact=True)[0] is expected
     assert accept(report, exact=False, max_error=1.0)[0] is Outcome.OK

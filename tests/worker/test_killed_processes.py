@@ -10,15 +10,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from togi.core.errors import TrialServerError
 from togi.machine.describe import machine
 from togi.worker import launch
-from togi.worker.launch import TrialServer
+from togi.worker.deadline import Deadline
+from togi.worker.messages import SurveySubject
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import Job, SubjectRef
+from togi.worker.protocol import SubjectRef
 
 PARENT = """
 import os, pathlib, sys, time, torch
@@ -56,12 +58,13 @@ CLOSING = """
 import os, signal, torch
 from togi import api
 from togi.worker.launch import TrialServer
+from togi.worker.messages import Quit
 
 def subject():
     return torch.nn.Linear(2, 2), torch.zeros(1, 2)
 
 def close(self):
-    self.channel.send({"quit": {}})
+    self.channel.send(Quit())
     os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
@@ -128,7 +131,7 @@ def test_children_that_nobody_ended_end_with_their_pool(forked: bool, tmp_path: 
     with WorkerPool(SubjectRef.here("locator", f"{subject}:subject"), machine("cpu"), device="cpu", seed=0) as pool:
         server = pool.server({})
         assert server.fork_safe is forked
-        child = server.start_child(Job(kind="survey", log=str(tmp_path / "log")))
+        child = server.start_child(SurveySubject(log=str(tmp_path / "log")))
         child.pause()
     assert set(os.listdir("/proc/self/fd")) == before
     with pytest.raises(ProcessLookupError):
@@ -136,20 +139,23 @@ def test_children_that_nobody_ended_end_with_their_pool(forked: bool, tmp_path: 
 
 
 def test_a_server_that_is_interrupted_while_it_loads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[TrialServer] = []
+    pool = WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0)
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
 
-    def interrupted(server: TrialServer) -> None:
-        started.append(server)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        started.append(popen(*args, **kwargs))
+        return started[-1]
+
+    def interrupted(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TrialServer, "_await_ready", interrupted)
-    pool = WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0)
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    monkeypatch.setattr(Deadline, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pool.server({})
     try:
-        process = started[0]._process
-        assert process is not None
-        assert process.returncode is not None
+        assert [process.returncode is not None for process in started] == [True]
     finally:
         pool.close()
 
@@ -160,19 +166,19 @@ def test_a_server_that_does_not_fork_in_time_is_an_error_and_ends(
     monkeypatch.setattr(launch, "_FORK_TIMEOUT_S", 0.2)
     with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
         server = pool.server({})
-        assert server._process is not None
-        server._process.send_signal(signal.SIGSTOP)
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
         with pytest.raises(TrialServerError, match=r"did not start one in 0.2\d* s"):
-            server.start_child(Job(kind="survey", log=str(tmp_path / "log")))
-        assert server._process.returncode is not None
+            server.start_child(SurveySubject(log=str(tmp_path / "log")))
+        assert server.process.returncode is not None
 
 
 def test_a_server_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
     with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
         server = pool.server({})
-        assert server._process is not None
-        server._process.kill()
-        server._process.wait()
+        assert server.process is not None
+        server.process.kill()
+        server.process.wait()
         with pytest.raises(TrialServerError, match=r"ended unexpectedly.*give the same command again"):
-            server.start_child(Job(kind="survey", log=str(tmp_path / "log")))
+            server.start_child(SurveySubject(log=str(tmp_path / "log")))
     assert not pool.folder.exists()

@@ -2,32 +2,67 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from togi.core.records import Recipe
 from togi.subject.inputs import Inputs
+from togi.worker import checking
+from togi.worker.checking import FirstCall, TrialCheck
+from togi.worker.messages import Rest, Rested, TryRecipe
 from togi.worker.trial import TrialJob
 
 
 @pytest.mark.parametrize(("stateful", "expected"), [(False, ["called", "truth loaded"]), (True, ["truth loaded"])])
-def test_the_first_call_comes_before_the_memory_of_verification(stateful: bool, expected: list[str]) -> None:
+def test_the_first_call_comes_before_the_memory_of_verification(
+    stateful: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """As where an artifact is used. What remembers its calls must not have been called when it is verified."""
     done: list[str] = []
 
     class Loaded(Exception):
         pass
 
-    def load() -> Any:
+    def load(_folder: Path) -> Any:
         done.append("truth loaded")
         raise Loaded
 
-    job: Any = object.__new__(TrialJob)
-    job.config, job.channel = SimpleNamespace(device="cpu", seed=0), SimpleNamespace(send=lambda _: None)
-    job.surveyed = SimpleNamespace(facts=SimpleNamespace(buffers_change=stateful))
-    job.samples, job.call, job._known = (Inputs((torch.ones(1),)),), lambda _: done.append("called"), load
+    monkeypatch.setattr(checking.Truth, "load", load)
+    trial = SimpleNamespace(
+        config=SimpleNamespace(device="cpu", seed=0),
+        surveyed=SimpleNamespace(facts=SimpleNamespace(buffers_change=stateful), signature=None),
+        folder=tmp_path,
+    )
+    samples, call = (Inputs((torch.ones(1),)),), lambda _: done.append("called")
+    contender: Any = SimpleNamespace(trial=trial, samples=samples, call=call)
+    check = TrialCheck(contender, exact=True)
     with pytest.raises(Loaded):
-        job._verify()
+        check.verify(None, None)
     assert done == expected
+
+
+def test_the_first_call_is_the_one_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(time.perf_counter()))
+    first = FirstCall(lambda _: time.sleep(0.02) if not waited else None, "cuda")
+    first(1)
+    first(2)
+    assert first.ms is not None
+    assert first.ms >= 20
+    assert len(waited) == 1
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_child_that_rests_empties_its_allocators_cache(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("waited"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
+    config: Any = SimpleNamespace(device=device, callers=1, folder="")
+    channel: Any = SimpleNamespace(send=done.append)
+    TrialJob(TryRecipe(log="", recipe=Recipe()), config, None, channel).obey(Rest())
+    assert done == [*(["waited", "emptied"] if device == "cuda" else []), Rested()]

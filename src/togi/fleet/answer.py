@@ -1,13 +1,14 @@
-"""What the studies of a fleet come to: the cost of a call on each kind of machine, and cost against latency."""
+"""The answer of a fleet: the cost of a call on each kind of machine, and cost against latency."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import ConfigDict, ValidationError
 
 from togi.core.quantities import bounds, milliseconds, significant
 from togi.core.records import SCHEMA_VERSION, Interval, Record
@@ -40,7 +41,7 @@ class KindAnswer(Record):
 
 
 class Step(Record):
-    """From one kind on the front to the next faster one."""
+    """A step along the front: from one kind to the next faster one."""
 
     cheaper: str
     faster: str
@@ -73,30 +74,57 @@ def per_million(latency_ms: Interval, per_hour: float) -> Interval:
     )
 
 
+class _StudyPart(Record):
+    """A part of the document that ``togi tune --json`` writes on a node, as far as a fleet reads it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _RecipePart(_StudyPart):
+    label: str
+
+
+class _TrialPart(_StudyPart):
+    chosen: bool
+    latency_ms: Interval | None
+    recipe: _RecipePart
+
+
+class _MachinePart(_StudyPart):
+    cpu_model: str
+    gpu: str | None
+    threads: int
+
+
+class _StudyDocument(_StudyPart):
+    machine: _MachinePart
+    trials: tuple[_TrialPart, ...]
+    verdict: str
+
+
 def read_kind(folder: Path, kind: str, per_hour: float) -> KindAnswer:
-    """From the folder of a finished study. Raises ValueError, KeyError or TypeError where it holds none."""
-    study: dict[str, Any] = json.loads((folder / "study.json").read_bytes())
-    machine = study["machine"]
-    common = {
-        "kind": kind,
-        "per_hour": per_hour,
-        "folder": str(folder),
-        "cpu": machine["cpu_model"],
-        "gpu": machine["gpu"],
-        "threads": machine["threads"],
-    }
-    chosen = next((trial for trial in study["trials"] if trial["chosen"]), None)
-    if chosen is None or chosen["latency_ms"] is None:
-        return KindAnswer(**common, state="nothing chosen", reason=study["verdict"])
-    latency_ms = Interval.model_validate(chosen["latency_ms"])
-    if not 0 < latency_ms.low <= latency_ms.median <= latency_ms.high < math.inf:
+    """Read the folder of a finished study. Raises OSError or ValueError if it holds none."""
+    try:
+        study = _StudyDocument.from_json((folder / "study.json").read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'study.json'}: {first['msg']}") from None
+    chosen = next((trial for trial in study.trials if trial.chosen and trial.latency_ms is not None), None)
+    latency_ms = chosen.latency_ms if chosen is not None else None
+    if latency_ms is not None and not 0 < latency_ms.low <= latency_ms.median <= latency_ms.high < math.inf:
         raise ValueError(f"a call cannot take {latency_ms.median} ms ({latency_ms.low} to {latency_ms.high})")
     return KindAnswer(
-        **common,
-        state="ok",
-        recipe=chosen["recipe"]["label"],
+        kind=kind,
+        per_hour=per_hour,
+        state="nothing chosen" if chosen is None else "ok",
+        reason=study.verdict if chosen is None else "",
+        folder=str(folder),
+        cpu=study.machine.cpu_model,
+        gpu=study.machine.gpu,
+        threads=study.machine.threads,
+        recipe="" if chosen is None else chosen.recipe.label,
         latency_ms=latency_ms,
-        per_million=per_million(latency_ms, per_hour),
+        per_million=None if latency_ms is None else per_million(latency_ms, per_hour),
     )
 
 
@@ -167,9 +195,9 @@ def _verdict(front: Sequence[KindAnswer], kinds: Sequence[KindAnswer], currency:
         if kind.kind != first.kind and kind.per_million is not None and not _less(cost, kind.per_million)
     ]
     doubt = f" in the median, not distinguishable from {', '.join(equal)}" if equal else ""
-    said = (
+    verdict = (
         f"{first.kind} costs least{doubt}: {significant(cost.median)} {currency} ({bounds(cost)}) for a million calls "
         f"of {milliseconds(latency_ms.median)} with {first.recipe}"
     )
     without = [kind.kind for kind in kinds if kind.state in ("failed", "lost")]
-    return f"{said}. There is no answer for {', '.join(without)}" if without else said
+    return f"{verdict}. There is no answer for {', '.join(without)}" if without else verdict

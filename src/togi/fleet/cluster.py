@@ -44,7 +44,7 @@ class Lost(Exception):
 
 
 class Cluster(Protocol):
-    """What ``togi.fleet.run`` needs."""
+    """A cluster as ``togi.fleet.run`` needs it."""
 
     def nodes(self) -> list[Node]:
         """Nodes that are alive and have a kind."""
@@ -105,14 +105,14 @@ class _RayCluster:
     def nodes(self) -> list[Node]:
         return [
             Node(
-                id=found["NodeID"],
+                id=node["NodeID"],
                 kind=kind,
-                address=found["NodeManagerAddress"],
-                cpus=found["Resources"].get("CPU", 0),
-                gpus=found["Resources"].get("GPU", 0),
+                address=node["NodeManagerAddress"],
+                cpus=node["Resources"].get("CPU", 0),
+                gpus=node["Resources"].get("GPU", 0),
             )
-            for found in self._ray.nodes()
-            if found["Alive"] and (kind := _kind(found))
+            for node in self._ray.nodes()
+            if node["Alive"] and (kind := _kind(node))
         ]
 
     def start(self, node: Node, function: Callable[..., bytes], *arguments: Any, alone: bool) -> Task:
@@ -140,8 +140,8 @@ class _RayCluster:
         raise Lost("it answered with an object that would have to be unpickled, which was refused")
 
 
-def _kind(found: dict[str, Any]) -> str | None:
+def _kind(node: dict[str, Any]) -> str | None:
     prefix = f"{KIND}:"
-    resources = (name.removeprefix(prefix) for name in found["Resources"] if name.startswith(prefix))
-    label = found["Labels"].get(KIND)
+    resources = (name.removeprefix(prefix) for name in node["Resources"] if name.startswith(prefix))
+    label = node["Labels"].get(KIND)
     return label or next(resources, None)

@@ -1,4 +1,4 @@
-"""What runs on a node. Ray sends these functions by value: a node's own togi may be another one, or none.
+"""The functions that run on a node. Ray sends these functions by value: a node's own togi may be another one, or none.
 
 So nothing of togi is imported here, and what goes in and out is bytes, text and numbers. The study is a process of its
 own, ``togi tune``, as it would be without Ray.
@@ -27,13 +27,13 @@ os.execv(sys.executable, [sys.executable, "-P", "-m", "togi", *sys.argv[1:]])
 
 def versions(packages: Sequence[str]) -> bytes:
     """JSON: the installed version of each package, null where there is none, and the name of the machine."""
-    found: dict[str, str | None] = {}
+    installed: dict[str, str | None] = {}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return json.dumps({"host": platform.node(), "versions": found}).encode()
+            installed[package] = None
+    return json.dumps({"host": platform.node(), "versions": installed}).encode()
 
 
 def study(subject: bytes, locator: str, name: str, options: Sequence[str]) -> bytes:
@@ -45,8 +45,8 @@ def study(subject: bytes, locator: str, name: str, options: Sequence[str]) -> by
     work = _home() / "fleet" / name
     source, artifact, journal = work / "subject", work / "model.togi", work / "journal.sqlite"
     try:
-        for left in (source, artifact):  # by a study that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        for folder in (source, artifact):  # by a study that was killed
+            shutil.rmtree(folder, ignore_errors=True)
         source.mkdir(parents=True)
         with zipfile.ZipFile(io.BytesIO(subject)) as archive:
             archive.extractall(source)
@@ -57,8 +57,8 @@ def study(subject: bytes, locator: str, name: str, options: Sequence[str]) -> by
         )
         return _packed(work, done)
     finally:
-        for left in (source, artifact):
-            shutil.rmtree(left, ignore_errors=True)
+        for folder in (source, artifact):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _packed(work: Path, done: subprocess.CompletedProcess[bytes]) -> bytes:

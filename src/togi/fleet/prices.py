@@ -45,9 +45,9 @@ def read_prices(path: Path) -> Prices:
         raise FleetError(f"the prices cannot be read: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        given = "" if first["type"] == "missing" else f" = {reprlib.repr(first['input'])}"
+        value = "" if first["type"] == "missing" else f" = {reprlib.repr(first['input'])}"
         raise FleetError(
-            f'{path}: {".".join(map(str, first["loc"]))}{given}: {first["msg"]}. Needed are currency = "USD" (or '
+            f'{path}: {".".join(map(str, first["loc"]))}{value}: {first["msg"]}. Needed are currency = "USD" (or '
             "another) and a table [per_hour] with the price of each kind of machine, such as small = 0.0425"
         ) from None
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from packaging.version import InvalidVersion, Version
 
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 
 class FleetRequest(Record):
-    """What is studied on each kind; studies of another one are not mixed with these."""
+    """The study of each kind; studies of another request are not mixed with these."""
 
     subject: str
     options: tuple[str, ...]
@@ -82,7 +82,7 @@ def run_fleet(
     prices = read_prices(price_file)
     shipped = shipment(subject, without=(out, price_file))
     request = _opened(out, FleetRequest(subject=subject, options=tuple(options), files=shipped.digests()), force)
-    finished = {kind: found for kind, price in prices.per_hour.items() if (found := _kept(out / kind, kind, price))}
+    finished = {kind: answer for kind, price in prices.per_hour.items() if (answer := _kept(out / kind, kind, price))}
     for kind in finished:
         say(f"{kind}: the study in {out / kind} is kept")
     if len(finished) < len(prices.per_hour):
@@ -125,19 +125,19 @@ def _differences(earlier: FleetRequest, now: FleetRequest) -> str:
 def _kept(folder: Path, kind: str, per_hour: float) -> KindAnswer | None:
     try:
         return read_kind(folder, kind, per_hour) if folder.exists() else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise FleetError(f"{folder} holds no study ({first_line(error)}): remove it, and it is made again") from None
 
 
 class _Versions(Record):
-    """What ``node.versions`` says."""
+    """The answer of ``node.versions``."""
 
     host: str
     versions: dict[str, str | None]
 
 
 class _Drive:
-    """What is left of a fleet's studies, on a cluster."""
+    """The studies of a fleet that are not finished, on a cluster."""
 
     def __init__(
         self, cluster: Cluster, prices: Prices, shipped: Shipment, request: FleetRequest, out: Path, say: Say
@@ -157,29 +157,30 @@ class _Drive:
         """An answer for each kind that is not ``finished``."""
         nodes = self._cluster.nodes()
         check_kinds(self._prices, nodes, finished)
-        left = [kind for kind in self._prices.per_hour if kind not in finished]
-        check_versions(*self._versions([node for node in nodes if node.kind in left]))
-        ended = {kind: lost for kind in left if (lost := self._start(kind))}
+        kinds = [kind for kind in self._prices.per_hour if kind not in finished]
+        check_versions(*self._versions([node for node in nodes if node.kind in kinds]))
+        ended = {kind: lost for kind in kinds if (lost := self._start(kind))}
         while self._running:
             task = self._cluster.first(list(self._running))
             node = self._running.pop(task)
             if done := self._ended(node, task):
                 ended[node.kind] = done
-                self._say(f"{node.kind}: {_told(done)}")
+                ending = f"finished: {done.recipe}" if done.state == "ok" else f"{done.state}: {done.reason}"
+                self._say(f"{node.kind}: {ending}")
         return ended
 
     def _versions(self, nodes: Sequence[Node]) -> tuple[dict[str, str], dict[str, dict[str, str | None]]]:
         mine = {"togi": version(), "torch": importlib.metadata.version("torch")}
-        asked = [(node, self._cluster.start(node, on_node.versions, list(mine), alone=False)) for node in nodes]
-        found = {}
-        for node, task in asked:
+        tasks = [(node, self._cluster.start(node, on_node.versions, list(mine), alone=False)) for node in nodes]
+        installed = {}
+        for node, task in tasks:
             try:
-                told = _Versions.from_json(self._cluster.answer(task))
+                answer = _Versions.from_json(self._cluster.answer(task))
             except (Lost, ValueError) as lost:
                 self._say(f"{node.kind}: {node} does not answer ({first_line(lost)})")
             else:
-                found[f"{told.host}, {node} of the kind {node.kind}"] = told.versions
-        return mine, found
+                installed[f"{answer.host}, {node} of the kind {node.kind}"] = answer.versions
+        return mine, installed
 
     def _start(self, kind: str, because: str = "no node of the kind is in the cluster") -> KindAnswer | None:
         """Begin the study on the node of the kind that was tried least; an answer where there is none."""
@@ -210,12 +211,12 @@ class _Drive:
             shutil.rmtree(part, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
                 raise  # of this machine
-            what = "" if isinstance(error, FleetError) else "no study in its answer: "
-            return self._none(node.kind, "failed", f"{node}: {what}{first_line(error)}")
+            prefix = "" if isinstance(error, FleetError) else "no study in its answer: "
+            return self._none(node.kind, "failed", f"{node}: {prefix}{first_line(error)}")
         part.rename(self._out / node.kind)
         return read_kind(self._out / node.kind, node.kind, self._prices.per_hour[node.kind])
 
-    def _none(self, kind: str, state: Any, reason: str) -> KindAnswer:
+    def _none(self, kind: str, state: Literal["failed", "lost"], reason: str) -> KindAnswer:
         return KindAnswer(kind=kind, per_hour=self._prices.per_hour[kind], state=state, reason=reason)
 
 
@@ -225,17 +226,13 @@ def _unpack(packed: bytes, folder: Path) -> None:
         raise FleetError(f"its answer has {size(len(packed))}, and at most {size(LARGEST_ANSWER)} are taken")
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         # a node stores what it sends, so no file may claim more than there is
-        if sum(each.file_size for each in archive.infolist()) > len(packed):
+        if sum(member.file_size for member in archive.infolist()) > len(packed):
             raise FleetError("its answer claims to hold more than it has")
         if archive.read("exit_code") not in _FINISHED:
             words = archive.read("messages.txt").decode(errors="replace").split("\n")
             last = next((line for line in reversed(words) if line.strip()), "it ended without a word")
             raise FleetError(last[:MOST_WORDS])
         archive.extractall(folder, set(archive.namelist()) - {"exit_code"})  # a name cannot lead out of the folder
-
-
-def _told(done: KindAnswer) -> str:
-    return f"finished: {done.recipe}" if done.state == "ok" else f"{done.state}: {done.reason}"
 
 
 def check_kinds(prices: Prices, nodes: Sequence[Node], finished: Collection[str]) -> None:
@@ -256,17 +253,17 @@ def check_kinds(prices: Prices, nodes: Sequence[Node], finished: Collection[str]
 
 def check_versions(mine: Mapping[str, str], nodes: Mapping[str, Mapping[str, str | None]]) -> None:
     """Raises FleetError with each node that has another togi, or another torch but for its build (cpu, cu128)."""
-    other = [
-        f"{name} has {package} {found.get(package) or 'not at all'}"
-        for name, found in nodes.items()
+    differences = [
+        f"{name} has {package} {installed.get(package) or 'not at all'}"
+        for name, installed in nodes.items()
         for package, here in mine.items()
-        if _release(found.get(package)) != _release(here)
+        if _release(installed.get(package)) != _release(here)
     ]
-    if other:
+    if differences:
         here = ", ".join(f"{package} {number}" for package, number in mine.items())
         raise FleetError(
             f"nodes have other versions than this machine ({here}), so their studies could not be compared: "
-            f"{'; '.join(other)}. Install the same there, or leave them without a kind"
+            f"{'; '.join(differences)}. Install the same there, or leave them without a kind"
         )
 
 

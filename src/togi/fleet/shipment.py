@@ -1,4 +1,4 @@
-"""What a subject needs on another machine: its files, and the name that it has next to them."""
+"""The files that a subject needs on another machine, and the name that it has next to them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Shipment:
 
 
 def shipment(subject: str, *, without: Collection[Path]) -> Shipment:
-    """What is shipped of a subject, by the form of its name:
+    """Find what is shipped of a subject, by the form of its name:
 
     - ``file.py:factory``, and ``package.module:factory`` found in the working folder: the folder from which Python
       imports it, with all below, but for what is hidden, caches, virtual environments, links to folders, and
@@ -108,12 +108,12 @@ def _import_root(path: Path) -> Path:
 
 
 def _below(root: Path, without: Collection[Path]) -> dict[str, Path]:
-    found = {}
+    files = {}
     for file in _walk(root, {path.resolve() for path in without}):
-        found[file.relative_to(root).as_posix()] = file
-        if len(found) > MOST_FILES:
+        files[file.relative_to(root).as_posix()] = file
+        if len(files) > MOST_FILES:
             raise FleetError(_too_much(root, f"more than {MOST_FILES:,} files"))
-    return found
+    return files
 
 
 def _walk(root: Path, without: Collection[Path]) -> Iterator[Path]:
@@ -137,7 +137,7 @@ def _walk(root: Path, without: Collection[Path]) -> Iterator[Path]:
 
 
 def _belongs(real: Path, root: Path) -> bool:
-    """Whether a link's end lies in the folder, or is a file of the Hugging Face cache, where folders hold links."""
+    """Return whether a link's end lies in the folder, or in the Hugging Face cache, where folders hold links."""
     blobs = root.parents[1] / "blobs" if root.parent.name == "snapshots" else root
     return real.is_relative_to(root) or real.is_relative_to(blobs)
 

@@ -8,7 +8,8 @@ graphs can serve and return, ``captures`` which graphs of one function are held,
 without a copy. ``captured`` is the function that replays. Nothing of the tuner is needed.
 """
 
-from togi.graphs.captured import CapturedFunction, GraphPlan, GraphWarning, capture
+from togi.graphs.captured import CapturedFunction, GraphWarning, capture
+from togi.graphs.plan import GraphPlan
 from togi.graphs.pool import GraphError, Pool, Recorder
 
 __all__ = ["CapturedFunction", "GraphError", "GraphPlan", "GraphWarning", "Pool", "Recorder", "capture"]

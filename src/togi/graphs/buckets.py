@@ -1,4 +1,4 @@
-"""Which sizes to capture: the buckets that least padding needs. Pure Python; exact, not a heuristic.
+"""Chooses the sizes to capture: the buckets that need least padding. Pure Python; exact, not a heuristic.
 
 A call of size ``n`` runs in the smallest bucket ``b >= n`` and computes ``b - n`` for nothing. That time grows in
 proportion to this padding is an assumption (attention grows faster).
@@ -67,6 +67,6 @@ def _with_one_more(
 
 
 def padding(calls: Mapping[int, int], buckets: Sequence[int]) -> int:
-    """What calls in these ascending buckets compute for nothing, in units of size; larger ones are not counted."""
+    """Count what calls in these ascending buckets compute for nothing, in units of size, without larger calls."""
     places = ((size, times, bisect_left(buckets, size)) for size, times in calls.items())
     return sum(times * (buckets[at] - size) for size, times, at in places if at < len(buckets))

@@ -38,13 +38,13 @@ class Calls:
             raise GraphError("the samples differ in more than their sizes: give calls of one kind")
         if any(kind != kinds[0] for kind in kinds) or not rows[0]:
             raise GraphError("the samples differ in dtypes, devices or numbers of tensors (or hold none)")
-        found = [size_of(row, shapes_of(rows)) for row in rows]
-        if len(set(found)) < 2 or None in found:
+        sizes = [size_of(row, shapes_of(rows)) for row in rows]
+        if len(set(sizes)) < 2 or None in sizes:
             raise GraphError(
                 "which dimensions are the size cannot be seen from the samples: give at least two whose sizes differ, "
-                f"with the same number in every dimension that differs (found {found})"
+                f"with the same number in every dimension that differs (found {sizes})"
             )
-        largest = max(range(len(rows)), key=lambda at: found[at] or 0)
+        largest = max(range(len(rows)), key=lambda at: sizes[at] or 0)
         self.tensors = rows[largest]
         """Of the largest sample."""
         self.inputs = SharedTensors(shapes_of(rows), self.tensors)
@@ -60,8 +60,8 @@ class Calls:
         self._modes = self._modes_now()
 
     def learn_results(self, few: int, many: int, device: Device) -> None:
-        """What calls of these two sizes return, and what that depends on."""
-        rows, others, forms = [], [], []
+        """Call it with these two sizes, to learn what it returns and what that depends on."""
+        rows, rest_of_leaves, forms = [], [], []
         for n in (few, many):
             sample = self.sample(n)
             before = [version_of(tensor) for tensor in sample.tensors()]
@@ -70,15 +70,15 @@ class Calls:
             if [version_of(tensor) for tensor in sample.tensors()] != before:
                 raise GraphError("it writes to its inputs, which would not reach the caller's: return what it computes")
             rows.append([leaf for leaf in leaves if isinstance(leaf, Tensor)])
-            others.append(without_tensors(leaves))
+            rest_of_leaves.append(without_tensors(leaves))
             forms.append(form)
             if n == few:
                 self.differentiable = [tensor.requires_grad for tensor in rows[0]]
                 self.weights = weights_of(rows[0], sample.tensors())
                 self.held = Held(self.fn, self.weights)
-        self._result_leaves, self._result_form = others[0], forms[0]
+        self._result_leaves, self._result_form = rest_of_leaves[0], forms[0]
         kinds = [[(t.dtype, t.dim()) for t in row] for row in rows]
-        if forms[0] != forms[1] or not same_values(*others) or kinds[0] != kinds[1] or not rows[0]:
+        if forms[0] != forms[1] or not same_values(*rest_of_leaves) or kinds[0] != kinds[1] or not rows[0]:
             raise GraphError(
                 "what it returns depends on the size in more than the shapes of tensors (or is not a tensor)"
             )
@@ -93,7 +93,8 @@ class Calls:
             self._learn_gradients(few, device)
 
     def _learn_gradients(self, n: int, device: Device) -> None:
-        """Of the wanted inputs, then of the weights. The forward pass must be one that can be repeated."""
+        """Learn the gradients of the wanted inputs and of the weights. It must be possible to repeat the forward
+        pass."""
         if not any(self.differentiable):
             raise GraphError("gradients=True, and nothing that it returns depends on what requires gradients")
         sample, before, drawn = self.sample(n), self.held.versions(), device.random_state()
@@ -107,21 +108,21 @@ class Calls:
                 "gradients=True, and it draws random numbers: backward, which repeats it, would draw others"
             )
         pairs = zip(self.inputs.shapes, self.tensors, self.wanted, strict=True)
-        wanted = [(shape, tensor) for shape, tensor, wants in pairs if wants]
+        differentiated = [(shape, tensor) for shape, tensor, wants in pairs if wants]
         self.found = SharedTensors(
-            [*(shape for shape, _ in wanted), *(tuple(weight.shape) for weight in self.weights)],
-            [*(tensor for _, tensor in wanted), *self.weights],
+            [*(shape for shape, _ in differentiated), *(tuple(weight.shape) for weight in self.weights)],
+            [*(tensor for _, tensor in differentiated), *self.weights],
         )
         self._trained = self.held.trained()
 
     def sample(self, n: int) -> Inputs:
         """The largest sample, cut to size ``n`` or repeated up to it."""
         tensors = []
-        for tensor, shape, wanted in zip(self.tensors, self.inputs.shapes, self.wanted, strict=True):
+        for tensor, shape, wants in zip(self.tensors, self.inputs.shapes, self.wanted, strict=True):
             for dim, extent in enumerate(shape):
                 if extent is None:
                     tensor = tensor.index_select(dim, torch.arange(n, device=tensor.device) % tensor.shape[dim])
-            tensors.append(tensor.detach().clone().requires_grad_(wanted))
+            tensors.append(tensor.detach().clone().requires_grad_(wants))
         args, kwargs = self.arguments(tensors)
         return Inputs(tuple(args), kwargs)
 
@@ -131,11 +132,11 @@ class Calls:
         return args, kwargs
 
     def returned(self, results: Sequence[Tensor]) -> Any:
-        """What a call returns that computes these tensors."""
+        """Build what a call returns that computes these tensors."""
         return with_tensors(self._result_leaves, results, self._result_form)
 
     def size_of(self, leaves: Sequence[Any], form: Any) -> int | str:
-        """Of a call that a graph could serve; else why none could."""
+        """The size of a call that a graph could serve; else the reason why none could."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if form != self._form or not same_values(self._others, without_tensors(leaves)):
             return "other arguments than the samples'"
@@ -153,11 +154,11 @@ class Calls:
         return n or "other shapes than the samples', or empty"
 
     def record_gradients(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether a call with these tensors does now."""
+        """Return whether a call with these tensors records gradients now."""
         return torch.is_grad_enabled() and (any(self.differentiable) or any(t.requires_grad for t in tensors))
 
     def autocast(self) -> torch.autocast:
-        """As it was at the capture."""
+        """Autocast as it was at the capture."""
         cast = self._modes[0]
         return torch.autocast(self.tensors[0].device.type, dtype=cast or None, enabled=bool(cast))
 
@@ -176,7 +177,7 @@ class Calls:
 
     @property
     def runs(self) -> list[Run]:
-        """What is captured for each bucket. Without a reference to this object: a pool holds them."""
+        """The functions that are captured for each bucket. They hold no reference to this object: a pool keeps them."""
         call = functools.partial(_called, self.fn, self._form, self._others)
         forward = functools.partial(runs.forward, call, self.results)
         if not self.gradients:

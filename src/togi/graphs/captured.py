@@ -12,19 +12,18 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from togi.core.quantities import plural, size
 from togi.graphs.buckets import padding
 from togi.graphs.calls import Calls
 from togi.graphs.captures import Captures
 from togi.graphs.form import size_of
 from togi.graphs.gradient import ReplayedCall, Replays, gradients_of, plus_and_minus, same_weights
 from togi.graphs.lease import Lease
+from togi.graphs.plan import GraphPlan
 from togi.graphs.pool import GraphError, Pool
 from togi.graphs.proof import in_float64, prove
 from togi.subject.inputs import Inputs, samples_of
@@ -40,35 +39,6 @@ _PATIENCE_S = 1.0
 
 class GraphWarning(UserWarning):
     """Calls run in eager although they were to replay a graph."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class GraphPlan:
-    """What was captured, and why not more. Sizes are those of the histogram; bytes were measured at the captures."""
-
-    buckets: tuple[int, ...]
-    """Sizes that have a graph, ascending."""
-    eager: tuple[int, ...]
-    """Buckets without one, since it was not faster than eager: their calls run as they are."""
-    padding: float
-    """Computed for nothing by the histogram's calls that a bucket holds, as a share of what they need."""
-    above: int
-    """Calls of the histogram that are above the largest bucket."""
-    held_bytes: int
-    """Of the whole pool: graphs, working memory, buffers."""
-    memory_bytes: int
-    notes: tuple[str, ...]
-    """What the memory, or the device, did not allow."""
-
-    def __str__(self) -> str:
-        lines = [
-            f"{plural(len(self.buckets), 'graph')} for sizes up to {', '.join(map(str, self.buckets)) or '-'}; "
-            f"padding {self.padding:.1%}; {size(self.held_bytes)} of {size(self.memory_bytes)}"
-        ]
-        lines += [f"not faster than eager: {', '.join(map(str, self.eager))}"] if self.eager else []
-        lines += [f"above the largest bucket: {plural(self.above, 'call')}"] if self.above else []
-        return "\n".join([*lines, *self.notes])
 
 
 def capture(
@@ -133,14 +103,17 @@ def _histogram(sizes: Mapping[int, int] | Iterable[int]) -> dict[int, int]:
         (key, n) for key, n in counts.items() if not (isinstance(key, int) and isinstance(n, int) and key > 0 <= n)
     ]
     if wrong or not any(counts.values()):
-        what = f"{wrong[0][0]!r} occurs {wrong[0][1]!r} times" if wrong else "there are none"
-        raise GraphError(f"sizes: {what}; give the sizes of real calls as whole numbers above zero, or {{size: calls}}")
+        problem = f"{wrong[0][0]!r} occurs {wrong[0][1]!r} times" if wrong else "there are none"
+        raise GraphError(
+            f"sizes: {problem}; give the sizes of real calls as whole numbers above zero, or {{size: calls}}"
+        )
     return {key: n for key, n in counts.items() if n}
 
 
 @final
 class CapturedFunction:
-    """What ``togi.graphs.capture`` returns. May be called from several threads and streams; calls take turns."""
+    """The function that ``togi.graphs.capture`` returns. May be called from several threads and streams; calls take
+    turns."""
 
     def __init__(
         self,
@@ -173,11 +146,11 @@ class CapturedFunction:
                 self._captures.drop_all()
                 raise
         self._made = True
-        left = (self._captures.owner, self._captures.buffer_bytes)
-        weakref.finalize(self, pool.left.append, left).atexit = False
+        to_release = (self._captures.owner, self._captures.buffer_bytes)
+        weakref.finalize(self, pool.left.append, to_release).atexit = False
 
     def plan(self) -> GraphPlan:
-        """What is captured now; ``print`` it."""
+        """Summarise what is captured now; ``print`` it."""
         captures = self._captures
         buckets = captures.buckets
         inside = {n: times for n, times in self._sizes.items() if buckets and n <= buckets[-1]}
@@ -196,7 +169,7 @@ class CapturedFunction:
         return self._answer(args, kwargs)
 
     def lend(self, *args: Any, **kwargs: Any) -> Lease:
-        """As a call, but the results are the graph's own memory, without a copy: ``with fast.lend(x) as out``.
+        """Call it, with results in the graph's own memory, without a copy: ``with fast.lend(x) as out``.
 
         They are valid until the block ends; whatever touches them, or a view of them, after that gets a RuntimeError.
         Within the block other calls run in eager. Read them on the stream of the call. What was not replayed, or
@@ -208,16 +181,16 @@ class CapturedFunction:
         if torch.compiler.is_compiling() or self._device.capturing():
             return self._fn(*args, **kwargs)  # a part of what somebody else compiles or captures
         leaves, form = tree_flatten((args, kwargs))
-        found = self._served.size_of(leaves, form)
-        if isinstance(found, int):
+        size_or_reason = self._served.size_of(leaves, form)
+        if isinstance(size_or_reason, int):
             with self._pool.lock, self._device.current():
-                bucket = self._in_the_way() or self._captures.bucket_for(found)
+                bucket = self._in_the_way() or self._captures.bucket_for(size_or_reason)
                 if isinstance(bucket, int):
                     self.calls[_REPLAYED] += 1
                     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-                    return self._replayed(tensors, found, bucket, lease)
-                found = bucket
-        self._say(found)
+                    return self._replayed(tensors, size_or_reason, bucket, lease)
+                size_or_reason = bucket
+        self._say(size_or_reason)
         return self._fn(*args, **kwargs)
 
     # --- proof
@@ -243,7 +216,7 @@ class CapturedFunction:
             lower = bucket
 
     def _gradient(self, fn: Callable[..., Any]) -> Callable[..., Sequence[Tensor]]:
-        """Of the plain function, of a copy of it, or of a padded call."""
+        """Make the gradients of the plain function, of a copy of it, or of a padded call."""
 
         def run(*args: Any, **kwargs: Any) -> Sequence[Tensor]:
             weights = same_weights(self._fn, self._served.weights, fn)
@@ -276,12 +249,12 @@ class CapturedFunction:
                 differentiable=served.differentiable,
                 wanted=served.wanted,
             )
-            made = ReplayedCall.apply(replays, *tensors, *served.weights)
+            results = ReplayedCall.apply(replays, *tensors, *served.weights)
         elif lease is not None:
-            self._lease, made = lease, lease.take(run(tensors))
+            self._lease, results = lease, lease.take(run(tensors))
         else:
-            made = _copied(run(tensors))
-        return served.returned(made)
+            results = _copied(run(tensors))
+        return served.returned(results)
 
     def _forward(self, inputs: Sequence[Tensor], n: int, bucket: int) -> list[Tensor]:
         """The results, in the memory that the next call overwrites."""
@@ -306,8 +279,8 @@ class CapturedFunction:
         self._say(reason)
         with served.autocast():
             args, kwargs = served.arguments(inputs)
-            given = [tensor for tensor in ahead if tensor is not None]
-            return list(gradients_of(self._fn, served.weights, served.wanted, lambda _: given)(*args, **kwargs))
+            gradients = [tensor for tensor in ahead if tensor is not None]
+            return list(gradients_of(self._fn, served.weights, served.wanted, lambda _: gradients)(*args, **kwargs))
 
     @contextmanager
     def _turn_of_backward(self) -> Iterator[str]:

@@ -70,9 +70,9 @@ class Captures:
             return f"sizes above the largest bucket ({self.buckets[-1]})"
         if self.buckets[at] in self.eager:
             return "a graph was not faster than eager"
-        held = [bucket for bucket in self.buckets[at:] if bucket in self]
-        if held:
-            return held[0]
+        captured = [bucket for bucket in self.buckets[at:] if bucket in self]
+        if captured:
+            return captured[0]
         bucket = self.buckets[at]
         if self._times[bucket] >= _MOST_TIMES:
             return "its graph was dropped for others' again and again: give the pool more memory"
@@ -109,11 +109,11 @@ class Captures:
         """How many graphs more: what one takes is measured by a second one of the largest size."""
         pool, again = self._pool, (self.owner, 0)
         try:
-            took = pool.record(again, self._calls.runs, self._calls.inputs.views(largest))
+            graph_bytes = pool.record(again, self._calls.runs, self._calls.inputs.views(largest))
         except torch.OutOfMemoryError:
             return 0
         pool.drop(again)
-        return max(0, pool.memory_bytes - pool.held_bytes) // took if took > 0 else self._limit
+        return max(0, pool.memory_bytes - pool.held_bytes) // graph_bytes if graph_bytes > 0 else self._limit
 
     def _record(self, bucket: int) -> bool:
         """Captured, and within the memory; what other functions need for longest gives way."""

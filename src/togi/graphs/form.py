@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from togi.torch_internals.tensors import tree_flatten, tree_unflatten
+from togi.torch_internals.tensors import tensors_of, tree_unflatten
 
 Shape = tuple[int | None, ...]
 """None where a dimension is the size of the call."""
@@ -38,13 +38,13 @@ class SharedTensors:
 
     def write(self, tensors: Sequence[Tensor | None], n: int, bucket: int, pads: Sequence[float]) -> None:
         """A call's, and what pads them to the bucket; None where there is nothing to write."""
-        for mine, given, shape, pad in zip(self.views(bucket), tensors, self.shapes, pads, strict=True):
-            if given is None:
+        for mine, tensor, shape, pad in zip(self.views(bucket), tensors, self.shapes, pads, strict=True):
+            if tensor is None:
                 continue
             for dim, extent in enumerate(shape):
                 if extent is None and n < bucket:
                     mine.narrow(dim, n, bucket - n).fill_(pad)
-            _real_part(mine, shape, n).copy_(given)
+            _real_part(mine, shape, n).copy_(tensor)
 
     def read(self, n: int, bucket: int) -> list[Tensor]:
         """The part of each that a call of size ``n`` has, in the shared memory."""
@@ -66,7 +66,7 @@ def _real_part(tensor: Tensor, shape: Shape, n: int) -> Tensor:
 
 
 def shapes_of(rows: Sequence[Sequence[Tensor]]) -> list[Shape]:
-    """Of each tensor, None where the calls differ."""
+    """Find the shape of each tensor, None in the dimensions in which the calls differ."""
     return [
         tuple(
             extents[0] if len(set(extents)) == 1 else None for extents in zip(*(t.shape for t in column), strict=True)
@@ -77,24 +77,24 @@ def shapes_of(rows: Sequence[Sequence[Tensor]]) -> list[Shape]:
 
 def size_of(tensors: Sequence[Tensor], shapes: Sequence[Shape]) -> int | None:
     """The number in every dimension that varies; None where these differ, or another dimension does."""
-    found: set[int] = set()
+    sizes: set[int] = set()
     for tensor, shape in zip(tensors, shapes, strict=True):
         for extent, expected in zip(tensor.shape, shape, strict=True):
             if expected is None:
-                found.add(extent)
+                sizes.add(extent)
             elif extent != expected:
                 return None
-    return found.pop() if len(found) == 1 else None
+    return sizes.pop() if len(sizes) == 1 else None
 
 
-def same_values(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(
-        a is b or (type(a) is type(b) and bool(a == b)) for a, b in zip(one, other, strict=True)
+def same_values(left_values: Sequence[Any], right_values: Sequence[Any]) -> bool:
+    return len(left_values) == len(right_values) and all(
+        a is b or (type(a) is type(b) and bool(a == b)) for a, b in zip(left_values, right_values, strict=True)
     )
 
 
 def tensors_in(result: Any) -> list[Tensor]:
-    return [leaf.detach() for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
+    return [tensor.detach() for tensor in tensors_of(result)]
 
 
 _TENSOR = object()
@@ -108,5 +108,5 @@ def without_tensors(leaves: Sequence[Any]) -> list[Any]:
 
 def with_tensors(leaves: Sequence[Any], tensors: Iterable[Tensor], form: Any) -> Any:
     """The structure again, of what ``without_tensors`` left and of tensors in order."""
-    given = iter(tensors)
-    return tree_unflatten([next(given) if leaf is _TENSOR else leaf for leaf in leaves], form)
+    remaining = iter(tensors)
+    return tree_unflatten([next(remaining) if leaf is _TENSOR else leaf for leaf in leaves], form)

@@ -49,7 +49,7 @@ class ReplayedCall(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise GraphError(
                 "gradients of gradients are not captured, and create_graph=True asks for them: call the function that "
@@ -57,9 +57,9 @@ class ReplayedCall(torch.autograd.Function):
             )
         replays: Replays = ctx.replays
         inputs = ctx.saved_tensors[: len(replays.wanted)]
-        pairs = zip(given, replays.differentiable, strict=True)
-        found = iter(replays.backward(inputs, [tensor if differs else None for tensor, differs in pairs]))
-        return (None, *(next(found) if wanted else None for wanted in replays.wanted), *found)
+        pairs = zip(gradients, replays.differentiable, strict=True)
+        computed = iter(replays.backward(inputs, [tensor if differs else None for tensor, differs in pairs]))
+        return (None, *(next(computed) if wants else None for wants in replays.wanted), *computed)
 
 
 def gradients_of(
@@ -80,9 +80,9 @@ def gradients_of(
         places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         for at, wants in zip(places, wanted, strict=True):
             leaves[at] = leaves[at].detach().requires_grad_(wants)
-        given, named = tree_unflatten(leaves, form)
+        args_again, named = tree_unflatten(leaves, form)
         with torch.enable_grad():
-            results = [tensor for tensor in tensors_of(fn(*given, **named)) if tensor.requires_grad]
+            results = [tensor for tensor in tensors_of(fn(*args_again, **named)) if tensor.requires_grad]
         inputs = [leaves[at] for at, wants in zip(places, wanted, strict=True) if wants]
         return torch.autograd.grad(
             results, [*inputs, *weights], ahead(results), allow_unused=True, materialize_grads=True
@@ -106,5 +106,5 @@ def same_weights(fn: Function, weights: Sequence[Tensor], copied: Function) -> l
     """
     if not isinstance(fn, nn.Module) or not isinstance(copied, nn.Module) or copied is fn:
         return list(weights)
-    names, found = {id(tensor): name for name, tensor in fn.named_parameters()}, dict(copied.named_parameters())
-    return [found[names[id(weight)]] for weight in weights]
+    names, of_copy = {id(tensor): name for name, tensor in fn.named_parameters()}, dict(copied.named_parameters())
+    return [of_copy[names[id(weight)]] for weight in weights]

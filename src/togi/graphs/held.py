@@ -1,4 +1,4 @@
-"""What a captured function holds: its weights, which its graphs read at the addresses of the capture."""
+"""The weights that a captured function holds, which its graphs read at the addresses of the capture."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def weights_of(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tens
     """The leaves that the gradients of ``results`` reach, without ``inputs``; in the order of a walk."""
     edges = (torch.autograd.graph.get_gradient_edge(tensor) for tensor in results if tensor.requires_grad)
     open_ = list(dict.fromkeys(edge.node for edge in edges))
-    seen, found = set(open_), []
+    seen, leaves = set(open_), []
     while open_:
         node = open_.pop()
         leaf = getattr(node, "variable", None)
         if leaf is not None and all(leaf is not tensor for tensor in inputs):
-            found.append(leaf)
+            leaves.append(leaf)
         children = dict.fromkeys(child for child, _ in node.next_functions)  # ``w * w`` names its weight twice
         open_ += [child for child in children if child is not None and child not in seen]
         seen.update(open_)
-    return found
+    return leaves
 
 
 @final
@@ -54,7 +54,7 @@ class Held:
         return [version_of(tensor) for tensor in self._tensors() if not tensor.is_inference()]
 
     def trained(self) -> list[bool]:
-        """Which of them require gradients."""
+        """Return for each of them whether it requires gradients."""
         return [tensor.requires_grad for tensor in self._tensors()]
 
     def _tensors(self) -> Iterator[Tensor]:

@@ -17,7 +17,7 @@ _OVER = (
 
 @final
 class Lease:
-    """What ``CapturedFunction.lend`` returns: ``with fast.lend(x) as out``."""
+    """A block in which results are lent, by ``CapturedFunction.lend``: ``with fast.lend(x) as out``."""
 
     def __init__(self, answer: Callable[[Lease], Any]) -> None:
         self._answer = answer

@@ -41,7 +41,7 @@ class GraphError(TogiError):
 
 
 class Device(Protocol):
-    """What captures and replays: ``Cuda``, or ``Recorder`` where there is none."""
+    """Captures and replays: ``Cuda``, or ``Recorder`` where there is no device."""
 
     place: torch.device
     """Where tensors must be."""
@@ -51,19 +51,19 @@ class Device(Protocol):
     def capture(self, run: Run, inputs: tuple[Tensor, ...]) -> Recording: ...
 
     def random_state(self) -> Tensor:
-        """Of the generator that operations draw from where nobody gives them one."""
+        """Read the state of the generator that operations draw from if nobody gives them one."""
 
     def used_bytes(self) -> int:
         """Memory of the device that this process uses; differences count."""
 
     def capturing(self) -> bool:
-        """What runs now is being captured by somebody else, or warms up for it."""
+        """Return whether somebody else captures what runs now, or warms up for it."""
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes it the current device."""
 
     def turn(self) -> None:
-        """What the current stream does next waits for the last call."""
+        """Let what the current stream does next wait for the last call."""
 
     def faster(self, graph: Call, eager: Call, sample: Inputs) -> bool: ...
 
@@ -109,8 +109,8 @@ class Cuda:
         """Beyond doubt (``decide.faster``), each call waited for, in at most a second."""
         runners = [_Runner(name, call, sample) for name, call in (("graph", graph), ("eager", eager))]
         result = race(runners, runners[1], budget_s=_RACE_S, seed=0, criterion=WITHIN_PROCESS, turn_ms=_RACE_TURN_MS)
-        found = result.entry("graph").speedup_x
-        return found is not None and WITHIN_PROCESS.faster(found)
+        speedup = result.entry("graph").speedup_x
+        return speedup is not None and WITHIN_PROCESS.faster(speedup)
 
 
 @final
@@ -213,7 +213,7 @@ class Pool:
         return self.held_bytes <= self.memory_bytes
 
     def device(self, like: Tensor) -> Device:
-        """What captures calls of such tensors. Raises GraphError where nothing does."""
+        """The device that captures calls of such tensors. Raises GraphError if none does."""
         if self._device is None:
             if like.device.type != "cuda":
                 raise GraphError(
@@ -234,11 +234,11 @@ class Pool:
         goes through, and nothing is held then."""
         assert self._device is not None
         with self._measured() as taken:
-            held: list[Recording] = []
-            self._held[key] = held
+            recordings: list[Recording] = []
+            self._held[key] = recordings
             try:
                 for run in runs:
-                    held.append(self._device.capture(run, inputs))
+                    recordings.append(self._device.capture(run, inputs))
             except BaseException:
                 self._held.pop(key).clear()  # freed before it is measured: the traceback holds the list
                 raise

@@ -1,4 +1,4 @@
-"""Whether padding is harmless: the real part of a padded call against the plain one, in units of eager's own error."""
+"""Proves that padding is harmless: the real part of a padded call against the plain one, in units of eager's error."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def prove(padded: Function, fn: Function, wide: Function, sample: Inputs, where:
         what: they return, for the message.
     """
 
-    def results(call: Function, given: Inputs) -> list[Tensor]:
-        return tensors_in(call(*given.args, **given.kwargs))
+    def results(call: Function, inputs: Inputs) -> list[Tensor]:
+        return tensors_in(call(*inputs.args, **inputs.kwargs))
 
-    found, plain = results(padded, sample), results(fn, sample)
+    from_graph, plain = results(padded, sample), results(fn, sample)
     nudged = [results(fn, nudged_inputs(sample, seed)) for seed in (0, 1)]
-    rows = zip(found, plain, _truth(wide, sample, plain), *nudged, strict=True)
-    for at, (one, eager, exact, *moved) in enumerate(rows):
-        if one.shape != eager.shape:
-            raise GraphError(f"{where}, {what} {at} is {tuple(one.shape)}, and plain {tuple(eager.shape)}")
-        units = error_in_units(one, exact, eager, moved) if one.numel() else 0.0
+    rows = zip(from_graph, plain, _truth(wide, sample, plain), *nudged, strict=True)
+    for at, (result, eager, exact, *moved) in enumerate(rows):
+        if result.shape != eager.shape:
+            raise GraphError(f"{where}, {what} {at} is {tuple(result.shape)}, and plain {tuple(eager.shape)}")
+        units = error_in_units(result, exact, eager, moved) if result.numel() else 0.0
         if not within(units):
             raise GraphError(
                 f"padding changes {what} {at}: {where} it is {units:,.1f} times plain eager's own error off (limit "
@@ -55,11 +55,11 @@ def prove(padded: Function, fn: Function, wide: Function, sample: Inputs, where:
 
 
 def _truth(wide: Callable[..., Any], sample: Inputs, plain: Sequence[Tensor]) -> Sequence[Tensor]:
-    """In float64; plain eager's own results where there is none."""
+    """Compute the results in float64; plain eager's own if that cannot be."""
     try:
         with torch.compiler.set_stance("force_eager"), float64_arithmetic():
-            given = widened_inputs(sample, str(plain[0].device))
-            truth = tensors_in(wide(*given.args, **given.kwargs))
+            wide_inputs = widened_inputs(sample, str(plain[0].device))
+            truth = tensors_in(wide(*wide_inputs.args, **wide_inputs.kwargs))
     except Exception:  # foreign code: a function may insist on its own dtype
         return plain
     alike = [t.shape for t in truth] == [t.shape for t in plain]

@@ -41,8 +41,8 @@ _here = threading.local()
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """On this thread. What warms up for a capture runs as the capture does: a captured function within it is a part of
-    both."""
+    """Mark this thread as capturing. What warms up for a capture runs as the capture does: a captured function within
+    it is a part of both."""
     before = getattr(_here, "capturing", False)
     _here.capturing = True
     try:
@@ -52,7 +52,7 @@ def capturing() -> Iterator[None]:
 
 
 def is_capturing() -> bool:
-    """Whether togi captures on this thread, or warms up for it."""
+    """Return whether togi captures on this thread, or warms up for it."""
     return bool(getattr(_here, "capturing", False))
 
 
@@ -102,7 +102,7 @@ class OnDevice:
 
     @contextmanager
     def _capture(self, graph: Any) -> Iterator[None]:
-        """What is raised inside goes through, also where the capture cannot be ended after it."""
+        """Capture what runs inside. What is raised there goes through, even if the capture cannot be ended after it."""
         # What other threads do with the device meanwhile (a loader that pins memory) is no fault of this capture.
         capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
         with torch.cuda.stream(self._stream):  # a capture that cannot be ended leaves its stream the current one
@@ -155,7 +155,7 @@ def _warm_up_stream(_device: int) -> Any:
 
 @final
 class StreamOrder:
-    """For calls that go through the same memory, from whatever stream: each waits for the one before."""
+    """The order of calls that go through the same memory, from whatever stream: each waits for the one before."""
 
     def __init__(self) -> None:
         self._stream: Any = None
@@ -169,13 +169,13 @@ class StreamOrder:
 
 
 def why_not_captured(error: Exception) -> str:
-    """What a capture raised, in a sentence, with the user's line."""
+    """Put what a capture raised into a sentence, with the user's line."""
     line = error_line(error)
     return f"its kernels cannot be captured{line and f' at {line}'}: {first_line(error)}"
 
 
 def what_to_do(error: Exception) -> str:
-    """About what a capture raised, in a sentence."""
+    """Say in a sentence what to do about what a capture raised."""
     if isinstance(error, Waits) or "captur" in str(error):  # "operation not permitted when stream is capturing"
         return "A CUDA graph cannot wait for the device: move that out of the function"
     return "Mend that, or call the function as it is"

@@ -1,5 +1,5 @@
-"""What is captured: a call, or its gradients, from and into shared memory, so that nothing in the pool outlives a
-replay."""
+"""The functions that are captured: a call, or its gradients, from and into shared memory, so that nothing in the pool
+outlives a replay."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Call = Callable[..., Any]
 
 def forward(call: Call, results: SharedTensors, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The results of a call go to ``results``."""
-    made = _without_cached_casts(lambda: tensors_in(call(*tensors)))
-    _copy(made, results.views(size_of(made, results.shapes) or 0))
+    computed = _without_cached_casts(lambda: tensors_in(call(*tensors)))
+    _copy(computed, results.views(size_of(computed, results.shapes) or 0))
     return ()
 
 
@@ -37,22 +37,22 @@ def gradients(
         differentiable: by result.
         memory: of inputs, of results, and what takes the gradients found.
     """
-    inputs, results, found = memory
+    inputs, results, gradients_found = memory
     n = size_of(tensors, inputs.shapes) or 0
     ahead = [view for view, differs in zip(results.views(n), differentiable, strict=True) if differs]
     run = gradients_of(call, weights, wanted, lambda _: ahead)
-    _copy(_without_cached_casts(lambda: run(*tensors)), found.views(n))
+    _copy(_without_cached_casts(lambda: run(*tensors)), gradients_found.views(n))
     return ()
 
 
 def _without_cached_casts(run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
     # Weights that autocast keeps in 16 bits go when its block ends: the graph must make them, and not leave its own.
     torch.clear_autocast_cache()
-    made = run()
+    results = run()
     torch.clear_autocast_cache()
-    return made
+    return results
 
 
-def _copy(made: Sequence[Tensor], into: Sequence[Tensor]) -> None:
-    for buffer, tensor in zip(into, made, strict=True):
+def _copy(results: Sequence[Tensor], into: Sequence[Tensor]) -> None:
+    for buffer, tensor in zip(into, results, strict=True):
         buffer.copy_(tensor)

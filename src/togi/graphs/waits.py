@@ -37,13 +37,13 @@ def refuse_waits(run: Callable[[], object]) -> None:
 def _waits_raise() -> Iterator[None]:
     """Torch's debug mode counts for all threads, which may wait as they like. So it warns, and only the warnings of
     this thread are made errors."""
-    thread, before, shown = threading.get_ident(), torch.cuda.get_sync_debug_mode(), warnings.showwarning
+    thread, before, showwarning = threading.get_ident(), torch.cuda.get_sync_debug_mode(), warnings.showwarning
 
     def show(message: Warning | str, *where: Any, **more: Any) -> None:
         if _SAYS in str(message) and thread == threading.get_ident() and not ended:
             raise Waits(f"it waits for the device ({_SAYS})")
         if _SAYS not in str(message) or before:
-            shown(message, *where, **more)
+            showwarning(message, *where, **more)
 
     ended = False
     with warnings.catch_warnings():
@@ -59,10 +59,10 @@ def _waits_raise() -> Iterator[None]:
 
 @contextmanager
 def _told_of_a_capture() -> Iterator[None]:
-    thread, asked = threading.get_ident(), torch.cuda.is_current_stream_capturing
+    thread, is_capturing = threading.get_ident(), torch.cuda.is_current_stream_capturing
 
-    def told() -> bool:
-        return thread == threading.get_ident() or asked()
+    def capturing() -> bool:
+        return thread == threading.get_ident() or is_capturing()
 
-    with patch.object(torch.cuda, "is_current_stream_capturing", told):
+    with patch.object(torch.cuda, "is_current_stream_capturing", capturing):
         yield

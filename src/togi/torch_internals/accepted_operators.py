@@ -69,7 +69,7 @@ _WRITTEN_IN_PYTHON = frozenset({"quantized_decomposed"})
 
 
 def is_accepted(namespace: str, name: str, overload: str) -> bool:
-    """Whether a file may call the operator ``torch.ops.<namespace>.<name>.<overload>``."""
+    """Return whether a file may call the operator ``torch.ops.<namespace>.<name>.<overload>``."""
     if namespace == "aten":
         return _is_captured(name) and f"aten::{name}{'' if overload == 'default' else '.' + overload}" in _dispatched()
     return namespace in _WRITTEN_IN_PYTHON or name in _OTHER_NAMESPACES.get(namespace, ())
@@ -89,6 +89,6 @@ def _dispatched() -> frozenset[str]:
 
 @functools.cache
 def _public() -> frozenset[str]:
-    """As the operators are named: ``torch.linalg.inv`` is ``linalg_inv``."""
+    """Public functions by the names of their operators: ``torch.linalg.inv`` is ``linalg_inv``."""
     own = [getattr(torch._C, name) for name in ("_VariableFunctions", "_nn", "_linalg", "_fft", "_special")]
     return frozenset(name for binding in (torch.Tensor, *own) for name in dir(binding))

@@ -45,20 +45,20 @@ def current_node() -> Any | None:
 
 
 def sequence_number(node: Any) -> int:
-    """When a node was made: counts up with every forward operation that autograd records, per thread."""
+    """Tell when a node was made: it counts up with every forward operation that autograd records, per thread."""
     return int(node._sequence_nr())
 
 
 def in_backward() -> bool:
-    """Whether the calling thread runs a backward pass."""
+    """Return whether the calling thread runs a backward pass."""
     return torch._C._current_graph_task_id() != -1
 
 
 def top_saved_tensor_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
     """``(pack, unpack)`` of the innermost saved-tensor hooks; None where there are none."""
-    found: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None
-    found = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return found
+    hooks: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks
 
 
 def saved_tensor_hooks_allowed() -> bool:
@@ -71,7 +71,7 @@ _VALUES_TELL_THEIR_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook"
 
 @final
 class SavedValueHooks:
-    """Which values that nodes saved stand behind hooks: asking for such a value runs code, and may compute it anew.
+    """Knows which saved values stand behind hooks: asking for such a value runs code, and may compute it anew.
 
     A saved value tells it itself since torch 2.10 or 2.11. Before, it follows from the hooks that stood while an
     operation ran: they are those of the nodes that autograd made for it. So each operation has to be announced here;
@@ -87,12 +87,13 @@ class SavedValueHooks:
         """Called while an operation runs, below autograd."""
         if _VALUES_TELL_THEIR_HOOKS:
             return
-        made, self._next = range(self._next, next_sequence_number()), max(self._next, next_sequence_number())
+        numbers, self._next = range(self._next, next_sequence_number()), max(self._next, next_sequence_number())
         if top_saved_tensor_hooks() is not None:
-            self._hooked.update(made)
+            self._hooked.update(numbers)
 
     def has(self, node: Any, raw: Any) -> bool:
-        """Whether ``raw``, one of the ``_raw_saved_NAME`` of ``node``, or one of its parts, stands behind hooks."""
+        """Return whether ``raw``, one of the ``_raw_saved_NAME`` of ``node``, or one of its parts, stands behind
+        hooks."""
         if _VALUES_TELL_THEIR_HOOKS:
             return any(part.unpack_hook is not None for part in (raw if isinstance(raw, tuple | list) else (raw,)))
         number = sequence_number(node)
@@ -102,14 +103,14 @@ class SavedValueHooks:
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
     """Inside, no saved-tensor hooks of the surroundings apply."""
-    found = []
+    suspended = []
     while hooks := top_saved_tensor_hooks():
-        found.append(hooks)
+        suspended.append(hooks)
         torch._C._autograd._pop_saved_tensors_default_hooks()
     try:
         yield
     finally:
-        for hooks in reversed(found):
+        for hooks in reversed(suspended):
             torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
 
 
@@ -126,16 +127,16 @@ def below_autograd() -> AbstractContextManager[Any]:
 
 
 def is_transformed() -> bool:
-    """Whether ``torch.func.vmap``, ``grad``, ``jvp`` or the like is active."""
+    """Return whether ``torch.func.vmap``, ``grad``, ``jvp`` or the like is active."""
     return bool(torch._C._are_functorch_transforms_active())
 
 
 def is_forward_mode() -> bool:
-    """Whether forward-mode differentiation (``torch.autograd.forward_ad.dual_level``) is active."""
+    """Return whether forward-mode differentiation (``torch.autograd.forward_ad.dual_level``) is active."""
     level: int = torch.autograd.forward_ad._current_level
     return level >= 0
 
 
 def is_wrapped_by_transform(tensor: Tensor) -> bool:
-    """Whether a tensor is the wrapper that ``torch.func`` puts round the real one."""
+    """Return whether a tensor is the wrapper that ``torch.func`` puts round the real one."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))

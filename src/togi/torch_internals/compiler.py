@@ -73,7 +73,7 @@ def reset_dynamo() -> None:
 
 
 def compile_error() -> type[Exception]:
-    """What every error of Dynamo's is."""
+    """The base class of every error of Dynamo's."""
     from torch._dynamo.exc import TorchDynamoException
 
     return TorchDynamoException
@@ -122,7 +122,7 @@ def _inductor_for_fakes(graph: GraphModule, inputs: Sequence[Any]) -> Any:
 
 
 def as_dynamos_fakes(inputs: Sequence[Any]) -> list[Any]:
-    """In a backend: what Dynamo hands over, with fake tensors of other modes as fake tensors of its own."""
+    """Turn what Dynamo hands to a backend into its own fake tensors, where they are of other modes."""
     from torch._guards import TracingContext
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -162,7 +162,7 @@ def sizes_by_default() -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Compilations:
-    """What Dynamo did since ``reset_dynamo``."""
+    """The work of Dynamo since ``reset_dynamo``."""
 
     graphs: int
     """Graphs that it handed to the backend."""
@@ -249,7 +249,7 @@ def inductor_compile(module: Any, inputs: Any) -> Any:
 
 
 def inductor_is_loaded() -> bool:
-    """Whether this process has compiled with Inductor before, or has at least loaded what takes longest to load."""
+    """Return whether this process has compiled with Inductor, or at least loaded what takes longest to load."""
     return "torch._inductor.compile_fx" in sys.modules
 
 
@@ -277,7 +277,7 @@ def aoti_operators(path: Path) -> Iterator[str]:
 
 
 def cpp_compiler_missing() -> bool:
-    """Whether Inductor finds no C++ compiler."""
+    """Return whether Inductor finds no C++ compiler."""
     import torch._inductor.cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
 

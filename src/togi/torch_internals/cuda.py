@@ -1,4 +1,4 @@
-"""What CUDA is to this process, and the pieces from which a device is simulated where there is none.
+"""CUDA in this process, and the pieces from which a device is simulated where there is none.
 
 Behind it: torch.cuda._is_in_bad_fork (torch 2.9 to 2.15). When it goes: a forked child that uses CUDA raises
 "Cannot re-initialize CUDA in forked subprocess", which can be tried where there is a device.
@@ -30,12 +30,12 @@ GROUPING_OWNER, GROUPING_NAME = torch._C, "_group_tensors_by_device_and_dtype"
 
 def grouping() -> Callable[..., Any]:
     """The function that is there now."""
-    found: Callable[..., Any] = getattr(GROUPING_OWNER, GROUPING_NAME)
-    return found
+    function: Callable[..., Any] = getattr(GROUPING_OWNER, GROUPING_NAME)
+    return function
 
 
 def in_bad_fork() -> bool:
-    """In a forked child: whether CUDA was started before the fork, in which case it cannot be used here."""
+    """Return, in a forked child, whether CUDA was started before the fork and so cannot be used here."""
     return bool(torch.cuda._is_in_bad_fork())
 
 
@@ -63,7 +63,7 @@ _ABANDONED: list[Any] = []
 
 
 def free_workspaces() -> None:
-    """Of cuBLAS, of all streams. What is computed next allocates them again, in a capture from the graph's pool."""
+    """Free cuBLAS's, of all streams. What is computed next allocates them again, in a capture from the graph's pool."""
     if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # not in a torch without CUDA
         torch._C._cuda_clearCublasWorkspaces()
 

@@ -24,7 +24,7 @@ _NO_MEMORY = (
 
 
 class Place(Protocol):
-    """Where the values of a deferred tensor are."""
+    """The place of a deferred tensor's values."""
 
     @property
     def lock(self) -> threading.RLock:
@@ -48,11 +48,11 @@ class Deferred(Tensor):
 
     @staticmethod
     def __new__(cls, sizes: tuple[int, ...], dtype: torch.dtype, place: Place) -> Any:
-        made = Tensor._make_wrapper_subclass(cls, sizes, dtype=dtype)
+        tensor = Tensor._make_wrapper_subclass(cls, sizes, dtype=dtype)
         # what reads memory without asking (C extensions, to_dlpack) would read at address 0
-        torch._C._set_storage_data_ptr_access_error_msg(storage_key(Tensor.untyped_storage(made)), _NO_MEMORY)
-        made.place, made._fetched, made._lock = place, None, place.lock
-        return made
+        torch._C._set_storage_data_ptr_access_error_msg(storage_key(Tensor.untyped_storage(tensor)), _NO_MEMORY)
+        tensor.place, tensor._fetched, tensor._lock = place, None, place.lock
+        return tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -64,7 +64,7 @@ class Deferred(Tensor):
         if torch.Tag.inplace_view in func.tags or func is torch.ops.aten.resize_.default:
             raise _form_changed(func)
         names = result_arguments(func)
-        if results := [each for name in names for each in tree_leaves(kwargs.get(name)) if isinstance(each, Deferred)]:
+        if results := [leaf for name in names for leaf in tree_leaves(kwargs.get(name)) if isinstance(leaf, Deferred)]:
             return _written(func, args, kwargs, results)
         schema = schema_of(func)
         # under inference_mode composite operators come whole, and do not say that they return a view
@@ -74,7 +74,7 @@ class Deferred(Tensor):
         return func(*args, **kwargs)
 
     def values(self) -> Tensor:
-        """To be read, and not to be kept."""
+        """Its values, to be read and not to be kept."""
         with self._lock:
             if self._fetched is None:
                 assert self.place is not None
@@ -94,12 +94,12 @@ class Deferred(Tensor):
         return self.detach()
 
     @data.setter
-    def data(self, other: Tensor) -> None:
-        forms = [(each.shape, each.stride(), each.dtype, each.device) for each in (self, other)]
-        if forms[0] != forms[1]:
+    def data(self, tensor: Tensor) -> None:
+        mine, given = ((t.shape, t.stride(), t.dtype, t.device) for t in (self, tensor))
+        if mine != given:
             raise _form_changed(".data = ...")
         with self._lock:
-            self._fetched, self.place = other.detach(), None
+            self._fetched, self.place = tensor.detach(), None
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return repr(self.values())
@@ -147,13 +147,13 @@ def _written(func: Any, args: Any, kwargs: Any, results: Sequence[Deferred]) -> 
 
     Raises RuntimeError where a result has another form; they keep their values.
     """
-    copies = {id(each): each.values().clone() for each in results}
+    copies = {id(result): result.values().clone() for result in results}
     args, kwargs = tree_map_only(
-        Deferred, lambda one: copies[id(one)] if id(one) in copies else one.values(), (args, kwargs)
+        Deferred, lambda leaf: copies[id(leaf)] if id(leaf) in copies else leaf.values(), (args, kwargs)
     )
     returned = func(*args, **kwargs)
-    if any(copies[id(each)].shape != each.shape for each in results):
+    if any(copies[id(result)].shape != result.shape for result in results):
         raise _form_changed(f"out= of {func}")
-    for each in results:
-        each.plain().copy_(copies[id(each)])
+    for result in results:
+        result.plain().copy_(copies[id(result)])
     return returned

@@ -22,7 +22,8 @@ _TF32_SINCE = (8, 0)
 
 
 def tf32_operators(device: str) -> tuple[str, ...]:
-    """Which of ``convolution``, ``matmul`` and ``rnn`` run in TensorFloat-32 on ``device`` as the flags are now."""
+    """List which of ``convolution``, ``matmul`` and ``rnn`` run in TensorFloat-32 on ``device`` with the flags of
+    now."""
     if torch.device(device).type != "cuda" or torch.cuda.get_device_capability(device) < _TF32_SINCE:
         return ()
     return tuple(kind for kind, setting in _settings().items() if setting.fp32_precision == "tf32")
@@ -88,7 +89,7 @@ def _matmul_precision(wanted: str) -> Iterator[None]:
 
 
 def _older(read: Callable[[], Any]) -> Any:
-    """What the older interface says; None where it cannot say it."""
+    """Read the older interface; None if it cannot say it."""
     try:
         return read()
     except RuntimeError:  # the two interfaces were mixed

@@ -24,7 +24,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from togi.torch_internals.modes import without_modes
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of
-from togi.torch_internals.tensors import DynamicOutputShapeException, FakeTensorMode, tree_leaves, tree_map_only
+from togi.torch_internals.tensors import (
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    tensors_of,
+    tree_leaves,
+    tree_map_only,
+)
 
 _COUNTS = (0, 1, 2, 100_003)
 """How many are found in each world. The last is prime, and beyond the thresholds that people write."""
@@ -47,11 +53,11 @@ class Sizes:
         return any(shape is not None and len(shape) != len(self.real) for shape in self.worlds)
 
     def varies(self, dim: int | None = None) -> bool:
-        """Whether values decide the size of ``dim``, or of any dimension."""
-        known = [shape for shape in self.worlds if shape is not None]
-        if not known or self.rank_varies:
+        """Return whether values decide the size of ``dim``, or of any dimension."""
+        shapes = [shape for shape in self.worlds if shape is not None]
+        if not shapes or self.rank_varies:
             return True
-        return any(shape != self.real if dim is None else shape[dim] != self.real[dim] for shape in known)
+        return any(shape != self.real if dim is None else shape[dim] != self.real[dim] for shape in shapes)
 
 
 class FoundSizes:
@@ -62,12 +68,12 @@ class FoundSizes:
         self._known: dict[Any, _Results | None] = {}
 
     def of(self, tensor: Tensor) -> Sizes | None:
-        found: Sizes | None = self._of.get(tensor)
-        return found
+        sizes: Sizes | None = self._of.get(tensor)
+        return sizes
 
-    def hand_on(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """For operators whose results have the shape of what they are given."""
-        found = next((sizes for tensor in given if (sizes := self.of(tensor)) is not None), None)
+    def hand_on(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Give the sizes to the results of an operator that have the shape of what it is given."""
+        found = next((sizes for tensor in tensors if (sizes := self.of(tensor)) is not None), None)
         if found is not None:
             for result in results:
                 self._of[result] = found
@@ -80,31 +86,31 @@ class FoundSizes:
         Args:
             origin: the operator whose values decided a number that this call was given as a size.
         """
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
-        found = next((sizes for tensor in given if (sizes := self.of(tensor)) is not None), None)
+        tensors, outputs = tensors_of((args, kwargs)), tensors_of(results)
+        found = next((sizes for tensor in tensors if (sizes := self.of(tensor)) is not None), None)
         if origin is not None:
             worlds: list[_Results | None] = [None] * len(_COUNTS)
-        elif found is None and (not _may_find(operator, given) or self._is_fixed(operator, args, kwargs, outputs)):
+        elif found is None and (not _may_find(operator, tensors) or self._is_fixed(operator, args, kwargs, outputs)):
             return None
         elif self._takes_apart(operator, args, kwargs):
             worlds = [[]] * len(_COUNTS)
         else:
             worlds = [self._in_world(i, operator, args, kwargs) for i in range(len(_COUNTS))]
         origin = origin or (str(operator) if found is None else found.origin)
-        kept = {id(tensor) for tensor in given}  # what an operator writes in place keeps its size
-        return _noted(outputs, worlds, origin, lambda out, sizes: id(out) in kept or self._of.update({out: sizes}))
+        written = {id(tensor) for tensor in tensors}  # what an operator writes in place keeps its size
+        return _noted(outputs, worlds, origin, lambda out, sizes: id(out) in written or self._of.update({out: sizes}))
 
     def _is_fixed(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: list[Tensor]) -> bool:
-        """Whether shapes alone decide the sizes of its results."""
+        """Return whether shapes alone decide the sizes of its results."""
         shapes = self._in_world(0, operator, args, kwargs)
         return shapes == [tuple(output.shape) for output in outputs]
 
     def _takes_apart(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether it cuts its first argument along a dimension whose size values decide. There may be 100,003 pieces,
-        or one up to some size that no world has."""
-        returned = [str(each.type) for each in schema_of(operator).returns] if isinstance(operator, OpOverload) else []
-        if returned != ["List[Tensor]"]:
+        """Return whether it cuts its first argument along a dimension whose size values decide. There may be 100,003
+        pieces, or one up to some size that no world has."""
+        if not isinstance(operator, OpOverload):
+            return False
+        if [str(value.type) for value in schema_of(operator).returns] != ["List[Tensor]"]:
             return False
         named = bound_arguments(operator, args, kwargs)
         sizes = self.of(named["self"]) if isinstance(named.get("self"), Tensor) else None
@@ -115,8 +121,8 @@ class FoundSizes:
             sizes = self.of(tensor)
             return tuple(tensor.shape) if sizes is None else sizes.worlds[i]
 
-        given = tree_map_only(Tensor, lambda tensor: (shape_of(tensor), tensor.dtype), (args, kwargs))
-        call = operator, i, repr(given)
+        forms = tree_map_only(Tensor, lambda tensor: (shape_of(tensor), tensor.dtype), (args, kwargs))
+        call = operator, i, repr(forms)
         if call not in self._known:  # a loop over classes asks the same again and again
             self._known[call] = _run(operator, (args, kwargs), shape_of, _COUNTS[i])
         return self._known[call]
@@ -126,16 +132,16 @@ def node_with_found_rank(graph: fx.Graph) -> fx.Node | None:
     """The first operator of an exported graph whose rank, or number of results, values decide: an operator that
     squeezes a dimension if one element is found, as an example. The graph holds one rank for it."""
     for node in graph.nodes:
-        given = [each.meta.get("val") for each in node.all_input_nodes]
-        if not isinstance(node.target, OpOverload) or not any(map(free_unbacked_symbols, filter(_is_tensor, given))):
+        values = [source.meta.get("val") for source in node.all_input_nodes]
+        if not isinstance(node.target, OpOverload) or not any(map(free_unbacked_symbols, filter(_is_tensor, values))):
             continue
-        args = fx.map_arg((node.args, node.kwargs), lambda each: each.meta.get("val"))
+        args = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
         ranks = [len(leaf.shape) for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
         for count in _COUNTS:
             shapes = _run(node.target, args, partial(_shape, count=count), count)
             if shapes is not None and [len(shape) for shape in shapes] != ranks:
-                found: fx.Node = node
-                return found
+                traced: fx.Node = node
+                return traced
     return None
 
 
@@ -143,16 +149,16 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def _may_find(operator: Any, given: Sequence[Tensor]) -> bool:
-    """Whether values may decide the sizes of its results. ATen says so of its own operators by a tag, except where
-    integers are lengths."""
+def _may_find(operator: Any, tensors: Sequence[Tensor]) -> bool:
+    """Return whether values may decide the sizes of its results. ATen says so of its own operators by a tag, except
+    where integers are lengths."""
     tags = getattr(operator, "tags", ())
-    if not given or torch.Tag.pointwise in tags:
+    if not tensors or torch.Tag.pointwise in tags:
         return False
     if torch.Tag.dynamic_output_shape in tags or not isinstance(operator, OpOverload):
         return True
     of_aten = schema_of(operator).name.startswith(("aten::", "prim"))
-    return not of_aten or any(not (tensor.is_floating_point() or tensor.is_complex()) for tensor in given)
+    return not of_aten or any(not (tensor.is_floating_point() or tensor.is_complex()) for tensor in tensors)
 
 
 def _run(operator: Any, args: Any, shape_of: Callable[[Tensor], Shape | None], count: int) -> _Results | None:

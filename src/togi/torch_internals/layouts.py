@@ -33,7 +33,7 @@ class NoStorage(Exception):
 
 
 def is_one_storage(tensor: Tensor) -> bool:
-    """Whether all of its memory is the storage that it names: a dense tensor that is not a wrapper. False proves
+    """Return whether all of its memory is the storage that it names: a dense tensor that is not a wrapper. False proves
     nothing."""
     return type(tensor) in _OWN_MEMORY and tensor.layout is torch.strided and not _has_more(tensor)
 
@@ -73,7 +73,7 @@ def _storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
 
 
 def _wrapped_by(tensor: Any) -> list[Tensor] | None:
-    """What a tensor without memory of its own stands for; None where it has memory."""
+    """Unwrap a tensor without memory of its own; None if it has memory."""
     if is_wrapped_by_transform(tensor):
         return [torch._C._functorch.get_unwrapped(tensor)]
     if torch._is_functional_tensor(tensor):
@@ -100,7 +100,7 @@ def _has_memory(tensor: Tensor) -> bool:
 
 
 def _kept_by(tensor: Any) -> list[Tensor]:
-    """What a layout has besides, or instead of, one storage."""
+    """The tensors that a layout has besides, or instead of, one storage."""
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in _BY_ROWS:

@@ -104,7 +104,7 @@ def compiled_original(module: nn.Module) -> Any:
 
 
 def parametrized_as_pickled(module: nn.Module) -> tuple[Any, ...] | None:
-    """What a pickler's ``reducer_override`` answers for a module with tensors of ``torch.nn.utils.parametrize`` (weight
+    """Answer a pickler's ``reducer_override`` for a module with tensors of ``torch.nn.utils.parametrize`` (weight
     norm, as audio models have it), whose own class refuses to be pickled; None for any other."""
     if not parametrize.is_parametrized(module):
         return None
@@ -203,15 +203,15 @@ class ModuleTracker:
             return self._of_node(node)
         phase = OPTIMIZER if self._stepping else FORWARD
         frame = next(user_frames(sys._getframe(1)), None)
-        found = Where(self.innermost, "" if frame is None else place_in(frame), phase)
+        where = Where(self.innermost, "" if frame is None else place_in(frame), phase)
         if phase == FORWARD and torch.is_grad_enabled():
             # the first operation after a node was drawn is the node's; later ones may have none
-            self._forward.setdefault(next_sequence_number() - 1, found)
-        return found
+            self._forward.setdefault(next_sequence_number() - 1, where)
+        return where
 
     def _of_node(self, node: Any) -> Where:
-        found = self._forward.get(sequence_number(node), Where())
-        return found._replace(phase=BACKWARD)
+        where = self._forward.get(sequence_number(node), Where())
+        return where._replace(phase=BACKWARD)
 
     def _entered(self, module: nn.Module, _: Any) -> None:
         name = self._names.get(module)

@@ -2,7 +2,8 @@
 
 Behind it: torch._ops, ``OpOverload._schema``, torch._library.custom_ops, torch._C dispatch queries, torch._decomp
 (torch 2.9 to 2.15). When they go: ``torch.export.default_decompositions`` is public; schemas and kernels have no
-public form, and what relies on them must refuse.
+public form, and what relies on them must refuse. ``aten._scaled_dot_product_attention_math`` (torch 2.9 to 2.15). When
+it goes: ``functional.scaled_dot_product_attention`` with ``sdpa_kernel(MATH)``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
+    "attention_of_operators",
     "bound_arguments",
     "can_decompose",
     "core_decompositions",
@@ -37,6 +39,9 @@ __all__ = [
 schema_of: Callable[[Any], torch.FunctionSchema] = attrgetter("_schema")
 """The schema of an operator (``OpOverload``): its name, arguments, results, and what it writes."""
 
+attention_of_operators: Any = torch.ops.aten._scaled_dot_product_attention_math
+"""Scaled dot-product attention without a kernel of its own, as torch computes it where no such kernel serves a call."""
+
 COMPOSITE = "CompositeImplicitAutograd"
 _REGISTERED_IN_CPP = re.compile(r": registered at .*\.(cpp|cc|cxx|c|cu|cuh|h|hpp|hip|mm|inc):\d+ ::")
 _KEYS_OF_CALLS = ("CPU", "CUDA", "XPU", "MPS", "PrivateUse", "Composite", "Autograd", "ADInplaceOrView")
@@ -44,7 +49,8 @@ _KEYS_OF_CALLS = ("CPU", "CUDA", "XPU", "MPS", "PrivateUse", "Composite", "Autog
 
 @cache
 def is_composite(operator: Any) -> bool:
-    """Whether an operator is made of other operators for every device, so that none of its own kernels is needed."""
+    """Return whether an operator is made of other operators for every device, so that none of its own kernels is
+    needed."""
     if not isinstance(operator, OpOverload):
         return False
     name: str = operator.name()  # type: ignore[no-untyped-call]
@@ -53,7 +59,7 @@ def is_composite(operator: Any) -> bool:
 
 @cache
 def can_decompose(operator: Any) -> bool:
-    """Whether ``operator.decompose(...)`` works: it has a composite kernel in C++ or in Python."""
+    """Return whether ``operator.decompose(...)`` works: it has a composite kernel in C++ or in Python."""
     if not isinstance(operator, OpOverload):
         return False
     return bool(operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
@@ -74,23 +80,24 @@ def result_arguments(operator: Any) -> tuple[str, ...]:
 
 def bound_arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """All arguments of a call by schema name, in schema order, defaults filled in."""
-    found: dict[str, Any] = {}
+    bound: dict[str, Any] = {}
     for index, argument in enumerate(schema_of(operator).arguments):
         if index < len(args):
-            found[argument.name] = args[index]
+            bound[argument.name] = args[index]
         else:
-            found[argument.name] = kwargs.get(argument.name, argument.default_value)
-    return found
+            bound[argument.name] = kwargs.get(argument.name, argument.default_value)
+    return bound
 
 
 def is_python_operator(operator: Any) -> bool:
-    """Whether it was made by ``torch.library.custom_op``: written in Python, so that what it calls can be watched."""
+    """Return whether ``torch.library.custom_op`` made it: written in Python, so that what it calls can be watched."""
     return getattr(getattr(operator, "_schema", None), "name", None) in OPDEFS
 
 
 def runs_python(name: str) -> bool:
-    """Whether a call of the operator (``"library::name.overload"``) by compiled code may run Python: one of its kernels
-    was registered from Python (``torch.library``), which no C++ source says of itself. True where it is unknown.
+    """Return whether compiled code that calls the operator (``"library::name.overload"``) may run Python: one of its
+    kernels was registered from Python (``torch.library``), which no C++ source says of itself. True where it is
+    unknown.
 
     Kernels for fake tensors do not count, nor those of transformations that compiled code does not use.
     """

@@ -46,5 +46,6 @@ def _quiet() -> Iterator[None]:
 
 
 def profiler_is_on() -> bool:
-    """Whether a profiler is on in this process, as ``record_function`` asks; ``profiler_records``: in this thread."""
+    """Return whether a profiler is on in this process, as ``record_function`` asks; ``profiler_records``: in this
+    thread."""
     return bool(torch.autograd.profiler._is_profiler_enabled)

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 
 def holds_torchscript(module: nn.Module) -> bool:
-    """Whether it or a part of it is a ScriptModule."""
+    """Return whether it or a part of it is a ScriptModule."""
     return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
 
 

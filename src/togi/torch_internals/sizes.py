@@ -37,7 +37,7 @@ class Decided:
 
 
 def decided_sizes(program: ExportedProgram, sizes: Mapping[str, int | torch.SymInt]) -> Decided:
-    """What was decided by sizes.
+    """Read what was decided by sizes.
 
     Args:
         sizes: those that may vary, by what they are called in the answer.
@@ -61,13 +61,14 @@ def decided_sizes(program: ExportedProgram, sizes: Mapping[str, int | torch.SymI
             decided[sympy.Le(symbol, bounds.upper, evaluate=False)] = None
         if bounds.lower > _SMALLEST_OPEN:
             decided[sympy.Ge(symbol, bounds.lower, evaluate=False)] = None
-    known = {*symbols, *(sympy.Symbol(name, integer=True) for name in sizes)}
-    told = [each for each in decided if each.free_symbols and each.free_symbols <= known]
-    firm, of_small = (
-        list(dict.fromkeys(_Python().doprint(each.xreplace(symbols)) for each in told if _is_of_small(each) is small))
-        for small in (False, True)
-    )
-    return Decided(firm, of_small)
+    names = {*symbols, *(sympy.Symbol(name, integer=True) for name in sizes)}
+    firm: dict[str, None] = {}
+    of_small: dict[str, None] = {}
+    for comparison in decided:
+        if comparison.free_symbols and comparison.free_symbols <= names:
+            kind = of_small if _is_of_small(comparison) else firm
+            kind[_Python().doprint(comparison.xreplace(symbols))] = None
+    return Decided(list(firm), list(of_small))
 
 
 def _is_of_small(comparison: Any) -> bool:
@@ -84,7 +85,7 @@ def _is_of_small(comparison: Any) -> bool:
 
 
 class _Python(PythonPrinter):
-    """Without torch's own functions."""
+    """Prints sizes without torch's own functions."""
 
     def _print_ToFloat(self, expr: Any) -> str:
         return f"float({self._print(expr.args[0])})"

@@ -99,7 +99,7 @@ def one_level(value: Any) -> tuple[list[Any], str] | None:
     if type(value) not in SUPPORTED_NODES:
         return None
     try:
-        children, spec = tree_flatten(value, is_leaf=lambda each: each is not value)
+        children, spec = tree_flatten(value, is_leaf=lambda node: node is not value)
         plain = SUPPORTED_SERIALIZED_TYPES[type(value)].from_dumpable_context is None
         return (children, treespec_dumps(spec)) if plain else None
     except Exception:  # foreign code: what a library registered, and what torch says of it
@@ -107,13 +107,13 @@ def one_level(value: Any) -> tuple[list[Any], str] | None:
 
 
 def registered_plainly(name: str) -> bool:
-    """Whether a class is registered here under this name, and its context is read as JSON and nothing else."""
+    """Return whether a class is registered here under this name, and its context is read as JSON alone."""
     cls = SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
     return cls is not None and SUPPORTED_SERIALIZED_TYPES[cls].from_dumpable_context is None
 
 
 def from_one_level(children: Iterable[Any], spec: str) -> Any:
-    """What ``one_level`` took apart."""
+    """Put together what ``one_level`` took apart."""
     return tree_unflatten(children, treespec_loads(spec))
 
 
@@ -122,7 +122,7 @@ storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 
 
 def borrowed(tensor: Tensor) -> Tensor:
-    """The same memory in a storage of its own, which does not keep it alive. ``take_back`` ends it."""
+    """Put the same memory into a storage of its own, which does not keep it alive. ``take_back`` ends it."""
     own = tensor.untyped_storage()
     storage = torch._C._construct_storage_from_data_pointer(own.data_ptr(), tensor.device, own.nbytes())
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)

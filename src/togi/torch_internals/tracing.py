@@ -1,4 +1,4 @@
-"""What Python asks of tensors while ``torch.jit.trace`` records: a trace holds each answer as a constant.
+"""Reads of tensors by Python while ``torch.jit.trace`` records: a trace holds each answer as a constant.
 
 An operator that runs while the tracer is at work, and not inside of an operator that it records, is not recorded. If
 it answers with a number, Python has read something: the graph recorded until then tells whether it follows from the
@@ -32,7 +32,7 @@ from togi.core.user_code import user_frames
 from togi.torch_internals.found_sizes import FoundSizes, Sizes
 from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.operators import OpOverload, schema_of
-from togi.torch_internals.tensors import tree_leaves
+from togi.torch_internals.tensors import tensors_of
 
 _internals: Any = torch._C
 """Some of its functions have no types."""
@@ -104,8 +104,8 @@ class TraceReads(DispatchObserver):
 
     def unseen(self, warned: Sequence[warnings.WarningMessage]) -> list[Read]:
         """Reads that the tracer warned of and no operator showed: modes are off while a tensor is printed."""
-        told = [each for each in warned if str(each.message).startswith(_CONVERTS) and each.filename != __file__]
-        lines = Counter((each.filename, each.lineno) for each in told) - self._lines
+        reads = (warning for warning in warned if str(warning.message).startswith(_CONVERTS))
+        lines = Counter((read.filename, read.lineno) for read in reads if read.filename != __file__) - self._lines
         return [Read("a value", "an operator", _place(path, line)) for path, line in lines]
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -117,12 +117,12 @@ class TraceReads(DispatchObserver):
         elif _answers_python(operator):
             frame = _caller()
             self._lines[frame.f_code.co_filename, frame.f_lineno] += 1
-            for tensor in _tensors((args, kwargs)):
+            for tensor in tensors_of((args, kwargs)):
                 self._ask(tensor, frame)
             return operator(*args, **kwargs)
         if state is not None and self._is_recorded(operator):
             results = operator(*args, **kwargs)
-            self._sizes.hand_on(_tensors((args, kwargs)), _tensors(results))
+            self._sizes.hand_on(tensors_of((args, kwargs)), tensors_of(results))
             self._keep_sizes(self._graph.insertPoint().prev(), results)
             return results
         with _tracer_dispatched(state is not None):  # a convolution is recorded as what it calls
@@ -166,11 +166,11 @@ class TraceReads(DispatchObserver):
 
     def _settle(self) -> None:
         """The next operator is being recorded: what it was not handed was read."""
-        asked, self._asked = self._asked, []
-        self.found += [read for value, read in asked if not self._was_handed_on(value)]
+        pending, self._asked = self._asked, []
+        self.found += [read for value, read in pending if not self._was_handed_on(value)]
 
     def _was_handed_on(self, value: Any) -> bool:
-        """Whether an operator was handed the number: once for each time that it was asked for."""
+        """Return whether an operator was handed the number: once for each time that it was asked for."""
         uses = sum(use.user.kind().removeprefix("aten::") in _HANDED_ON for use in value.uses())
         handed_on = uses > self._handed_on[value.unique()]
         self._handed_on[value.unique()] += handed_on
@@ -188,7 +188,7 @@ class TraceReads(DispatchObserver):
         self._keep_sizes(node, results)
 
     def _keep_sizes(self, node: Any, results: Any) -> None:
-        self._of_nodes[id(node)] = node, [self._sizes.of(tensor) for tensor in _tensors(results)]
+        self._of_nodes[id(node)] = node, [self._sizes.of(tensor) for tensor in tensors_of(results)]
 
     def _settle_node(self) -> None:
         """Another node is recorded. What differed inside of the last one matters where its results differ."""
@@ -197,28 +197,28 @@ class TraceReads(DispatchObserver):
             return
         node, sizes = self._of_nodes[id(self._node[0])]
         listed = any(value.type().kind() == "ListType" for value in node.outputs())
-        if listed or any(each is not None and each.rank_varies for each in sizes):
+        if listed or any(shape is not None and shape.rank_varies for shape in sizes):
             self.found.append(inside)
 
     def _decides_a_number_of(self, node: Any) -> str | None:
         """The operator whose values decide a number that a node is given."""
         if node.kind().startswith("prim::"):
             return None
-        given = list(node.inputs())
-        given += [inside for value in given if value.node().kind() == _LIST for inside in value.node().inputs()]
-        numbers = (value for value in given if value.type().kind() in _NUMBERS)
+        values = list(node.inputs())
+        values += [inside for value in values if value.node().kind() == _LIST for inside in value.node().inputs()]
+        numbers = (value for value in values if value.type().kind() in _NUMBERS)
         decided = (self._decided_by(number) for number in numbers if number.node().kind() != "prim::Constant")
         return next((operator for _, operator in filter(None, decided)), None)
 
     def _decided_by(self, value: Any) -> tuple[str, str] | None:
         """Whether it is a value or a size that decides a number in the graph, and the operator it comes from. None:
         the number is the same for all values of inputs."""
-        first, seen, rest = value.node().kind(), set[int](), [value]
-        while rest:
-            value = rest.pop()
-            if value.unique() in seen or value.unique() in self._free:
+        first, visited, pending = value.node().kind(), set[int](), [value]
+        while pending:
+            value = pending.pop()
+            if value.unique() in visited or value.unique() in self._free:
                 continue
-            seen.add(value.unique())
+            visited.add(value.unique())
             node = value.node()
             inputs = list(node.inputs())
             if _asks_for_shape(node.kind()):
@@ -228,12 +228,12 @@ class TraceReads(DispatchObserver):
                     return "a size", sizes.origin
             elif self._varies(node, value):
                 return "a value", "the input" if first == "prim::Param" else first
-            rest.extend(inputs)
-        self._free |= seen
+            pending.extend(inputs)
+        self._free |= visited
         return None
 
     def _varies(self, node: Any, value: Any) -> bool:
-        """Whether another call may bring another value."""
+        """Return whether another call may bring another value."""
         if node.kind() == "prim::Param":
             return bool(value.type().kind() == "TensorType")
         if node.kind() in ("prim::TracedAttr", "prim::GetAttr"):
@@ -244,8 +244,8 @@ class TraceReads(DispatchObserver):
         node, i = value.node(), value.offset()
         while node.kind() in ("prim::ListUnpack", "prim::TupleUnpack"):
             node = node.input().node()
-        _, found = self._of_nodes.get(id(node), (None, []))
-        return found[i] if i < len(found) else next(filter(None, found), None)
+        _, sizes = self._of_nodes.get(id(node), (None, []))
+        return sizes[i] if i < len(sizes) else next(filter(None, sizes), None)
 
 
 def _asks_for_shape(kind: str) -> bool:
@@ -254,11 +254,11 @@ def _asks_for_shape(kind: str) -> bool:
 
 
 def _answers_python(operator: Any) -> bool:
-    """Whether it returns a number that follows from what tensors hold."""
+    """Return whether it gives a number that follows from what tensors hold."""
     if not isinstance(operator, OpOverload):
         return False
     schema = schema_of(operator)
-    if not schema.returns or any("Tensor" in str(each.type) for each in schema.returns):
+    if not schema.returns or any("Tensor" in str(result.type) for result in schema.returns):
         return False
     return torch.Tag.data_dependent_output in operator.tags or not schema.name.startswith(("aten::", "prim"))
 
@@ -267,12 +267,8 @@ def _name(operator: Any) -> str:
     return schema_of(operator).name if isinstance(operator, OpOverload) else str(operator)
 
 
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
-
-
 def _caller() -> FrameType:
-    """What called the operator that is being observed, without the wrapper that keeps Dynamo out."""
+    """Find what called the operator that is being observed, without the wrapper that keeps Dynamo out."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
         frame = frame.f_back
@@ -283,7 +279,7 @@ def _caller() -> FrameType:
 
 
 def _read(frame: FrameType | None, of: str, operator: str) -> Read:
-    """With the innermost line of the user's, or of a package's that uses torch."""
+    """A read at the innermost line of the user's, or of a package's that uses torch."""
     users = next(user_frames(frame), None)
     place = "" if users is None else _place(users.f_code.co_filename, users.f_lineno)
     return Read(of, operator.replace("aten::", "").replace("aten.", ""), place)

@@ -8,38 +8,39 @@ import typing
 from typing import Any, final
 
 from togi.core.records import Record
+from togi.worker.channel import decoded, encoded
 from togi.worker.job import ChildJob
-from togi.worker.protocol import Job, Message, Raised
+from togi.worker.messages import CallFunction, Returned
+from togi.worker.protocol import Raised, changed
 
 
 @final
-class AnswerJob(ChildJob):
-    """What the job's function answers."""
+class AnswerJob(ChildJob[CallFunction]):
+    """Sends what the job's function returns or raises."""
 
     def run(self) -> None:
         self.enter("run")
-        self.channel.send({"returned": _call(self.job, self.subject, self.config.device)})
+        self.channel.send(answer(self.job, self.subject, self.config.device))
 
 
-def _call(job: Job, subject: Any, device: str) -> Message:
-    """Call the job's function with the subject; what it answered or raised, as a message. A device with a number
-    (``cuda:1``) is ``device`` here, where no other is seen."""
+def answer(job: CallFunction, subject: Any, device: str) -> Returned | Raised:
+    """Call the job's function with the subject. A device with a number (``cuda:1``) is ``device`` here, where no other
+    is seen."""
     try:
-        assert job.function is not None
         module, _, name = job.function.partition(":")
         function = getattr(importlib.import_module(module), name)
-        numbered = str(job.request.get("device", "")).startswith("cuda:")
-        request = {**job.request, "device": device} if numbered else job.request
-        answer = function(subject, request_type(function).model_validate(request))
-        return {"answer": answer.model_dump(mode="json")}
+        request = decoded(request_type(function), job.request)
+        if getattr(request, "device", "").startswith("cuda:"):
+            request = changed(request, device=device)
+        return Returned(answer=encoded(function(subject, request)))
     except Exception as error:  # foreign code: the subject's
-        return {"raised": Raised.of(error).model_dump(mode="json")}
+        return Raised.of(error)
 
 
 def request_type(function: Any) -> type[Record]:
     """The annotation of a function's second parameter."""
     name = list(inspect.signature(function).parameters)[1]
-    found = typing.get_type_hints(function)[name]
-    if not (isinstance(found, type) and issubclass(found, Record)):
-        raise TypeError(f"{function.__module__}:{function.__name__} must take a record, and {name} is a {found}")
-    return found
+    annotation = typing.get_type_hints(function)[name]
+    if not (isinstance(annotation, type) and issubclass(annotation, Record)):
+        raise TypeError(f"{function.__module__}:{function.__name__} must take a record, and {name} is a {annotation}")
+    return annotation

@@ -15,6 +15,7 @@ from togi.core.errors import SubjectError
 from togi.core.records import Record
 from togi.machine.describe import machine
 from togi.machine.limits import usable_bytes
+from togi.worker.channel import decoded
 from togi.worker.deadline import Deadline
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import Raised, SubjectRef
@@ -50,7 +51,7 @@ class ChildCall(Generic[Request, Answer]):
         on_phase: OnPhase = lambda _: None,
         within_s: float | None = None,
     ) -> Answer:
-        """What the function answers, from a child that is gone afterwards.
+        """Call the function in a child that is gone afterwards.
 
         ``within_s``: from now on, with loading the subject. None: each request has a limit of its own alone.
 
@@ -74,10 +75,12 @@ class ChildCall(Generic[Request, Answer]):
         on_phase: OnPhase = lambda _: None,
         late: str = "",
     ) -> Answer:
-        """The same in a child of a pool that has loaded its subject already. ``late``: what to do where the pool's time
-        was over before."""
+        """Call the function in a child of a pool that has loaded its subject already.
+
+        ``late``: what to do if the pool's time was over before.
+        """
         try:
-            returned = pool.call(self.function, request.model_dump(mode="json"), limits, on_phase)
+            returned = pool.call(self.function, request, limits, on_phase)
         except TrialEnded as ended:
             printed = ended.trial.child.log_tail(1000).strip()
             raise SubjectError(
@@ -85,6 +88,6 @@ class ChildCall(Generic[Request, Answer]):
                 + (f" {late}" if late and ended.cut_off else "")
                 + (f" It printed last:\n{printed}" if printed else "")
             ) from None
-        if "raised" in returned:
-            raise Raised.model_validate(returned["raised"]).error(self.purpose) from None
-        return self.answer.model_validate(returned["answer"])
+        if isinstance(returned, Raised):
+            raise returned.error(self.purpose) from None
+        return decoded(self.answer, returned.answer)

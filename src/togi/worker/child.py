@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, final
 
 import torch
+from typing_extensions import assert_never
 
 from togi.core.errors import Refused
 from togi.graph.capture import keep
@@ -16,10 +17,12 @@ from togi.subject.sources.live import unpickled
 from togi.techniques.build import classify, fingerprint, first_candidate
 from togi.verify.derived_inputs import variants
 from togi.verify.reference import make_truth
+from togi.worker import messages
 from togi.worker.answer import AnswerJob
+from togi.worker.channel import Channel, Closed
 from togi.worker.forking import fork_safe
 from togi.worker.job import TRUTH_FOLDER, ChildJob
-from togi.worker.protocol import Channel, Closed, Job, ServerConfig
+from togi.worker.protocol import ServerConfig
 from togi.worker.survey import idle_rewrites, survey
 from togi.worker.trial import TrialJob
 
@@ -27,30 +30,46 @@ SERVES = -1
 """No exit status: the child goes on as a server."""
 
 
-def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
+def run_job(job: messages.Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
     """Returns the child's exit status (0 when the job ended as the protocol says), or ``SERVES``."""
     keep_freed_memory()
     torch.set_num_threads(job.threads or config.threads)
     torch.manual_seed(config.seed)
-    mine = _JOBS[job.kind](job, config, subject, channel)
+    work = _work_of(job, config, subject, channel)
     try:
-        mine.run()
+        work.run()
     except Closed:
         return 1
     except BaseException as error:
-        channel.send({"failed": classify(error, mine.phase).model_dump(mode="json")})
+        channel.send(classify(error, work.phase))
         return 1
-    return SERVES if mine.serves else 0
+    return SERVES if work.serves else 0
+
+
+def _work_of(job: messages.Job, config: ServerConfig, subject: Any, channel: Channel) -> ChildJob[Any]:
+    match job:
+        case messages.SurveySubject():
+            return _SurveyJob(job, config, subject, channel)
+        case messages.CaptureSubject():
+            return _CaptureJob(job, config, subject, channel)
+        case messages.FindIdleRewrites():
+            return _RewritesJob(job, config, subject, channel)
+        case messages.MakeTruth():
+            return _TruthJob(job, config, subject, channel)
+        case messages.CallFunction():
+            return AnswerJob(job, config, subject, channel)
+        case messages.TryRecipe() | messages.TryArtifact():
+            return TrialJob(job, config, subject, channel)
+        case _:
+            assert_never(job)
 
 
 @final
-class _SurveyJob(ChildJob):
-    """Facts and signature of the subject: a file in the run's folder that every trial reads."""
-
+class _SurveyJob(ChildJob[messages.SurveySubject]):
     def run(self) -> None:
         self.enter("survey")
         config = self.config
-        found = survey(
+        surveyed = survey(
             self.subject,
             device=config.device,
             seed=config.seed,
@@ -59,47 +78,39 @@ class _SurveyJob(ChildJob):
             captured=False,
             live=unpickled(config.subject.answer) if config.subject.answer.exists() else None,
         )
-        name = fingerprint(first_candidate(self.subject, found.facts, found.signature).module)
-        found.write(self.folder)
-        self.channel.send({"surveyed": {"survey": found.model_dump(mode="json"), "fingerprint": name}})
+        name = fingerprint(first_candidate(self.subject, surveyed.facts, surveyed.signature).module)
+        surveyed.write(self.folder)
+        self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))
 
 
 @final
-class _CaptureJob(ChildJob):
-    """Keep what ``torch.export`` makes of the subject, and serve those who want it where that can be."""
-
+class _CaptureJob(ChildJob[messages.CaptureSubject]):
     def run(self) -> None:
         self.enter("capture")
         try:
             captured = keep(self.start())
         except Refused as refused:
-            self.channel.send({"captured": {"facts": {"exportable": False, "export_error": str(refused)}}})
+            self.channel.send(messages.SubjectNotCaptured(reason=str(refused)))
             return
         self.serves = fork_safe(self.config.device)
-        conditions = captured.signature.conditions
-        self.channel.send({"captured": {"facts": {"exportable": True}, "conditions": conditions, "forks": self.serves}})
+        self.channel.send(messages.SubjectCaptured(conditions=captured.signature.conditions, forks=self.serves))
         if not self.serves:
-            _tell_idle_rewrites(self)
+            _send_idle_rewrites(self)
 
 
 @final
-class _RewritesJob(ChildJob):
-    """Of the captured subject, asked of the child that captured it."""
-
+class _RewritesJob(ChildJob[messages.FindIdleRewrites]):
     def run(self) -> None:
-        _tell_idle_rewrites(self)
+        _send_idle_rewrites(self)
 
 
-def _tell_idle_rewrites(job: ChildJob) -> None:
-    """Which rewrites have nothing to do in the captured subject."""
+def _send_idle_rewrites(job: ChildJob[Any]) -> None:
     job.enter("rewrites")
-    job.channel.send({"idle": idle_rewrites(job.start())})
+    job.channel.send(messages.IdleRewrites(reasons=idle_rewrites(job.start())))
 
 
 @final
-class _TruthJob(ChildJob):
-    """What is right, for the trials to be compared with: files in the run's folder."""
-
+class _TruthJob(ChildJob[messages.MakeTruth]):
     def run(self) -> None:
         self.enter("truth")
         facts, signature = self.surveyed.facts, self.surveyed.signature
@@ -117,15 +128,4 @@ class _TruthJob(ChildJob):
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
-        self.channel.send({"known": {"notes": list(truth.facts.notes)}})
-
-
-_JOBS: dict[str, type[ChildJob]] = {
-    "survey": _SurveyJob,
-    "capture": _CaptureJob,
-    "rewrites": _RewritesJob,
-    "truth": _TruthJob,
-    "call": AnswerJob,
-    "trial": TrialJob,
-    "artifact": TrialJob,
-}
+        self.channel.send(messages.TruthMade(notes=truth.facts.notes))

@@ -1,4 +1,4 @@
-"""Until when the processes of a study must have answered. No torch.
+"""The deadline by which the processes of a study must have answered. No torch.
 
 Every message that the parent waits for is waited for here, so that no request can be without a limit: its own, or the
 moment at which the study has to be over, whichever is sooner.
@@ -10,10 +10,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import final
+from typing import TypeVar, final
 
 from togi.core.quantities import seconds
-from togi.worker.protocol import Message, Timeout
+from togi.worker.channel import Timeout
+
+M = TypeVar("M")
 
 _TELL_EVERY_S = 30.0
 _WHOLE_X, _LEAST_WHOLE_S = 5.0, 120.0
@@ -40,7 +42,7 @@ class Deadline:
 
     @contextmanager
     def within(self, limit_s: float) -> Iterator[None]:
-        """What is asked for inside has so long together, and no longer than before."""
+        """Give all that is asked for inside so long together, and no longer than before."""
         outside = self.at
         self.at = narrowed = min(outside, time.monotonic() + limit_s)
         try:
@@ -49,12 +51,12 @@ class Deadline:
             if self.at == narrowed:  # else it was moved meanwhile
                 self.at = outside
 
-    def receive(self, take: Callable[[float], Message], limit_s: float, what: str) -> Message:
-        """What ``take(seconds)`` returns, which raises Timeout after so many at most. ``what``: is waited for.
+    def receive(self, take: Callable[[float], M], limit_s: float, what: str) -> M:
+        """Return what ``take(seconds)`` does, which raises Timeout after so many at most. ``what``: is waited for.
 
         What has arrived counts, also when the time is over: this process may have been stopped meanwhile.
         """
-        began = told = time.monotonic()
+        began = reported_at = time.monotonic()
         while True:
             until = min(began + limit_s, self.at)
             try:
@@ -62,6 +64,6 @@ class Deadline:
             except Timeout:
                 if (now := time.monotonic()) >= until:
                     raise
-                if now - told >= _TELL_EVERY_S:
-                    told = now
+                if now - reported_at >= _TELL_EVERY_S:
+                    reported_at = now
                     self._tell(f"still waiting for {what}, {seconds(now - began)} by now")

@@ -29,45 +29,84 @@ from togi.verify.output_structure import unlike
 from togi.verify.reference import make_truth
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify
+from togi.worker.protocol import PartRef, changed
 
 
 def needed(report: ErrorReport, truth: Truth) -> bool:
-    """Whether the results of a program alone do not tell if it is right: they differ from the original's, or the
+    """Return whether the results of a program alone do not tell if it is right: they differ from the original's, or the
     original's own differ as much from one rounding to the next, so that a fault may hide in them."""
     alike = report.decisions is None or report.decisions.sample is None
     return not report.faithful or not alike or rounding_decides(truth)
+
+
+def with_forced_calls(
+    report: ErrorReport,
+    truth: Truth,
+    installed: Installed,
+    samples: Sequence[Inputs],
+    parts: Sequence[PartRef],
+    part_of: Callable[[PartRef], Subject],
+    *,
+    seed: int,
+    device: str,
+    limit_units: Callable[[Truth], float] = lambda _: MAX_UNITS,
+) -> ErrorReport:
+    """The report of a program in parts; where its results do not tell whether it is right, with what it decides
+    otherwise than the original, and with its parts on the calls that the original makes.
+
+    Args:
+        parts: the calls that the original makes of each; ``part_of`` reads them as a subject.
+        limit_units: largest error of a faithful call.
+    """
+    if not needed(report, truth):
+        return report
+    different = divergence(installed, samples, seed)
+    if not different and not report.faithful:
+        return report
+    forced: list[ForcedCalls] = []
+    with installed.suspended():  # a program that cannot be copied is its own original
+        for path, form in [(switch.path, form) for switch in installed.switches for form in switch.forms]:
+            of_form = [
+                forced_calls(part_of(part), path, form.optimized, seed, device, limit_units)
+                for part in parts
+                if path == part.path and form.entry.effects == part.effects
+            ]
+            if not any(of_form):
+                return report
+            forced += filter(None, of_form)
+    return changed(report, divergence=different, forced=tuple(forced))
 
 
 def divergence(installed: Installed, samples: Sequence[Inputs], seed: int) -> str:
     """The first decision that the program with its parts takes otherwise than the original: a difference in what it
     returns besides floating-point numbers. Empty where there is none, or where it differs from itself (no tie does)."""
     for sample in samples:
-        found = _run(installed, sample, seed)
+        with_parts = _run(installed, sample, seed)
         with installed.suspended():
             expected = _run(installed, sample, seed)
-        if different := _decided_otherwise(expected, found):
-            return "" if _decided_otherwise(found, _run(installed, sample, seed)) else different
+        if different := _decided_otherwise(expected, with_parts):
+            return "" if _decided_otherwise(with_parts, _run(installed, sample, seed)) else different
     return ""
 
 
 def _run(installed: Installed, sample: Inputs, seed: int) -> Any:
-    given = sample.clone()
+    fresh = sample.clone()
     seed_all(seed)
     with torch.no_grad():
-        return installed.program(*given.args, **given.kwargs)
+        return installed.program(*fresh.args, **fresh.kwargs)
 
 
-def _decided_otherwise(expected: Any, found: Any) -> str:
-    expected, found = with_floats_as_tensors(expected), with_floats_as_tensors(found)
-    if different := unlike(Structure.of(expected), Structure.of(found), "output"):
+def _decided_otherwise(expected: Any, result: Any) -> str:
+    expected, result = with_floats_as_tensors(expected), with_floats_as_tensors(result)
+    if different := unlike(Structure.of(expected), Structure.of(result), "output"):
         return different
-    for number, (one, other) in enumerate(zip(tensors_in(expected), tensors_in(found), strict=True)):
+    for number, (wanted, actual) in enumerate(zip(tensors_in(expected), tensors_in(result), strict=True)):
         name = "output" if number == 0 else f"tensor {number} of the output"
-        if one.shape != other.shape:
-            return f"{name} has the sizes {tuple(other.shape)}, the original's {tuple(one.shape)}"
-        if not one.is_floating_point() and not one.is_complex() and not torch.equal(one, other):
-            differs = (one != other).nonzero()
-            return f"{name} differs in {len(differs)} of {one.numel()} places, first at {differs[0].tolist()}"
+        if wanted.shape != actual.shape:
+            return f"{name} has the sizes {tuple(actual.shape)}, the original's {tuple(wanted.shape)}"
+        if not wanted.is_floating_point() and not wanted.is_complex() and not torch.equal(wanted, actual):
+            differs = (wanted != actual).nonzero()
+            return f"{name} differs in {len(differs)} of {wanted.numel()} places, first at {differs[0].tolist()}"
     return ""
 
 
@@ -79,8 +118,12 @@ def forced_calls(
     device: str,
     limit_units: Callable[[Truth], float] = lambda _: MAX_UNITS,
 ) -> ForcedCalls | None:
-    """Of one part. ``subject``: the original part with the calls that the program makes of it; ``limit_units``: largest
-    error of a faithful call. None where the engine serves none of them."""
+    """Prove one part. None if the engine serves none of the calls.
+
+    Args:
+        subject: the original part with the calls that the program makes of it.
+        limit_units: largest error of a faithful call.
+    """
     signature = optimized.signature
     calls = [call for call in subject.samples if _serves(optimized, call)]  # there may have been no room to keep any
     if not calls:
@@ -107,15 +150,18 @@ def _serves(optimized: OptimizedModule, call: Inputs) -> bool:
 
 
 def _written_back_otherwise(part: Any, calls: Sequence[Inputs]) -> str:
-    """Whether the changes that a call makes are made as the original makes them, to the bit."""
+    """Compare the changes that a call makes with those of the original, to the bit."""
     if not isinstance(part, Pure):
         return ""
     for call in calls:
-        one, other = call.clone(), call.clone()
+        of_module, of_pure = call.clone(), call.clone()
         with torch.no_grad():
-            expected = part.module(*one.args, **one.kwargs)
-            found = part.effects.finish(part(*other.args, **other.kwargs), other.args, other.kwargs)
-        there, here = [expected, one.args, dict(one.kwargs)], [found, other.args, dict(other.kwargs)]
+            expected = part.module(*of_module.args, **of_module.kwargs)
+            written_back = part.effects.finish(part(*of_pure.args, **of_pure.kwargs), of_pure.args, of_pure.kwargs)
+        there, here = (
+            [expected, of_module.args, dict(of_module.kwargs)],
+            [written_back, of_pure.args, dict(of_pure.kwargs)],
+        )
         if Structure.of(there) != Structure.of(here) or not same(tensors_in(there), tensors_in(here)):
             return "what a call changes in its arguments is not written back as the original does"
     return ""

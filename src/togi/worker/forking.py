@@ -1,4 +1,4 @@
-"""Whether this process may fork children that do torch's work."""
+"""Forking from a process that has imported torch: when a child could still do its work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from togi.torch_internals.openmp import end_openmp_threads
 
 
 def fork_safe(device: str) -> bool:
-    """Whether a forked child can do its work: no other thread, and CUDA, where it is needed, not started here."""
-    if _thread_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    """Return whether a forked child can do its work: no other thread, and CUDA, if needed, not started here."""
+    if thread_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     return device.partition(":")[0] != "cuda" or not _cuda_lost_by_fork()
 
@@ -39,6 +39,6 @@ def _cuda_lost_by_fork() -> bool:
     return os.waitstatus_to_exitcode(status) != 0
 
 
-def _thread_count() -> int:
+def thread_count() -> int:
     tasks = Path("/proc/self/task")
     return len(list(tasks.iterdir())) if tasks.exists() else 1

@@ -67,8 +67,8 @@ def _zombie(pid: int) -> bool:
 
 
 def _end(server: int) -> None:
-    """With all that it started."""
-    left = [pid for pid in descendants(server) if pid != os.getpid()]
-    for pid in (server, *left):
+    """Kill it with all that it started."""
+    descendants_left = [pid for pid in descendants(server) if pid != os.getpid()]
+    for pid in (server, *descendants_left):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""What Inductor compiled, kept from run to run: its probes of the processor alone take 5 to 9 s in an empty folder.
+"""A cache of what Inductor compiled, from run to run: its probes of the processor alone take 5 to 9 s in an empty
+folder.
 
 Torch's own folder for it is shared with whatever else the user runs, and a trial may be killed at any moment, also
 while a linker writes a library that would then fail to load for good. So the processes of a run have a folder of their
@@ -27,13 +28,13 @@ _MOST_BYTES = 64 << 20
 
 
 def inductor_folder(run: Path) -> Path:
-    """Where the processes of a run compile. ``run``: the run's folder."""
+    """The folder in which the processes of a run compile. ``run``: the run's own."""
     return run / "inductor"
 
 
 @final
 class InductorCache:
-    """Of one run. ``run``: its folder. A run that compiles nothing copies nothing."""
+    """The cache as one run uses it. ``run``: its folder. A run that compiles nothing copies nothing."""
 
     def __init__(self, run: Path) -> None:
         self.folder = inductor_folder(run)
@@ -55,8 +56,8 @@ class InductorCache:
             _trim(self._kept)
 
     def _files(self) -> set[Path]:
-        found = (path for path in self.folder.rglob("*") if path.is_file() and path.suffix != ".lock")
-        return {path.relative_to(self.folder) for path in found if path.stat().st_size <= _LARGEST_FILE_BYTES}
+        paths = (path for path in self.folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+        return {path.relative_to(self.folder) for path in paths if path.stat().st_size <= _LARGEST_FILE_BYTES}
 
 
 def _of_this_machine() -> Path:
@@ -76,9 +77,9 @@ def _keep(file: Path, target: Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _trim(kept: Path) -> None:
+def _trim(folder: Path) -> None:
     """The oldest go."""
-    files = sorted((path for path in kept.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime)
+    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime)
     kept_bytes = 0
     for path in files:
         kept_bytes += path.stat().st_size

@@ -1,11 +1,11 @@
-"""What every job of a child has: the subject, the survey of it, and the channel to the parent."""
+"""The base of all jobs of a child: the subject, the survey of it, and the channel to the parent."""
 
 from __future__ import annotations
 
 import abc
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from togi.core.choices import Mode
 from togi.graph.candidate import Candidate
@@ -16,19 +16,23 @@ from togi.subject.program import find_module
 from togi.subject.pure import pure
 from togi.subject.stored_inputs import read_inputs
 from togi.techniques.build import first_candidate
-from togi.worker.protocol import Channel, Job, PartRef, ServerConfig, Survey
+from togi.worker.channel import Channel
+from togi.worker.messages import Entered, Job
+from togi.worker.protocol import PartRef, ServerConfig, Survey
+
+J = TypeVar("J", bound=Job)
 
 TRUTH_FOLDER = "truth"
 """What trials are compared with, below the folder of the run."""
 
 
-class ChildJob(abc.ABC):
+class ChildJob(abc.ABC, Generic[J]):
     """One thing that a child does for the parent."""
 
     serves = False
     """Once it has run, the process goes on as a server."""
 
-    def __init__(self, job: Job, config: ServerConfig, subject: Any, channel: Channel) -> None:
+    def __init__(self, job: J, config: ServerConfig, subject: Any, channel: Channel) -> None:
         self.job = job
         self.config = config
         self.whole = subject
@@ -42,21 +46,21 @@ class ChildJob(abc.ABC):
 
     @functools.cached_property
     def subject(self) -> Any:
-        """Of the study: the whole, or a part of it."""
+        """The subject of the study, or the part of it that this job is for."""
         part = self.job.part
         return self.whole if part is None else part_of(self.whole, part, self.config.device)
 
     @functools.cached_property
     def surveyed(self) -> Survey:
-        """What the survey child wrote; read once."""
+        """The survey that another child wrote; read once."""
         return Survey.read(self.folder)
 
     def enter(self, phase: str) -> None:
         self.phase = phase
-        self.channel.send({"phase": phase})
+        self.channel.send(Entered(phase=phase))
 
     def start(self) -> Candidate:
-        """What recipes begin with."""
+        """The candidate with which recipes begin."""
         return kept() or first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)
 
 

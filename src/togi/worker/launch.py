@@ -1,10 +1,9 @@
-"""The parent's side of trial processes: start a server, start children, pause, resume, kill. No torch."""
+"""The parent's side of servers: start one, have it fork children, end it. No torch."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 import os
 import signal
 import socket
@@ -14,35 +13,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from weakref import WeakSet
 
+from typing_extensions import assert_never
+
 from togi.core.errors import TrialServerError
 from togi.core.interpreter import python
 from togi.core.quantities import seconds
 from togi.machine import nvml
-from togi.machine.limits import descendants, oom_kills, processes_bytes
+from togi.machine.limits import descendants, oom_kills
+from togi.worker import messages
+from togi.worker.channel import CHANNEL_FD, Channel, Closed, Timeout, Unreadable
+from togi.worker.child_process import POLL_S, Child, Died
 from togi.worker.deadline import Deadline
 from togi.worker.inductor_cache import inductor_folder
-from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Message, Raised, ServerConfig, Timeout
+from togi.worker.logs import shorten, tail
+from togi.worker.protocol import Raised, ServerConfig
 
 _START_TIMEOUT_S = 600.0
 _FORK_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 10.0
 _SEND_TIMEOUT_S = 20
-_POLL_S = 0.25
-"""So often is looked at a child's memory and log."""
 _QUIT_TIMEOUT_S = 2.0
 """Servers that do not end by themselves (what the subject's file does at exit) are killed."""
-_LONGEST_LOG = 32 << 20
-"""Bytes; of a longer log the beginning goes: a child that prints in a loop must not fill the disk."""
-
-
-class Died(Exception):
-    """The child ended without a final record. ``status``: exit code, or minus the signal's number."""
-
-    def __init__(self, status: int, oom_kills_before: int) -> None:
-        super().__init__(status)
-        self.status = status
-        self.out_of_memory = status == -signal.SIGKILL and oom_kills() > oom_kills_before
-        """The kernel ended it, or another at the same time, because memory was out."""
 
 
 class ServerNotStarted(TrialServerError):
@@ -51,14 +42,6 @@ class ServerNotStarted(TrialServerError):
 
 class NoTimeLeft(ServerNotStarted):
     """The time of the study was over before."""
-
-
-class TooMuchMemory(Exception):
-    """The child and its descendants held more than they may. ``bytes``: how much."""
-
-    def __init__(self, bytes: int) -> None:
-        super().__init__(bytes)
-        self.bytes = bytes
 
 
 class ForkServer(abc.ABC):
@@ -74,9 +57,9 @@ class ForkServer(abc.ABC):
         self.exits: dict[int, int] = {}
         self._children: WeakSet[Child] = WeakSet()
 
-    def start_child(self, job: Job) -> Child:
+    def start_child(self, job: messages.Job) -> Child:
         ours, theirs = socket.socketpair()
-        self._send({"job": job.model_dump(mode="json"), "inline": False}, (theirs.fileno(),))
+        self._send(messages.Fork(job=job), theirs.fileno())
         theirs.close()
         while True:
             began = time.monotonic()
@@ -94,9 +77,9 @@ class ForkServer(abc.ABC):
                     f"the process that starts trials did not start one in {waited}: the machine has no memory or no "
                     "processor left for it. What was learned is kept: give the same command again to go on"
                 ) from None
-            if "started" in message:
-                pid, shared_bytes = int(message["started"]), int(message["shared_bytes"])
-                return self._adopted(Child(self, pid, Channel(ours, self.token, _SEND_TIMEOUT_S), job, shared_bytes))
+            if isinstance(message, messages.Started):
+                channel = Channel(ours, self.token, _SEND_TIMEOUT_S)
+                return self._adopted(Child(self, message.pid, channel, job, message.shared_bytes))
 
     def _adopted(self, child: Child) -> Child:
         self._children.add(child)
@@ -106,18 +89,18 @@ class ForkServer(abc.ABC):
         """How the child ended, or None if that was not known within ten seconds (two, where the study is over)."""
         deadline = time.monotonic() + (_END_TIMEOUT_S if self.deadline.left_s else _QUIT_TIMEOUT_S)
         while pid not in self.exits:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 return None
             with contextlib.suppress(Timeout):
-                self._receive(left)
+                self._receive(left_s)
         return self.exits[pid]
 
     def close(self) -> None:
         """End it, and every child."""
         children = [child for child in self._children if not child.ended]
         for child in children:  # all at once; then each is waited for
-            child._signal(signal.SIGKILL)
+            child.send_signal(signal.SIGKILL)
         for child in children:
             child.kill()
 
@@ -125,19 +108,21 @@ class ForkServer(abc.ABC):
     def _gone(self) -> TrialServerError:
         """It ended unexpectedly: what to tell people."""
 
-    def _send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+    def _send(self, message: messages.ToServer | ServerConfig, *fds: int) -> None:
         try:
             self.channel.send(message, fds)
         except Closed:
             raise self._gone() from None
 
-    def _receive(self, timeout_s: float) -> Message:
+    def _receive(self, timeout_s: float) -> messages.FromServer:
         try:
-            message = self.channel.receive(timeout_s)
+            message = self.channel.receive(messages.FROM_SERVER, timeout_s)
         except Closed:
             raise self._gone() from None
-        if "exited" in message:
-            self.exits[int(message["exited"])] = int(message["status"])
+        except Unreadable as error:
+            raise TrialServerError(f"the process that starts trials sent {error}") from None
+        if isinstance(message, messages.Exited):
+            self.exits[message.pid] = message.status
         return message
 
 
@@ -180,7 +165,7 @@ class TrialServer(ForkServer):
         self.config = config
         self.environment = dict(environment or {})
         self._log = Path(config.folder) / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.answers = False
         """It has loaded the subject, and reads what it is sent."""
 
@@ -210,7 +195,7 @@ class TrialServer(ForkServer):
         self._oom_kills_before = oom_kills()
         Path(environment["TMPDIR"]).mkdir(exist_ok=True)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(  # type: ignore[call-overload]  # process_group: Python 3.11, as all with torch
+            self.process = subprocess.Popen(  # type: ignore[call-overload]  # process_group: Python 3.11, as all with torch
                 python(_BOOT, str(fd)),
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
@@ -221,7 +206,7 @@ class TrialServer(ForkServer):
             )
         theirs.close()
         self.channel = Channel(ours, self.token, _SEND_TIMEOUT_S)
-        self._send(self.config.model_dump(mode="json"))
+        self._send(self.config)
         self._await_ready()
 
     def _await_ready(self) -> None:
@@ -229,16 +214,22 @@ class TrialServer(ForkServer):
         try:
             answer = self.deadline.receive(self._loaded, _START_TIMEOUT_S, "the subject to be loaded")
         except Timeout:
-            took = f"was still at it after {seconds(time.monotonic() - began)}"
+            how = f"was still at it after {seconds(time.monotonic() - began)}"
             if self.deadline.left_s:
-                raise ServerNotStarted(self._not_loaded(took)) from None
-            raise NoTimeLeft(f"{self._not_loaded(took)} The time limit is over: give a longer --time-limit") from None
+                raise ServerNotStarted(self._not_loaded(how)) from None
+            raise NoTimeLeft(f"{self._not_loaded(how)} The time limit is over: give a longer --time-limit") from None
         except Closed:
             raise ServerNotStarted(self._not_loaded(self._how_it_ended("died"))) from None
-        if "raised" in answer:
-            raise Raised.model_validate(answer["raised"]).error("loaded")
-        self.fork_safe = bool(answer["fork_safe"])
-        self.answers = True
+        except Unreadable as error:
+            raise ServerNotStarted(self._not_loaded(f"sent {error}")) from None
+        match answer:
+            case messages.Loaded():
+                self.fork_safe = answer.fork_safe
+                self.answers = True
+            case Raised():
+                raise answer.error("loaded")
+            case _:
+                assert_never(answer)
 
     def _not_loaded(self, how: str) -> str:
         printed = self.log_tail()
@@ -246,32 +237,32 @@ class TrialServer(ForkServer):
             f" It printed last:\n{printed}\n" if printed else ""
         )
 
-    def _loaded(self, timeout_s: float) -> Message:
-        shorten(self._log, _LONGEST_LOG)
-        return self.channel.receive(min(timeout_s, _POLL_S))
+    def _loaded(self, timeout_s: float) -> messages.FromLoadingServer:
+        shorten(self._log)
+        return self.channel.receive(messages.FROM_LOADING_SERVER, min(timeout_s, POLL_S))
 
-    def start_child(self, job: Job) -> Child:
+    def start_child(self, job: messages.Job) -> Child:
         """Fork a child for ``job`` (or make a fresh server the child where forking is not safe)."""
         return super().start_child(job) if self.fork_safe else self._start_inline(job)
 
-    def _start_inline(self, job: Job) -> Child:
+    def _start_inline(self, job: messages.Job) -> Child:
         own = TrialServer(self.config, self.environment, self.deadline)
         own.start()
         ours, theirs = socket.socketpair()
         try:
-            own._send({"job": job.model_dump(mode="json"), "inline": True}, (theirs.fileno(),))
+            own._send(messages.Become(job=job), theirs.fileno())
         except BaseException:
             own.close()
             raise
         theirs.close()
-        assert own._process is not None
-        return self._adopted(Child(own, own._process.pid, Channel(ours, self.token, _SEND_TIMEOUT_S), job))
+        assert own.process is not None
+        return self._adopted(Child(own, own.process.pid, Channel(ours, self.token, _SEND_TIMEOUT_S), job))
 
     def exit_status(self, pid: int) -> int | None:
-        if self._process is None or pid != self._process.pid:
+        if self.process is None or pid != self.process.pid:
             return super().exit_status(pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.exits[pid] = self._process.wait(_END_TIMEOUT_S)
+            self.exits[pid] = self.process.wait(_END_TIMEOUT_S)
         return self.exits.get(pid)
 
     def _gone(self) -> TrialServerError:
@@ -281,9 +272,9 @@ class TrialServer(ForkServer):
         )
 
     def _how_it_ended(self, otherwise: str) -> str:
-        assert self._process is not None
+        assert self.process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            if Died(self._process.wait(5.0), self._oom_kills_before).out_of_memory:
+            if Died(self.process.wait(5.0), self._oom_kills_before).out_of_memory:
                 return "was killed as the system had run out of memory"
         return otherwise
 
@@ -299,126 +290,24 @@ class TrialServer(ForkServer):
         super().close()
         if hasattr(self, "channel"):
             with contextlib.suppress(Closed):
-                self.channel.send({"quit": {}})
+                self.channel.send(messages.Quit())
             self.channel.close()
 
     def end(self) -> None:
         """Wait for its end, for a moment; then kill it, with all that it started."""
-        if self._process is None:
+        if self.process is None:
             return
         try:
-            self._process.wait(_QUIT_TIMEOUT_S if self.answers else 0.0)
+            self.process.wait(_QUIT_TIMEOUT_S if self.answers else 0.0)
         except subprocess.TimeoutExpired:
-            left_behind = descendants(self._process.pid)
+            left_behind = descendants(self.process.pid)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self.process.pid, signal.SIGKILL)
             for pid in left_behind:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it: nothing more can be done
-                self._process.wait(_QUIT_TIMEOUT_S)
-
-
-class Child:
-    """One trial process. Paused children use no processor: idle thread pools spin and would disturb the others."""
-
-    def __init__(self, server: ForkServer, pid: int, channel: Channel, job: Job, shared_bytes: int = 0) -> None:
-        """``shared_bytes``: what it has of the server that it was forked from, which both hold once."""
-        self.server = server
-        self.pid = pid
-        self.channel = channel
-        self.job = job
-        self.doing: str = job.kind
-        """What it is asked for now, for people who wait."""
-        self.paused = False
-        self.ended = False
-        self._shared_bytes = shared_bytes
-        self._oom_kills_before = oom_kills()
-
-    def send(self, message: Message) -> None:
-        try:
-            self._open_channel().send(message)
-        except Closed:
-            raise self._died() from None
-
-    def receive(self, timeout_s: float, memory_limit_bytes: int | None = None) -> Message:
-        """The next message. Raises Timeout (also where the study's time is over), Died or TooMuchMemory."""
-        take = functools.partial(self._next, memory_limit_bytes)
-        return self.server.deadline.receive(take, timeout_s, self.doing)
-
-    def _next(self, memory_limit_bytes: int | None, timeout_s: float) -> Message:
-        try:
-            return self._open_channel().receive(min(timeout_s, _POLL_S))
-        except Closed:
-            raise self._died() from None
-        except Timeout:
-            shorten(Path(self.job.log), _LONGEST_LOG)
-            used = processes_bytes(self.pid) - self._shared_bytes if memory_limit_bytes else 0
-            if memory_limit_bytes and used > memory_limit_bytes:
-                raise TooMuchMemory(used) from None
-            raise
-
-    def pause(self) -> None:
-        if not self.paused:
-            self._signal(signal.SIGSTOP)
-            self.paused = True
-
-    def resume(self) -> None:
-        if self.paused:
-            self._signal(signal.SIGCONT)
-            self.paused = False
-
-    def kill(self) -> None:
-        """End it and all its descendants, and wait until it is gone."""
-        if self.ended:
-            return
-        self.ended = True
-        self._signal(signal.SIGKILL)
-        with contextlib.suppress(TrialServerError):
-            self.server.exit_status(self.pid)
-        self.channel.close()
-        if not self.server.fork_safe:
-            self.server.close()
-
-    def log_tail(self, limit: int = 4000) -> str:
-        return tail(Path(self.job.log), limit)
-
-    def _open_channel(self) -> Channel:
-        """Raises Died where the child was ended with the server that it was forked from."""
-        if self.ended:
-            raise Died(-signal.SIGKILL, self._oom_kills_before)
-        return self.channel
-
-    def _died(self) -> Died:
-        return Died(self.server.exit_status(self.pid) or 0, self._oom_kills_before)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
-
-
-def tail(path: Path, limit: int) -> str:
-    """The last ``limit`` bytes of a text file, whole lines, rubbish replaced. What is written meanwhile is left out: a
-    writer may be faster than this reader, which would never reach the end."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - limit))
-            return file.read(limit).decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def shorten(path: Path, limit: int) -> None:
-    """Keep the last quarter of a log that has grown beyond ``limit`` bytes; its writer goes on at the new end."""
-    try:
-        if path.stat().st_size > limit:
-            kept = tail(path, limit // 4)
-            with path.open("r+b") as file:
-                file.truncate()
-                file.write(kept.encode(errors="replace"))
-    except OSError:
-        return
+                self.process.wait(_QUIT_TIMEOUT_S)
 
 
 _BOOT = f"""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -13,20 +12,20 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from togi.core.errors import SubjectError, TrialServerError
-from togi.core.quantities import plural
-from togi.core.records import Facts, Machine, Recipe
-from togi.machine import nvml
+from togi.core.errors import TrialServerError
+from togi.core.records import Facts, Machine, Recipe, Record
 from togi.subject.batch import Batch
 from togi.subject.effects import Effects
 from togi.techniques import technique
+from togi.worker import messages
+from togi.worker.channel import encoded, new_token
 from togi.worker.deadline import Deadline
+from togi.worker.devices import check_shared, one_device
 from togi.worker.inductor_cache import InductorCache
 from togi.worker.launch import CapturedServer, TrialServer
-from togi.worker.protocol import Job, Message, PartRef, ServerConfig, SubjectRef, Survey, new_token
+from togi.worker.protocol import PartRef, Raised, ServerConfig, SubjectRef, Survey, changed
 from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
 
-_CONDITIONS_TOLD = 3
 _CAPTURE_SHARE = 0.6
 """Of the time that is left: where ``torch.export`` hangs, something can still be tried without it."""
 _REWRITES_SHARE, _REWRITES_S = 0.2, 5.0
@@ -95,8 +94,8 @@ class WorkerPool:
         return part
 
     def prove_on(self, calls: Iterable[tuple[str, Effects, Path]]) -> None:
-        """Where an artifact of parts decides otherwise than the original, each part (its path, what its calls change)
-        is proven on the calls in a file: those that the original makes."""
+        """Prove each part of an artifact (its path, what its calls change) on the calls in a file, which the original
+        makes, if the artifact decides otherwise than the original."""
         self._proven_on = tuple(
             PartRef(path=path, effects=effects, inputs=str(file), folder=str(self.folder))
             for path, effects, file in calls
@@ -144,45 +143,40 @@ class WorkerPool:
         Raises TrialEnded when the subject cannot be run, SubjectError where the device takes one process at a time.
         """
         check_shared(self._device)
-        with RunningTrial.begin(self.server({}), self._job("survey"), limits, "survey", on_phase) as trial:
-            found = trial.wait_for("surveyed")
-        return Survey.model_validate(found["survey"]), str(found["fingerprint"])
+        job = messages.SurveySubject(log=self._new_log("survey"), part=self._part)
+        with RunningTrial.begin(self.server({}), job, limits, "survey", on_phase) as trial:
+            surveyed = trial.wait_for(messages.Surveyed)
+        return surveyed.survey, surveyed.fingerprint
 
     def capture(self, survey: Survey, limits: Limits, on_phase: OnPhase, *, rewrites: bool = True) -> Survey:
         """The survey with what ``torch.export`` makes of the subject, and (``rewrites``) which rewrites have nothing to
         do there. On the CPU the truth is begun meanwhile, and trials that want the captured subject are given it from
         now on."""
-        job = self._job("capture", threads=1)  # a process with more cannot fork
+        # a process with more threads than one cannot fork
+        job = messages.CaptureSubject(log=self._new_log("capture"), part=self._part, threads=1)
         # capturing takes one, and where there is nothing to capture, finding a program's parts takes more
         self._spared = max(1, self.config.threads // 2) if survey.facts.program else 1
         capturing = RunningTrial.begin(self.server({}), job, limits, "capture", on_phase)
         if self.config.device == "cpu":
             self._truth = self._begin_truth(limits, self._spared)
+        captured: messages.SubjectCaptured | messages.SubjectNotCaptured
         try:
             with self.deadline.within(_CAPTURE_SHARE * self.deadline.left_s):
-                captured = capturing.wait_for("captured")
+                captured = capturing.wait_for(messages.SubjectCaptured, messages.SubjectNotCaptured)
         except TrialEnded as ended:
-            captured = {"facts": {"exportable": False, "export_error": f"torch.export cannot capture it: {ended}"}}
-        if captured.get("forks"):
-            self._captured = CapturedServer(capturing.child)
-        facts = captured["facts"]
-        if facts["exportable"] and rewrites:
-            # of a rewrite that crashes or hangs, its own trial tells
-            with contextlib.suppress(TrialEnded, TrialServerError), self.deadline.within(self._for_rewrites_s):
-                facts["idle_rewrites"] = self._idle_rewrites(capturing, limits, on_phase)
+            captured = messages.SubjectNotCaptured(reason=f"torch.export cannot capture it: {ended}")
+        match captured:
+            case messages.SubjectCaptured():
+                if captured.forks:
+                    self._captured = CapturedServer(capturing.child)
+                idle = self._idle_rewrites(capturing, limits, on_phase) if rewrites else {}
+                survey = survey.when_captured(captured.conditions, idle)
+            case messages.SubjectNotCaptured():
+                survey = survey.not_captured(captured.reason)
         if self._captured is None:
             capturing.close()
-        signature = survey.signature.under(captured.get("conditions", ()))
-        if told := signature.conditions_in_words():
-            facts["notes"] = (*survey.facts.notes, _proven_where(told))
-        facts = survey.facts.model_copy(update=facts)
-        survey = survey.model_copy(update={"facts": facts, "signature": signature})
         survey.write(self.folder)
         return survey
-
-    @property
-    def _for_rewrites_s(self) -> float:
-        return max(_REWRITES_S, _REWRITES_SHARE * self.deadline.left_s)
 
     def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
         """Make what trials are verified against, in the folder; once, before the first trial that is verified.
@@ -192,22 +186,27 @@ class WorkerPool:
         truth, self._truth = self._truth or self._begin_truth(limits), None
         with truth:
             truth.on_phase = on_phase
-            found = truth.wait_for("known")
-        facts = facts.model_copy(update={"notes": (*facts.notes, *found["notes"])})
-        survey = Survey.read(self.folder)
-        survey.model_copy(update={"facts": facts}).write(self.folder)
+            notes = truth.wait_for(messages.TruthMade).notes
+        facts = changed(facts, notes=(*facts.notes, *notes))
+        changed(Survey.read(self.folder), facts=facts).write(self.folder)
         return facts
 
-    def _idle_rewrites(self, capturing: RunningTrial, limits: Limits, on_phase: OnPhase) -> Message:
-        """Of the captured subject; where its process cannot serve, it tells them itself. Raises TrialEnded."""
-        if self._captured is None:
-            capturing.child.resume()
-            return capturing.wait_for("idle")
-        with RunningTrial.begin(self._captured, self._job("rewrites"), limits, "rewrites", on_phase) as trial:
-            return trial.wait_for("idle")
+    def _idle_rewrites(self, capturing: RunningTrial, limits: Limits, on_phase: OnPhase) -> Mapping[str, str]:
+        """Ask the process that captured the subject, which reports them by itself if it cannot serve. A rewrite that
+        crashes or hangs is left to its own trial."""
+        within_s = max(_REWRITES_S, _REWRITES_SHARE * self.deadline.left_s)
+        with contextlib.suppress(TrialEnded, TrialServerError), self.deadline.within(within_s):
+            if self._captured is None:
+                capturing.child.resume()
+                return capturing.wait_for(messages.IdleRewrites).reasons
+            job = messages.FindIdleRewrites(log=self._new_log("rewrites"), part=self._part)
+            with RunningTrial.begin(self._captured, job, limits, "rewrites", on_phase) as trial:
+                return trial.wait_for(messages.IdleRewrites).reasons
+        return {}
 
     def _begin_truth(self, limits: Limits, spared: int = 0) -> RunningTrial:
-        job = self._job("truth", threads=max(1, self.config.threads - spared))
+        threads = max(1, self.config.threads - spared)
+        job = messages.MakeTruth(log=self._new_log("truth"), part=self._part, threads=threads)
         return RunningTrial.begin(self.server({}), job, limits, "truth")
 
     def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
@@ -218,7 +217,8 @@ class WorkerPool:
         return self._start(recipe, facts, limits, on_phase)
 
     def _start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
-        job, environment = self._job("trial", recipe=recipe), environment_of(recipe, facts)
+        job = messages.TryRecipe(log=self._new_log("trial"), part=self._part, recipe=recipe)
+        environment = environment_of(recipe, facts)
         if self._captured is not None and not environment and captures(recipe):
             try:
                 return RunningTrial.start(self._captured, job, limits, recipe.label, on_phase)
@@ -231,7 +231,7 @@ class WorkerPool:
         """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded.
 
         ``batch``: timed with so many samples a call."""
-        job = self._job("trial", recipe=recipe, check=False, batch=batch)
+        job = messages.TryRecipe(log=self._new_log("trial"), part=self._part, recipe=recipe, check=False, batch=batch)
         return RunningTrial.start(self.server({}), job, limits, recipe.label)
 
     def start_artifact(
@@ -252,64 +252,37 @@ class WorkerPool:
         ``identity``: of the manifest that was checked; ``native``: engines may be programs. What an artifact says of
         the machine is not believed: libraries that are preloaded are those that were found on this one.
         """
-        server = self.server(environment_of(recipe, facts.model_copy(update={"machine": self.config.machine})))
-        job = self._job(
-            "artifact",
+        server = self.server(environment_of(recipe, changed(facts, machine=self.config.machine)))
+        job = messages.TryArtifact(
+            log=self._new_log("artifact"),
+            part=self._part,
             recipe=recipe,
-            artifact=str(folder),
+            folder=str(folder),
             check=check,
-            proven_on=self._proven_on,
             batch=batch,
             identity=identity,
             native=native,
+            proven_on=self._proven_on,
         )
         return RunningTrial.start(server, job, limits, name or folder.name)
 
-    def call(self, function: str, request: Message, limits: Limits, on_phase: OnPhase = lambda _: None) -> Message:
-        """What ``function`` answered or raised in a child of its own (``togi.worker.call``). Raises TrialEnded."""
-        threads = self._spared if self._truth is not None else None
-        job = self._job("call", threads=threads, function=function, request=request)
+    def call(
+        self, function: str, request: Record, limits: Limits, on_phase: OnPhase = lambda _: None
+    ) -> messages.Returned | Raised:
+        """Call ``function`` in a child of its own (``togi.worker.call``). Raises TrialEnded."""
+        job = messages.CallFunction(
+            log=self._new_log("call"),
+            part=self._part,
+            threads=self._spared if self._truth is not None else None,
+            function=function,
+            request=encoded(request),
+        )
         with RunningTrial.begin(self.server({}), job, limits, function, on_phase) as running:
-            return running.wait_for("returned")
+            return running.wait_for(messages.Returned, Raised)
 
-    def _job(self, kind: str, **fields: object) -> Job:
+    def _new_log(self, kind: str) -> str:
         self._started += 1
-        log = self.folder / f"{self._started}-{kind}.log"
-        return Job.model_validate({"kind": kind, "log": str(log), "part": self._part, **fields})
-
-
-def _proven_where(conditions: list[str]) -> str:
-    first, more = conditions[:_CONDITIONS_TOLD], len(conditions) - _CONDITIONS_TOLD
-    told = " and ".join([*first, *([f"{more} more"] if more > 0 else [])])
-    return f"It is proven where {told}: for other sizes it computes something else, so what is tuned refuses them."
-
-
-def one_device(device: str) -> tuple[str, dict[str, str]]:
-    """The name of a device in children that see no other, and the environment that makes it so: ``cuda`` with
-    ``CUDA_VISIBLE_DEVICES`` for ``cuda:N``. Timers, memory and backends then need not know which one it is.
-
-    Raises SubjectError where ``CUDA_VISIBLE_DEVICES`` of this process names fewer.
-    """
-    kind, _, number = device.partition(":")
-    if not number:
-        return device, {}
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    if visible and int(number) >= len(visible):
-        raise SubjectError(
-            f"device {device} was asked for, and CUDA_VISIBLE_DEVICES={','.join(visible)} shows "
-            f"{plural(len(visible), 'device')}: count from 0 among these"
-        )
-    return kind, {"CUDA_VISIBLE_DEVICES": visible[int(number)] if visible else number}
-
-
-def check_shared(device: str) -> None:
-    """Raises SubjectError where the GPU is in a compute mode that keeps a second process from it."""
-    gpu = nvml.read_gpu(device) if device.startswith("cuda") else None
-    if gpu is not None and gpu.compute_mode not in (None, "default"):
-        raise SubjectError(
-            f"the GPU is in compute mode '{gpu.compute_mode}', and a study holds several processes on it: the "
-            f"reference, the trial, the finalists. Set it back: {nvml.SHARE}"
-        )
+        return str(self.folder / f"{self._started}-{kind}.log")
 
 
 def captures(recipe: Recipe) -> bool:

@@ -1,45 +1,38 @@
-"""The messages between the parent, the trial server and the trial children: framed lines of JSON, no pickle.
+"""Records that the processes of a study share: where the subject is, what a server starts with, what a survey found.
 
-A child's channel may be written to by hostile or careless code in the same process. Every frame therefore starts on a
-line of its own with a token that only this study knows; whatever else arrives is counted as rubbish and skipped.
+``togi.worker.messages`` has the messages that carry them. No torch.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-import select
-import socket
-import struct
 import sys
-import time
 import traceback
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
-from pydantic import Field
 from typing_extensions import Self
 
 from togi.core.errors import SubjectError, TogiError, error_class
-from togi.core.records import Facts, Machine, Recipe, Record, Request, Scalar
+from togi.core.records import Facts, Machine, Record, Request, Scalar
 from togi.core.user_code import user_traceback
-from togi.subject.batch import Batch
 from togi.subject.effects import Effects
 from togi.subject.signature import Signature
 
-Message = dict[str, Any]
-CHANNEL_FD = 3
-"""Where a server finds its socket."""
-_DRAIN_S = 1.0
-"""So long is taken what has arrived by the time a wait is over: whoever floods the channel does not prolong it."""
-_LONGEST_RUBBISH = 1 << 20
-"""Bytes without an end of line that are kept, unless they begin a frame."""
 _SURVEY_FILE = "survey.json"
+_CONDITIONS_TOLD = 3
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def changed(record: AnyRecord, **fields: object) -> AnyRecord:
+    """A copy with other values for these fields, validated; ``model_copy`` takes whatever it is given."""
+    return type(record)(**{**{name: getattr(record, name) for name in type(record).model_fields}, **fields})
 
 
 class SubjectRef(Record):
-    """Where children find the subject."""
+    """The place where children find the subject."""
 
     kind: Literal["locator", "live", "artifact", "nothing"]
     spec: str = ""
@@ -50,7 +43,7 @@ class SubjectRef(Record):
 
     @classmethod
     def here(cls, kind: Literal["locator", "live", "artifact", "nothing"], spec: str = "") -> SubjectRef:
-        """With this process's import path and working folder."""
+        """Refer to it with this process's import path and working folder."""
         return cls(kind=kind, spec=spec, path=tuple(sys.path), cwd=os.getcwd())
 
     @property
@@ -60,7 +53,7 @@ class SubjectRef(Record):
 
 
 class ServerConfig(Request):
-    """What a trial server is started with."""
+    """The first message to a trial server: what it serves, and how."""
 
     token: str
     subject: SubjectRef
@@ -90,32 +83,6 @@ class PartRef(Record):
     """The part's own place for survey, truth and logs."""
 
 
-class Job(Record):
-    """What one child does after it has started."""
-
-    kind: Literal["survey", "capture", "rewrites", "truth", "trial", "artifact", "call"]
-    log: str
-    """File that takes what the child prints."""
-    threads: int | None = None
-    """For torch; None: those of the server's config."""
-    part: PartRef | None = None
-    recipe: Recipe | None = None
-    artifact: str | None = None
-    identity: str = ""
-    """Of the artifact's manifest, as the parent checked it (``Manifest.identity``); empty: it is the run's own."""
-    native: bool = True
-    """The artifact's engines may be programs (``Engine.native``)."""
-    function: str | None = None
-    """``module:name`` of what a call calls with the subject and ``request``."""
-    request: Message = Field(default_factory=dict)
-    proven_on: tuple[PartRef, ...] = ()
-    """Of an artifact of parts: the calls that the original makes of each."""
-    check: bool = True
-    """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
-    batch: Batch | None = None
-    """What is timed are the samples with so many rows; None: as they are. What is verified are always these."""
-
-
 class Survey(Record):
     """All that the parent and the trials need to know of a subject; no tensor in it."""
 
@@ -125,16 +92,35 @@ class Survey(Record):
     """Of each sample, the shapes of its flat inputs."""
 
     def write(self, folder: Path) -> None:
-        """Where the trials of the subject read it."""
+        """Write it to where the trials of the subject read it."""
         (folder / _SURVEY_FILE).write_text(self.model_dump_json(), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         return cls.model_validate_json((folder / _SURVEY_FILE).read_text(encoding="utf-8"))
 
+    def when_captured(self, conditions: Iterable[str], idle_rewrites: Mapping[str, str]) -> Self:
+        """The survey of what ``torch.export`` captured, under conditions on its sizes. ``idle_rewrites``: as in
+        ``Facts``."""
+        signature, notes = self.signature.under(conditions), self.facts.notes
+        if in_words := signature.conditions_in_words():
+            notes = (*notes, _proven_where(in_words))
+        facts = changed(self.facts, exportable=True, idle_rewrites=dict(idle_rewrites), notes=notes)
+        return changed(self, facts=facts, signature=signature)
+
+    def not_captured(self, reason: str) -> Self:
+        facts = changed(self.facts, exportable=False, export_error=reason)
+        return changed(self, facts=facts, signature=self.signature.under(()))
+
+
+def _proven_where(conditions: list[str]) -> str:
+    first, more = conditions[:_CONDITIONS_TOLD], len(conditions) - _CONDITIONS_TOLD
+    joined = " and ".join([*first, *([f"{more} more"] if more > 0 else [])])
+    return f"It is proven where {joined}: for other sizes it computes something else, so what is tuned refuses them."
+
 
 class AskedAtOnce(Record):
-    """What several callers at once were given."""
+    """The result of asking with several callers at once."""
 
     problems: tuple[str, ...] = ()
     """What is wrong, where the original would have been right."""
@@ -176,88 +162,3 @@ class Raised(Record):
             error = SubjectError(f"the subject could not be {purpose}. It raised:\n{self.shown}")
         error.child_traceback = self.traceback
         return error
-
-
-class Closed(Exception):
-    """The channel was closed, on either side."""
-
-
-class Timeout(Exception):
-    """Nothing arrived in time."""
-
-
-class Channel:
-    """Frames over a socket. ``rubbish_bytes`` counts what was not a frame of this study."""
-
-    def __init__(self, sock: socket.socket, token: str, send_timeout_s: int | None = None) -> None:
-        """``send_timeout_s``: who reads nothing for so long, while the socket is full, counts as gone."""
-        self.sock = sock
-        if send_timeout_s is not None:  # not ``settimeout``, whose poll takes a socket that is half full for full
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", send_timeout_s, 0))
-        self.rubbish_bytes = 0
-        self._prefix = token.encode() + b" "
-        self._buffer = b""
-
-    def fileno(self) -> int:
-        return self.sock.fileno()
-
-    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        self._must_be_open()
-        frame = b"\n" + self._prefix + json.dumps(message).encode() + b"\n"
-        try:
-            if fds:
-                sent = socket.send_fds(self.sock, [frame], list(fds))
-                frame = frame[sent:]
-            if frame:
-                self.sock.sendall(frame)
-        except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
-            raise Closed from error
-
-    def receive(self, timeout_s: float | None = None) -> Message:
-        """The next frame. Raises Timeout or Closed."""
-        return self.receive_with_fds(timeout_s)[0]
-
-    def receive_with_fds(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
-        self._must_be_open()
-        deadline = None if timeout_s is None else time.monotonic() + max(0.0, timeout_s)
-        fds: list[int] = []
-        while (message := self._next_frame()) is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left < -_DRAIN_S:
-                raise Timeout
-            if not select.select([self.sock], [], [], None if left is None else max(0.0, left))[0]:
-                raise Timeout
-            try:
-                data, received, _, _ = socket.recv_fds(self.sock, 1 << 16, 4)
-            except ConnectionResetError as error:
-                raise Closed from error
-            fds += received
-            if not data:
-                raise Closed
-            self._buffer += data
-        return message, fds
-
-    def close(self) -> None:
-        self.sock.close()
-
-    def _must_be_open(self) -> None:
-        if self.sock.fileno() == -1:
-            raise Closed
-
-    def _next_frame(self) -> Message | None:
-        while b"\n" in self._buffer:
-            line, self._buffer = self._buffer.split(b"\n", 1)
-            if line.startswith(self._prefix):
-                try:
-                    return dict(json.loads(line[len(self._prefix) :]))
-                except ValueError:
-                    pass  # a frame that foreign bytes were written into: rubbish like the rest
-            self.rubbish_bytes += len(line)
-        if len(self._buffer) > _LONGEST_RUBBISH and not self._buffer.startswith(self._prefix):
-            self.rubbish_bytes += len(self._buffer)
-            self._buffer = b""
-        return None
-
-
-def new_token() -> str:
-    return secrets.token_hex(16)

@@ -23,11 +23,15 @@ import sys
 import termios
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from typing_extensions import assert_never
 
 from togi.machine.limits import anonymous_bytes
+from togi.worker import messages
+from togi.worker.channel import CHANNEL_FD, Channel, Closed
 from togi.worker.guard import start_guard
-from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Raised, ServerConfig, SubjectRef
+from togi.worker.protocol import Raised, ServerConfig, SubjectRef
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -36,14 +40,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 def main() -> None:
     parent = os.getppid()
     channel, config = _connect()
-    made = [Path(config.folder)]
+    folders = [Path(config.folder)]
     if config.subject.kind == "live":
-        made.append(Path(config.subject.spec).parent)
-    guard = start_guard(parent, made)
+        folders.append(Path(config.subject.spec).parent)
+    guard = start_guard(parent, folders)
     try:
         _run(channel, config, guard)
     except Closed:  # the parent died without a word: nobody else is left to remove what it made
-        for folder in made:
+        for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -54,19 +58,19 @@ def _run(channel: Channel, config: ServerConfig, guard: int) -> None:
     try:
         subject = _load(config)
     except BaseException as error:
-        channel.send({"raised": Raised.of(error).model_dump(mode="json")})
+        channel.send(Raised.of(error))
         return
     from togi.worker.forking import end_idle_threads, fork_safe
 
     end_idle_threads()
-    channel.send({"fork_safe": fork_safe(config.device)})
+    channel.send(messages.Loaded(fork_safe=fork_safe(config.device)))
     _Server(channel, _with_threads_of_subject(config), subject, guard).serve()
 
 
 def _connect() -> tuple[Channel, ServerConfig]:
     first = Channel(socket.socket(fileno=CHANNEL_FD), os.environ.pop("TOGI_TOKEN"))
     os.set_inheritable(CHANNEL_FD, False)
-    return first, ServerConfig.model_validate(first.receive())
+    return first, first.receive(messages.CONFIG)
 
 
 def _load(config: ServerConfig) -> Any:
@@ -87,6 +91,7 @@ def _load(config: ServerConfig) -> Any:
     import_dynamo()
 
     all_techniques()
+    messages.build_records()
     gc.enable()
     torch.manual_seed(config.seed)
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
@@ -95,8 +100,8 @@ def _load(config: ServerConfig) -> Any:
 
 
 def _with_threads_of_subject(config: ServerConfig) -> ServerConfig:
-    """With the number of torch's threads that loading the subject left: some packages set it, and where the user loads
-    the subject it will be that one too."""
+    """Take over the number of torch's threads that loading the subject left. Some packages set it, and wherever the
+    user loads the subject, it will be that one too."""
     import torch
 
     threads = torch.get_num_threads()
@@ -151,23 +156,29 @@ class _Server:
             self._reap_strays(set())
 
     def _obey(self) -> bool:
-        message, fds = self.channel.receive_with_fds()
-        if "job" not in message:
-            return False
-        job = Job.model_validate(message["job"])
-        if message["inline"]:
-            self._become(job, fds[0])
-        pid = os.fork()
-        if pid == 0:
-            self._become(job, fds[0])
-        self.children.add(pid)
-        os.close(fds[0])
-        # what the child began with; asked of the child itself, it may have taken more by then
-        self.channel.send({"started": pid, "shared_bytes": anonymous_bytes(os.getpid())})
+        message, fds = self.channel.receive_with_fds(messages.TO_SERVER)
+        match message:
+            case messages.Fork():
+                self._fork(message.job, fds[0])
+            case messages.Become():
+                self._become(message.job, fds[0])
+            case messages.Quit():
+                return False
+            case _:
+                assert_never(message)
         return True
 
-    def _become(self, job: Job, fd: int) -> None:
-        """In the child (or in the server itself for an inline job): run the job and end. Never returns."""
+    def _fork(self, job: messages.Job, fd: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become(job, fd)
+        self.children.add(pid)
+        os.close(fd)
+        # what the child began with; asked of the child itself, it may have taken more by then
+        self.channel.send(messages.Started(pid=pid, shared_bytes=anonymous_bytes(os.getpid())))
+
+    def _become(self, job: messages.Job, fd: int) -> NoReturn:
+        """Run the job and end: in a child, or in the server itself."""
         status = 70
         try:
             _settle(job)
@@ -199,12 +210,12 @@ class _Server:
                 self.children.discard(pid)
                 _kill_group(pid)
                 self._reap_strays({*self.children, self.guard})
-                self.channel.send({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+                self.channel.send(messages.Exited(pid=pid, status=os.waitstatus_to_exitcode(status)))
 
-    def _reap_strays(self, known: set[int | None]) -> None:
+    def _reap_strays(self, expected: set[int | None]) -> None:
         """Processes that a trial left behind are our children now (subreaper); they end with their trial."""
         for _ in range(100):
-            strays = [pid for pid in _child_pids() if pid not in known]
+            strays = [pid for pid in _child_pids() if pid not in expected]
             if not strays:
                 return
             for pid in strays:
@@ -214,7 +225,7 @@ class _Server:
                     os.waitpid(pid, 0)
 
 
-def _settle(job: Job) -> None:
+def _settle(job: messages.Job) -> None:
     """Make the child a process group of its own, with its prints in the log and first in line for the OOM killer.
 
     No session: Linux shares the cores between sessions (autogroup), and next to one busy process of another session
@@ -225,7 +236,7 @@ def _settle(job: Job) -> None:
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if job.kind != "capture":  # the trials depend on it
+    if not isinstance(job, messages.CaptureSubject):  # the trials depend on it
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar, overload
 
-from typing_extensions import Self
+from typing_extensions import Self, assert_never
 
 from togi.artifact.manifest import Saved
-from togi.core.quantities import size
 from togi.core.records import Ending, ErrorReport, Footprint, Outcome, Recipe, Trial
 from togi.machine.limits import available_bytes
 from togi.measure.turn import Turn, Warmup, choose_passes, untimed_passes
-from togi.worker.launch import Child, Died, ForkServer, TooMuchMemory
-from togi.worker.protocol import AskedAtOnce, Job, Message, Timeout
+from togi.worker import endings, messages
+from togi.worker.channel import Timeout, Unreadable
+from togi.worker.child_process import Child, Died, TooMuchMemory
+from togi.worker.launch import ForkServer
+from togi.worker.protocol import AskedAtOnce
 
 OnPhase = Callable[[str], None]
+A = TypeVar("A", bound=messages.ChildAnswer)
+B = TypeVar("B", bound=messages.ChildAnswer)
 _LONGEST_ANSWER_S = 60.0
 """Of what a warm trial is asked, where the limit of a trial is not more."""
 _LEAST_ANSWER_S = 15.0
@@ -42,7 +46,7 @@ _DRAIN_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one trial may take before it is ended."""
+    """The time and memory that one trial may take before it is ended."""
 
     timeout_s: float = 300.0
     """For build, verification and warm-up together."""
@@ -115,25 +119,26 @@ class RunningTrial:
 
     @classmethod
     def begin(
-        cls, server: ForkServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
+        cls, server: ForkServer, job: messages.Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
     ) -> RunningTrial:
         """Start the child; what it is doing by itself is waited for with ``wait_for``."""
         started = time.monotonic()
         free = available_bytes()
         if limits.memory_bytes is None and free is not None:
             limits = replace(limits, memory_bytes=max(1, int(_SPARED * free)))
-        trial = cls(server.start_child(job), name, job.recipe or Recipe(), limits, on_phase)
+        recipe = job.recipe if isinstance(job, messages.TryRecipe | messages.TryArtifact) else Recipe()
+        trial = cls(server.start_child(job), name, recipe, limits, on_phase)
         trial._entered = started
         trial._deadline, trial._limit_s = started + limits.timeout_s, limits.timeout_s
         return trial
 
     @classmethod
     def start(
-        cls, server: ForkServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
+        cls, server: ForkServer, job: messages.Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
     ) -> RunningTrial:
         """Start the child and let it build and verify."""
         trial = cls.begin(server, job, limits, name, on_phase)
-        trial.wait_for("ready")
+        trial.wait_for(messages.Ready)
         return trial
 
     def __enter__(self) -> Self:
@@ -142,10 +147,9 @@ class RunningTrial:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def warm(self, **limit: float) -> Warmup:
+    def warm(self, limit_s: float | None = None) -> Warmup:
         """``limit_s``: for the passes after the first call (``measure.warm``)."""
-        answer = self._ask({"warm": limit}, "warmed")
-        warmed = Warmup.model_validate(answer)
+        warmed = self._ask(messages.Warm(limit_s=limit_s), Warmup)
         self.first_call_ms, self.energy_mj = warmed.first_call_ms, warmed.energy_mj
         self.passes = choose_passes(warmed.pass_ms)
         self.turn_s = (self.passes + untimed_passes(self.passes)) * warmed.pass_ms * 1e-3
@@ -153,11 +157,11 @@ class RunningTrial:
 
     @property
     def start_ms(self) -> float:
-        """Of an artifact that has answered: from loading its files to the first answer."""
+        """The time from loading an artifact's files to its first answer."""
         return self.build_s * 1e3 + self.first_call_ms
 
     def take_starts(self, start_again: Callable[[], RunningTrial], files: Path | None, samples: int) -> None:
-        """From now on a turn is a start. A first one is not counted: it reads the files from the disk."""
+        """Make a turn a start, from now on. The first one is not counted: it reads the files from the disk."""
         warmed = self.warm()
         self.call_ms, self.start_again, self.files = warmed.pass_ms / samples, start_again, files
         self.turn_s, self.passes = self.turn(1).wall_s, 1
@@ -174,27 +178,27 @@ class RunningTrial:
             return self._turn_of_a_start(self.start_again)
         self._enter("measure")
         expected_s = self.turn_s * max(1.0, passes / self.passes)
-        return Turn.model_validate(self._ask_warm({"turn": {"passes": passes}}, "turned", expected_s))
+        return self._ask_warm(messages.TakeTurn(passes=passes), Turn, expected_s)
 
     def footprint(self) -> Footprint:
-        return Footprint.model_validate(self._ask_warm({"footprint": {}}, "footprint", 2 * self.turn_s))
+        return self._ask_warm(messages.MeasureFootprint(), Footprint, 2 * self.turn_s)
 
     def asked_at_once(self, callers: int) -> AskedAtOnce:
-        """By so many, of what is right for one. Afterwards its memory is no longer that of one caller."""
+        """Let so many callers ask what is right for one. Afterwards its memory is no longer that of one caller."""
         self._enter(AT_ONCE)
         expected_s = _AT_ONCE_S + 2 * callers * self.turn_s / self.passes
-        return AskedAtOnce.model_validate(self._ask_warm({"callers": callers}, "asked_at_once", expected_s))
+        return self._ask_warm(messages.AskAtOnce(callers=callers), AskedAtOnce, expected_s)
 
     def rest(self) -> None:
         """Before it is kept paused for long: what the allocator of its device keeps for its next call is given back."""
-        self._ask_warm({"rest": {}}, "rested", self.turn_s)
+        self._ask_warm(messages.Rest(), messages.Rested, self.turn_s)
 
     def save(self, folder: Path, ask_s: float = ASKED_S) -> Saved:
         """Write its files, and ask it for about so long for values that no sample shows."""
         self._enter("save")
         asked_s = ask_s * 3 + self.phases_s.get("verify", 0.0)  # the fallback is verified on the samples as well
         expected_s = _SAVING_S + _SAVING_SHARE * self.build_s + asked_s / _SLOWER_X
-        return Saved.model_validate(self._ask_warm({"save": str(folder), "ask_s": ask_s}, "saved", expected_s))
+        return self._ask_warm(messages.Save(folder=str(folder), ask_s=ask_s), Saved, expected_s)
 
     def close(self) -> None:
         self._leave_phase()
@@ -204,64 +208,70 @@ class RunningTrial:
         if self.files is not None:
             shutil.rmtree(self.files, ignore_errors=True)
 
-    def _ask_warm(self, message: Message, key: str, expected_s: float) -> Message:
+    def _ask_warm(self, message: messages.ToTrial, answer: type[A], expected_s: float) -> A:
         """Once it is warm, each answer has a time of its own, by what it should take."""
         longest_s = max(_LONGEST_ANSWER_S, self.limits.timeout_s)
         self._limit_s = min(longest_s, max(_LEAST_ANSWER_S, _SLOWER_X * expected_s))
         self._deadline = time.monotonic() + self._limit_s
-        return self._ask(message, key)
+        return self._ask(message, answer)
 
-    def _ask(self, message: Message, key: str) -> Message:
+    def _ask(self, message: messages.ToTrial, answer: type[A]) -> A:
         if self.ended is not None:
             raise self.ended
         self.child.resume()
         try:
             self.child.send(message)
         except Died as error:
-            raise self._ended(self._died(error)) from None
-        return self.wait_for(key)
+            raise self._ended(endings.died(error, self.phase)) from None
+        return self.wait_for(answer)
 
-    def wait_for(self, key: str) -> Message:
-        """Take messages until the one with ``key``, then pause the child. Returns what stands under the key."""
+    @overload
+    def wait_for(self, answer: type[A], /) -> A: ...
+
+    @overload
+    def wait_for(self, answer: type[A], other: type[B], /) -> A | B: ...
+
+    def wait_for(self, *answers: type[Any]) -> Any:
+        """Take messages until one of these answers, then pause the child."""
         try:
             while True:
-                left = self._deadline - time.monotonic()
-                if left < -_DRAIN_S:  # messages without end
+                left_s = self._deadline - time.monotonic()
+                if left_s < -_DRAIN_S:  # messages without end
                     raise Timeout
                 self.child.doing = f"{self.phase} of {self.name}"
-                message = self.child.receive(left, self.limits.memory_bytes)
-                if key in message:
+                message = self.child.receive(left_s, self.limits.memory_bytes)
+                if isinstance(message, answers):
                     self.child.pause()
-                    return message[key] if isinstance(message[key], dict) else {}
+                    return message
+                if not isinstance(message, messages.ChildEvent):
+                    raise Unreadable(f"{type(message).__name__}, which was not asked for")
                 self._note(message)
         except Timeout:
             cut_off = time.monotonic() < self._deadline
-            after = "when the time for it was over" if cut_off else f"after {self._limit_s:.0f} s"
-            ending = Ending(outcome=Outcome.TIMED_OUT, reason=f"it was still in {self.phase} {after}", stage=self.phase)
+            ending = endings.timed_out(self.phase, self._limit_s, cut_off=cut_off)
             raise self._ended(ending, cut_off=cut_off) from None
         except Died as error:
-            ending = self._died(error)
+            ending = endings.died(error, self.phase)
+        except Unreadable as error:
+            ending = endings.unreadable(error, self.phase)
         except TooMuchMemory as error:
-            ending = Ending(
-                outcome=Outcome.OUT_OF_MEMORY,
-                reason=f"it held {size(error.bytes)} of memory in {self.phase}, more than the "
-                f"{size(self.limits.memory_bytes or 0)} that it may take here",
-                stage=self.phase,
-            )
+            ending = endings.too_much_memory(error, self.limits.memory_bytes, self.phase)
         raise self._ended(ending) from None
 
-    def _note(self, message: Message) -> None:
-        if "phase" in message:
-            self._enter(message["phase"])
-            self.on_phase(self.phase)
-        elif "built" in message:
-            self.build_s = message["built"]["build_s"]
-            self.notes = tuple(message["built"]["notes"])
-        elif "verified" in message:
-            self.error = ErrorReport.model_validate(message["verified"])
-            self.notes += tuple(message["notes"])
-        elif "failed" in message:
-            raise self._ended(Ending.model_validate(message["failed"]))
+    def _note(self, event: messages.ChildEvent) -> None:
+        match event:
+            case messages.Entered():
+                self._enter(event.phase)
+                self.on_phase(self.phase)
+            case messages.Built():
+                self.build_s, self.notes = event.build_s, event.notes
+            case messages.Verified():
+                self.error = event.report
+                self.notes += event.notes
+            case Ending():
+                raise self._ended(event)
+            case _:
+                assert_never(event)
 
     def _enter(self, phase: str) -> None:
         if phase != self.phase:
@@ -273,16 +283,6 @@ class RunningTrial:
         self.phases_s[self.phase] = self.phases_s.get(self.phase, 0.0) + now - self._entered
         self._entered = now
 
-    def _died(self, error: Died) -> Ending:
-        if error.status < 0:
-            how = f"was killed by {_signal_name(-error.status)}"
-        else:
-            how = f"ended by itself with exit status {error.status}"
-        outcome, why = Outcome.CRASHED, ""
-        if error.out_of_memory:
-            outcome, why = Outcome.OUT_OF_MEMORY, ": the system had run out of memory"
-        return Ending(outcome=outcome, reason=f"its process {how} in {self.phase}{why}", stage=self.phase)
-
     def end(self, outcome: Outcome, reason: str, stage: str) -> TrialEnded:
         """End it on the parent's word; the caller raises what is returned."""
         return self._ended(Ending(outcome=outcome, reason=reason, stage=stage))
@@ -291,10 +291,3 @@ class RunningTrial:
         self.ended = TrialEnded(ending, self, cut_off=cut_off)
         self.close()
         return self.ended
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

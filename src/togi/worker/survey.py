@@ -20,7 +20,7 @@ from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
 from togi.measure import held_by_others, wait_for
-from togi.subject.behaviour import observe, seed_all
+from togi.subject.behaviour import Behaviour, observe, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import (
     WinogradFlops,
@@ -92,29 +92,20 @@ def survey(
     flat = (signature.flatten_inputs(sample.args, sample.kwargs) for sample in ready.samples)
     calls = tuple(tuple(tuple(tensor.shape) for tensor in tensors) for tensors in flat)
     behaviour = observe(ready.module, ready.samples[0], outputs, seed=seed)
-    other = live.compared(outputs[0], ready.module) if live is not None else ""
+    live_difference = live.compared(outputs[0], ready.module) if live is not None else ""
     del outputs
     notes = [*ready.notes, *behaviour.notes, *_notes(ready.module, signature)]
-    if other and behaviour.repeatable and not behaviour.random:
-        notes.append(other)
-    if others := held_by_others(torch.device(device).type):
-        notes.append(others)
+    if live_difference and behaviour.repeatable and not behaviour.random:
+        notes.append(live_difference)
+    if neighbours := held_by_others(torch.device(device).type):
+        notes.append(neighbours)
     if behaviour.non_finite:
         notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
     if behaviour.all_zero:
         notes.append("Every output is zero: a comparison cannot show whether a candidate is right. Check its weights.")
-    if callers > 1 and (assigned := assigned_inside(ready.module)):
-        raise SubjectError(
-            f"{class_name(ready.module)} holds TorchScript that assigns {assigned[0]} in each call: several callers at "
-            "once would end the process (attributes are not locked). Tune it for latency, and give each caller a copy"
-        )
-    if callers > 1 and (behaviour.random or behaviour.buffers_change):
-        raise SubjectError(
-            f"{class_name(ready.module)} {'draws random numbers' if behaviour.random else 'changes a buffer'} in each "
-            "call, so what several callers at once are answered depends on their order, and no recipe could be proven. "
-            "Tune it for latency, or take that out of its forward pass"
-        )
-    latency_ms = _latency_ms(ready, device)
+    if callers > 1:
+        _check_callers(ready.module, behaviour)
+    latency_ms = fastest_pass_ms(ready, device)
     facts = Facts(
         device=torch.device(device).type,
         machine=machine or this_machine(device),
@@ -150,13 +141,28 @@ def survey(
     return Survey(facts=facts, signature=signature, calls=calls)
 
 
+def _check_callers(module: nn.Module, behaviour: Behaviour) -> None:
+    """Raises SubjectError if several callers at once cannot be served, or not proven to be."""
+    if assigned := assigned_inside(module):
+        raise SubjectError(
+            f"{class_name(module)} holds TorchScript that assigns {assigned[0]} in each call: several callers at "
+            "once would end the process (attributes are not locked). Tune it for latency, and give each caller a copy"
+        )
+    if behaviour.random or behaviour.buffers_change:
+        raise SubjectError(
+            f"{class_name(module)} {'draws random numbers' if behaviour.random else 'changes a buffer'} in each "
+            "call, so what several callers at once are answered depends on their order, and no recipe could be proven. "
+            "Tune it for latency, or take that out of its forward pass"
+        )
+
+
 def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any:
     """The output of one call under ``no_grad``. Raises SubjectError naming the inputs' shapes when it fails."""
-    given = sample.clone()
+    fresh = sample.clone()
     seed_all(seed)
     try:
         with torch.no_grad():
-            return module(*given.args, **given.kwargs)
+            return module(*fresh.args, **fresh.kwargs)
     except Exception as error:  # foreign code: the user's forward
         raise SubjectError(
             f"{class_name(module)} does not run on sample {number}, {_describe(module, sample)}: {user_place(error)}"
@@ -166,9 +172,9 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
 
 
 def idle_rewrites(candidate: Candidate) -> dict[str, str]:
-    """By choice, why a rewrite finds nothing to do in the captured candidate: neither as it is nor after those before
-    it in the pipeline. One that fails otherwise is left to its trial. Raises Refused where it cannot be captured."""
-    found: dict[str, str] = {}
+    """Find the rewrites with nothing to do in the captured candidate, neither as it is nor after those before them in
+    the pipeline: the reason by choice. One that fails is left to its trial. Raises Refused if it cannot be captured."""
+    reasons: dict[str, str] = {}
     candidate = candidate.with_(module=GraphModule(capture(candidate), candidate.signature))
     rewritten = candidate
     for rewrite in all_techniques().values():
@@ -180,8 +186,8 @@ def idle_rewrites(candidate: Candidate) -> dict[str, str]:
             if isinstance(done, Candidate):
                 rewritten = done
             elif done and isinstance(alone := _rewritten(rewrite, options, candidate), str) and alone:
-                found[Choice(stage=rewrite.stage, technique=rewrite.id, options=dict(options)).label] = alone
-    return found
+                reasons[Choice(stage=rewrite.stage, technique=rewrite.id, options=dict(options)).label] = alone
+    return reasons
 
 
 def _rewritten(rewrite: GraphRewrite, options: Options, candidate: Candidate) -> Candidate | str:
@@ -211,7 +217,7 @@ def _pass(module: nn.Module, samples: Sequence[Inputs]) -> None:
 def _observed(
     observer: Callable[[Callable[[], Any]], Any], module: nn.Module, samples: Sequence[Inputs], notes: list[str]
 ) -> Any:
-    """What an observer of torch sees of one pass; None, with a note, where module and observer do not get along."""
+    """Let an observer of torch see one pass. None, with a note, if module and observer do not get along."""
     fresh = [sample.clone() for sample in samples]
     try:
         return observer(lambda: _pass(module, fresh))
@@ -233,7 +239,7 @@ def _count_flops(call: Callable[[], Any]) -> dict[str, int | None]:
     return {"flops": counter.get_total_flops() or None, "winograd_flops": dense.flops}
 
 
-def _latency_ms(ready: Prepared, device: str) -> float:
+def fastest_pass_ms(ready: Prepared, device: str) -> float:
     """One pass over all samples; the fastest of a few where it is short. Earlier calls have warmed it up."""
     times = [_time_ms(ready, device)]
     while times[0] < _SHORT_MS and len(times) < _REPEATS:
@@ -242,7 +248,7 @@ def _latency_ms(ready: Prepared, device: str) -> float:
 
 
 def _time_ms(ready: Prepared, device: str) -> float:
-    """By the device's name: a module need not have parameters to compute there."""
+    """Time a pass on the device of this name: a module need not have parameters to compute there."""
     fresh, wait = [sample.clone() for sample in ready.samples], wait_for(device)
     wait()
     started = time.perf_counter()

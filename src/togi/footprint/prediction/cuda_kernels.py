@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from togi.torch_internals.modes import FunctionObserver
+from togi.torch_internals.operators import attention_of_operators
 
 _FLASH_WIDTH = 256
 """Largest head dimension of flash attention."""
@@ -184,7 +185,7 @@ def _native_dropout(input: Tensor, p: float, train: bool) -> Tensor:
 def _math_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, causal: bool, grouped: bool
 ) -> Tensor:
-    answer: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_attention_math(
+    answer: tuple[Tensor, Tensor] = attention_of_operators(
         query, key, value, mask, dropout_p, causal, enable_gqa=grouped
     )
     return answer[0]

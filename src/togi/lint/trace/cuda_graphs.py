@@ -22,7 +22,7 @@ from togi.lint.trace.record import Event
 from togi.lint.trace.recorder import Recorder
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import Prepared
-from togi.torch_internals.cuda_graphs import Examined, ExaminedGraph, Obstacle, examining_backend
+from togi.torch_internals.examined_graphs import Examined, ExaminedGraph, Obstacle, examining_backend
 from togi.torch_internals.modules import replace_tensors
 from togi.torch_internals.tensors import FakeTensorMode
 

@@ -16,7 +16,8 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.locator import Spec
 from togi.subject.made_inputs import DYNAMIC_SIZE, made_tensor
 from togi.subject.signature import Signature
-from togi.torch_internals.archive import ArchiveReader, ArchiveWriter
+from togi.torch_internals.accepted_archives import ArchiveReader
+from togi.torch_internals.archive import ArchiveWriter
 from togi.torch_internals.tensors import tree_unflatten
 
 _ZIP_VERSION = 6
