@@ -11,6 +11,7 @@ import pytest
 from togi.api import Best
 from togi.core.errors import TogiError
 from togi.core.records import (
+    REFERENCE_RECIPE,
     Choice,
     Facts,
     Interval,
@@ -29,7 +30,6 @@ from togi.decide.choose import Budget, Chosen
 from togi.machine.describe import machine
 from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict, conclude
 from togi.study.finals import Decision
-from togi.study.runner import REFERENCE_RECIPE
 from togi.techniques import recipe
 
 REFERENCE = Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)

@@ -18,6 +18,7 @@ import pytest
 from togi.artifact.manifest import PARTS, Link, Saved
 from togi.core.errors import SubjectError
 from togi.core.records import (
+    REFERENCE_RECIPE,
     Choice,
     Ending,
     ErrorReport,
@@ -36,7 +37,7 @@ from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.study.finals import Decision, Finals
 from togi.study.progress import Progress
-from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner
+from togi.study.runner import PROOF_BUDGET_S, StudyRunner
 from togi.techniques import recipe
 from togi.worker.protocol import AskedAtOnce
 from togi.worker.supervise import AT_ONCE, Limits, TrialEnded
@@ -74,6 +75,9 @@ class Log:
 
     def append(self, trial: Trial) -> None:
         self._trials.append(trial)
+
+    def last(self, recipe: Recipe) -> Trial | None:
+        return next((t for t in reversed(self._trials) if t.recipe == recipe), None)
 
 
 class Processes:
@@ -123,9 +127,6 @@ class Processes:
     def ask_s(self) -> float:
         return 2.0
 
-    def last(self, recipe: Recipe) -> Trial | None:
-        return next((t for t in reversed(self.log.trials()) if t.recipe == recipe), None)
-
 
 def decided(
     monkeypatch: pytest.MonkeyPatch,
@@ -156,7 +157,7 @@ def decided(
 def test_the_fastest_is_saved_and_its_proof_is_its_last_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     proof = trial(FAST, 2.9)
     decision, runner = decided(monkeypatch, tmp_path, [trial(FAST, 3.0), trial(NEXT, 2.0)], {FAST: proof})
-    assert decision.chosen.trial == runner.last(FAST) == proof
+    assert decision.chosen.trial == runner.log.last(FAST) == proof
     assert decision.folder is not None
     assert decision.folder.is_dir()
     assert runner.proven == [FAST]
@@ -308,7 +309,7 @@ def test_what_hangs_is_timed_out_from_then_on_and_what_was_cut_off_is_not(tmp_pa
         ended = TrialEnded(ending, MagicMock(), cut_off=cut_off)
         runner.warm = lambda _recipe, ended=ended: MagicMock(save=MagicMock(side_effect=ended))  # type: ignore[method-assign]
         finals._save_and_prove(recipe_)
-    last = {recipe_: runner.last(recipe_) for recipe_ in (FAST, NEXT)}
+    last = {recipe_: runner.log.last(recipe_) for recipe_ in (FAST, NEXT)}
     assert [each and each.outcome for each in last.values()] == [Outcome.TIMED_OUT, Outcome.OK]
     assert set(finals.unusable) == {FAST, NEXT}
     assert all("it was still in save after 15 s" in note for note in runner.notes)
@@ -452,7 +453,7 @@ def test_a_race_that_points_to_it_without_being_sure_counts_together_with_the_tr
     }
     runner = Processes([before], {}, Settings())
     Finals(runner, tmp_path)._record(FAST, before.timing.model_copy(update=update), again=False)  # type: ignore
-    found = runner.last(FAST)
+    found = runner.log.last(FAST)
     assert found is not None
     assert found.timing is not None
     assert len(found.timing.rounds_ms) == rounds
@@ -501,7 +502,7 @@ def test_a_disturbed_race_is_repeated_once_where_time_is_left(
     monkeypatch.setattr("togi.study.finals.race", race)
     Finals(runner, tmp_path)._fair_race([runner.warm(FAST)], 5.0)  # type: ignore[arg-type]
     assert (len(asked), runner.paused) == (races, races - 1)
-    last = runner.last(FAST)
+    last = runner.log.last(FAST)
     assert last is not None
     assert last.timing is not None
     assert last.timing.speedup_x.median == (2.5 if recorded else 3.0)
@@ -520,7 +521,7 @@ def test_what_the_race_measured_undisturbed_counts_though_another_was_disturbed(
     raced = SimpleNamespace(timing=lambda name, **_options: found[name], order="fast", rounds=12)
     monkeypatch.setattr("togi.study.finals.race", lambda *_arguments, **_options: raced)
     Finals(runner, tmp_path)._fair_race([runner.warm(FAST), runner.warm(NEXT)], 5.0)  # type: ignore[list-item]
-    speeds = [runner.last(each).timing.speedup_x.median for each in (FAST, NEXT)]  # type: ignore[union-attr]
+    speeds = [runner.log.last(each).timing.speedup_x.median for each in (FAST, NEXT)]  # type: ignore[union-attr]
     assert speeds == [2.5, 2.9]
     assert runner.paused == 0
 
@@ -543,7 +544,7 @@ def test_what_cannot_be_loaded_says_so_in_its_trial(monkeypatch: pytest.MonkeyPa
     )
     assert decision.chosen.trial is not None
     assert decision.chosen.trial.recipe == NEXT
-    last = runner.last(FAST)
+    last = runner.log.last(FAST)
     assert last is not None
     assert last.reason == "it could not be saved: a library is missing"
 
@@ -619,7 +620,7 @@ def test_a_race_has_the_time_that_is_left_before_the_proof(monkeypatch: pytest.M
 @pytest.mark.parametrize("phases_s", [{}, {"measure": 62.0}], ids=["failed", "measured beside others"])
 def test_the_reference_tells_how_long_a_proof_takes(phases_s: dict[str, float]) -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 1.0, "build": 2.0, **phases_s}})
-    runner = SimpleNamespace(last=lambda _: before, limit_s=None)
+    runner = SimpleNamespace(log=SimpleNamespace(last=lambda _: before), limit_s=None)
     assert StudyRunner.proof_s(runner) == PROOF_BUDGET_S + 3.0 + 2.0  # type: ignore[arg-type]
 
 
@@ -628,7 +629,7 @@ def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 3.0, "verify": 2.0}})
 
     def asked_s(left_s: float) -> float:
-        runner = SimpleNamespace(last=lambda _: before, left_s=lambda: left_s, limit_s=None)
+        runner = SimpleNamespace(log=SimpleNamespace(last=lambda _: before), left_s=lambda: left_s, limit_s=None)
         return StudyRunner.ask_s(runner)  # type: ignore[arg-type]
 
     needed_s = PROOF_BUDGET_S + 3.0 + 2 * 2.0
@@ -650,7 +651,7 @@ def test_values_beyond_the_samples_are_asked_for_longer_where_the_original_is_sl
     verify_s: float, limit_s: float | None, ask_s: float
 ) -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"verify": verify_s}})
-    runner = SimpleNamespace(last=lambda _: before, left_s=lambda: math.inf, limit_s=limit_s)
+    runner = SimpleNamespace(log=SimpleNamespace(last=lambda _: before), left_s=lambda: math.inf, limit_s=limit_s)
     assert StudyRunner.ask_s(runner) == ask_s  # type: ignore[arg-type]
 
 
@@ -733,7 +734,7 @@ def bare_runner(*trials: Trial, **changes: Any) -> StudyRunner:
         **dict.fromkeys(("pool", "facts", "signature", "search", "progress")),
         "subject": "program",
         "settings": Settings(),
-        "log": SimpleNamespace(trials=lambda: logged, append=logged.append),
+        "log": Log(logged),
         "started": 0.0,
     }
     return StudyRunner(**{**arguments, **changes})

@@ -17,13 +17,13 @@ from togi.artifact.manifest import read_manifest
 from togi.artifact.program import Installed, Switch
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
-from togi.core.records import Outcome
+from togi.core.records import REFERENCE_RECIPE, Outcome
 from togi.core.settings import Settings
 from togi.decide.choose import Budget
 from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.runner import StudyRunner
 from togi.study.verification import verify_artifact
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.structure import tensors_in

@@ -16,6 +16,7 @@ from togi.artifact.load import load
 from togi.artifact.manifest import PARTS, Saved, read_manifest
 from togi.core.errors import SubjectError, TogiError
 from togi.core.records import (
+    REFERENCE_RECIPE,
     ErrorReport,
     Facts,
     ForcedCalls,
@@ -38,7 +39,6 @@ from togi.study.finals import Decision
 from togi.study.in_place import InPlace
 from togi.study.parts import PartsTuner, _for_parts, _PartStudy
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, is_exact, recipe

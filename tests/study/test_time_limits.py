@@ -9,12 +9,12 @@ from unittest.mock import MagicMock
 import pytest
 
 from togi.core.choices import Effort
-from togi.core.records import Facts, Interval, Machine, Outcome, Recipe, Timing, Trial
+from togi.core.records import REFERENCE_RECIPE, Facts, Interval, Machine, Outcome, Recipe, Timing, Trial
 from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search import Search
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.runner import StudyRunner
 from togi.techniques import all_techniques
 from togi.worker.deadline import Deadline
 
@@ -59,7 +59,11 @@ def runner_with(clock: Clock, latency_ms: float = 13.0, loading_s: float = 9.0, 
     """As it stands once the subject is loaded."""
     facts = Facts(machine=MACHINE, module_class="MobileNetV3", functions=CALLS, latency_ms=latency_ms)
     logged: list[Trial] = []
-    log = MagicMock(trials=lambda: logged, append=logged.append, claimed=frozenset, notes=[])
+
+    def last(recipe: Recipe) -> Trial | None:
+        return next((trial for trial in reversed(logged) if trial.recipe == recipe), None)
+
+    log = MagicMock(trials=lambda: logged, append=logged.append, last=last, claimed=frozenset, notes=[])
     chosen = Settings(only=("openvino", "onnxruntime", "torchscript", "channels_last"), **settings)
     search = Search(facts, chosen, all_techniques(), clock=clock)
     started = clock.now_s

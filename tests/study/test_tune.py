@@ -19,9 +19,9 @@ import togi
 import togi.techniques
 from togi import api
 from togi.core.errors import JournalError, OutputExistsError, SubjectError, TogiError, UnknownNameError
-from togi.core.records import Ending, Outcome, Recipe, Trial
+from togi.core.records import REFERENCE_RECIPE, Ending, Outcome, Recipe, Trial
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.runner import StudyRunner
 from togi.techniques import recipe
 from togi.worker.supervise import RunningTrial, TrialEnded
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from togi import api
 from togi.core.errors import ArtifactError, SubjectError
-from togi.core.records import Facts, Outcome, Recipe, Trial
+from togi.core.records import REFERENCE_RECIPE, Facts, Outcome, Recipe, Trial
 from togi.core.settings import Settings
 from togi.lint.trace.placement import CUDA, place
 from togi.lint.trace.recorder import Recorder
@@ -29,7 +29,7 @@ from togi.machine.describe import machine
 from togi.machine.nvml import Gpu
 from togi.measure.memory import is_out_of_memory
 from togi.study import bench
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.runner import StudyRunner
 from togi.subject.inputs import Inputs
 from togi.subject.prepare import Prepared
 from togi.subject.signature import Signature

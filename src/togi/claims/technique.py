@@ -13,7 +13,17 @@ from togi.artifact.manifest import PARTS
 from togi.claims.claim import Measured, Proof, Verdict
 from togi.claims.experiments import DEFAULT, EXPERIMENTS, Experiment
 from togi.core.quantities import bounds, relative, significant, size, times
-from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome, Recipe, TensorFacts, Timing
+from togi.core.records import (
+    REFERENCE_RECIPE,
+    ErrorReport,
+    Facts,
+    Footprint,
+    Machine,
+    Outcome,
+    Recipe,
+    TensorFacts,
+    Timing,
+)
 from togi.core.settings import Settings
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
@@ -22,7 +32,7 @@ from togi.machine.describe import machine
 from togi.measure import compare
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.runner import StudyRunner
 from togi.techniques import all_techniques, recipe
 from togi.techniques.base import Options, Refuses, Technique
 from togi.worker.deadline import Deadline, whole_s

@@ -98,6 +98,9 @@ class Recipe(Record):
         return self.techniques == {REFERENCE}
 
 
+REFERENCE_RECIPE = Recipe(choices=(Choice(stage=Stage.RUNTIME, technique=REFERENCE),))
+
+
 class Outcome(StrEnum):
     """How a trial ended."""
 

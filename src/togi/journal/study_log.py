@@ -54,6 +54,10 @@ class StudyLog:
         """All trials so far, also those of other processes, in the order in which they ended."""
         return [trial for _, trial in self._read(after=0)]
 
+    def last(self, recipe: Recipe) -> Trial | None:
+        """The last trial of ``recipe``, by whichever process."""
+        return next((trial for trial in reversed(self.trials()) if trial.recipe == recipe), None)
+
     def news(self) -> list[Trial]:
         """The trials that others appended since the last ``news()``; at first, all that are there."""
         found = self._read(after=self._seen)

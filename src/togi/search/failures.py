@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from typing import final
 
-from togi.core.records import Outcome, Trial
+from togi.core.records import REFERENCE, Outcome, Trial
 from togi.search.space import EAGER, Atoms, RecipeFeatures, TechniqueConfiguration
 
 SETTLED = frozenset({Outcome.OK, Outcome.UNSTABLE})
@@ -90,7 +90,7 @@ class FailureModel:
     def _innocent(self, configuration: TechniqueConfiguration) -> bool:
         """A grad mode, once it has worked anywhere."""
         return configuration.is_grad_mode and (
-            configuration.technique.id == "no_grad" or self._succeeded[configuration.label] > 0
+            configuration.technique.id == REFERENCE or self._succeeded[configuration.label] > 0
         )
 
     def _generalised(self, culprit: TechniqueConfiguration, trial: Trial, blamed: Atoms) -> Atoms:

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from togi.artifact.manifest import PARTS, Manifest, read_manifest
 from togi.core.errors import ArtifactError, SubjectError
-from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome
+from togi.core.records import REFERENCE_RECIPE, ErrorReport, Facts, Footprint, Machine, Outcome
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
 from togi.study.batch_sizes import ROUNDS, PerSample, by_size
@@ -20,7 +20,6 @@ from togi.study.common_inputs import check_common_inputs
 from togi.study.comparison import Comparison, Contestant
 from togi.study.parts import record_parts
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE
 from togi.subject.batch import Batch, BatchRequest, find_batch
 from togi.worker.call import ChildCall
 from togi.worker.deadline import Deadline, whole_s

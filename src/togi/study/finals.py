@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import final
 
 from togi.artifact.manifest import Saved, in_turn, read_manifest
-from togi.core.records import Interval, Outcome, Recipe, Timing, Trial
+from togi.core.records import REFERENCE_RECIPE, Interval, Outcome, Recipe, Timing, Trial
 from togi.decide.choose import Budget, Chosen, acceptable, choose, extends, rank
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.machine.limits import is_running
 from togi.measure import RaceResult, race, together
-from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner, enough_s
+from togi.study.runner import PROOF_BUDGET_S, StudyRunner, enough_s
 from togi.worker.launch import NoTimeLeft
 from togi.worker.supervise import AT_ONCE, RunningTrial, TrialEnded
 
@@ -119,7 +119,7 @@ class Finals:
         self.unusable[candidate] = why
         what = "The original was not saved" if candidate == REFERENCE_RECIPE else f"{candidate.label} was set aside"
         self.runner.notes.append(f"{what}: {why}.")
-        last = self.runner.last(candidate)
+        last = self.runner.log.last(candidate)
         if last is not None:
             reason = f"{last.reason}; {why}" if last.reason and why not in last.reason else why
             ended = {"outcome": Outcome.TIMED_OUT} if hangs and candidate != REFERENCE_RECIPE else {}
@@ -140,7 +140,7 @@ class Finals:
     def choice(self, first: Recipe | None = None) -> Chosen:
         """Going by what was measured by now. ``first``: this in any case, if it can be."""
         settings = self.runner.settings
-        trial = None if first is None or first in self.unusable else self.runner.last(first)
+        trial = None if first is None or first in self.unusable else self.runner.log.last(first)
         if trial is not None and acceptable(trial, Budget.of(settings)):
             return Chosen(trial=trial, reason="it was asked for")
         return choose(self.runner.trials(), Budget.of(settings), proven=self._proven, unusable=self.unusable)
@@ -295,7 +295,7 @@ class Finals:
         return BETWEEN_PROCESSES.faster(self._speedup_x(candidate))
 
     def _speedup_x(self, finalist: Recipe) -> Interval:
-        trial = self.runner.last(finalist)
+        trial = self.runner.log.last(finalist)
         assert trial is not None  # the search was told of it, and it was timed
         assert trial.timing is not None
         return trial.timing.speedup_x
@@ -303,7 +303,7 @@ class Finals:
     def _record(self, recipe: Recipe, timing: Timing | None, *, again: bool) -> None:
         """Append the finalist's race to the journal: its last trial, timed anew; ``again``, or where the race does no
         more than point to it, together with what was measured before."""
-        before = self.runner.last(recipe)
+        before = self.runner.log.last(recipe)
         if timing is None or not math.isfinite(timing.speedup_x.high) or before is None or before.timing is None:
             return
         if again or (before.outcome is Outcome.OK and BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)):
@@ -318,7 +318,7 @@ class Finals:
         folder = self._folder(candidate)
         try:
             running = runner.reference() if candidate == REFERENCE_RECIPE else runner.warm(candidate)
-            trial = runner.last(candidate)
+            trial = runner.log.last(candidate)
             if running is None or trial is None:
                 self.set_aside(candidate, "it could not be built again")
             elif (saved := self._saved(running, folder, trial)) is not None:

@@ -15,7 +15,7 @@ from togi.artifact.manifest import PartEntry
 from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
 from togi.core.quantities import plural
-from togi.core.records import REFERENCE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
+from togi.core.records import REFERENCE, REFERENCE_RECIPE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
 from togi.core.settings import Settings
 from togi.decide.choose import Chosen, latest
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -26,7 +26,7 @@ from togi.study.conclusion import NOTHING_FASTER, conclude
 from togi.study.finals import Decision, Finals
 from togi.study.in_place import InPlace, by_torch, fastest_settings
 from togi.study.progress import PartProgress
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.runner import StudyRunner
 from togi.techniques import all_techniques
 from togi.worker.call import ChildCall
 from togi.worker.launch import NoTimeLeft

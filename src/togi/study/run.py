@@ -10,7 +10,7 @@ from pathlib import Path
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError
 from togi.core.quantities import seconds
-from togi.core.records import Outcome, Study, Trial
+from togi.core.records import REFERENCE_RECIPE, Outcome, Study, Trial
 from togi.core.settings import Settings
 from togi.decide.choose import Budget, Chosen, choose
 from togi.journal import Journal
@@ -20,7 +20,7 @@ from togi.study.failures import OutOfTime, explained, reference_failed
 from togi.study.finals import Decision, Finals
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
-from togi.study.runner import GRACE_S, REFERENCE_RECIPE, SURVEY_TIMEOUT_S, StudyRunner
+from togi.study.runner import GRACE_S, SURVEY_TIMEOUT_S, StudyRunner
 from togi.worker.deadline import Deadline
 from togi.worker.launch import NoTimeLeft
 from togi.worker.pool import WorkerPool
@@ -114,7 +114,7 @@ def run_study(
         except (OutOfTime, NoTimeLeft, TrialEnded) as late:
             if isinstance(late, TrialEnded) and not late.cut_off:
                 raise reference_failed(name, late) from None
-            if runner.last(REFERENCE_RECIPE) is None:
+            if runner.log.last(REFERENCE_RECIPE) is None:
                 nothing = _unmeasured(settings, str(late))
                 return conclude(runner, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None
             runner.notes.append(f"The time limit was over in the race or the proof: {late}. Trials decide, unproven.")

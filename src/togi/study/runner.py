@@ -17,7 +17,7 @@ from togi.artifact.manifest import PARTS, Saved
 from togi.artifact.save import write_manifest
 from togi.core.choices import Objective
 from togi.core.quantities import seconds
-from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial, now
+from togi.core.records import REFERENCE_RECIPE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial, now
 from togi.core.settings import Settings
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE, conclusive
@@ -28,14 +28,12 @@ from togi.study.earlier import learned_before
 from togi.study.failures import OutOfTime, explained, reference_failed
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
-from togi.techniques import all_techniques, is_exact, recipe
+from togi.techniques import all_techniques, is_exact
 from togi.worker.launch import NoTimeLeft, ServerNotStarted
 from togi.worker.pool import WorkerPool, environment_of
 from togi.worker.protocol import Survey
 from togi.worker.supervise import ASKED_S, Limits, RunningTrial, TrialEnded
 
-REFERENCE_RECIPE = recipe(**{REFERENCE: {}})
-"""Plain eager under ``no_grad``: what every speed-up relates to."""
 SURVEY_TIMEOUT_S = 900.0
 _KEPT_WARM = 4
 _COMPARE_BUDGET_S = 3.0
@@ -165,7 +163,7 @@ class StudyRunner:
     def try_reference(self) -> None:
         """What everything relates to. Raises SubjectError where it fails twice."""
         self.explore(0.0)
-        while (last := self.last(REFERENCE_RECIPE)) is None and not self.log.claim(REFERENCE_RECIPE):
+        while (last := self.log.last(REFERENCE_RECIPE)) is None and not self.log.claim(REFERENCE_RECIPE):
             if self.left_s() <= 0:
                 raise OutOfTime(
                     "the time limit was over while another process still worked on the original. Give a longer "
@@ -178,7 +176,7 @@ class StudyRunner:
                     f"the time limit was over while the original was still in {self.given_up[-1].stage}. Give a longer "
                     "--time-limit"
                 )
-            last = self.last(REFERENCE_RECIPE)
+            last = self.log.last(REFERENCE_RECIPE)
         if last is None or last.timing is None:
             raise reference_failed(self.subject, "" if last is None else last.reason)
 
@@ -254,7 +252,7 @@ class StudyRunner:
     def try_original(self) -> None:
         """As it is called today, where there is time for it and nobody tried it."""
         original, left_s = Recipe(), self.explore_s()
-        wanted = original in self.search.space.originals and self.last(original) is None
+        wanted = original in self.search.space.originals and self.log.last(original) is None
         if wanted and left_s > 0 and self.log.claim(original):
             self.progress.message(self.search.why(original))
             self._try(original, left_s)
@@ -266,7 +264,7 @@ class StudyRunner:
         if (before := self._warm.pop(composed, None)) is not None:
             before.close()
         left_s = self.explore_s(race=False)
-        return self.last(composed) if left_s > 0 and self._try(composed, left_s) else None
+        return self.log.last(composed) if left_s > 0 and self._try(composed, left_s) else None
 
     @property
     def limit_s(self) -> float | None:
@@ -304,13 +302,13 @@ class StudyRunner:
 
     def proof_s(self) -> float:
         """About how long it takes to prove what was saved, with values beyond the samples."""
-        reference = self.last(REFERENCE_RECIPE)
+        reference = self.log.last(REFERENCE_RECIPE)
         return _unasked_proof_s(reference) + _wanted_ask_s(reference, self.limit_s)
 
     def ask_s(self) -> float:
         """How long what is saved is asked for values beyond the samples: no longer than the rest of its proof leaves,
         since narrow bounds are better than no artifact."""
-        reference = self.last(REFERENCE_RECIPE)
+        reference = self.log.last(REFERENCE_RECIPE)
         left_s = self.left_s() - _unasked_proof_s(reference)
         return min(_wanted_ask_s(reference, self.limit_s), max(_LEAST_ASKED_S, left_s))
 
@@ -320,7 +318,7 @@ class StudyRunner:
             return math.inf
         least_s, most_s = _RACE_BUDGET_S
         # in a short study values beyond the samples are asked at the cost of the race, not of trials
-        asked_s = _wanted_ask_s(self.last(REFERENCE_RECIPE), self.limit_s)
+        asked_s = _wanted_ask_s(self.log.last(REFERENCE_RECIPE), self.limit_s)
         race_s = max(least_s, min(most_s, self.limit_s * _RACE_SHARE) - asked_s) if race else 0.0
         return self.left_s() - race_s - self.proof_s()
 
@@ -457,10 +455,6 @@ class StudyRunner:
         """Those of the log from which can be chosen: what another process put together of a program's parts cannot be
         built here."""
         return [t for t in self.log.trials() if t.recipe in self.composed or t.recipe.find(PARTS) is None]
-
-    def last(self, candidate: Recipe) -> Trial | None:
-        """The last trial of a recipe in the journal."""
-        return next((t for t in reversed(self.log.trials()) if t.recipe == candidate), None)
 
     def _start(self, candidate: Recipe, timeout_s: float) -> RunningTrial:
         limits = replace(self.limits, timeout_s=timeout_s)
