@@ -76,7 +76,8 @@ def test_the_best_so_far_is_what_could_be_chosen() -> None:
     clock = FakeClock()
     progress = WatchedProgress("a.py:f", clock)
     watched(clock, progress)
-    assert progress.state.best is made_up_study().trials[5] or progress.state.best == made_up_study().trials[5]
+    assert progress.state.best is not None
+    assert progress.state.best.trial == made_up_study().trials[5]
     assert progress.state.ended == 10
     approximate = made_up_study().trials[9]
     assert approximate.timing is not None

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, final
 
 from pydantic import Field
 
@@ -317,7 +319,7 @@ class ErrorReport(Record):
     forced: tuple[ForcedCalls, ...] = ()
     """Where it decides differently: its parts on the calls that the original makes."""
     decisions: Decisions | None = None
-    """None: it returns nothing but floating-point numbers, or was verified before this was kept."""
+    """None: it returns nothing but floating-point numbers."""
 
 
 class Noise(Record):
@@ -363,7 +365,7 @@ class Timing(Record):
     @property
     def reference_ms(self) -> float:
         """Median time of the reference in the rounds in which this was measured: what ``latency_ms`` compares with."""
-        if not self.rounds_ms:  # an old journal
+        if not self.rounds_ms:
             return self.latency_ms.median * self.speedup_x.median
         return statistics.median(reference_ms for reference_ms, _ in self.rounds_ms)
 
@@ -403,7 +405,7 @@ class Trial(Record):
     cost_s: float = 0.0
     """Wall time of the whole trial."""
     ended_s: float | None = None
-    """When it ended: seconds since the command that ran it began, loading included. None in older journals."""
+    """When it ended: seconds since the command that ran it began, loading included. None: it was not tried."""
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Wall time by phase: start, build, verify, warm, measure, ..."""
     notes: tuple[str, ...] = ()
@@ -412,6 +414,38 @@ class Trial(Record):
     def eligible(self) -> bool:
         """It ran, it was measured, and it was found right (or wrong within what the user allowed)."""
         return self.outcome is Outcome.OK and self.timing is not None
+
+    @property
+    def measured(self) -> MeasuredTrial | None:
+        """It with its timing; None where it has none."""
+        return None if self.timing is None else MeasuredTrial(self, self.timing)
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredTrial:
+    """A trial that was timed: what can be compared, ranked, raced and chosen."""
+
+    trial: Trial
+    timing: Timing
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.trial.recipe
+
+    @property
+    def speedup_x(self) -> Interval:
+        return self.timing.speedup_x
+
+    @property
+    def eligible(self) -> bool:
+        """As ``Trial.eligible``."""
+        return self.trial.outcome is Outcome.OK
+
+
+def measured(trials: Iterable[Trial]) -> list[MeasuredTrial]:
+    """Those of the trials that were timed, in their order."""
+    return [found for trial in trials if (found := trial.measured) is not None]
 
 
 class ProgramCall(Record):

@@ -35,6 +35,9 @@ DISTURBANCE_X = 100.0
 """By how much a busy machine disturbs a median of few rounds at most (threads of one engine that wait for each other
 lose a factor of a hundred). It bounds an interval that has too few rounds for ends of its own."""
 
+_TRIALS_APART = 0.95
+"""Trials at different times differ by more than their intervals say: by this factor at most."""
+
 
 class Speed(StrEnum):
     """What an interval of speed-ups allows to say."""
@@ -88,6 +91,11 @@ class Criterion(Record):
     def at_least_same(self, speedup_x: Interval) -> bool:
         """Surely not slower; whether it is faster is not said."""
         return _bounded(speedup_x).low >= 1.0 / self.band_x
+
+
+def may_yet_lead(speedup_x: Interval, fastest_x: Interval) -> bool:
+    """Whether it could still turn out faster than the fastest so far, both measured in trials of their own."""
+    return speedup_x.high >= fastest_x.low * _TRIALS_APART
 
 
 def conclusive(speedup_x: Interval) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from togi.core.quantities import seconds, times
-from togi.core.records import Recipe, Study, Trial
+from togi.core.records import MeasuredTrial, Recipe, Study, Trial, measured
 from togi.decide.choose import Budget, acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
 
@@ -26,25 +26,18 @@ class Gain:
 def gains(study: Study) -> tuple[Gain, ...]:
     """How the best so far grew with time. None where several commands made the study: each had a clock of its own."""
     found: list[Gain] = []
-    first: dict[Recipe, Trial] = {}  # race and proof come later
-    for trial in study.trials:
-        if trial.timing is not None:
-            first.setdefault(trial.recipe, trial)
-    timed = [(trial.ended_s, trial) for trial in first.values() if trial.ended_s is not None]
+    first: dict[Recipe, MeasuredTrial] = {}  # race and proof come later
+    for measurement in measured(study.trials):
+        first.setdefault(measurement.recipe, measurement)
+    timed = [(one.trial.ended_s, one) for one in first.values() if one.trial.ended_s is not None]
     clock = [ended_s for ended_s, _ in timed]
     if len(timed) < len(first) or clock != sorted(clock):
         return ()
-    for ended_s, trial in timed:
-        fits = acceptable(trial, Budget.of(study.settings))
-        best = found[-1].speedup_x if found else 1.0
-        if (
-            fits
-            and trial.recipe.choices
-            and trial.timing is not None
-            and BETWEEN_PROCESSES.faster(trial.timing.speedup_x)
-        ):
-            speedup = trial.timing.speedup_x.median
-            found += [Gain(trial, ended_s, speedup)] if speedup > best else []
+    for ended_s, measurement in timed:
+        best, speedup = found[-1].speedup_x if found else 1.0, measurement.speedup_x.median
+        optimised = acceptable(measurement, Budget.of(study.settings)) and measurement.recipe.choices
+        if optimised and BETWEEN_PROCESSES.faster(measurement.speedup_x) and speedup > best:
+            found.append(Gain(measurement.trial, ended_s, speedup))
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.quantities import bounds, plural, seconds, times
-from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
+from togi.core.records import Facts, Interval, MeasuredTrial, Outcome, Recipe, Study, Trial, measured
 from togi.decide.choose import Budget, acceptable, latest
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.sparkline import sparkline
@@ -48,7 +48,7 @@ class RunState:
         self.recipe: Recipe | None = None
         self.phase = "looking at the subject"
         self.outcomes: Counter[Outcome] = Counter()
-        self.best: Trial | None = None
+        self.best: MeasuredTrial | None = None
         self.gains: list[tuple[float, float]] = []
         """After how many seconds something faster than all before was measured, and how fast it was."""
         self.before_x = 1.0
@@ -87,23 +87,26 @@ class RunState:
     def resume(self, trials: Sequence[Trial], budget: Budget) -> None:
         """What an earlier run of the study found counts for what is best, not for what ended now."""
         self.budget = budget
-        for trial in latest(trials):
-            if self._lead(trial) and _is_gain(trial):
-                self.before_x = _speedup(trial)
+        for measurement in measured(latest(trials)):
+            if self._lead(measurement) and _is_gain(measurement):
+                self.before_x = measurement.speedup_x.median
 
     def end(self, trial: Trial) -> bool:
         """Count it; whether it is the best so far."""
         self.outcomes[trial.outcome] += 1
         self.recent.append(trial)
-        leads = self._lead(trial)
-        if leads and _is_gain(trial):
-            self.gains.append((self.elapsed_s, _speedup(trial)))
-        return leads
+        measurement = trial.measured
+        if measurement is None or not self._lead(measurement):
+            return False
+        if _is_gain(measurement):
+            self.gains.append((self.elapsed_s, measurement.speedup_x.median))
+        return True
 
-    def _lead(self, trial: Trial) -> bool:
-        leads = acceptable(trial, self.budget) and _speedup(trial) > _speedup(self.best)
+    def _lead(self, measurement: MeasuredTrial) -> bool:
+        best_x = 0.0 if self.best is None else self.best.speedup_x.median
+        leads = acceptable(measurement, self.budget) and measurement.speedup_x.median > best_x
         if leads:
-            self.best = trial
+            self.best = measurement
         return leads
 
 
@@ -129,7 +132,7 @@ class WatchedProgress(Progress):
         self.state.resume(trials, budget)
         if trials:
             best = self.state.best
-            so_far = f"; the best of them: {best.recipe.label}, {ending(best)}" if best is not None else ""
+            so_far = f"; the best of them: {best.recipe.label}, {ending(best.trial)}" if best is not None else ""
             self.changed(f"{plural(len(latest(trials)), 'recipe')} known from an earlier run{so_far}")
 
     def trial_started(self, recipe: Recipe, number: int) -> None:
@@ -171,13 +174,9 @@ class WatchedProgress(Progress):
         self.state.enter("done")
 
 
-def _speedup(trial: Trial | None) -> float:
-    return trial.timing.speedup_x.median if trial is not None and trial.timing else 0.0
-
-
-def _is_gain(trial: Trial) -> bool:
+def _is_gain(measurement: MeasuredTrial) -> bool:
     """Other than the original, and faster beyond doubt."""
-    return bool(trial.recipe.choices and trial.timing and BETWEEN_PROCESSES.faster(trial.timing.speedup_x))
+    return bool(measurement.recipe.choices) and BETWEEN_PROCESSES.faster(measurement.speedup_x)
 
 
 class PlainProgress(WatchedProgress):
@@ -306,10 +305,10 @@ def _now(state: RunState) -> Text:
     )
 
 
-def _best(best: Trial | None) -> Text:
-    if best is None or best.timing is None:
+def _best(best: MeasuredTrial | None) -> Text:
+    if best is None:
         return Text("nothing measured yet", style="dim")
-    speedup = best.timing.speedup_x
+    speedup = best.speedup_x
     return (
         Text(f"{times(speedup.median)} ", style="bold green")
         .append(f"{bounds(speedup)}  ", "dim")

@@ -15,7 +15,7 @@ from typing import final
 
 from togi.core.choices import Objective
 from togi.core.quantities import times
-from togi.core.records import Facts, Machine, Recipe, Study, Timing, Trial
+from togi.core.records import Facts, Machine, MeasuredTrial, Recipe, Study, Timing, measured
 from togi.core.settings import Settings
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -160,13 +160,18 @@ class Experience:
 
     def _learn(self, study: Study, weight: float, techniques: Mapping[str, Technique]) -> bool:
         """Whether there was anything to learn. A study whose facts or techniques mean nothing here teaches nothing."""
-        known = [t for t in latest(study.trials) if t.eligible and t.recipe.techniques <= techniques.keys()]
-        measured = {t.recipe: t for t in known if t.recipe.is_reference or (t.recipe.choices and not crowded(t.timing))}
-        if not any(recipe.is_reference for recipe in measured):
+        eligible = [trial for trial in measured(latest(study.trials)) if trial.eligible]
+        known = {
+            trial.recipe: trial
+            for trial in eligible
+            if trial.recipe.techniques <= techniques.keys()
+            and (trial.recipe.is_reference or (trial.recipe.choices and not crowded(trial.timing)))
+        }
+        if not any(recipe.is_reference for recipe in known):
             return False
         try:
-            space = Space.listing(measured, study.facts, techniques)
-            shifts, alone, costs = _observed(measured, space)
+            space = Space.listing(known, study.facts, techniques)
+            shifts, alone, costs = _observed(known, space)
         except Exception:  # options of another togi, or a third party's technique
             self.unreadable += 1
             return False
@@ -180,7 +185,7 @@ class Experience:
 
 
 def _observed(
-    measured: Mapping[Recipe, Trial], space: Space
+    known: Mapping[Recipe, MeasuredTrial], space: Space
 ) -> tuple[dict[Key, list[float]], dict[str, list[float]], dict[str, list[float]]]:
     """Of one study: the shifts of each choice, wherever the same recipe was measured without it; the log speed-up of
     each technique alone; and what trials took next to what was expected.
@@ -190,24 +195,24 @@ def _observed(
     shifts: dict[Key, list[float]] = defaultdict(list)
     alone: dict[str, list[float]] = defaultdict(list)
     costs: dict[str, list[float]] = defaultdict(list)
-    for recipe, trial in measured.items():
+    for recipe, measurement in known.items():
         features = space.features(recipe)
-        if trial.cost_s > 0:
-            costs[_costliest(features)].append(math.log(trial.cost_s) - features.expected_log_cost)
+        if (cost_s := measurement.trial.cost_s) > 0:
+            costs[_costliest(features)].append(math.log(cost_s) - features.expected_log_cost)
         for configuration in features.configurations:
             without = _without(recipe, configuration, space)
-            if without == recipe or without not in measured:
+            if without == recipe or without not in known:
                 continue
-            gained = _log_speedup(trial) - _log_speedup(measured[without])
+            gained = _log_speedup(measurement) - _log_speedup(known[without])
             _note(shifts, configuration, features, space.features(without), gained)
             if without.is_reference:
                 alone[configuration.technique.id].append(gained)
     told, reference = {id for id, _ in shifts}, space.features(space.reference)
-    for recipe, trial in measured.items():
+    for recipe, measurement in known.items():
         features = space.features(recipe)
         if features.engine is not None and features.engine.technique.id not in told:
-            _note(shifts, features.engine, features, reference, _log_speedup(trial))
-            alone[features.engine.technique.id].append(_log_speedup(trial))
+            _note(shifts, features.engine, features, reference, _log_speedup(measurement))
+            alone[features.engine.technique.id].append(_log_speedup(measurement))
     return shifts, alone, costs
 
 
@@ -232,13 +237,12 @@ def _without(recipe: Recipe, configuration: TechniqueConfiguration, space: Space
     return space.recipe(kept)
 
 
-def crowded(timing: Timing | None) -> bool:
-    return timing is not None and timing.noise.waiting > CROWDED
+def crowded(timing: Timing) -> bool:
+    return timing.noise.waiting > CROWDED
 
 
-def _log_speedup(trial: Trial) -> float:
-    assert trial.timing is not None
-    return math.log(trial.timing.speedup_x.median)
+def _log_speedup(measurement: MeasuredTrial) -> float:
+    return math.log(measurement.speedup_x.median)
 
 
 def _family(features: RecipeFeatures) -> str:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import final
 
 from togi.core.choices import Effort
-from togi.core.records import Facts, Recipe, Stage, Trial
+from togi.core.records import Facts, MeasuredTrial, Recipe, Stage, Trial, measured
 from togi.core.settings import Settings
 from togi.decide.choose import Budget, acceptable
-from togi.decide.faster import BETWEEN_PROCESSES
+from togi.decide.faster import BETWEEN_PROCESSES, may_yet_lead
 from togi.search.experience import Experience
 from togi.search.failures import FailureModel
 from togi.search.model import Regression, expected_improvement
@@ -71,17 +71,20 @@ class Search:
         space: Space | None = None,
         firsts: Sequence[Recipe] | None = None,
         experience: Experience | None = None,
+        max_trials: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``techniques``: all that are installed by default. ``firsts``: what is tried before all else, or is like it
         here (``Space.like``); by default the reference, and the original as it is called today once something is
         faster than the reference, or nothing else is left (with effort ``quick`` only then). ``experience``: of earlier
-        studies. ``clock``: seconds. Time is the settings' limit (``allow`` sets another).
+        studies. ``max_trials``: at most so many recipes, by default as many as the effort allows. ``clock``: seconds.
+        Time is the settings' limit (``allow`` sets another).
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
         self.settings = settings
         self._budget = Budget.of(settings)
+        self._max_trials = settings.effort.max_trials if max_trials is None else max_trials
         self.space = space or Space.of(facts, settings, all_techniques() if techniques is None else techniques)
         originals = self.space.originals if firsts is None else ()
         here = (self.space.like(recipe) for recipe in firsts or ())
@@ -123,8 +126,7 @@ class Search:
             self._planned = (
                 len(self.space.originals) - 1 + sum(1 for _ in itertools.islice(self.space.recipes(), COUNTED))
             )
-        limit = self.settings.effort.max_trials
-        return self._planned if limit is None else min(limit, self._planned)
+        return self._planned if self._max_trials is None else min(self._max_trials, self._planned)
 
     def tell(self, trial: Trial) -> str:
         """A trial has ended (or is read from the journal). Returns what it teaches, as a sentence, or nothing."""
@@ -135,7 +137,8 @@ class Search:
         if not self.space.holds(trial.recipe):
             return ""
         features = self.space.features(trial.recipe)
-        if trial.eligible and not self._acceptable(trial):
+        found = trial.measured
+        if found is not None and found.eligible and not self._budget.fits(found):
             self._failure_model.doubt(features)
         lesson = "" if known else self._failure_model.learn(features, trial)
         if lesson:
@@ -179,8 +182,7 @@ class Search:
 
     def _most_worthwhile(self, busy: Collection[str], spared: int) -> Acquisition | None:
         """``spared``: so many of the trials that the effort allows are for something else."""
-        limit = self.settings.effort.max_trials
-        if limit is not None and len(self._trials) + spared >= limit:
+        if self._max_trials is not None and len(self._trials) + spared >= self._max_trials:
             self.stopped = f"{len(self._trials)} recipes tried, as many as effort '{self.settings.effort}' allows"
             return None
         if self._time_is_up():
@@ -189,8 +191,8 @@ class Search:
         if not acquisitions:
             self.stopped = "what is left is being tried" if busy else "every recipe that can work has been tried"
             return None
-        if max(p.improvement for p in acquisitions) < self.settings.effort.least_improvement:
-            self.stopped = "no recipe left is expected to be 1 % faster than the best so far"
+        if max(p.improvement for p in acquisitions) < (least := self.settings.effort.least_improvement):
+            self.stopped = f"no recipe left is expected to be {least * 100:g} % faster than the best so far"
             return None
         left, gained = self._time_left_s(), self.gained()
         affordable = [p for p in acquisitions if p.cost_s <= left * (1 if gained else HOPED_X)]
@@ -208,8 +210,7 @@ class Search:
 
     def gained(self) -> bool:
         """Something is faster than the reference beyond doubt."""
-        timings = (trial.timing for trial in self._fastest_first()[:1])
-        return any(timing is not None and BETWEEN_PROCESSES.faster(timing.speedup_x) for timing in timings)
+        return any(BETWEEN_PROCESSES.faster(fastest.speedup_x) for fastest in self._fastest_first()[:1])
 
     def why(self, recipe: Recipe) -> str:
         """Why this recipe is worth a trial, in a sentence."""
@@ -230,29 +231,17 @@ class Search:
         count = sum(1 for p in self._ranked() if p.improvement >= least)
         if least == 0:
             count = max(count, self.planned - len(self._trials))
-        limit = self.settings.effort.max_trials
-        return count if limit is None else min(count, max(limit - len(self._trials), 0))
+        return count if self._max_trials is None else min(count, max(self._max_trials - len(self._trials), 0))
 
-    def finalists(self, count: int = 4) -> tuple[Recipe, ...]:
-        """Up to ``count`` recipes for the last race, fastest first: those that may yet turn out the fastest.
+    def finalists(self, count: int) -> tuple[Recipe, ...]:
+        """Up to ``count`` recipes for the last race, fastest first: those that may yet turn out the fastest."""
+        fastest = self._fastest_first()[:count]
+        return tuple(trial.recipe for trial in fastest if may_yet_lead(trial.speedup_x, fastest[0].speedup_x))
 
-        A recipe whose interval lies more than 5 % below that of the fastest is left out (trials at different times
-        differ by more than their intervals say).
-        """
-        fastest = self._fastest_first()
-        if not fastest:
-            return ()
-        assert fastest[0].timing is not None
-        bar = fastest[0].timing.speedup_x.low * 0.95
-        return tuple(t.recipe for t in fastest[:count] if t.timing is not None and t.timing.speedup_x.high >= bar)
-
-    def _acceptable(self, trial: Trial) -> bool:
-        return acceptable(trial, self._budget)
-
-    def _fastest_first(self) -> list[Trial]:
+    def _fastest_first(self) -> list[MeasuredTrial]:
         """Acceptable trials, fastest first."""
-        ok = [t for t in self._trials.values() if self._acceptable(t)]
-        return sorted(ok, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)
+        found = [trial for trial in measured(self._trials.values()) if acceptable(trial, self._budget)]
+        return sorted(found, key=lambda trial: -trial.speedup_x.median)
 
     def _time_left_s(self) -> float:
         limit = self._time_limit_s
@@ -296,11 +285,11 @@ class Search:
         return sorted(acquisitions, key=lambda p: -p.value(cost_weight))
 
     def _predict_latency(self, asked: Sequence[RecipeFeatures]) -> tuple[Iterable[float], Iterable[float]]:
-        known = [trial for trial in self._known() if trial.eligible]
+        known = [trial for trial in measured(self._known()) if trial.eligible]
         if len(known) > REMEMBERED:
-            fastest = sorted(known, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)[: REMEMBERED // 2]
-            known = list({t.recipe: t for t in (*fastest, *known[-REMEMBERED // 2 :])}.values())
-        observed = [-math.log(trial.timing.speedup_x.median) for trial in known if trial.timing is not None]
+            fastest = sorted(known, key=lambda trial: -trial.speedup_x.median)[: REMEMBERED // 2]
+            known = list({trial.recipe: trial for trial in (*fastest, *known[-REMEMBERED // 2 :])}.values())
+        observed = [-math.log(trial.speedup_x.median) for trial in known]
         return self._latency.predict([self.space.features(trial.recipe) for trial in known], observed, asked)
 
     def _predict_cost(self, asked: Sequence[RecipeFeatures]) -> list[float]:
@@ -320,10 +309,7 @@ class Search:
 
     def _best_log_latency(self) -> float:
         fastest = self._fastest_first()
-        if not fastest:
-            return 0.0
-        assert fastest[0].timing is not None
-        return -math.log(fastest[0].timing.speedup_x.median)
+        return -math.log(fastest[0].speedup_x.median) if fastest else 0.0
 
     def _relation(self, recipe: Recipe) -> str:
         """How a recipe relates to what was tried."""

@@ -70,7 +70,8 @@ def verify_artifact(
         max_error=manifest.max_error if max_error is None else max_error,
         max_drop=manifest.max_drop if max_drop is None else max_drop,
     )
-    before = None if manifest.proof.timing is None else manifest.proof.timing.speedup_x
+    proof = manifest.proof.measured
+    before = None if proof is None else proof.speedup_x
     if outcome is not Outcome.OK:
         answer, verdict = Answer.FAILED, reason
     elif manifest.objective is Objective.FIRST_CALL:
