@@ -434,13 +434,25 @@ class MeasuredTrial:
         return self.trial.recipe
 
     @property
+    def outcome(self) -> Outcome:
+        return self.trial.outcome
+
+    @property
+    def error(self) -> ErrorReport | None:
+        return self.trial.error
+
+    @property
+    def footprint(self) -> Footprint | None:
+        return self.trial.footprint
+
+    @property
     def speedup_x(self) -> Interval:
         return self.timing.speedup_x
 
     @property
     def eligible(self) -> bool:
         """As ``Trial.eligible``."""
-        return self.trial.outcome is Outcome.OK
+        return self.outcome is Outcome.OK
 
 
 def measured(trials: Iterable[Trial]) -> list[MeasuredTrial]:

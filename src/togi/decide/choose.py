@@ -142,10 +142,10 @@ def extends(recipe: Recipe, plain: Recipe) -> bool:
 
 def rank(trials: Iterable[Trial], budget: Budget = UNLIMITED) -> tuple[Recipe, ...]:
     """Recipes in the order in which they would be chosen if those before were unusable."""
-    every, found = list(trials), list[Recipe]()
-    while (chosen := choose(every, budget, unusable=found)).trial is not None:
-        found.append(chosen.trial.recipe)
-    return tuple(found)
+    every, ranked = list(trials), list[Recipe]()
+    while (chosen := choose(every, budget, unusable=ranked)).trial is not None:
+        ranked.append(chosen.trial.recipe)
+    return tuple(ranked)
 
 
 def why_not(
@@ -160,22 +160,22 @@ def why_not(
 
     The chosen trial is the one that measured what was saved. ``trials``: all of the study.
     """
-    found, best = trial.measured, None if chosen is None else chosen.measured
-    if found is None or not found.eligible or (chosen is not None and trial.recipe == chosen.recipe):
+    candidate, best = trial.measured, None if chosen is None else chosen.measured
+    if candidate is None or not candidate.eligible or (chosen is not None and trial.recipe == chosen.recipe):
         return ""
-    if exceeded := budget.exceeded(found):
+    if exceeded := budget.exceeded(candidate):
         return exceeded
-    if best is None or not trial.recipe.choices or _speedup(found) <= _speedup(best):
+    if best is None or not trial.recipe.choices or _speedup(candidate) <= _speedup(best):
         return ""
-    if not criterion.faster(found.speedup_x):
+    if not criterion.faster(candidate.speedup_x):
         return "its speed-up is not beyond doubt"
     band = f"{criterion.band_x - 1:.0%}"
-    if _speedup(found) <= _speedup(best) * criterion.band_x:
+    if _speedup(candidate) <= _speedup(best) * criterion.band_x:
         return (
             f"faster than the chosen one by less than {band}, by which two processes of one recipe may differ or which "
             "does not matter"
         )
-    if not set_aside(trial) and (plain := _plainer(found, trials, budget, criterion)) is not None:
+    if not set_aside(trial) and (plain := _plainer(candidate, trials, budget, criterion)) is not None:
         return (
             f"it makes the choices of {plain.recipe.label} and more, and is not faster by the {band} that extra "
             "choices must earn"
@@ -236,30 +236,30 @@ def _choices(recipe: Recipe) -> frozenset[Choice]:
     return frozenset(choice for choice in recipe.choices if choice.technique != REFERENCE)
 
 
-def _ran(found: MeasuredTrial) -> bool:
+def _ran(trial: MeasuredTrial) -> bool:
     """The reference is right by definition, and a noisy machine does not make it unusable."""
-    return found.trial.outcome in (Outcome.OK, Outcome.UNSTABLE)
+    return trial.outcome in (Outcome.OK, Outcome.UNSTABLE)
 
 
-def _right(found: MeasuredTrial) -> bool:
+def _right(trial: MeasuredTrial) -> bool:
     """It ran and was found right, however well it could be measured."""
-    return _ran(found) and found.trial.error is not None and found.trial.error.faithful
+    return _ran(trial) and trial.error is not None and trial.error.faithful
 
 
-def _speedup(found: MeasuredTrial) -> float:
-    return found.speedup_x.median
+def _speedup(trial: MeasuredTrial) -> float:
+    return trial.speedup_x.median
 
 
-def _error(found: MeasuredTrial) -> float:
+def _error(trial: MeasuredTrial) -> float:
     """Relative root-mean-square error; zero when faithful, infinite when it is not known."""
-    error = found.trial.error
+    error = trial.error
     if error is None:
         return math.inf
     return 0.0 if error.faithful else error.rmse
 
 
-def _memory(found: MeasuredTrial) -> float:
-    footprint = found.trial.footprint
+def _memory(trial: MeasuredTrial) -> float:
+    footprint = trial.footprint
     return math.inf if footprint is None else float(footprint.total_bytes)
 
 
@@ -282,7 +282,7 @@ _MEASURES = (
     ),
     _Measure(
         limit=lambda budget: _milliseconds_of(budget.max_latency_s),
-        of=lambda found: found.timing.waited_ms,
+        of=lambda trial: trial.timing.waited_ms,
         text=milliseconds,
         in_full=milliseconds,
         exceeded="a call takes {}, the limit is {}",
@@ -290,7 +290,7 @@ _MEASURES = (
     ),
     _Measure(
         limit=lambda budget: _milliseconds_of(budget.max_first_call_s),
-        of=lambda found: found.timing.start_ms or 0.0,
+        of=lambda trial: trial.timing.start_ms or 0.0,
         text=milliseconds,
         in_full=milliseconds,
         exceeded="it gives its first answer {} after its files are loaded, the limit is {}",
@@ -299,20 +299,20 @@ _MEASURES = (
 )
 
 
-def _point(found: MeasuredTrial) -> tuple[float, float, float, float]:
-    return 1 / _speedup(found), found.timing.call_ms or 0.0, _memory(found), _error(found)
+def _point(trial: MeasuredTrial) -> tuple[float, float, float, float]:
+    return 1 / _speedup(trial), trial.timing.call_ms or 0.0, _memory(trial), _error(trial)
 
 
-def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+def _dominates(point: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return point != other and all(a <= b for a, b in zip(point, other, strict=True))
 
 
-def _plainness(found: MeasuredTrial) -> tuple[bool, int, float, float, str]:
-    return _error(found) > 0, len(found.recipe.choices), _memory(found), -_speedup(found), found.recipe.label
+def _plainness(trial: MeasuredTrial) -> tuple[bool, int, float, float, str]:
+    return _error(trial) > 0, len(trial.recipe.choices), _memory(trial), -_speedup(trial), trial.recipe.label
 
 
-def _describe(found: MeasuredTrial) -> str:
-    label, speedup, error = found.recipe.label, found.speedup_x, found.trial.error
+def _describe(trial: MeasuredTrial) -> str:
+    label, speedup, error = trial.recipe.label, trial.speedup_x, trial.error
     how = f"{speedup.median:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}) the speed of plain eager"
     if error is None:
         return f"{label}: {how}"
@@ -321,15 +321,15 @@ def _describe(found: MeasuredTrial) -> str:
 
 
 def _nothing(trials: Iterable[MeasuredTrial], budget: Budget) -> str:
-    known = [t for t in trials if (t.eligible or _right(t)) and t.trial.footprint is not None]
+    complete = [t for t in trials if (t.eligible or _right(t)) and t.footprint is not None]
     for kind in _MEASURES:
         limit = kind.limit(budget)
-        if limit is not None and known and all(kind.of(trial) > limit for trial in known):
-            nearest = min(known, key=lambda trial: (kind.of(trial), trial.recipe.label))
+        if limit is not None and complete and all(kind.of(trial) > limit for trial in complete):
+            nearest = min(complete, key=lambda trial: (kind.of(trial), trial.recipe.label))
             least = kind.least.format(
                 limit=kind.in_full(limit), label=nearest.recipe.label, least=kind.in_full(kind.of(nearest))
             )
             return f"no recipe that was tried {least}"
-    if budget.limited and known:
+    if budget.limited and complete:
         return "no recipe that was tried keeps all limits at once"
     return "no recipe ran, was measured and gave the right output"

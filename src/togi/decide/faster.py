@@ -103,18 +103,18 @@ def conclusive(speedup_x: Interval) -> bool:
 
     How large a difference counts has no part in it: a gate that forgives more must not find the same interval noisier.
     """
-    found = _bounded(speedup_x)
-    if not 0 < found.low <= found.high < math.inf:  # no measurement at all, NaN included
+    ends = _bounded(speedup_x)
+    if not 0 < ends.low <= ends.high < math.inf:  # no measurement at all, NaN included
         return False
-    away_x = max(found.low, 1 / found.high)
-    return away_x >= FAR_X or found.high / found.low <= max(CONCLUSIVE_X, away_x)
+    away_x = max(ends.low, 1 / ends.high)
+    return away_x >= FAR_X or ends.high / ends.low <= max(CONCLUSIVE_X, away_x)
 
 
-def _bounded(found: Interval) -> Interval:
+def _bounded(speedup_x: Interval) -> Interval:
     """With the ends that no disturbance exceeds, where too few rounds gave it none."""
-    low = found.low if found.low > 0 else found.median / DISTURBANCE_X
-    high = found.high if found.high < math.inf else found.median * DISTURBANCE_X
-    return Interval(median=found.median, low=low, high=high)
+    low = speedup_x.low if speedup_x.low > 0 else speedup_x.median / DISTURBANCE_X
+    high = speedup_x.high if speedup_x.high < math.inf else speedup_x.median * DISTURBANCE_X
+    return Interval(median=speedup_x.median, low=low, high=high)
 
 
 BETWEEN_PROCESSES = Criterion()

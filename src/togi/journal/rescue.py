@@ -46,7 +46,7 @@ def rescue(damaged: str | Path, target: str | Path) -> Rescued:
         for table, columns in _COLUMNS.items():
             marks = ", ".join("?" * (len(columns) + 1))
             connection.executemany(f"INSERT INTO {table} (number, {', '.join(columns)}) VALUES ({marks})", rows[table])
-    counts = {table: len(found) for table, found in rows.items()}
+    counts = {table: len(readable) for table, readable in rows.items()}
     return Rescued(**counts, lost=lost)
 
 
@@ -91,5 +91,5 @@ def _readable(copy: Path, table: str, columns: tuple[str, ...]) -> Iterator[tupl
 
 
 def _intact(row: tuple[Any, ...]) -> bool:
-    _number, *fields, found = row
-    return all(isinstance(field, str) for field in fields) and checksum(*fields) == found
+    _number, *fields, digest = row
+    return all(isinstance(field, str) for field in fields) and checksum(*fields) == digest

@@ -239,16 +239,16 @@ def compare(
     )
 
 
-def together(one: Timing, other: Timing) -> Timing:
+def together(first: Timing, second: Timing) -> Timing:
     """What two processes of one recipe measured next to the same reference, as one measurement."""
-    rounds_ms = one.rounds_ms + other.rounds_ms
+    rounds_ms = first.rounds_ms + second.rounds_ms
     references, own = zip(*rounds_ms, strict=True)
     update = {
         "latency_ms": times_interval(own),
         "speedup_x": ratio_interval(references, own),
         "rounds_ms": rounds_ms,
     }
-    return other.model_copy(update=update)
+    return second.model_copy(update=update)
 
 
 @final
@@ -310,10 +310,10 @@ class _RaceState:
     @property
     def groups(self) -> list[list[_Contestant]]:
         """Those still racing, by whom they race against."""
-        found: dict[str | None, list[_Contestant]] = {}
+        groups: dict[str | None, list[_Contestant]] = {}
         for entry in self.racing:
-            found.setdefault(self.rivals.get(entry.name), []).append(entry)
-        return list(found.values())
+            groups.setdefault(self.rivals.get(entry.name), []).append(entry)
+        return list(groups.values())
 
     def choose_passes(self, turn_ms: float) -> None:
         """From one pass, and where that was short (and so, cold) from a whole turn."""
@@ -357,17 +357,17 @@ class _RaceState:
         undecided. The slowest go first, and the last one has nobody to lose against."""
         for entry in sorted(self.racing, key=self._median_speedup):
             beaten = ((self.speed_x(entry, other), other) for other in self.racing if other is not entry)
-            found = next(((x, other) for x, other in beaten if x is not None and self.criterion.slower(x)), None)
-            if found is not None:
-                entry.leave(self.rounds, _slower(*found))
+            beaten_by = next(((x, other) for x, other in beaten if x is not None and self.criterion.slower(x)), None)
+            if beaten_by is not None:
+                entry.leave(self.rounds, _slower(*beaten_by))
 
     def leader(self, group: Sequence[_Contestant]) -> _Contestant:
         """That with the best median speed-up; the first where the medians are equal."""
         return max(group, key=self._median_speedup)
 
     def _median_speedup(self, entry: _Contestant) -> float:
-        found = self.speed_x(entry, self.reference)
-        return found.median if found is not None else 0.0
+        speedup_x = self.speed_x(entry, self.reference)
+        return speedup_x.median if speedup_x is not None else 0.0
 
     def speed_x(self, entry: _Contestant, other: _Contestant) -> Interval | None:
         """How many times as fast as ``other`` it is, over the rounds that both were in; None: there are none."""
@@ -376,17 +376,17 @@ class _RaceState:
     def _all_equal(self, group: Sequence[_Contestant]) -> bool:
         leader = self.leader(group)
         others = [self.speed_x(entry, leader) for entry in group if entry is not leader]
-        return all(found is not None and self.criterion.speed(found) is Speed.SAME for found in others)
+        return all(speed_x is not None and self.criterion.speed(speed_x) is Speed.SAME for speed_x in others)
 
     def speedups_x(self) -> dict[str, Interval]:
-        found = {entry.name: self.speed_x(entry, self.reference) for entry in self.racing}
-        return {name: interval for name, interval in found.items() if interval is not None}
+        speedups_x = {entry.name: self.speed_x(entry, self.reference) for entry in self.racing}
+        return {name: interval for name, interval in speedups_x.items() if interval is not None}
 
     def conclude(self, min_rounds: int) -> tuple[Verdict, str, str, str]:
         """The verdict, the winner's name, the order in words, and the whole sentence."""
         if self.reference.broken:
-            said = f"{self.reference.name}, the reference, failed ({self.reference.left_because}): nothing to compare"
-            return Verdict.CANNOT_TELL, self.reference.name, said, said
+            failed = f"{self.reference.name}, the reference, failed ({self.reference.left_because}): nothing to compare"
+            return Verdict.CANNOT_TELL, self.reference.name, failed, failed
         self._dismiss_beaten()
         winner = self._winner()
         if len(self.racing) < 2:
@@ -404,8 +404,8 @@ class _RaceState:
         return max(sure, key=self._median_speedup, default=self.reference)
 
     def _beats_reference(self, entry: _Contestant) -> bool:
-        found = self.speed_x(entry, self.reference)
-        return found is not None and self.criterion.faster(found)
+        speedup_x = self.speed_x(entry, self.reference)
+        return speedup_x is not None and self.criterion.faster(speedup_x)
 
     def _order(self, verdict: Verdict) -> str:
         racing = [entry.name for entry in self.racing]
@@ -421,11 +421,11 @@ class _RaceState:
     def _against_reference(self, verdict: Verdict, winner: _Contestant) -> str:
         if len(self.racing) < 2 and verdict is Verdict.CANNOT_TELL:
             return ""
-        found = self.speed_x(winner, self.reference)
-        if winner is self.reference or found is None:
+        speedup_x = self.speed_x(winner, self.reference)
+        if winner is self.reference or speedup_x is None:
             nothing = f"; nothing is faster than {self.reference.name} beyond doubt"
             return nothing if verdict is not Verdict.SEPARATED and self.reference.racing else ""
-        return f"; {winner.name} is {_times(found)} as fast as {self.reference.name}"
+        return f"; {winner.name} is {_times(speedup_x)} as fast as {self.reference.name}"
 
     def entry(self, name: str) -> RaceEntry:
         entry = next(entry for entry in self.entries if entry.name == name)

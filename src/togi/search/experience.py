@@ -128,7 +128,7 @@ class Experience:
     def log_latency(self, features: RecipeFeatures) -> float:
         """What to add to ``features.expected_log_latency``."""
         family = _family(features)
-        return sum(self._shift(each, family) for each in features.configurations)
+        return sum(self._shift(configuration, family) for configuration in features.configurations)
 
     def log_cost(self, features: RecipeFeatures) -> float:
         """What to add to ``features.expected_log_cost``."""
@@ -207,10 +207,10 @@ def _observed(
             _note(shifts, configuration, features, space.features(without), gained)
             if without.is_reference:
                 alone[configuration.technique.id].append(gained)
-    told, reference = {id for id, _ in shifts}, space.features(space.reference)
+    noted, reference = {id for id, _ in shifts}, space.features(space.reference)
     for recipe, measurement in known.items():
         features = space.features(recipe)
-        if features.engine is not None and features.engine.technique.id not in told:
+        if features.engine is not None and features.engine.technique.id not in noted:
             _note(shifts, features.engine, features, reference, _log_speedup(measurement))
             alone[features.engine.technique.id].append(_log_speedup(measurement))
     return shifts, alone, costs
@@ -231,10 +231,10 @@ def _note(
 
 def _without(recipe: Recipe, configuration: TechniqueConfiguration, space: Space) -> Recipe:
     """The recipe less one choice; a grad mode becomes that of the reference."""
-    kept = [each for each in space.configurations_of(recipe) if each is not configuration]
+    remaining = [other for other in space.configurations_of(recipe) if other is not configuration]
     if configuration.is_grad_mode:
-        kept += [each for each in space.configurations_of(space.reference) if each not in kept]
-    return space.recipe(kept)
+        remaining += [grad_mode for grad_mode in space.configurations_of(space.reference) if grad_mode not in remaining]
+    return space.recipe(remaining)
 
 
 def crowded(timing: Timing) -> bool:
@@ -251,7 +251,7 @@ def _family(features: RecipeFeatures) -> str:
 
 def _costliest(features: RecipeFeatures) -> str:
     """The technique that is expected to take longest to build; ``eager`` where none takes any time."""
-    costliest = max(features.configurations, key=lambda each: (each.cost_s, each.is_engine))
+    costliest = max(features.configurations, key=lambda configuration: (configuration.cost_s, configuration.is_engine))
     return costliest.technique.id if costliest.cost_s > 0 or costliest.is_engine else EAGER
 
 
@@ -259,20 +259,20 @@ def _towards(guess: float, seen: Sequence[Seen], furthest: float) -> float:
     """The guess, moved towards the median of what was seen; no further than ``furthest`` from 0."""
     if not seen or abs(off := _median(seen) - guess) <= UNTOLD:
         return guess
-    weight = sum(each.weight for each in seen)
+    weight = sum(number.weight for number in seen)
     return max(-furthest, min(furthest, guess + off * weight / (weight + GUESS)))
 
 
 def _median(seen: Sequence[Seen]) -> float:
     """Weighted: half of the weight lies on either side."""
-    ordered = sorted(seen, key=lambda each: each.value)
-    half, below = sum(each.weight for each in seen) / 2, 0.0
-    for number, each in enumerate(ordered):
-        below += each.weight
+    ordered = sorted(seen, key=lambda number: number.value)
+    half, below = sum(number.weight for number in seen) / 2, 0.0
+    for number, middle in enumerate(ordered):
+        below += middle.weight
         if math.isclose(below, half) and number + 1 < len(ordered):
-            return (each.value + ordered[number + 1].value) / 2
+            return (middle.value + ordered[number + 1].value) / 2
         if below > half:
-            return each.value
+            return middle.value
     return ordered[-1].value
 
 

@@ -96,10 +96,10 @@ class FailureModel:
     def _generalised(self, culprit: TechniqueConfiguration, trial: Trial, blamed: Atoms) -> Atoms:
         """The technique as such, when it failed for the same reason in two combinations and never worked."""
         id = culprit.technique.id
-        seen = self._failures.setdefault((id, trial.reason), set())
-        seen.add(blamed)
+        combinations = self._failures.setdefault((id, trial.reason), set())
+        combinations.add(blamed)
         structural = trial.outcome not in (Outcome.WRONG, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
-        if structural and trial.reason and len(seen) > 1 and not self._succeeded[f"technique:{id}"]:
+        if structural and trial.reason and len(combinations) > 1 and not self._succeeded[f"technique:{id}"]:
             return frozenset({f"technique:{id}"})
         return blamed
 

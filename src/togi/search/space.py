@@ -123,7 +123,7 @@ class Space:
         self._starting_s = starting_s
         self._features: dict[Recipe, RecipeFeatures] = {}
         self._index: dict[Feature, int] = {}
-        reference = next((each for each in self.configurations if each.technique.id == REFERENCE), None)
+        reference = next((c for c in self.configurations if c.technique.id == REFERENCE), None)
         if reference is None:
             raise TogiError(f"the technique '{REFERENCE}' is missing or refused: it is the reference of every speed-up")
         self.reference = self.recipe((reference,))
@@ -161,11 +161,11 @@ class Space:
     def like(self, recipe: Recipe) -> Recipe | None:
         """The same; a choice that cannot be made here is the most promising one of its technique. None where there is
         no such recipe."""
-        of_technique = {each.choice.technique: each for each in reversed(self.configurations)}
-        found = [self._by_label.get(choice.label, of_technique.get(choice.technique)) for choice in recipe.choices]
-        here = [each for each in found if each is not None]
+        of_technique = {c.choice.technique: c for c in reversed(self.configurations)}
+        likeliest = [self._by_label.get(choice.label, of_technique.get(choice.technique)) for choice in recipe.choices]
+        here = [configuration for configuration in likeliest if configuration is not None]
         same = self.recipe(here)
-        return same if here == found and (self._listed is None or same in self._listed) else None
+        return same if here == likeliest and (self._listed is None or same in self._listed) else None
 
     def recipes(self) -> Iterator[Recipe]:
         """Every recipe once, those with fewer choices first."""
@@ -191,9 +191,9 @@ class Space:
 
     def _if_valid(self, selection: Iterable[TechniqueConfiguration | None]) -> Iterator[Recipe]:
         chosen = [configuration for configuration in selection if configuration is not None]
-        if not any(each.is_grad_mode for each in chosen) or _unmet_needs(chosen):
+        if not any(configuration.is_grad_mode for configuration in chosen) or _unmet_needs(chosen):
             return
-        if compatible(each.technique for each in chosen):
+        if compatible(configuration.technique for configuration in chosen):
             recipe = self.recipe(chosen)
             if self._listed is None or recipe in self._listed:
                 yield recipe
@@ -212,20 +212,21 @@ class Space:
 
     def _selection(self, recipe: Recipe) -> Selection:
         chosen = set(self.configurations_of(recipe))
-        return tuple(next((each for each in factor if each in chosen), None) for factor in self._factors)
+        return tuple(next((c for c in factor if c in chosen), None) for factor in self._factors)
 
     def recipe(self, configurations: Iterable[TechniqueConfiguration]) -> Recipe:
-        return Recipe(choices=tuple(each.choice for each in sorted(configurations, key=lambda each: each.place)))
+        in_order = sorted(configurations, key=lambda configuration: configuration.place)
+        return Recipe(choices=tuple(configuration.choice for configuration in in_order))
 
 
 def _factors(configurations: Sequence[TechniqueConfiguration]) -> tuple[Selection, ...]:
     """The grad modes first (one of them is always chosen), then the engines, then one factor for each technique."""
-    grad_modes = tuple(each for each in configurations if GRAD_MODE in each.technique.provides)
-    grad_modes = tuple(sorted(grad_modes, key=lambda each: each.technique.id != REFERENCE))
-    engines = tuple(each for each in configurations if each.is_engine)
-    rest = [each for each in configurations if each not in engines and each not in grad_modes]
-    others = [tuple(group) for _, group in itertools.groupby(rest, key=lambda each: each.technique.id)]
-    return (grad_modes, *((None, *factor) for factor in (engines, *others) if factor))
+    grad_modes = [configuration for configuration in configurations if configuration.is_grad_mode]
+    reference_first = tuple(sorted(grad_modes, key=lambda mode: mode.technique.id != REFERENCE))
+    engines = tuple(configuration for configuration in configurations if configuration.is_engine)
+    others = [c for c in configurations if not c.is_engine and not c.is_grad_mode]
+    by_technique = [tuple(group) for _, group in itertools.groupby(others, key=lambda c: c.technique.id)]
+    return (reference_first, *((None, *factor) for factor in (engines, *by_technique) if factor))
 
 
 def configurations_for(
@@ -244,15 +245,15 @@ def configurations_for(
         reason = _excluded(technique, facts, settings)
         if reason is None:
             try:
-                found = [
+                offered = [
                     TechniqueConfiguration.of(technique, facts, options, place)
                     for place, options in enumerate(technique.options(facts))
                 ]
-                busy = [each for each in found if each.label not in facts.idle_rewrites]
+                busy = [configuration for configuration in offered if configuration.label not in facts.idle_rewrites]
                 configurations.extend(busy)
-                if busy or not found:
+                if busy or not offered:
                     continue
-                reason = _trial(technique, Outcome.REFUSED, facts.idle_rewrites[found[0].label])
+                reason = _trial(technique, Outcome.REFUSED, facts.idle_rewrites[offered[0].label])
             except Exception:  # a third party's technique
                 reason = _raised(technique)
         excluded[technique.id] = reason
@@ -262,7 +263,7 @@ def configurations_for(
 
 def _as_listed(technique: Technique, facts: Facts, options: Options) -> TechniqueConfiguration:
     """With the place that the options have in the technique's own list; the first where they are not in it any more."""
-    listed = [dict(each) for each in technique.options(facts)]
+    listed = [dict(choice) for choice in technique.options(facts)]
     return TechniqueConfiguration.of(technique, facts, options, listed.index(options) if options in listed else 0)
 
 
@@ -295,20 +296,21 @@ def _with_needs_met(
 ) -> list[TechniqueConfiguration]:
     """Without those that need what only excluded techniques provide; again until nothing changes."""
     while unmet := _unmet_needs(configurations):
-        kept = [each for each in configurations if not each.needs & unmet]
-        ids = {each.technique.id for each in kept}
-        for each in configurations:
-            if each.technique.id not in ids:
-                excluded[each.technique.id] = _unmet(each.technique, each.needs & unmet, techniques, excluded)
-        configurations = kept
+        remaining = [configuration for configuration in configurations if not configuration.needs & unmet]
+        ids = {configuration.technique.id for configuration in remaining}
+        for dropped in configurations:
+            if dropped.technique.id not in ids:
+                needs = dropped.needs & unmet
+                excluded[dropped.technique.id] = _unmet(dropped.technique, needs, techniques, excluded)
+        configurations = remaining
     return configurations
 
 
 def _unmet_needs(chosen: Iterable[TechniqueConfiguration]) -> frozenset[str]:
     """What some of them need and none provides."""
     every = tuple(chosen)
-    provided = frozenset[str]().union(*(each.technique.provides for each in every))
-    return frozenset[str]().union(*(each.needs for each in every)) - provided
+    provided = frozenset[str]().union(*(configuration.technique.provides for configuration in every))
+    return frozenset[str]().union(*(configuration.needs for configuration in every)) - provided
 
 
 def _unmet(
@@ -363,9 +365,9 @@ class RecipeFeatures:
         self.atoms = _atoms(configurations, self.engine)
         self.evidence = {configuration: _evidence(configuration, self.engine) for configuration in configurations}
         """What success and failure are counted on, for each configuration."""
-        found = dict(_features(configurations, self.engine))
-        self.columns: NDArray[np.intp] = np.array([index.setdefault(f, len(index)) for f in found], dtype=np.intp)
-        self.spreads: NDArray[np.float64] = np.array(list(found.values()))
+        spreads = dict(_features(configurations, self.engine))
+        self.columns: NDArray[np.intp] = np.array([index.setdefault(f, len(index)) for f in spreads], dtype=np.intp)
+        self.spreads: NDArray[np.float64] = np.array(list(spreads.values()))
         """Standard deviation of each feature's effect on log latency."""
         self.variance = float(self.spreads @ self.spreads)
         self.expected_log_latency = _expected_log_latency(configurations, self.engine)
@@ -408,15 +410,15 @@ def _features(
         if configuration.choice.options:
             yield ("choice", configuration.label), spread * 0.6
             yield ("choice", configuration.label, "on", family), spread * 0.5
-    for one, other in itertools.combinations([each for each in others if not each.is_grad_mode], 2):
-        yield ("pair", one.technique.id, other.technique.id), 0.05
+    for first, second in itertools.combinations([c for c in others if not c.is_grad_mode], 2):
+        yield ("pair", first.technique.id, second.technique.id), 0.05
 
 
 def _atoms(configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None) -> Atoms:
-    found = {configuration.label for configuration in configurations} | {
+    atoms = {configuration.label for configuration in configurations} | {
         f"technique:{configuration.technique.id}" for configuration in configurations
     }
-    return frozenset(found if engine else found | {EAGER})
+    return frozenset(atoms if engine else atoms | {EAGER})
 
 
 def _evidence(configuration: TechniqueConfiguration, engine: TechniqueConfiguration | None) -> tuple[str, ...]:

@@ -100,9 +100,9 @@ class Search:
         self._pool: dict[Recipe, RecipeFeatures] = {}
         """Recipes that were not tried and may work."""
         earlier = experience or Experience()
-        self._latency = Regression(lambda each: each.expected_log_latency + earlier.log_latency(each))
+        self._latency = Regression(lambda features: features.expected_log_latency + earlier.log_latency(features))
         self._cost = Regression(
-            lambda each: each.expected_log_cost + earlier.log_cost(each), scale=COST_SPREAD, noise=0.2
+            lambda features: features.expected_log_cost + earlier.log_cost(features), scale=COST_SPREAD, noise=0.2
         )
         self._acquisitions: list[Acquisition] | None = None
         self._planned: int | None = None
@@ -137,8 +137,8 @@ class Search:
         if not self.space.holds(trial.recipe):
             return ""
         features = self.space.features(trial.recipe)
-        found = trial.measured
-        if found is not None and found.eligible and not self._budget.fits(found):
+        measurement = trial.measured
+        if measurement is not None and measurement.eligible and not self._budget.fits(measurement):
             self._failure_model.doubt(features)
         lesson = "" if known else self._failure_model.learn(features, trial)
         if lesson:
@@ -160,16 +160,16 @@ class Search:
         if original is not None and soon and self.gained() and self._another_reference_fits():
             return original
         worthwhile = self._most_worthwhile(busy, spared=0 if original is None else 1)
-        found = None if worthwhile is None else worthwhile.recipe
-        if found is None and original is not None and self._another_reference_fits():
-            self.stopped, found = "", original
-        return found
+        chosen = None if worthwhile is None else worthwhile.recipe
+        if chosen is None and original is not None and self._another_reference_fits():
+            self.stopped, chosen = "", original
+        return chosen
 
     def promises(self, busy: Collection[str] = ()) -> float:
         """The share of the best time, a second, by which the next trial should lower it; 0 where there is none."""
         first = self._first(busy)
-        found = next((p for p in self._ranked() if p.recipe == first), None) or self._most_worthwhile(busy, spared=0)
-        return 0.0 if found is None else found.improvement / found.cost_s
+        expected = next((p for p in self._ranked() if p.recipe == first), None) or self._most_worthwhile(busy, spared=0)
+        return 0.0 if expected is None else expected.improvement / expected.cost_s
 
     def _first(self, busy: Collection[str]) -> Recipe | None:
         """What is tried before all else and is not known to fail."""
@@ -194,10 +194,10 @@ class Search:
         if max(p.improvement for p in acquisitions) < (least := self.settings.effort.least_improvement):
             self.stopped = f"no recipe left is expected to be {least * 100:g} % faster than the best so far"
             return None
-        left, gained = self._time_left_s(), self.gained()
-        affordable = [p for p in acquisitions if p.cost_s <= left * (1 if gained else HOPED_X)]
+        left_s, gained = self._time_left_s(), self.gained()
+        affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
         if not affordable:
-            self.stopped = f"{left:.0f} s are left, too few for any recipe that is left"
+            self.stopped = f"{left_s:.0f} s are left, too few for any recipe that is left"
             return None
         if not gained:  # a first gain is worth more than a cheap trial
             return max(affordable, key=lambda p: p.improvement)
@@ -218,12 +218,12 @@ class Search:
             return "plain eager without autograd: what every speed-up relates to"
         if recipe == Recipe():
             return "the original as it is called today"
-        found = next((p for p in self._ranked() if p.recipe == recipe), None)
-        what = self._relation(recipe)
-        if found is None:
-            return what
-        expected = f"{found.speedup_x:.1f}x expected ({found.speedup_low_x:.1f} to {found.speedup_high_x:.1f})"
-        return f"{what}: {expected}, about {found.cost_s:.0f} s"
+        acquisition = next((p for p in self._ranked() if p.recipe == recipe), None)
+        relation = self._relation(recipe)
+        if acquisition is None:
+            return relation
+        ends = f"{acquisition.speedup_low_x:.1f} to {acquisition.speedup_high_x:.1f}"
+        return f"{relation}: {acquisition.speedup_x:.1f}x expected ({ends}), about {acquisition.cost_s:.0f} s"
 
     def remaining(self) -> int:
         """How many recipes may still be tried, as far as known now."""
@@ -240,8 +240,8 @@ class Search:
 
     def _fastest_first(self) -> list[MeasuredTrial]:
         """Acceptable trials, fastest first."""
-        found = [trial for trial in measured(self._trials.values()) if acceptable(trial, self._budget)]
-        return sorted(found, key=lambda trial: -trial.speedup_x.median)
+        acceptable_trials = [trial for trial in measured(self._trials.values()) if acceptable(trial, self._budget)]
+        return sorted(acceptable_trials, key=lambda trial: -trial.speedup_x.median)
 
     def _time_left_s(self) -> float:
         limit = self._time_limit_s
@@ -272,30 +272,30 @@ class Search:
             self._add(drawn)
         if not self._pool:
             return []
-        asked = list(self._pool.values())
-        mean, deviation = self._predict_latency(asked)
-        cost = self._predict_cost(asked)
+        untried = list(self._pool.values())
+        mean, deviation = self._predict_latency(untried)
+        cost = self._predict_cost(untried)
         best = self._best_log_latency()
         acquisitions = [
             _acquisition_of(features, float(m), float(d), c, best, self._failure_model.chance(features))
-            for features, m, d, c in zip(asked, mean, deviation, cost, strict=True)
+            for features, m, d, c in zip(untried, mean, deviation, cost, strict=True)
         ]
         random.Random(self.settings.seed).shuffle(acquisitions)
         cost_weight = self.settings.effort.cost_weight
         return sorted(acquisitions, key=lambda p: -p.value(cost_weight))
 
-    def _predict_latency(self, asked: Sequence[RecipeFeatures]) -> tuple[Iterable[float], Iterable[float]]:
+    def _predict_latency(self, untried: Sequence[RecipeFeatures]) -> tuple[Iterable[float], Iterable[float]]:
         known = [trial for trial in measured(self._known()) if trial.eligible]
         if len(known) > REMEMBERED:
             fastest = sorted(known, key=lambda trial: -trial.speedup_x.median)[: REMEMBERED // 2]
             known = list({trial.recipe: trial for trial in (*fastest, *known[-REMEMBERED // 2 :])}.values())
         observed = [-math.log(trial.speedup_x.median) for trial in known]
-        return self._latency.predict([self.space.features(trial.recipe) for trial in known], observed, asked)
+        return self._latency.predict([self.space.features(trial.recipe) for trial in known], observed, untried)
 
-    def _predict_cost(self, asked: Sequence[RecipeFeatures]) -> list[float]:
+    def _predict_cost(self, untried: Sequence[RecipeFeatures]) -> list[float]:
         known = [trial for trial in self._known() if trial.cost_s > 0][-REMEMBERED:]
         observed = [math.log(trial.cost_s) for trial in known]
-        mean, _ = self._cost.predict([self.space.features(trial.recipe) for trial in known], observed, asked)
+        mean, _ = self._cost.predict([self.space.features(trial.recipe) for trial in known], observed, untried)
         return [math.exp(float(value)) for value in mean]
 
     def cost_s(self, recipe: Recipe) -> float:

@@ -226,15 +226,16 @@ def _as_it_ended(early: TrialEnded | NoTimeLeft) -> dict[str, Any]:
 
 
 def device_of(specs: Sequence[str], wanted: str | None) -> str:
+    """The device of a comparison. Raises ArtifactError where one was tuned for another."""
     tuned_for = {spec: read_manifest(Path(spec)).facts.device for spec in specs if is_artifact(spec)}
-    found = wanted or next(iter(tuned_for.values()), "cpu")
-    for spec, device in tuned_for.items():
-        if device != found.partition(":")[0]:
+    device = wanted or next(iter(tuned_for.values()), "cpu")
+    for spec, tuned in tuned_for.items():
+        if tuned != device.partition(":")[0]:
             raise ArtifactError(
-                f"{spec} was tuned for {device}, and the comparison runs on {found}: compare what was tuned for one "
+                f"{spec} was tuned for {tuned}, and the comparison runs on {device}: compare what was tuned for one "
                 "device"
             )
-    return found
+    return device
 
 
 def _names(specs: Sequence[str]) -> list[str]:

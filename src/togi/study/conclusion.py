@@ -114,8 +114,8 @@ def _by_hand(recipe: Recipe) -> str:
 
 def _how(choice: Choice) -> str:
     """The Python that makes a choice, or the page that explains it."""
-    made = technique(choice.technique)
-    lines = made.repro_setting(choice.options) if made.surrounds_calls else None
+    remedy = technique(choice.technique)
+    lines = remedy.repro_setting(choice.options) if remedy.surrounds_calls else None
     if lines is None:
         return f"{choice.label}, as 'togi explain {choice.technique}' says"
     return lines.removeprefix("# ").replace("\n", "; ") or f"with torch.{choice.technique}() round the calls"

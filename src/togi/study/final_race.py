@@ -26,7 +26,7 @@ class FinalRace:
         There is no race where too little time is left for one that would say anything.
         """
         study = self._study
-        running = [each for recipe in candidates if (each := study.processes.warm(recipe)) is not None]
+        running = [process for process in map(study.processes.warm, candidates) if process is not None]
         reference = study.processes.reference()
         left_s = study.budget.left_s - study.budget.proof_s
         while len(running) > 1 and self.enough_s(0.0, running) > left_s:
@@ -94,5 +94,7 @@ class FinalRace:
             return
         if again or (before.outcome is Outcome.OK and BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)):
             timing = together(before.timing, timing)
-        kept = {name: getattr(before.timing, name) for name in ("first_call_ms", "build_s", "start_ms", "energy_mj")}
-        self._study.log.append(before.model_copy(update={"timing": timing.model_copy(update=kept)}))
+        of_its_trial = {
+            name: getattr(before.timing, name) for name in ("first_call_ms", "build_s", "start_ms", "energy_mj")
+        }
+        self._study.log.append(before.model_copy(update={"timing": timing.model_copy(update=of_its_trial)}))

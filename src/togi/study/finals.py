@@ -95,8 +95,8 @@ class Finals:
     def choice(self, first: Recipe | None = None) -> Chosen:
         """Going by what was measured by now. ``first``: this in any case, if it can be."""
         trial = None if first is None or first in self.unusable else self._study.log.last(first)
-        found = None if trial is None else trial.measured
-        if found is not None and acceptable(found, self._limits):
+        candidate = None if trial is None else trial.measured
+        if candidate is not None and acceptable(candidate, self._limits):
             return Chosen(trial=trial, reason="it was asked for")
         return choose(self._study.trials(), self._limits, proven=self._prover.proven, unusable=self.unusable)
 

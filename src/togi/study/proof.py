@@ -89,10 +89,10 @@ class Prover:
         """An empty folder for its artifact, of this process: another may work on the same study. What earlier processes
         kept of the same recipe goes."""
         name = f"{self._study.log.id[:12]}-{candidate.id}"
-        for kept in self._keep.glob(f"{name}*.togi"):
-            owner = kept.stem.removeprefix(name).removeprefix("-")
+        for folder_before in self._keep.glob(f"{name}*.togi"):
+            owner = folder_before.stem.removeprefix(name).removeprefix("-")
             if not owner.isdigit() or int(owner) == os.getpid() or not is_running(int(owner)):
-                shutil.rmtree(kept, ignore_errors=True)
+                shutil.rmtree(folder_before, ignore_errors=True)
         folder = self._keep / f"{name}-{os.getpid()}.togi"
         folder.mkdir(parents=True)
         return folder
@@ -176,16 +176,16 @@ class Prover:
         try:
             return _served_at_once(loaded), saved
         except TrialEnded as ended:
-            what = _AT_ONCE.get(ended.ending.outcome)
+            happens = _AT_ONCE.get(ended.ending.outcome)
             composed = candidate in self._study.processes.composed
-            if what is None or ended.cut_off or ended.ending.stage != AT_ONCE or composed:
+            if happens is None or ended.cut_off or ended.ending.stage != AT_ONCE or composed:
                 raise
         saved = saved.model_copy(update={"links": in_turn(saved.links)})
         self._study.subject.write_manifest(folder, trial, saved)
         with self._loaded(folder, candidate) as again:
             again.warm(limit_s=0.0)
             notes = _served_at_once(again)
-        return (f"it {what} where {_CALLERS} call at once, so callers wait for each other", *notes), saved
+        return (f"it {happens} where {_CALLERS} call at once, so callers wait for each other", *notes), saved
 
     def _compare(self, candidate: Recipe, before: Trial, proof: Trial) -> None:
         """Say where what was saved is no longer what was measured before."""

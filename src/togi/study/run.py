@@ -57,7 +57,7 @@ def run_study(
     progress.message(f"loading {name}")
     here = machine(settings.device)
 
-    def told(phase: str) -> None:
+    def tell(phase: str) -> None:
         progress.message(f"{phase} of {name}")
 
     deadline = Deadline(started + _longest_s(settings, pace), progress.message)
@@ -73,17 +73,17 @@ def run_study(
     ) as pool:
         with explained(name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
-            survey, fingerprint = pool.survey(limits, told)
+            survey, fingerprint = pool.survey(limits, tell)
             loaded = time.monotonic()
             with suppress(NoTimeLeft):  # the study then ends with what is known
-                survey = pool.capture(survey, limits, told)
+                survey = pool.capture(survey, limits, tell)
         tuned = TunedSubject(pool, name, survey.facts, survey.signature, settings)
         study = OpenStudy.open(
             tuned, fingerprint, journal, progress, started=started, loaded=loaded, resume=resume, pace=pace
         )
         if settings.time_limit_s is None:  # else it holds already
             deadline.at = max(deadline.at, loaded + _longest_s(settings, pace))
-        _tell(study)
+        _announce(study)
         if (needed_s := study.budget.least_s) > study.budget.left_s and not study.log.trials():
             nothing = _as_it_is(needed_s, settings)
             why = f"Nothing could be tried: {nothing.reason}"
@@ -91,7 +91,7 @@ def run_study(
         return _explored_and_decided(study, journal, keep, resume=resume)
 
 
-def _tell(study: OpenStudy) -> None:
+def _announce(study: OpenStudy) -> None:
     """What is known before the first trial. Raises SubjectError where the objective cannot be reached."""
     facts, settings, progress = study.subject.facts, study.subject.settings, study.progress
     progress.surveyed(facts, study.search.remaining(), study.budget.limit_s)

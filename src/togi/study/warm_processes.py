@@ -105,9 +105,9 @@ class WarmProcesses:
         """End the finalists that are kept, whose memory stays taken while they are paused: what did not fit next to
         them may fit alone. They are built again for the race. False where there are none to end, or where it was the
         user's limit that did not suffice."""
-        kept = [running for running in self._warm.values() if running.ended is None]
+        alive = [running for running in self._warm.values() if running.ended is None]
         limited = self._subject.facts.device != "cuda" and self._subject.limits.memory_bytes is not None
-        if not kept or limited:
+        if not alive or limited:
             return False
         self.prune(())
         return True
