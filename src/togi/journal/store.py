@@ -10,10 +10,10 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from typing_extensions import Self
 
@@ -21,6 +21,7 @@ from togi.core.caches import check_own
 from togi.core.errors import JournalError, nearest
 from togi.core.plain_files import read_plain
 from togi.core.records import Facts, Record, Study, now
+from togi.core.settings import Settings
 from togi.journal.database import (
     BUSY_TIMEOUT_S,
     MAGIC,
@@ -45,16 +46,16 @@ LOOKED_AT, REMEMBERED = 300, 40
 """So many of the newest studies are looked at for what they teach, and so many of those are read whole."""
 
 
-def study_key(subject: str, facts: Facts, settings: Mapping[str, Any], fingerprint: str = "") -> str:
+def study_key(subject: str, facts: Facts, settings: Settings, fingerprint: str = "") -> str:
     """Names what a command studies, so that the same command finds its study again. The machine is added by ``study``.
 
     Args:
-        settings: JSON values that change what a trial shows (seed, allowed error, ...); not the time limit or the
-            effort, so that a study can be continued with more of either.
+        settings: of which those count that change what a trial shows (seed, allowed error, ...); not the time limit or
+            the effort, so that a study can be continued with more of either.
         fingerprint: digest of weights and inputs, where the subject's name does not pin them (a live module).
     """
     lasting = facts.model_dump(mode="json", exclude=set(FLEETING))
-    text = json.dumps([subject, lasting, dict(settings), fingerprint], sort_keys=True)
+    text = json.dumps([subject, lasting, settings.as_json(lasting=True), fingerprint], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

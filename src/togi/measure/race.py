@@ -187,7 +187,9 @@ def race(
         ValueError: two runners with one name.
     """
     field = [reference, *(runner for runner in runners if runner is not reference)]
-    _check(field)
+    names = [runner.name for runner in field]
+    if len(set(names)) != len(names):
+        raise ValueError(f"runners of a race need names of their own, but got {names}")
     state = _RaceState(field, criterion, rivals or {})
     began, order, longest = clock(), random.Random(seed), 0.0
     state.choose_passes(turn_ms)
@@ -452,12 +454,6 @@ def _speed_x(own: Sequence[float | None], others: Sequence[float | None], confid
 def _of_each(confidence: float, contestants: int) -> float:
     """Of each interval of a race, so that all of them hold together."""
     return 1.0 - (1.0 - confidence) / max(1, contestants - 1)
-
-
-def _check(field: Sequence[Runner]) -> None:
-    names = [runner.name for runner in field]
-    if len(set(names)) != len(names):
-        raise ValueError(f"runners of a race need names of their own, but got {names}")
 
 
 def _inverse(interval: Interval) -> Interval:

@@ -15,7 +15,7 @@ from typing import final
 
 from togi.core.choices import Objective
 from togi.core.quantities import times
-from togi.core.records import Facts, Machine, MeasuredTrial, Recipe, Study, Timing, measured
+from togi.core.records import Facts, MeasuredTrial, Recipe, Study, Timing, measured
 from togi.core.settings import Settings
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -66,14 +66,10 @@ def relevance(study: Study, facts: Facts, settings: Settings) -> float:
         return 0.0
     if study.settings.get("objective", Objective.LATENCY) != settings.objective:
         return 0.0
-    if not _same_hardware(there.machine, facts.machine):
+    if any(getattr(there.machine, field) != getattr(facts.machine, field) for field in HARDWARE):
         return 0.0
     versions = OTHER_VERSIONS if there.machine.differences(facts.machine) else 1.0
     return versions * (1.0 if kind_of(there) == kind_of(facts) else OTHER_KIND)
-
-
-def _same_hardware(one: Machine, other: Machine) -> bool:
-    return all(getattr(one, field) == getattr(other, field) for field in HARDWARE)
 
 
 @final

@@ -69,7 +69,7 @@ class OpenStudy:
         """
         facts, settings = subject.facts, subject.settings
         header = Study(id="", subject=subject.name, facts=facts, settings=settings.as_json(), started=now())
-        key = study_key(subject.name, facts, settings.as_json(lasting=True), fingerprint)
+        key = study_key(subject.name, facts, settings, fingerprint)
         log = journal.study(key, header, fresh=not resume)
         trials = log.news()
         experience = _learned_before(journal, log, facts, settings) if resume else Experience()

@@ -14,7 +14,7 @@ from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, change
 from togi.decide.gate import Answer, slower_than
 from togi.study.bench import run_bench
-from togi.study.comparison import Comparison, Contestant, Verification
+from togi.study.comparison import Contestant, Verification
 from togi.study.progress import Progress
 from togi.subject.spec import check_spec, parse
 from togi.techniques import is_exact
@@ -61,7 +61,8 @@ def verify_artifact(
         native=native,
         checked={str(artifact): manifest},
     )
-    original, tuned = (_named(comparison, name) for name in (locator, str(artifact)))
+    contestants = {contestant.name: contestant for contestant in comparison.contestants}
+    original, tuned = contestants[locator], contestants[str(artifact)]
     if original.outcome is not Outcome.OK:
         raise SubjectError(f"{locator} cannot be run, so nothing can be compared with it: {original.reason}")
     outcome, reason = _right(
@@ -113,10 +114,6 @@ def _original(artifact: Path, manifest: Manifest, *, signed: bool) -> str:
             f"artifact names it. If it is yours, name it: togi verify {artifact} --subject {named}"
         )
     return named
-
-
-def _named(comparison: Comparison, name: str) -> Contestant:
-    return next(contestant for contestant in comparison.contestants if contestant.name == name)
 
 
 def _right(
