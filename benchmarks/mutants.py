@@ -33,7 +33,9 @@ ROOMS = {
         "decide/faster": ["tests/decide/test_faster.py"],
     },
     "search": {
+        "search/configurations": ["tests/search/test_space.py", _STRATEGY],
         "search/failures": ["tests/search/test_failures.py", _STRATEGY],
+        "search/features": ["tests/search/test_model.py", _STRATEGY],
         "search/model": ["tests/search/test_model.py", _STRATEGY],
         "core/settings": ["tests/search/test_space.py", "tests/decide/test_faithful.py", _STRATEGY],
         "search/space": ["tests/search/test_space.py", _STRATEGY],
@@ -42,6 +44,7 @@ ROOMS = {
     "measure": {
         "measure/interval": ["tests/measure/test_interval.py"],
         "measure/noise": ["tests/measure/test_measure_noise.py"],
+        "measure/race_result": ["tests/measure/test_race.py"],
         "measure/race": ["tests/measure/test_race.py"],
     },
     "verify": {

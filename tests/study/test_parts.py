@@ -32,7 +32,7 @@ from togi.core.settings import Settings
 from togi.decide.choose import Chosen
 from togi.machine.describe import machine
 from togi.program.parts import Uncaptured
-from togi.search.space import configurations_for
+from togi.search.configurations import configurations_for
 from togi.study.composed import Made, fastest_before
 from togi.study.conclusion import NOTHING_FASTER
 from togi.study.finals import Decision

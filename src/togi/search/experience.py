@@ -1,4 +1,4 @@
-"""What earlier studies teach of a new one: how much each technique gained there, and what trials with it took.
+"""Experience from earlier studies: how much each technique gained there, and what trials with it took.
 
 Techniques come with the guesses of their authors (``expected_speedup``, ``cost_s``). Where a user's journal has studies
 made on this machine, the guesses are moved towards their medians, by the more the more studies there are. That decides
@@ -19,7 +19,9 @@ from togi.core.records import Facts, MeasuredTrial, Recipe, Study, Timing, measu
 from togi.core.settings import Settings
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.search.space import EAGER, STAGE_SPREAD, RecipeFeatures, Space, TechniqueConfiguration
+from togi.search.configurations import EAGER, TechniqueConfiguration
+from togi.search.features import STAGE_SPREAD, RecipeFeatures
+from togi.search.space import Space
 from togi.techniques.base import Technique
 
 HARDWARE = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "gpu")

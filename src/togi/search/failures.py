@@ -11,7 +11,8 @@ from collections import Counter
 from typing import final
 
 from togi.core.records import REFERENCE, Outcome, Trial
-from togi.search.space import EAGER, Atoms, RecipeFeatures, TechniqueConfiguration
+from togi.search.configurations import EAGER, TechniqueConfiguration
+from togi.search.features import Atoms, RecipeFeatures
 
 SETTLED = frozenset({Outcome.OK, Outcome.UNSTABLE})
 """Outcomes that blame nobody."""

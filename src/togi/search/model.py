@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
-from togi.search.space import RecipeFeatures
+from togi.search.features import RecipeFeatures
 
 if TYPE_CHECKING:
     import numpy as np

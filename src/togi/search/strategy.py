@@ -17,8 +17,9 @@ from togi.decide.choose import Budget, acceptable
 from togi.decide.faster import BETWEEN_PROCESSES, may_yet_lead
 from togi.search.experience import Experience
 from togi.search.failures import FailureModel
+from togi.search.features import RecipeFeatures
 from togi.search.model import Regression, expected_improvement
-from togi.search.space import RecipeFeatures, Space
+from togi.search.space import Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 

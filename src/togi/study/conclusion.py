@@ -1,4 +1,4 @@
-"""What a study ends with: its record, the verdict in a sentence or two, and the command that repeats it."""
+"""The conclusion of a study: its record, the verdict in a sentence or two, and the command that repeats it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from togi.core.records import REFERENCE, Facts, Outcome, PartResult, Recipe, Tri
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.program.parts import Uncaptured
-from togi.search.space import TechniqueConfiguration
+from togi.search.configurations import TechniqueConfiguration
 from togi.study.composed import Made, Tried
 from togi.study.open_study import OpenStudy
 from togi.subject.effects import Effects

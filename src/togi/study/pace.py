@@ -1,4 +1,4 @@
-"""How long a study measures, and how many recipes it keeps for the end."""
+"""The pace of a study: how long it measures, and how many recipes it keeps for the end."""
 
 from __future__ import annotations
 
