@@ -28,6 +28,7 @@ _ERRORS = "tests/verify/test_error_measures.py"
 _STRATEGY = "tests/search/test_strategy.py"
 ROOMS = {
     "decide": {
+        "decide/budget": ["tests/decide/test_choose.py"],
         "decide/choose": ["tests/decide/test_choose.py"],
         "decide/faithful": ["tests/decide/test_faithful.py"],
         "decide/faster": ["tests/decide/test_faster.py"],

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
-from togi.decide.choose import Budget, acceptable, choose, extends, front, rank, why_not
+from togi.decide.budget import Budget
+from togi.decide.choose import acceptable, choose, extends, front, rank, why_not
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion
 
 TWICE = Criterion(margin=0.5, process_bias=0.5)

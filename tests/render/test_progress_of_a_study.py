@@ -10,7 +10,7 @@ from rich.console import Console
 
 from togi import api
 from togi.core.records import Choice, ErrorReport, Interval, Outcome, Recipe, Stage, Timing, Trial
-from togi.decide.choose import Budget
+from togi.decide.budget import Budget
 from togi.render.progress import (
     LiveProgress,
     PlainProgress,

@@ -26,7 +26,8 @@ from togi.core.records import (
     Trial,
 )
 from togi.core.settings import Settings
-from togi.decide.choose import Budget, Chosen
+from togi.decide.budget import Budget
+from togi.decide.choose import Chosen
 from togi.journal import Journal
 from togi.study.conclusion import NOTHING_FASTER, conclude
 from togi.study.finals import Decision

@@ -19,7 +19,7 @@ from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.records import REFERENCE_RECIPE, Outcome, measured
 from togi.core.settings import Settings
-from togi.decide.choose import Budget
+from togi.decide.budget import Budget
 from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.study.open_study import OpenStudy

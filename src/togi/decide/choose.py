@@ -7,13 +7,10 @@ table alone. What is approximate beyond what the user accepts never gets here (`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Collection, Iterable, Sequence
 
-from togi.core.quantities import milliseconds, size
 from togi.core.records import REFERENCE, Choice, MeasuredTrial, Outcome, Recipe, Record, Stage, Trial, measured
-from togi.core.settings import Settings
+from togi.decide.budget import UNLIMITED, Budget, memory_of
 from togi.decide.faithful import is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
 
@@ -23,55 +20,6 @@ class Chosen(Record):
 
     trial: Trial | None
     reason: str
-
-
-@final
-class Budget(Record):
-    """What the chosen recipe may take; None: as much as it likes."""
-
-    max_memory_bytes: int | None = None
-    """Idle and peak together. A footprint that is not known meets no limit."""
-    max_latency_s: float | None = None
-    """Of a call."""
-    max_first_call_s: float | None = None
-    """From loading its files to the first answer: known once it was loaded from them, and until then no obstacle."""
-
-    @classmethod
-    def of(cls, settings: Settings | Mapping[str, Any]) -> Budget:
-        """Those of a study's settings, or of their JSON."""
-        given = settings if isinstance(settings, Mapping) else vars(settings)
-        return cls(**{name: given.get(name) for name in cls.model_fields})
-
-    @property
-    def limited(self) -> bool:
-        return self != UNLIMITED
-
-    def exceeded(self, trial: MeasuredTrial) -> str:
-        """The first limit that it does not keep, in a sentence; empty where it fits."""
-        for kind in _MEASURES:
-            limit, value = kind.limit(self), kind.of(trial)
-            if limit is not None and value > limit:
-                return kind.exceeded.format(kind.text(value), kind.text(limit))
-        return ""
-
-    def fits(self, trial: MeasuredTrial) -> bool:
-        return not self.exceeded(trial)
-
-
-UNLIMITED = Budget()
-
-
-@final
-@dataclass(frozen=True)
-class _Measure:
-    """Something that can be limited. ``least`` tells of the recipe that needs least where none keeps the limit."""
-
-    limit: Callable[[Budget], float | None]
-    of: Callable[[MeasuredTrial], float]
-    text: Callable[[float], str]
-    in_full: Callable[[float], str]
-    exceeded: str
-    least: str
 
 
 def acceptable(trial: MeasuredTrial, budget: Budget = UNLIMITED) -> bool:
@@ -258,49 +206,8 @@ def _error(trial: MeasuredTrial) -> float:
     return 0.0 if error.faithful else error.rmse
 
 
-def _memory(trial: MeasuredTrial) -> float:
-    footprint = trial.footprint
-    return math.inf if footprint is None else float(footprint.total_bytes)
-
-
-def _size(count: float) -> str:
-    return size(count) if math.isfinite(count) else "an unknown amount"
-
-
-def _milliseconds_of(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
-
-
-_MEASURES = (
-    _Measure(
-        limit=lambda budget: budget.max_memory_bytes,
-        of=_memory,
-        text=_size,
-        in_full=lambda count: f"{size(count)} ({int(count):,} bytes)",
-        exceeded="it needs {} of memory, the limit is {}",
-        least="fits into {limit}; the smallest is {label}: {least}",
-    ),
-    _Measure(
-        limit=lambda budget: _milliseconds_of(budget.max_latency_s),
-        of=lambda trial: trial.timing.waited_ms,
-        text=milliseconds,
-        in_full=milliseconds,
-        exceeded="a call takes {}, the limit is {}",
-        least="answers a call within {limit}; the quickest is {label}: {least}",
-    ),
-    _Measure(
-        limit=lambda budget: _milliseconds_of(budget.max_first_call_s),
-        of=lambda trial: trial.timing.start_ms or 0.0,
-        text=milliseconds,
-        in_full=milliseconds,
-        exceeded="it gives its first answer {} after its files are loaded, the limit is {}",
-        least="gives its first answer within {limit}; the quickest is {label}: {least}",
-    ),
-)
-
-
 def _point(trial: MeasuredTrial) -> tuple[float, float, float, float]:
-    return 1 / _speedup(trial), trial.timing.call_ms or 0.0, _memory(trial), _error(trial)
+    return 1 / _speedup(trial), trial.timing.call_ms or 0.0, memory_of(trial), _error(trial)
 
 
 def _dominates(point: tuple[float, ...], other: tuple[float, ...]) -> bool:
@@ -308,7 +215,7 @@ def _dominates(point: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def _plainness(trial: MeasuredTrial) -> tuple[bool, int, float, float, str]:
-    return _error(trial) > 0, len(trial.recipe.choices), _memory(trial), -_speedup(trial), trial.recipe.label
+    return _error(trial) > 0, len(trial.recipe.choices), memory_of(trial), -_speedup(trial), trial.recipe.label
 
 
 def _describe(trial: MeasuredTrial) -> str:
@@ -322,14 +229,8 @@ def _describe(trial: MeasuredTrial) -> str:
 
 def _nothing(trials: Iterable[MeasuredTrial], budget: Budget) -> str:
     complete = [t for t in trials if (t.eligible or _right(t)) and t.footprint is not None]
-    for kind in _MEASURES:
-        limit = kind.limit(budget)
-        if limit is not None and complete and all(kind.of(trial) > limit for trial in complete):
-            nearest = min(complete, key=lambda trial: (kind.of(trial), trial.recipe.label))
-            least = kind.least.format(
-                limit=kind.in_full(limit), label=nearest.recipe.label, least=kind.in_full(kind.of(nearest))
-            )
-            return f"no recipe that was tried {least}"
+    if unkept := budget.kept_by_none(complete):
+        return f"no recipe that was tried {unkept}"
     if budget.limited and complete:
         return "no recipe that was tried keeps all limits at once"
     return "no recipe ran, was measured and gave the right output"

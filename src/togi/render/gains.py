@@ -8,7 +8,8 @@ from typing import final
 
 from togi.core.quantities import seconds, times
 from togi.core.records import MeasuredTrial, Recipe, Study, Trial, measured
-from togi.decide.choose import Budget, acceptable
+from togi.decide.budget import Budget
+from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
 
 

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from togi.core.quantities import bounds, plural, seconds, times
 from togi.core.records import Facts, Interval, MeasuredTrial, Outcome, Recipe, Study, Trial, measured
-from togi.decide.choose import Budget, acceptable, latest
+from togi.decide.budget import Budget
+from togi.decide.choose import acceptable, latest
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.sparkline import sparkline
 from togi.render.terminal import STYLES, SafeConsole, clean

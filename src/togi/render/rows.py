@@ -16,7 +16,8 @@ from typing_extensions import assert_never
 from togi.core.choices import Objective
 from togi.core.quantities import bounds, milliseconds, relative, significant, size, times
 from togi.core.records import ErrorReport, Interval, Outcome, Recipe, Study, Timing, Trial
-from togi.decide.choose import Budget, front, why_not
+from togi.decide.budget import Budget
+from togi.decide.choose import front, why_not
 from togi.decide.faithful import is_tie, of_the_parts
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 

@@ -13,7 +13,8 @@ from typing import final
 from togi.core.choices import Effort
 from togi.core.records import Facts, MeasuredTrial, Recipe, Stage, Trial, measured
 from togi.core.settings import Settings
-from togi.decide.choose import Budget, acceptable
+from togi.decide.budget import Budget
+from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES, may_yet_lead
 from togi.search.experience import Experience
 from togi.search.failures import FailureModel

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import final
 
 from togi.core.records import REFERENCE_RECIPE, Interval, Recipe, measured
-from togi.decide.choose import Budget, Chosen, acceptable, choose, extends, rank
+from togi.decide.budget import Budget
+from togi.decide.choose import Chosen, acceptable, choose, extends, rank
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.study.final_race import FinalRace
 from togi.study.open_study import OpenStudy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from togi.core.records import Facts, Interval, Recipe, Study, Trial
-from togi.decide.choose import Budget
+from togi.decide.budget import Budget
 
 
 class Progress:

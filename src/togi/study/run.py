@@ -12,7 +12,8 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import seconds
 from togi.core.records import REFERENCE_RECIPE, Outcome, Study, Trial
 from togi.core.settings import Settings
-from togi.decide.choose import Budget, Chosen, choose
+from togi.decide.budget import Budget
+from togi.decide.choose import Chosen, choose
 from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.study.conclusion import conclude
