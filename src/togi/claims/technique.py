@@ -30,7 +30,7 @@ from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 from togi.journal import Journal
 from togi.machine.describe import machine
-from togi.measure import compare
+from togi.measure import race
 from togi.study.open_study import OpenStudy
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
@@ -201,7 +201,7 @@ def _measure(
     seed: int,
 ) -> Proof:
     enough_s = max(_BUDGET_S, _ROUNDS * (reference.turn_s + running.turn_s))
-    result = compare(reference, running, budget_s=min(enough_s, left_s), seed=seed)
+    result = race([running], reference, budget_s=min(enough_s, left_s), seed=seed)
     timing = result.timing(running.name)
     if timing is None or running.error is None:
         return _untested(technique, experiment, result.sentence)

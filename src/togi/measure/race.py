@@ -106,34 +106,6 @@ def race(
     )
 
 
-def compare(
-    a: Runner,
-    b: Runner,
-    *,
-    budget_s: float,
-    seed: int,
-    criterion: Criterion = BETWEEN_PROCESSES,
-    min_rounds: int = 8,
-    clock: Seconds = time.monotonic,
-    on_round: OnRound | None = None,
-) -> RaceResult:
-    """Are they really different? The race of two, ``a`` being the reference; see ``race``.
-
-    ``result.verdict`` answers, ``result.entry(b.name).speedup_x`` says by how much. With a budget of about a second it
-    is the quick measurement of a trial against the reference: ``compare(reference, trial, ...).timing(trial.name)``.
-    """
-    return race(
-        [b],
-        a,
-        budget_s=budget_s,
-        seed=seed,
-        criterion=criterion,
-        min_rounds=min_rounds,
-        clock=clock,
-        on_round=on_round,
-    )
-
-
 @final
 class _Contestant:
     """One runner's state."""

@@ -11,7 +11,7 @@ from togi.core.choices import Objective
 from togi.core.records import Interval, Outcome, Timing
 from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE, conclusive
-from togi.measure import Runner, call_ms_of, compare, median_interval, noise_of, rounds_needed, together, usable
+from togi.measure import Runner, call_ms_of, median_interval, noise_of, race, rounds_needed, together, usable
 from togi.study.pace import USUAL, Pace
 from togi.study.time_budget import TimeBudget
 from togi.worker.supervise import TrialEnded
@@ -133,7 +133,7 @@ class Stopwatch:
     def _once(self, running: Timed, reference: Timed, budget_s: float) -> Timing:
         if running is reference:
             return self._reference_alone(reference, budget_s)
-        result = compare(reference, running, budget_s=budget_s, seed=self._settings.seed, clock=self._clock)
+        result = race([running], reference, budget_s=budget_s, seed=self._settings.seed, clock=self._clock)
         timing = result.timing(
             running.name,
             first_call_ms=running.first_call_ms,

@@ -31,7 +31,7 @@ from togi.lint.roofline.devices import check_dtype, gpu
 from togi.lint.roofline.this_machine import figures_here
 from togi.lint.rule import ModuleRule, all_rules, rules_to_run
 from togi.machine.describe import machine
-from togi.measure import Turn, compare, take_turn, warm
+from togi.measure import Turn, race, take_turn, warm
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest
 from togi.subject.inputs import Subject
@@ -322,7 +322,7 @@ def _race(
     for runner in runners:
         warm(runner.call, samples, limit_s=budget_s / 4, device=device)
     return (
-        compare(runners[0], runners[1], budget_s=budget_s, seed=seed, criterion=WITHIN_PROCESS).entry("fixed").speedup_x
+        race([runners[1]], runners[0], budget_s=budget_s, seed=seed, criterion=WITHIN_PROCESS).entry("fixed").speedup_x
     )
 
 
