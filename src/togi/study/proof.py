@@ -107,7 +107,7 @@ class Prover:
         if saved.wrong:
             self.set_aside(recipe, f"it is wrong beyond the samples: {saved.wrong}")
             return None
-        study.notes += saved.notes
+        study.notes.extend(saved.notes)
         if words := study.subject.signature.within(saved.domains).domains_in_words():
             where = " and ".join(words)
             study.notes.append(
