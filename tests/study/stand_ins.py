@@ -149,7 +149,6 @@ class Process:
         self.ended: TrialEnded | None = None
         self.asked: list[str] = []
         self.turns = 0
-        self._asked_for("start")
 
     @property
     def closed(self) -> bool:
@@ -168,6 +167,9 @@ class Process:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def build(self) -> None:
+        self._asked_for("start")
 
     def warm(self, **_limit: float) -> None:
         self._asked_for("warm")
@@ -246,6 +248,7 @@ class Pool:
         self.limits.append(limits)
         process = Process(self.clock, name, recipe, does.pop(0) if len(does) > 1 else does[0])
         self.processes.append(process)
+        process.build()
         return process
 
 

@@ -51,9 +51,9 @@ def test_as_many_race_as_there_is_time_for_before_the_proof(
     ("reference_ms", "left_s", "pauses", "recorded"),
     [
         (lambda _turn: REFERENCE_MS, math.inf, 0, True),
-        (lambda turn: 10 * REFERENCE_MS if turn < 25 else REFERENCE_MS, math.inf, 1, True),
+        (lambda turn: 10 * REFERENCE_MS if turn < 9 else REFERENCE_MS, math.inf, 1, True),
         (lambda _turn: 10 * REFERENCE_MS, math.inf, 1, False),
-        (lambda _turn: 10 * REFERENCE_MS, 10.0, 0, False),
+        (lambda _turn: 10 * REFERENCE_MS, 8.0, 0, False),
     ],
     ids=["quiet", "quiet again", "busy", "busy and no time"],
 )
@@ -68,7 +68,7 @@ def test_a_race_that_is_disturbed_as_a_whole_is_repeated_once(
     pool_of(study).built |= {REFERENCE_RECIPE: [Does(ms=reference_ms)], FAST: [Does.faster(2.5)]}
     running = study.processes.warm(FAST)
     assert running is not None
-    FinalRace(study).run([running], 1.0)
+    FinalRace(study).run([running], 5.0)
     assert len(clock.slept_s) == pauses
     assert speedup_x(study, FAST) == pytest.approx(2.5 if recorded else 3.0)
     assert any(note.startswith("The race: ") for note in study.notes) is recorded
@@ -105,7 +105,7 @@ def test_what_other_processes_of_a_recipe_measured_counts_together(tmp_path: Pat
     pool_of(study).built[FAST] = [Does.faster(2.0)]
     running = study.processes.warm(FAST)
     assert running is not None
-    result = FinalRace(study).run([running], 1.0, again=again)
+    result = FinalRace(study).run([running], 10.0, again=again)
     last = study.log.last(FAST)
     assert last is not None
     assert last.timing is not None
@@ -124,7 +124,7 @@ def test_a_race_that_points_to_it_without_being_sure_counts_together_with_the_tr
     pool_of(study).built[FAST] = [Does(ms=wavering(*speeds_x))]
     running = study.processes.warm(FAST)
     assert running is not None
-    result = FinalRace(study).run([running], 0.3)
+    result = FinalRace(study).run([running], 1.3)
     last = study.log.last(FAST)
     assert last is not None
     assert last.timing is not None

@@ -65,12 +65,12 @@ def test_what_seems_faster_is_measured_on_until_it_is_sure_or_the_time_is_up() -
     assert rounds[0] > 2 * rounds[1]
 
 
-@pytest.mark.parametrize(("busy_until", "paused"), [(0, 0), (400, 1)])
-def test_a_busy_machine_is_waited_for(busy_until: int, paused: int) -> None:
+@pytest.mark.parametrize(("busy_turns", "paused"), [(0, 0), (12, 1)])
+def test_a_busy_machine_is_waited_for(busy_turns: int, paused: int) -> None:
     bench = Bench()
     bench.time(Does.faster(2.0))
     bench.clock.slept_s.clear()
-    timing = bench.time(Does.faster(2.0), Does(ms=lambda turn: 100.0 if turn < busy_until / 13 else REFERENCE_MS))
+    timing = bench.time(Does.faster(2.0), Does(ms=lambda turn: 100.0 if turn < busy_turns else REFERENCE_MS))
     assert len(bench.clock.slept_s) == paused
     assert not bench.stopwatch.doubt(timing)
 

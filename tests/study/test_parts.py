@@ -490,7 +490,11 @@ def test_opening_a_part_takes_of_its_time(monkeypatch: pytest.MonkeyPatch) -> No
 
     def opened(*_: object) -> Any:
         clock[0] += 7.0
-        return SimpleNamespace(try_reference=lambda: None, explore=lambda seconds, **_: allowed.append(seconds))
+        return SimpleNamespace(
+            study=SimpleNamespace(subject=SimpleNamespace(settings=Settings())),
+            try_reference=lambda: None,
+            explore=lambda seconds, **_: allowed.append(seconds),
+        )
 
     monkeypatch.setattr(made, "_open", opened)
     made._explore(study, 10.0)
@@ -521,7 +525,9 @@ def test_a_part_whose_reference_fails_is_not_tried_again(monkeypatch: pytest.Mon
         tried.append("reference")
         raise SubjectError("its reference ran out of memory")
 
-    monkeypatch.setattr(made, "_open", lambda *_: SimpleNamespace(try_reference=fail, explore=tried.append))
+    opened = SimpleNamespace(subject=SimpleNamespace(settings=Settings()))
+    runner = SimpleNamespace(study=opened, try_reference=fail, explore=tried.append)
+    monkeypatch.setattr(made, "_open", lambda *_: runner)
     made._explore_most_promising(time.monotonic() + 60.0)
     assert tried == ["reference"]
     assert (study.reason, study.ended) == ("its reference ran out of memory", True)
