@@ -49,6 +49,7 @@ from togi.techniques.build import StepFailed, build, first_candidate
 from togi.verify.beyond import reach_of
 from togi.verify.derived_inputs import variants
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, widened, widened_inputs
+from togi.verify.original import Original
 from togi.verify.reference import make_truth
 from togi.verify.verdict import verify
 from togi.worker.supervise import ASKED_S
@@ -138,7 +139,7 @@ def artifact(case: Drawn, engine: str, folder: Path) -> tuple[str, Any]:
         links, _ = write_links(built, start, chosen, folder)
     except (Refused, NotSaveable, StepFailed) as refused:
         return f"refused: {refused.__cause__ or refused}"[:200], None
-    ask = functools.partial(reach_of, original=original, samples=start.samples, signature=found.signature, seed=0)
+    ask = functools.partial(reach_of, original=Original(original, found.signature, seed=0), samples=start.samples)
     live, exported = built.runnable(), built.program is None or built.program.stores_export
 
     def stored(link: Link) -> Call:

@@ -24,6 +24,7 @@ from togi.techniques import recipe
 from togi.techniques.build import build, first_candidate
 from togi.techniques.engine.onnxruntime import OnnxRuntime
 from togi.verify.beyond import Reach, reach_of
+from togi.verify.original import Original
 from togi.worker.survey import survey
 
 ENGINE, FALLBACK = (Link(engine=name, folder=name, meta={}) for name in ("onnxruntime", "eager"))
@@ -118,9 +119,8 @@ def made(folder: Path, **engine: Any) -> Saved:
     folder.mkdir()
     built = build(chosen, start)
     links, _ = write_links(built, start, chosen, folder)
-    ask = functools.partial(
-        reach_of, original=prepare(subject).module, samples=start.samples, signature=found.signature, seed=0
-    )
+    original = Original(prepare(subject).module, found.signature, seed=0)
+    ask = functools.partial(reach_of, original=original, samples=start.samples)
     stored = lambda link: load_link(folder, found.signature, found.facts, link, native=True).runnable()  # noqa: E731
     live = built.runnable() if engine else None
     saved = proven(Saved(links=links), live, stored, ask, 5.0, exported=not engine)

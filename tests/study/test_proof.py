@@ -65,6 +65,35 @@ def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: 
     assert any("so its time before that counts" in note for note in study.notes)
 
 
+@pytest.mark.parametrize("at", ["warm", "turn", "footprint", "callers"])
+@pytest.mark.parametrize("callers", [1, 4])
+def test_a_proof_that_the_time_limit_cut_off_after_verification_leaves_the_time_as_it_was(
+    tmp_path: Path, at: str, callers: int
+) -> None:
+    """What was not asked by two at once serves one call at a time."""
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before, facts=Facts(machine=MACHINE, module_class="Net", callers=callers))
+    pool_of(study).built[FAST] = [Does.faster(3.0, saved=Saved(links=CHAIN))]
+    pool_of(study).loaded[FAST] = [Does.faster(3.0, ends={at: (Outcome.TIMED_OUT, "late")}, cut_off=True)]
+    proof = proven(tmp_path, study, before)
+    assert proof is not None
+    if callers > 1 and at == "callers":  # it is not asked for
+        assert study.notes == []
+        return
+    assert proof == before
+    assert "its time before that counts, and callers wait for each other" in study.notes[0]
+    (folder,) = (tmp_path / "artifacts").iterdir()
+    assert [link.one_at_a_time for link in read_manifest(folder).chain] == [callers == 1]
+
+
+@pytest.mark.parametrize("at", ["warm", "turn"])
+def test_what_hangs_in_its_proof_is_set_aside(tmp_path: Path, at: str) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).loaded[FAST] = [Does.faster(3.0, ends={at: (Outcome.TIMED_OUT, "hangs")})]
+    assert proven(tmp_path, study, before) is None
+
+
 def test_what_is_slower_from_its_files_is_said_to_be(tmp_path: Path) -> None:
     before = trial(FAST, 3.0)
     study = open_study(tmp_path, REFERENCE, before)
@@ -169,23 +198,22 @@ def test_what_is_wrong_only_where_several_call_is_not_proven(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "stage", "cut_off", "again"),
+    ("outcome", "stage", "again"),
     [
-        (Outcome.TIMED_OUT, AT_ONCE, False, True),
-        (Outcome.CRASHED, AT_ONCE, False, True),
-        (Outcome.TIMED_OUT, AT_ONCE, True, False),
-        (Outcome.TIMED_OUT, "verify", False, False),
-        (Outcome.WRONG, AT_ONCE, False, False),
+        (Outcome.TIMED_OUT, AT_ONCE, True),
+        (Outcome.CRASHED, AT_ONCE, True),
+        (Outcome.TIMED_OUT, "verify", False),
+        (Outcome.WRONG, AT_ONCE, False),
     ],
 )
 def test_what_hangs_where_two_call_is_proven_anew_with_callers_that_wait_for_each_other(
-    tmp_path: Path, outcome: Outcome, stage: str, cut_off: bool, again: bool
+    tmp_path: Path, outcome: Outcome, stage: str, again: bool
 ) -> None:
-    """And not what hangs elsewhere, or what the time limit cut off."""
+    """And not what hangs elsewhere."""
     before = trial(FAST, 3.0)
     study = open_study(tmp_path, REFERENCE, before)
     pool_of(study).built[FAST] = [Does.faster(3.0, saved=Saved(links=CHAIN))]
-    hangs = Does.faster(3.0, ends={"callers": (outcome, "it hangs")}, stage=stage, cut_off=cut_off)
+    hangs = Does.faster(3.0, ends={"callers": (outcome, "it hangs")}, stage=stage)
     pool_of(study).loaded[FAST] = [hangs, Does.faster(3.0)]
     proof = proven(tmp_path, study, before)
     if not again:

@@ -14,6 +14,7 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.verify.beyond import reach_of
+from togi.verify.original import Original
 
 
 class Module(nn.Module):
@@ -28,7 +29,7 @@ def reached(original, program, *args, **options):
     with torch.no_grad():
         outputs = [ready.module(*sample.args) for sample in ready.samples]
     signature = Signature.of(ready.module, ready.samples, outputs)
-    reach = reach_of(program, ready.module, ready.samples, signature, seed=0, **options)
+    reach = reach_of(program, Original(ready.module, signature, seed=0), ready.samples, **options)
     return reach, signature.within(reach.domains)
 
 
@@ -233,3 +234,37 @@ class TestDomain:
     def test_it_comes_back_from_json(self):
         for domain in (Domain(low=-(2**63), high=2**62), Domain(low=-1.5, high=math.inf), Domain(constant=False)):
             assert Domain.model_validate_json(domain.to_json()) == domain
+
+
+def test_an_original_is_called_once_for_what_two_programs_are_asked() -> None:
+    calls: list[int] = []
+
+    def original(x):
+        calls.append(1)
+        return x.relu().sum(-1)
+
+    sample = torch.linspace(-1, 1, 24).reshape(4, 6)
+    ready = prepare(Subject(Module(original), Inputs((sample,))))
+    signature = Signature.of(ready.module, ready.samples, [ready.module(sample)])
+    known = Original(ready.module, signature, seed=0)
+    called = [len(calls)]
+    for _ in range(2):
+        assert reach_of(lambda x: x.relu().sum(-1), known, ready.samples).domains == ()
+        called.append(len(calls))
+    assert called[1] - called[0] > 10
+    assert called[2] - called[1] == 1  # watched for jumps
+
+
+def test_an_answer_that_a_later_call_writes_into_is_kept_as_it_was() -> None:
+    buffer = torch.zeros(4)
+
+    def original(x):
+        return buffer.copy_(x)
+
+    sample = torch.ones(4)
+    ready = prepare(Subject(Module(original), Inputs((sample,))))
+    known = Original(ready.module, Signature.of(ready.module, ready.samples, [ready.module(sample)]), seed=0)
+    for _ in range(2):
+        for value in (1.0, 2.0):
+            ((_, leaf),) = known.answer(Inputs((torch.full((4,), value),))).leaves
+            assert leaf.tolist() == [value] * 4

@@ -118,26 +118,43 @@ class Prover:
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial, saved: Saved) -> tuple[Trial, Saved]:
         """Load the artifact in a fresh process, verify it, and measure its speed next to the original, and its memory.
-        The original itself is not timed again. Returns the proof, and what is saved with what was learned of it.
+        The original itself is not timed again, and what the time limit cut off is left to its trial. Returns the proof,
+        and what is saved with what was learned of it.
 
         Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
         """
         study = self._study
         with self._loaded(folder, candidate) as loaded:
-            proof = trial.model_copy(update={"outcome": Outcome.OK, "reason": study.subject.accepted(loaded)[1]})
-            if candidate.is_reference:
-                loaded.warm(limit_s=0.0)
-            else:
-                study.processes.make_ready(loaded, folder)
-                proof = self._timed(loaded, trial, proof)
-            if proof.timing is not None and proof.timing.start_ms is None:
-                timing = proof.timing.model_copy(update={"start_ms": loaded.start_ms})
-                proof = proof.model_copy(update={"timing": timing})
-            proof = proof.model_copy(update={"error": loaded.error, "footprint": loaded.footprint()})
-            if candidate.is_reference or study.subject.facts.callers > 1:  # else verification had them all
-                return proof, saved
-            notes, saved = self._for_callers(loaded, folder, trial, saved)
-            return proof.model_copy(update={"notes": (*trial.notes, *notes)}), saved
+            try:
+                return self._measured_again(loaded, folder, trial, saved)
+            except TrialEnded as ended:
+                if not ended.cut_off or candidate.is_reference or candidate in study.processes.composed:
+                    raise
+            # It is right, loaded from its files: how fast it is, its trial tells.
+            if study.subject.facts.callers == 1:
+                saved = saved.model_copy(update={"links": in_turn(saved.links)})
+            study.notes.append(
+                f"The time limit was over when {candidate.label} had been loaded from its files and verified: its time "
+                "before that counts, and callers wait for each other, since it was not asked by two at once."
+            )
+            return trial.model_copy(update={"error": loaded.error}), saved
+
+    def _measured_again(self, loaded: RunningTrial, folder: Path, trial: Trial, saved: Saved) -> tuple[Trial, Saved]:
+        study = self._study
+        proof = trial.model_copy(update={"outcome": Outcome.OK, "reason": study.subject.accepted(loaded)[1]})
+        if trial.recipe.is_reference:
+            loaded.warm(limit_s=0.0)
+        else:
+            study.processes.make_ready(loaded, folder)
+            proof = self._timed(loaded, trial, proof)
+        if proof.timing is not None and proof.timing.start_ms is None:
+            timing = proof.timing.model_copy(update={"start_ms": loaded.start_ms})
+            proof = proof.model_copy(update={"timing": timing})
+        proof = proof.model_copy(update={"error": loaded.error, "footprint": loaded.footprint()})
+        if trial.recipe.is_reference or study.subject.facts.callers > 1:  # else verification had them all
+            return proof, saved
+        notes, saved = self._for_callers(loaded, folder, trial, saved)
+        return proof.model_copy(update={"notes": (*trial.notes, *notes)}), saved
 
     def _timed(self, loaded: RunningTrial, trial: Trial, proof: Trial) -> Trial:
         """The proof with the time of what was loaded, together with that of its trial where it does not stand alone;

@@ -24,8 +24,9 @@ _RACE_SHARE = 0.15
 """Of the limit, what is reserved for the race."""
 _TRIAL_SHARE, _HANGS_X = 0.5, 3.0
 """A trial may take half of what is left, or three times what was expected where that is more."""
-_LEAST_ASKED_S, _ASKED_X = 2.0, 4.0
-"""Values beyond the samples are some forty calls of the original, and verification about ten."""
+_LEAST_ASKED_S, _ASKED_X = 2.0, 8.0
+"""Values beyond the samples are some fifteen calls of two programs and of the original, a few in float64 too;
+verification is about ten."""
 _ASKED_SHARE = 0.08
 """Of the limit, what asking for them may take from what could be tried."""
 
@@ -129,11 +130,11 @@ class TimeBudget:
 
     @property
     def _proof_without_asking_s(self) -> float:
-        """To start and verify what was saved, as the reference was, what it falls back on too, and to time it."""
+        """To start and verify what was saved and what it falls back on, each as the reference was, and to time it."""
         phases_s = self._reference_phases_s
         # its turns next to others count as "measure" too
         as_reference_s = sum(took_s for phase, took_s in phases_s.items() if phase != "measure")
-        return self.pace.proof_s + as_reference_s + phases_s.get("verify", 0.0)
+        return self.pace.proof_s + 2 * as_reference_s + phases_s.get("verify", 0.0)
 
     @property
     def _wanted_ask_s(self) -> float:

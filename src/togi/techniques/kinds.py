@@ -27,6 +27,7 @@ from togi.techniques.conformance import candidate_of
 from togi.techniques.registry import technique
 from togi.verify.beyond import reach_of
 from togi.verify.derived_inputs import variants
+from togi.verify.original import Original
 from togi.verify.reference import make_truth
 from togi.verify.verdict import verify
 
@@ -141,7 +142,7 @@ def answer(engine: Technique, kind: Kind, start: Candidate) -> KindAnswer:
         return KindAnswer(kind=kind.name, end="refused", how=first_line(error))
     if problem := _wrong_on_the_sample(call, start):
         return KindAnswer(kind=kind.name, end="refused", how=f"verification: {problem}")
-    reach = reach_of(call, start.module, start.samples, start.signature, seed=_SEED)
+    reach = reach_of(call, Original(start.module, start.signature, _SEED), start.samples)
     if reach.problems:
         return KindAnswer(kind=kind.name, end="refused", how=f"verification: {reach.problems[0]}")
     signature = start.signature.within(reach.domains)

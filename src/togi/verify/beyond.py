@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from togi.decide.faithful import MAX_UNITS
 from togi.subject.domain import Domain, Number
 from togi.subject.inputs import Inputs
-from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.jury import Call, Jury, Verdict
 from togi.verify.leaves import clone, copy_inputs, with_layout_of
+from togi.verify.original import Original
 from togi.verify.probes import (
     Change,
     Ladder,
@@ -62,11 +62,9 @@ class Reach:
 
 def reach_of(
     call: Call,
-    original: nn.Module,
+    original: Original,
     samples: Sequence[Inputs],
-    signature: Signature,
     *,
-    seed: int,
     max_units: float = MAX_UNITS,
     nan: bool = True,
     limit_s: float = 10.0,
@@ -75,16 +73,16 @@ def reach_of(
     """Climb the ladders of every input of ``call``, which was verified on the samples.
 
     Args:
-        original: what ``call`` stands for; repeatable, and without a state that calls change.
+        original: what ``call`` stands for.
         max_units: largest error of a faithful answer, in units of plain eager's own.
         nan: what the original shows as NaN must not be a number.
         limit_s: for rungs beyond the first of each ladder; three times as long for all of it.
         clock: in seconds.
     """
-    if any(leaf.kind == "opaque" for argument in signature.arguments for leaf in argument.leaves()):
+    if any(leaf.kind == "opaque" for argument in original.signature.arguments for leaf in argument.leaves()):
         return Reach((), notes=("no other values were asked for: an argument is an object that togi cannot vary",))
     with ieee_float32():
-        return _Climb(Jury(call, original, signature, seed, max_units), samples, limit_s, nan, clock).reach()
+        return _Climb(Jury(call, original, max_units), samples, limit_s, nan, clock).reach()
 
 
 @final
@@ -103,7 +101,7 @@ class _Climb:
 
     def reach(self) -> Reach:
         self.began = self.clock()
-        flat = [self.jury.signature.flatten_inputs(s.args, s.kwargs) for s in self.samples]
+        flat = [self.jury.original.signature.flatten_inputs(s.args, s.kwargs) for s in self.samples]
         self.flat = flat[0]
         found = {i: Shown.of(tensors) for i, tensors in enumerate(zip(*flat, strict=True))}
         shown = {i: each for i, each in found.items() if each is not None}
@@ -143,13 +141,15 @@ class _Climb:
                     self._cannot_be_kept_out(i, rung)
 
     def _cannot_be_kept_out(self, i: int, rung: Rung) -> None:
-        name = self.jury.signature.inputs_facts[i].name
+        name = self.jury.original.signature.inputs_facts[i].name
         self.problems[f"it answers otherwise than the original where {name} holds {rung.name}"] = None
 
     def _jumps(self, shown: dict[int, Shown]) -> None:
         """Ask again where the original jumps: between the values shown, then as far as the ladders were climbed."""
         until = max(self.began + self.limit_s, self.clock() + self.limit_s / 4)
-        self.steering = Steering(self.jury.run, self.jury.run_in_float64, lambda: self.clock() < until)
+        self.steering = Steering(
+            self.jury.original.run, self.jury.original.run_in_float64, lambda: self.clock() < until
+        )
         self.steering.look(self.samples[0])
         for i, each in shown.items():
             if self._steered(i, each.between) is Verdict.WRONG:
@@ -211,7 +211,7 @@ class _Climb:
         return any(self.jury.verdict(self._of_pools(pools, n), rung) is Verdict.WRONG for n in range(_STEERED_DRAWS))
 
     def _of_pools(self, pools: dict[int, Tensor], number: int) -> Inputs:
-        drawn = torch.Generator().manual_seed(self.jury.seed + number)
+        drawn = torch.Generator().manual_seed(self.jury.original.seed + number)
 
         def of(tensor: Tensor) -> Tensor:
             pool = pools.get(id(tensor), torch.empty(0))
@@ -236,7 +236,7 @@ class _Climb:
     def _asked(self, i: int, rung: Rung, most: int = _MOST_DRAWS) -> Verdict:
         """The worst verdict on the values of a rung that are taken; the first that is not right ends it."""
         if self.clock() > self.began + _LONGER_X * self.limit_s:
-            name = self.jury.signature.inputs_facts[i].name
+            name = self.jury.original.signature.inputs_facts[i].name
             self.notes[f"no time was left to ask for values of {name} beyond the samples"] = None
             return Verdict.ILLEGAL
         draws = min(most, -(-_ENOUGH // self.flat[i].numel()))
@@ -251,12 +251,12 @@ class _Climb:
 
     def _is_taken(self, i: int, given: Inputs) -> bool:
         """Not: what was found to be wrong is refused already, as a tensor of one value."""
-        tensor = self.jury.signature.flatten_inputs(given.args, given.kwargs)[i]
+        tensor = self.jury.original.signature.flatten_inputs(given.args, given.kwargs)[i]
         return not self.domains[i].refusal(tensor)
 
     def _changed(self, i: int, change: Change, draw: int) -> Inputs:
         """The first sample with other values of one input. A tensor given twice stays one tensor given twice."""
-        generator = torch.Generator().manual_seed(self.jury.seed + draw)
+        generator = torch.Generator().manual_seed(self.jury.original.seed + draw)
 
         def of(tensor: Tensor) -> Tensor:
             values = change(tensor.detach(), generator) if tensor is self.flat[i] else tensor.detach()

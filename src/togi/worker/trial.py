@@ -36,6 +36,7 @@ from togi.techniques.build import build
 from togi.torch_internals.script import assigned_inside
 from togi.verify.beyond import reach_of
 from togi.verify.derived_inputs import variants
+from togi.verify.original import Original
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify, wrong_at_once
 from togi.worker.job import TRUTH_FOLDER, ChildJob, part_of
@@ -353,10 +354,10 @@ class TrialJob(ChildJob):
         """How to ask for values beyond the samples."""
         return functools.partial(
             reach_of,
-            original=prepare(self.subject, device=self.config.device).module,
+            original=Original(
+                prepare(self.subject, device=self.config.device).module, self.surveyed.signature, self.config.seed
+            ),
             samples=self.samples,
-            signature=self.surveyed.signature,
-            seed=self.config.seed,
             max_units=self._max_units(),
             nan=not self.config.nan_differences,
         )

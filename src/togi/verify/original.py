@@ -1,0 +1,120 @@
+"""The original as the measure of what is right for a call: plain eager, float64, and copies moved by a rounding.
+
+One stands for the whole proof of a recipe. What eager answered is kept, since its engine and the files of its fallback
+are asked for the same values.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
+from togi.verify.compare import plain
+from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
+from togi.verify.leaves import may_be_index
+from togi.verify.observe import Observation, observe
+from togi.verify.units import NUDGES_FEW
+
+_KEPT_BYTES = 64 << 20
+"""Of answers, all together."""
+
+
+@final
+@dataclass
+class Original:
+    """``module``: repeatable, and without a state that calls change."""
+
+    module: nn.Module
+    signature: Signature
+    seed: int
+    _answers: dict[bytes, Observation] = field(default_factory=dict)
+    _kept_bytes: int = 0
+    _wide: nn.Module | None = None
+    _on_cpu: nn.Module | None = None
+
+    def answer(self, given: Inputs) -> Observation:
+        """Plain eager's. Raises what the original raises: such a call is illegal."""
+        key = _values(given)
+        if key not in self._answers:
+            self._try_on_cpu_first(given)
+            seen = observe(self.module, given, self.signature, seed=self.seed)
+            if not self._keep(key, seen):
+                return seen
+        return self._answers[key]
+
+    def run(self, given: Inputs) -> None:
+        """One call and nothing else, so that its operators can be watched."""
+        self._try_on_cpu_first(given)
+        self.module(*given.args, **given.kwargs)
+
+    def run_in_float64(self, given: Inputs) -> None:
+        """The same in float64."""
+        wider = widened_inputs(given, self.signature.device)
+        with float64_arithmetic():
+            self._widened()(*wider.args, **wider.kwargs)
+
+    def truth(self, given: Inputs, eager: Sequence[Tensor]) -> Sequence[Tensor]:
+        """In float64; eager's own where that is none."""
+        try:
+            wider = widened_inputs(given, self.signature.device)
+            with float64_arithmetic():
+                seen = observe(self._widened(), wider, self.signature, seed=self.seed)
+        except Exception:  # foreign code: a forward may insist on its own dtype
+            return [wide(e) for e in eager]
+        return _of_shapes(seen, eager) or [wide(e) for e in eager]
+
+    def nudged(self, given: Inputs, eager: Sequence[Tensor], *, inputs: bool) -> Iterator[list[Tensor]]:
+        """Eager's answers with weights, and ``inputs``, moved by a rounding; fewer where it does not take them."""
+        for number in range(NUDGES_FEW):
+            try:
+                module = nudged(self.module, self.seed + number)
+                asked = nudged_inputs(given, self.seed + number) if inputs else given
+                leaves = _of_shapes(observe(module, asked, self.signature, seed=self.seed), eager)
+            except Exception:  # foreign code: a module may insist on exact values
+                return
+            if leaves:
+                yield leaves
+
+    def _keep(self, key: bytes, seen: Observation) -> bool:
+        """Copies: a later call may write into what this one returned. False where they are too large."""
+        leaves = [(name, leaf.detach().clone()) for name, leaf in seen.leaves]
+        self._kept_bytes += sum(leaf.nbytes for _, leaf in leaves)
+        if self._kept_bytes > _KEPT_BYTES:
+            return False
+        self._answers[key] = replace(seen, output=None, leaves=leaves, inputs=[])
+        return True
+
+    def _widened(self) -> nn.Module:
+        if self._wide is None:
+            self._wide = widened(self.module, self.signature.device)
+        return self._wide
+
+    def _try_on_cpu_first(self, given: Inputs) -> None:
+        """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device."""
+        if self.signature.device == "cpu" or not any(map(may_be_index, given.tensors())):
+            return
+        if self._on_cpu is None:
+            self._on_cpu = copy.deepcopy(self.module).to("cpu")
+        on_cpu = given.to("cpu")
+        self._on_cpu(*on_cpu.args, **on_cpu.kwargs)
+
+
+def _values(given: Inputs) -> bytes:
+    """What tells calls apart that differ in nothing but the values of tensors, bit by bit."""
+    digest = hashlib.blake2b()
+    for tensor in given.tensors():
+        digest.update(plain(tensor).contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+def _of_shapes(seen: Observation, like: Sequence[Tensor]) -> list[Tensor]:
+    leaves = [plain(tensor) for _, tensor in seen.leaves]
+    return leaves if [t.shape for t in leaves] == [t.shape for t in like] else []
