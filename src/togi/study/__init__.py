@@ -5,7 +5,7 @@
   cannot be captured whole, with the parts ``composed`` or compiled ``in_place``.
 - The end: ``finals`` choose after the ``final_race`` of the fastest, and the ``proof`` of what was saved.
 - What all of these use: the ``tuned_subject``, the ``time_budget``, the stopwatch (``measurement``), the
-  ``warm_processes``, and the ``pace``. ``progress`` is told what happens, ``failures`` explain what ends a study.
+  ``warm_processes``, and the ``pace``. ``progress`` shows what happens, and ``failures`` explain why a study ended.
 
 Next to a study: ``bench`` compares subjects and artifacts (``bench_pools``, ``common_inputs``, ``batch_sizes``; the
 result is a ``comparison``, the gate ``slowdown``), ``verification`` proves an artifact again, and ``repro`` writes one

@@ -28,7 +28,7 @@ class WarmProcesses:
         notes: list[str],
         on_phase: Callable[[Recipe, str], None] = lambda _recipe, _phase: None,
     ) -> None:
-        """``notes``: takes a sentence for what could not be built again. ``on_phase``: is told what a process does."""
+        """``notes``: takes a sentence for what could not be built again. ``on_phase``: takes what a process does."""
         self._subject, self._budget = subject, budget
         self._notes, self._on_phase = notes, on_phase
         self.composed: dict[Recipe, Path] = {}
