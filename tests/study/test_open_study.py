@@ -37,7 +37,7 @@ def test_the_reference_of_an_earlier_session_tells_how_long_a_proof_takes(tmp_pa
         first = session(journal)
         before = first.budget.proof_s
         first.log.append(trial(REFERENCE_RECIPE, 1.0, phases_s={"start": 30.0}))
-        assert session(journal).budget.proof_s == pytest.approx(before + 30.0)
+        assert session(journal).budget.proof_s == pytest.approx(before + 2 * 30.0)
 
 
 @pytest.mark.parametrize(("reference_ms", "doubted"), [(19.0, False), (800.0, True)])

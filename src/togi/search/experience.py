@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from typing_extensions import Self
+
 from togi.core.choices import Objective
 from togi.core.quantities import times
 from togi.core.records import Facts, MeasuredTrial, Recipe, Study, Timing, measured
@@ -87,41 +89,45 @@ class Seen:
 class Experience:
     """Corrections of what the authors of techniques expect. Without studies it corrects nothing."""
 
-    def __init__(
-        self,
-        studies: Iterable[Study] = (),
-        facts: Facts | None = None,
-        settings: Settings | None = None,
-        techniques: Mapping[str, Technique] | None = None,
-        *,
-        left_out: int = 0,
-        unreadable: int = 0,
-    ) -> None:
-        """``studies``: earlier ones, the newest first; of one subject the newest counts. ``facts``, ``settings``: of
-        the study that begins; both are needed where there are studies. ``left_out``, ``unreadable``: how many more
-        there were, for ``sentence``."""
+    def __init__(self, *, left_out: int = 0, unreadable: int = 0) -> None:
+        """``left_out``, ``unreadable``: how many studies teach nothing, for ``sentence``."""
         self._latency: dict[Key, list[Seen]] = defaultdict(list)
         """Log latency that a choice adds, less what its author expected of it there."""
         self._cost: dict[str, list[Seen]] = defaultdict(list)
         """Log of what a trial took over what was expected, by the technique that was expected to take longest."""
         self._alone: dict[str, list[Seen]] = defaultdict(list)
         """Log speed-up of each technique by itself."""
-        self._kind = "" if facts is None else kind_of(facts)
+        self._kind = ""
         self.used = self.alike = self.other_versions = 0
         self.left_out, self.unreadable = left_out, unreadable
+
+    @classmethod
+    def of(
+        cls,
+        studies: Iterable[Study],
+        facts: Facts,
+        settings: Settings,
+        techniques: Mapping[str, Technique],
+        *,
+        left_out: int = 0,
+        unreadable: int = 0,
+    ) -> Self:
+        """What these studies teach one that begins with ``facts`` and ``settings``: the newest first, and of one
+        subject the newest alone. ``left_out``, ``unreadable``: how many more there were."""
+        experience = cls(left_out=left_out, unreadable=unreadable)
+        experience._kind = kind_of(facts)
         subjects = set()
         for study in studies:
-            assert facts is not None
-            assert settings is not None
             weight = relevance(study, facts, settings)
             subject = (study.subject, study.facts.parameters)
             if weight == 0:
-                self.left_out += 1
-            elif subject not in subjects and self._learn(study, weight, techniques or {}):
+                experience.left_out += 1
+            elif subject not in subjects and experience._learn(study, weight, techniques):
                 subjects.add(subject)
-                self.used += 1
-                self.alike += kind_of(study.facts) == self._kind
-                self.other_versions += bool(study.facts.machine.differences(facts.machine))
+                experience.used += 1
+                experience.alike += kind_of(study.facts) == experience._kind
+                experience.other_versions += bool(study.facts.machine.differences(facts.machine))
+        return experience
 
     def log_latency(self, features: RecipeFeatures) -> float:
         """What to add to ``features.expected_log_latency``."""

@@ -101,7 +101,7 @@ class OpenStudy:
 def _learned_before(journal: Journal, log: StudyLog, facts: Facts, settings: Settings) -> Experience:
     """Not from the study of ``log``, whose trials are known. Nothing is raised for studies that cannot be read."""
     earlier = journal.earlier(lambda study: relevance(study, facts, settings) > 0, but=log.id)
-    return Experience(
+    return Experience.of(
         earlier.studies,
         facts,
         settings,
