@@ -12,10 +12,6 @@ import pytest
 import torch
 
 from togi.core.choices import Effort
-from togi.core.settings import Settings
-from togi.study.pace import Pace
-from togi.study.run import run_study
-from togi.worker.protocol import SubjectRef
 
 _ALL_THREADS = torch.get_num_threads()
 _SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1 and "OMP_NUM_THREADS" not in os.environ
@@ -59,7 +55,10 @@ def brief_studies() -> Iterator[None]:
     they are given), and try four recipes where their effort is quick: for tests of what becomes of a study, not of how
     much it finds."""
 
-    def brief_study(subject: SubjectRef, name: str, settings: Settings, **rest: Any) -> Any:
+    from togi.study.pace import Pace
+    from togi.study.run import run_study
+
+    def brief_study(subject: Any, name: str, settings: Any, **rest: Any) -> Any:
         tried = 4 if settings.effort is Effort.QUICK else None
         pace = Pace(trial_s=0.5, race_s=0.5, proof_s=0.5, quiet_s=0.0, max_trials=tried)
         return run_study(subject, name, settings, pace=pace, **rest)
