@@ -29,7 +29,7 @@ _DISTURBED_TODAY_X = 2.0
 """Against an earlier session of the study: the same machine may be somewhat slower for a whole day."""
 
 
-class Timed(Runner, Protocol):
+class WarmProcess(Runner, Protocol):
     """A process that is built, verified and warm (``RunningTrial``)."""
 
     @property
@@ -98,7 +98,7 @@ class Stopwatch:
             return f"disturbed: the reference took {slower_x:.1f} times as long as at its best in this study"
         return ""
 
-    def enough_s(self, budget_s: float, runners: Sequence[Timed]) -> float:
+    def enough_s(self, budget_s: float, runners: Sequence[WarmProcess]) -> float:
         """The budget, or what enough rounds for an interval take, if that is more: a slow model needs its time."""
         return max(budget_s, min(_LONGEST_S, self._rounds * sum(runner.turn_s for runner in runners)))
 
@@ -106,7 +106,7 @@ class Stopwatch:
         """Wait until it may be quieter."""
         self._sleep(self._pace.quiet_s)
 
-    def time(self, running: Timed, reference: Timed, budget_s: float) -> Timing:
+    def time(self, running: WarmProcess, reference: WarmProcess, budget_s: float) -> Timing:
         """Time a warm candidate: again in a quieter moment where the machine was busy, and longer where it seems faster
         without clear evidence. The reference next to itself has a speed-up of exactly 1.
 
@@ -130,7 +130,7 @@ class Stopwatch:
             self._calm_ms = min(self._calm_ms, timing.reference_ms)
         return timing
 
-    def _once(self, running: Timed, reference: Timed, budget_s: float) -> Timing:
+    def _once(self, running: WarmProcess, reference: WarmProcess, budget_s: float) -> Timing:
         if running is reference:
             return self._reference_alone(reference, budget_s)
         result = race([running], reference, budget_s=budget_s, seed=self._settings.seed, clock=self._clock)
@@ -146,7 +146,7 @@ class Stopwatch:
             raise ended or running.end(Outcome.UNSTABLE, result.sentence, "measure")
         return timing
 
-    def _reference_alone(self, reference: Timed, budget_s: float) -> Timing:
+    def _reference_alone(self, reference: WarmProcess, budget_s: float) -> Timing:
         turns, until = [reference.turn(reference.passes)], self._clock() + budget_s
         while len(turns) < rounds_needed() or (len(turns) < _REFERENCE_TURNS and self._clock() < until):
             turns.append(reference.turn(reference.passes))
