@@ -28,12 +28,15 @@ _ERRORS = "tests/verify/test_error_measures.py"
 _STRATEGY = "tests/search/test_strategy.py"
 ROOMS = {
     "decide": {
+        "decide/budget": ["tests/decide/test_choose.py"],
         "decide/choose": ["tests/decide/test_choose.py"],
         "decide/faithful": ["tests/decide/test_faithful.py"],
         "decide/faster": ["tests/decide/test_faster.py"],
     },
     "search": {
+        "search/configurations": ["tests/search/test_space.py", _STRATEGY],
         "search/failures": ["tests/search/test_failures.py", _STRATEGY],
+        "search/features": ["tests/search/test_model.py", _STRATEGY],
         "search/model": ["tests/search/test_model.py", _STRATEGY],
         "core/settings": ["tests/search/test_space.py", "tests/decide/test_faithful.py", _STRATEGY],
         "search/space": ["tests/search/test_space.py", _STRATEGY],
@@ -42,6 +45,7 @@ ROOMS = {
     "measure": {
         "measure/interval": ["tests/measure/test_interval.py"],
         "measure/noise": ["tests/measure/test_measure_noise.py"],
+        "measure/race_result": ["tests/measure/test_race.py"],
         "measure/race": ["tests/measure/test_race.py"],
     },
     "verify": {

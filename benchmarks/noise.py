@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from togi.decide.faster import PROCESS_BIAS, Criterion
-from togi.measure import RaceResult, Turn, Verdict, compare, keep_freed_memory, take_turn, warm
+from togi.measure import RaceResult, Turn, Verdict, keep_freed_memory, race, take_turn, warm
 from togi.subject.inputs import Inputs
 
 BLOCKS, MORE_BLOCKS = 20, 22
@@ -121,7 +121,7 @@ def one_run(blocks: int, seed: int, options: argparse.Namespace) -> RaceResult:
             runners[name] = ChildRunner(name, sizes[name], options.threads)
         exact = Criterion(margin=0.0, process_bias=0.0)
         unending = {"criterion": exact, "min_rounds": sys.maxsize} if options.bias else {}
-        return compare(runners["model"], runners["other"], budget_s=options.budget, seed=seed, **unending)
+        return race([runners["other"]], runners["model"], budget_s=options.budget, seed=seed, **unending)
     finally:
         for runner in runners.values():
             runner.close()

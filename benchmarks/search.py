@@ -142,7 +142,7 @@ def with_earlier(
     """By what is known before the first trial: the share of the full cost, and the seconds, to be within 2 %."""
     found = {}
     for name, known in (("guesses", techniques), ("no guesses", unguessed(techniques))):
-        learned = Experience(others, recorded.facts, Settings(), known)
+        learned = Experience.of(others, recorded.facts, Settings(), known)
         for label, experience in ((name, None), (f"{name}, earlier studies", learned)):
             near = curve(recorded, by_togi(recorded, known, 0, Effort.THOROUGH, experience)).cost_to_near
             found[label] = (near, near * recorded.cost_s)

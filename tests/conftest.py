@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -53,10 +54,15 @@ def brief_studies() -> Iterator[None]:
     """Studies that this process runs measure no longer than an interval needs (its rounds are run however little time
     they are given), and try four recipes where their effort is quick: for tests of what becomes of a study, not of how
     much it finds."""
+
+    from togi.study.pace import Pace
+    from togi.study.run import run_study
+
+    def brief_study(subject: Any, name: str, settings: Any, **rest: Any) -> Any:
+        tried = 4 if settings.effort is Effort.QUICK else None
+        pace = Pace(trial_s=0.5, race_s=0.5, proof_s=0.5, quiet_s=0.0, max_trials=tried)
+        return run_study(subject, name, settings, pace=pace, **rest)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Effort, "max_trials", property(lambda effort: 4 if effort is Effort.QUICK else None))
-        patch.setattr("togi.study.runner._QUIET_S", 0.0)
-        for budget in ("runner._COMPARE_BUDGET_S", "runner.PROOF_BUDGET_S", "finals.PROOF_BUDGET_S"):
-            patch.setattr(f"togi.study.{budget}", 0.5)
-        patch.setattr("togi.study.finals._LONGEST_RACE_S", 0.5)
+        patch.setattr("togi.study.run.run_study", brief_study)
         yield

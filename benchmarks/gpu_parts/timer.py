@@ -13,7 +13,7 @@ from benchmarks.gpu_parts.row import Row, attempt
 
 from togi.core.proven import MarkedPart
 from togi.decide.faster import Criterion
-from togi.measure import choose_passes, compare, take_turn, warm
+from togi.measure import choose_passes, race, take_turn, warm
 from togi.subject.inputs import Inputs
 
 DELAYS_MS = (0.05, 0.5, 0.9, 1.0, 5.0)
@@ -138,9 +138,9 @@ def beside_do_bench(make: Callable[[], MakeCall], device: str) -> tuple[bool | N
 def raced(make: Callable[[], MakeCall], planted: float, device: str) -> tuple[bool, str]:
     (plain, plain_ms), (slower, slower_ms) = make()(2.0), make()(2.0 * (1 + planted))
     criterion = Criterion(process_bias=0.0)
-    result = compare(
+    result = race(
+        [Here("plain", plain, device)],
         Here("slower", slower, device),
-        Here("plain", plain, device),
         budget_s=8.0,
         seed=0,
         criterion=criterion,

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
-from togi.decide.choose import Budget, acceptable, choose, extends, front, rank, why_not
+from togi.decide.budget import Budget
+from togi.decide.choose import acceptable, choose, extends, front, rank, why_not
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion
 
 TWICE = Criterion(margin=0.5, process_bias=0.5)
@@ -74,10 +75,15 @@ def within(max_memory_bytes: int | None) -> Budget:
     return Budget(max_memory_bytes=max_memory_bytes)
 
 
+def fits(trial: Trial, max_memory_bytes: int | None) -> bool:
+    return trial.measured is not None and within(max_memory_bytes).fits(trial.measured)
+
+
 def test_unknown_footprint_never_meets_a_limit_nor_beats_a_known_one() -> None:
     unknown = measured(recipe("u"), 2.0, total_bytes=None)
-    assert not acceptable(unknown, within(10**12))
-    assert acceptable(unknown)
+    assert unknown.measured is not None
+    assert not acceptable(unknown.measured, within(10**12))
+    assert acceptable(unknown.measured)
     assert labels(front([unknown, measured(recipe("k"), 1.5)])) == ["u", "k"]
 
 
@@ -291,9 +297,9 @@ def test_nothing_needs_to_be_said_of_what_was_not_faster() -> None:
 
 def test_a_limit_is_met_to_the_byte() -> None:
     trial = measured(recipe("a"), 2.0, total_bytes=1000)
-    assert within(1000).fits(trial)
-    assert not within(999).fits(trial)
-    assert within(None).fits(measured(recipe("a"), 2.0, total_bytes=1000))
+    assert fits(trial, 1000)
+    assert not fits(trial, 999)
+    assert fits(trial, None)
     reference = measured(REFERENCE, 1.0, total_bytes=1000)
     assert choose([reference], within(1000)).trial == reference
     assert choose([reference], within(999)).trial is None
@@ -465,10 +471,10 @@ def test_whatever_was_measured(trials: list[Trial], limit: int | None, order: ob
     assert choose(shuffled, within(limit)).trial == chosen
     reference = next((t for t in trials if t.recipe == REFERENCE), None)
     if chosen is None:
-        assert reference is None or not within(limit).fits(reference)
+        assert reference is None or not fits(reference, limit)
         return
-    assert within(limit).fits(chosen)
-    forced = reference is not None and not within(limit).fits(reference)
+    assert fits(chosen, limit)
+    forced = reference is not None and not fits(reference, limit)
     assert chosen is reference or forced or BETWEEN_PROCESSES.faster(chosen.timing.speedup_x)  # type: ignore[union-attr]
     assert chosen is reference or why_not(chosen, chosen, within(limit)) == ""
     ranked = rank(trials, within(limit))

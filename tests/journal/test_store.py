@@ -7,6 +7,7 @@ import pytest
 from journal_records import KEY, facts, header, machine, recipe, trial
 
 from togi.core.errors import JournalError
+from togi.core.settings import Settings
 from togi.journal import Journal, StudyLog, study_key
 from togi.journal.database import JOURNAL_VERSION
 
@@ -50,13 +51,14 @@ def test_another_machine_is_another_study_and_is_said(tmp_path: Path) -> None:
 
 
 def test_key_ignores_what_fleets_and_heeds_what_lasts() -> None:
-    key = study_key("s", facts(latency_ms=1.0), {"seed": 0})
-    assert key == study_key("s", facts(latency_ms=2.0, machine=machine(cpu_cores=8)), {"seed": 0})
+    key = study_key("s", facts(latency_ms=1.0), Settings(seed=0))
+    assert key == study_key("s", facts(latency_ms=2.0, machine=machine(cpu_cores=8)), Settings(seed=0))
+    assert key == study_key("s", facts(), Settings(seed=0, effort="quick", time_limit_s=9))
     others = [
-        study_key("t", facts(), {"seed": 0}),
-        study_key("s", facts(parameters=5), {"seed": 0}),
-        study_key("s", facts(), {"seed": 1}),
-        study_key("s", facts(), {"seed": 0}, fingerprint="weights"),
+        study_key("t", facts(), Settings(seed=0)),
+        study_key("s", facts(parameters=5), Settings(seed=0)),
+        study_key("s", facts(), Settings(seed=1)),
+        study_key("s", facts(), Settings(seed=0), fingerprint="weights"),
     ]
     assert key not in others
     assert len(set(others)) == 4

@@ -6,7 +6,7 @@ import pytest
 from simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
-from togi.measure import RaceResult, Verdict, compare, race, rounds_needed
+from togi.measure import RaceResult, Verdict, race, rounds_needed
 from togi.measure.turn import Turn
 
 RACES = 60
@@ -16,7 +16,7 @@ def _pair(noise, slower: float, seed: int, budget_s: float = 12.0, bias: float =
     rng = random.Random(seed)
     machine = SimulatedMachine(noise(rng, 0.05))
     a, b = SimulatedRunner("a", machine), SimulatedRunner("b", machine, ms=10.0 * slower * (1 + rng.gauss(0, bias)))
-    return compare(a, b, budget_s=budget_s, seed=seed, clock=machine.clock, **settings)
+    return race([b], a, budget_s=budget_s, seed=seed, clock=machine.clock, **settings)
 
 
 def some_noises(*soon: str) -> list[object]:
@@ -52,7 +52,7 @@ def test_order_of_turns_is_random_but_every_round_has_everyone():
             return super().turn(passes)
 
     a, b = Watched("a", machine), Watched("b", machine)
-    result = compare(a, b, budget_s=3, seed=0, clock=machine.clock)
+    result = race([b], a, budget_s=3, seed=0, clock=machine.clock)
     rounds = [tuple(called[i : i + 2]) for i in range(4, len(called), 2)]  # two turns each chose the passes
     assert len(rounds) == result.rounds
     assert {frozenset(r) for r in rounds} == {frozenset("ab")}
@@ -111,7 +111,7 @@ def test_the_sentence_says_of_nobody_both_that_it_is_slower_and_that_it_cannot_b
 def test_orders_of_magnitude_are_told_after_one_round():
     machine = SimulatedMachine(gaussian(random.Random(0), 0.05))
     base, slow = SimulatedRunner("base", machine, ms=0.01), SimulatedRunner("slow", machine, ms=200.0)
-    result = compare(base, slow, budget_s=0.1, seed=0, clock=machine.clock)
+    result = race([slow], base, budget_s=0.1, seed=0, clock=machine.clock)
     assert result.rounds == 1
     assert (result.verdict, result.winner) == (Verdict.SEPARATED, "base")
     assert "(too few rounds) the time of base" in result.entry("slow").left_because
@@ -171,16 +171,16 @@ def test_a_runner_that_raises_leaves_with_its_reason_and_the_race_goes_on():
 def test_a_reference_that_raises_ends_the_race_without_a_winner_over_it(turn):
     machine = SimulatedMachine()
     base, other = SimulatedRunner("base", machine, raises_at=turn), SimulatedRunner("other", machine, ms=5.0)
-    result = compare(base, other, budget_s=5, seed=0, clock=machine.clock)
+    result = race([other], base, budget_s=5, seed=0, clock=machine.clock)
     assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "base")
     assert "broke" in result.sentence
 
 
 def test_nobody_left_to_compare_with():
     machine = SimulatedMachine()
-    result = compare(
+    result = race(
+        [SimulatedRunner("b", machine, raises_at=1)],
         SimulatedRunner("a", machine),
-        SimulatedRunner("b", machine, raises_at=1),
         budget_s=5,
         seed=0,
         clock=machine.clock,
@@ -218,7 +218,7 @@ def test_reference_among_the_runners_races_once():
 def test_names_must_differ():
     machine = SimulatedMachine()
     with pytest.raises(ValueError, match="names of their own"):
-        compare(SimulatedRunner("a", machine), SimulatedRunner("a", machine), budget_s=1, seed=0)
+        race([SimulatedRunner("a", machine)], SimulatedRunner("a", machine), budget_s=1, seed=0)
 
 
 def test_passes_fill_a_turn():
@@ -230,8 +230,8 @@ def test_passes_fill_a_turn():
             asked.append(passes)
             return super().turn(passes)
 
-    compare(Watched("quick", machine, ms=0.5), SimulatedRunner("slow", machine, ms=500.0), budget_s=9, seed=0,
-            clock=machine.clock)  # fmt: skip
+    slow = SimulatedRunner("slow", machine, ms=500.0)
+    race([slow], Watched("quick", machine, ms=0.5), budget_s=9, seed=0, clock=machine.clock)
     assert asked[:2] == [1, 120]
     assert set(asked[2:]) == {120}
 
@@ -239,7 +239,7 @@ def test_passes_fill_a_turn():
 def test_progress_is_told_of_every_round():
     machine, seen = SimulatedMachine(gaussian(random.Random(0), 0.01)), []
     a, b = SimulatedRunner("a", machine), SimulatedRunner("b", machine, ms=20.0)
-    result = compare(a, b, budget_s=5, seed=0, clock=machine.clock, on_round=lambda n, s: seen.append((n, sorted(s))))
+    result = race([b], a, budget_s=5, seed=0, clock=machine.clock, on_round=lambda n, s: seen.append((n, sorted(s))))
     assert [number for number, _ in seen] == list(range(1, result.rounds + 1))
     assert seen[0][1] == ["a", "b"]
 
@@ -316,12 +316,12 @@ def test_intervals_of_a_race_hold_together():
 def test_how_far_behind_one_was_is_said_in_times():
     machine = SimulatedMachine()
     base, slow = SimulatedRunner("base", machine), SimulatedRunner("slow", machine, ms=20.0)
-    result = compare(base, slow, budget_s=60, seed=0, clock=machine.clock)
+    result = race([slow], base, budget_s=60, seed=0, clock=machine.clock)
     assert result.entry("slow").left_because == "it takes 2.00 times (2.00 to 2.00) the time of base"
     assert result.sentence == "base is the fastest beyond doubt after 8 rounds"
     assert result.rounds == 8
     fast = SimulatedRunner("fast", machine, ms=5.0)
-    result = compare(base, fast, budget_s=60, seed=0, clock=machine.clock)
+    result = race([fast], base, budget_s=60, seed=0, clock=machine.clock)
     assert result.sentence == (
         "fast is the fastest beyond doubt after 8 rounds; fast is 2.00 times (2.00 to 2.00) as fast as base"
     )
@@ -331,16 +331,16 @@ def test_how_far_behind_one_was_is_said_in_times():
 def test_what_is_said_where_nobody_is_ahead():
     machine = SimulatedMachine()
     base, same = SimulatedRunner("base", machine), SimulatedRunner("same", machine)
-    result = compare(base, same, budget_s=60, seed=0, clock=machine.clock)
+    result = race([same], base, budget_s=60, seed=0, clock=machine.clock)
     assert result.sentence == (
         "base and same are within 4.0% of each other after 8 rounds; nothing is faster than base beyond doubt"
     )
-    result = compare(base, same, budget_s=0, seed=0, clock=machine.clock)
+    result = race([same], base, budget_s=0, seed=0, clock=machine.clock)
     assert result.sentence == (
         "cannot tell base and same apart after 1 round on this machine now; nothing is faster than base beyond doubt"
     )
     broken = SimulatedRunner("broken", machine, raises_at=1)
-    result = compare(base, broken, budget_s=5, seed=0, clock=machine.clock)
+    result = race([broken], base, budget_s=5, seed=0, clock=machine.clock)
     assert result.sentence == "no runner was left to compare base with"
 
 
@@ -350,7 +350,7 @@ def test_a_turn_without_time_is_no_round_of_a_pair():
             return super().turn(passes).model_copy(update={"times_ms": (0.0,)})
 
     machine = SimulatedMachine()
-    result = compare(SimulatedRunner("a", machine), Timeless("b", machine), budget_s=1, seed=0, clock=machine.clock)
+    result = race([Timeless("b", machine)], SimulatedRunner("a", machine), budget_s=1, seed=0, clock=machine.clock)
     assert result.entry("b").speedup_x is None
     assert result.timing("b") is None
     assert result.winner == "a"
@@ -374,7 +374,7 @@ def test_the_next_round_must_fit_into_the_budget():
     machine = SimulatedMachine()
     a, b = SimulatedRunner("a", machine, ms=60.0), SimulatedRunner("b", machine, ms=60.0)
     rounds = [
-        compare(a, b, budget_s=budget_s, seed=0, clock=machine.clock).rounds for budget_s in (0.1, 0.35, 0.37, 0.49)
+        race([b], a, budget_s=budget_s, seed=0, clock=machine.clock).rounds for budget_s in (0.1, 0.35, 0.37, 0.49)
     ]
     assert rounds == [1, 1, 2, 3]
 
@@ -390,9 +390,9 @@ def _raced(rounds_ms: list[tuple[float, float]]) -> RaceResult:
         def turn(self, passes: int) -> Turn:
             return Turn(times_ms=(next(self.times_ms),), passes=1, wall_s=1.0)
 
-    return compare(
-        Recorded("a", itertools.chain([1.0], turns[0])),  # one turn each to choose the passes
-        Recorded("b", itertools.chain([1.0], turns[1])),
+    return race(
+        [Recorded("b", itertools.chain([1.0], turns[1]))],  # one turn each to choose the passes
+        Recorded("a", itertools.chain([1.0], turns[0])),
         budget_s=math.inf,
         seed=0,
         min_rounds=len(rounds_ms),

@@ -25,10 +25,12 @@ from togi.artifact.manifest import PartEntry
 from togi.artifact.program import Installed
 from togi.artifact.save import write_manifest
 from togi.core.records import Outcome, Trial
+from togi.core.settings import Settings
 from togi.decide.faithful import accept
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest
 from togi.study.composed import Made, Tried, compose
+from togi.study.tuned_subject import TunedSubject
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.nested import tensors_in
 from togi.subject.program import as_module
@@ -421,9 +423,8 @@ class Case:
             chain=links,
             environment={},
         )
-        whole: Any = SimpleNamespace(
-            pool=SimpleNamespace(folder=folder), subject="program", signature=signature, facts=facts
-        )
+        pool: Any = SimpleNamespace(folder=folder)
+        whole: Any = SimpleNamespace(subject=TunedSubject(pool, "program", facts, signature, Settings()))
         weights = part.weights[part.path]
         entry = PartEntry(path=part.path, module=part.module, folder="", effects=part.effects, weights=weights)
         return compose(whole, Tried({part.path: Made(proof, {})}).recipe, [(entry, inside)])

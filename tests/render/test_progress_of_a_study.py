@@ -9,7 +9,7 @@ from made_up_study import made_up_study
 from rich.console import Console
 
 from togi.core.records import Choice, ErrorReport, Interval, Outcome, Recipe, Stage, Timing, Trial
-from togi.decide.choose import Budget
+from togi.decide.budget import Budget
 from togi.render.progress import (
     LiveProgress,
     PlainProgress,
@@ -76,7 +76,8 @@ def test_the_best_so_far_is_what_could_be_chosen() -> None:
     clock = FakeClock()
     progress = WatchedProgress("a.py:f", clock)
     watched(clock, progress)
-    assert progress.state.best is made_up_study().trials[5] or progress.state.best == made_up_study().trials[5]
+    assert progress.state.best is not None
+    assert progress.state.best.trial == made_up_study().trials[5]
     assert progress.state.ended == 10
     approximate = made_up_study().trials[9]
     assert approximate.timing is not None

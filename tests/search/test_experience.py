@@ -31,7 +31,7 @@ def study(name: str = "a", facts: Facts = CONVOLUTIONAL, **speedups_x: float) ->
 
 
 def learned(*studies: Study, facts: Facts = CONVOLUTIONAL, settings: Settings = SETTINGS) -> Experience:
-    return Experience(studies, facts, settings, family())
+    return Experience.of(studies, facts, settings, family())
 
 
 def expected_x(experience: Experience, recipe: Recipe) -> float:
@@ -217,7 +217,7 @@ def test_studies_that_mean_nothing_here_are_passed_over() -> None:
     broken = study("broken", raises=3.0)
     unmeasured = Study(id="u", subject="u", facts=CONVOLUTIONAL, trials=(Trial(recipe=REFERENCE, outcome=Outcome.OK),))
     negative = study("negative", vino=-1.0)
-    experience = Experience(
+    experience = Experience.of(
         [foreign, broken, unmeasured, negative, study("good", vino=1.2)], CONVOLUTIONAL, SETTINGS, techniques
     )
     assert experience.used == 1
@@ -235,7 +235,7 @@ def test_what_was_learned_is_said_in_one_line() -> None:
         study("c", CONVOLUTIONAL.model_copy(update={"machine": other}), script=1.5),
         study("d", on(cpu_model="another"), onnx=7.0),
     ]
-    experience = Experience(studies, CONVOLUTIONAL, SETTINGS, family(), left_out=2, unreadable=1)
+    experience = Experience.of(studies, CONVOLUTIONAL, SETTINGS, family(), left_out=2, unreadable=1)
     assert experience.sentence({"vino", "onnx"}) == (
         "what to try first, from 3 earlier studies here (2 of convolutional models; 1 with other versions, which count "
         "half; 3 of other machines or objectives left out; 1 could not be read): vino 3.10x, onnx 2.00x"

@@ -9,7 +9,7 @@ from togi.core.records import Outcome, Trial
 from togi.core.settings import ALL, Settings
 from togi.search import Space
 from togi.search.failures import FailureModel
-from togi.search.space import RecipeFeatures
+from togi.search.features import RecipeFeatures
 
 
 @pytest.fixture(scope="module")

@@ -259,7 +259,7 @@ def test_memory_limit_steers_finalists() -> None:
     search.tell(measured_trial(search.space.reference, 1.0, total_bytes=100))
     search.tell(measured_trial(big, 5.0, total_bytes=501))
     search.tell(measured_trial(small, 3.0, total_bytes=499))
-    assert search.finalists() == (small,)
+    assert search.finalists(4) == (small,)
 
 
 def test_finalists_are_those_that_may_win() -> None:
@@ -267,10 +267,10 @@ def test_finalists_are_those_that_may_win() -> None:
     recipes = [r for r in search.space.recipes() if r.find("vino")][:4]
     for recipe, speed in zip(recipes, (3.0, 2.95, 1.5, 3.1), strict=True):
         search.tell(measured_trial(recipe, speed))
-    assert search.finalists() == (recipes[3], recipes[0], recipes[1])
+    assert search.finalists(4) == (recipes[3], recipes[0], recipes[1])
     assert search.finalists(1) == (recipes[3],)
     search.tell(measured_trial(recipes[3], 1.0))  # measured again: the last counts
-    assert search.finalists() == (recipes[0], recipes[1])
+    assert search.finalists(4) == (recipes[0], recipes[1])
 
 
 def test_why_says_what_is_new_and_what_is_expected() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stand_ins import MACHINE, open_study
 
 from togi.core.errors import TogiError
 from togi.core.records import (
+    REFERENCE_RECIPE,
     Choice,
     Facts,
     Interval,
@@ -19,23 +21,22 @@ from togi.core.records import (
     ProgramTree,
     Recipe,
     Stage,
-    Study,
     Timing,
     Trial,
 )
 from togi.core.settings import Settings
-from togi.decide.choose import Budget, Chosen
-from togi.machine.describe import machine
-from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict, conclude
+from togi.decide.budget import Budget
+from togi.decide.choose import Chosen
+from togi.journal import Journal
+from togi.study.conclusion import NOTHING_FASTER, conclude
 from togi.study.finals import Decision
 from togi.study.result import Best
-from togi.study.runner import REFERENCE_RECIPE
 from togi.techniques import recipe
 
 REFERENCE = Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
 ORIGINAL = Trial(recipe=Recipe(), outcome=Outcome.OK)
 ENGINE = Recipe(choices=(Choice(stage=Stage.ENGINE, technique="openvino"), *REFERENCE_RECIPE.choices))
-LIMITED = Settings(time_limit_s=20.0)
+PROGRAM = Recipe(choices=(Choice(stage=Stage.ENGINE, technique="parts"),))
 KEPT = Decision(Chosen(trial=REFERENCE, reason=""), None, ())
 
 
@@ -55,16 +56,31 @@ def program(reason: str = "", *, tried: int = 0, speedup_x: Interval | None = No
     return ProgramTree(calls=(), parts=(part,))
 
 
+def verdict(
+    folder: Path,
+    decision: Decision,
+    *trials: Trial,
+    parts: ProgramTree | None = None,
+    callers: int = 1,
+    **settings: Any,
+) -> str:
+    """Of a study with these trials."""
+    facts = Facts(machine=MACHINE, module_class="M", callers=callers)
+    return conclude(open_study(folder, *trials, facts=facts, **settings), decision, parts).verdict
+
+
 @pytest.mark.parametrize("trials", [[], [REFERENCE], [REFERENCE, ORIGINAL]])
-def test_where_time_was_over_before_the_first_trial_nothing_is_said_of_speed(trials: list[Trial]) -> None:
-    said = _verdict(KEPT, _untried(trials, program(), LIMITED), LIMITED)
+def test_where_time_was_over_before_the_first_trial_nothing_is_said_of_speed(
+    trials: list[Trial], tmp_path: Path
+) -> None:
+    said = verdict(tmp_path, KEPT, *trials, parts=program(), time_limit_s=20.0)
     assert said.startswith("Nothing was tried: the time limit of 20 s was over")
     assert "faster" not in said
     assert "Give a longer --time-limit" in said
 
 
-def test_where_nothing_can_be_tried_no_time_would_help() -> None:
-    said = _verdict(KEPT, _untried([REFERENCE], None, Settings(effort="thorough")), Settings())
+def test_where_nothing_can_be_tried_no_time_would_help(tmp_path: Path) -> None:
+    said = verdict(tmp_path, KEPT, REFERENCE)
     assert said.startswith("Nothing could be tried here: every technique is refused, left out or missing")
 
 
@@ -104,20 +120,33 @@ def test_what_was_not_saved_says_what_to_do_instead(best: Best, said: str, tmp_p
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.FAILED, Outcome.WRONG])
-def test_where_something_was_tried_nothing_was_faster(outcome: Outcome) -> None:
-    trials = [REFERENCE, Trial(recipe=ENGINE, outcome=outcome)]
-    assert _verdict(KEPT, _untried(trials, None, LIMITED), LIMITED).startswith("Nothing was faster")
-    assert _untried([REFERENCE], program(NOTHING_FASTER, tried=2), LIMITED) == ""
+def test_where_something_was_tried_nothing_was_faster(outcome: Outcome, tmp_path: Path) -> None:
+    tried = Trial(recipe=ENGINE, outcome=outcome)
+    assert verdict(tmp_path, KEPT, REFERENCE, tried, time_limit_s=20.0).startswith("Nothing was faster")
 
 
-def test_it_is_said_where_parts_were_not_tried_or_their_program_was_not() -> None:
-    found = _untried([REFERENCE], program("its truth cannot be made"), LIMITED)
-    assert found.startswith("Nothing could be tried on its parts (model: its truth cannot be made). Give a longer")
+def test_where_nothing_was_faster_for_any_part_that_is_said(tmp_path: Path) -> None:
+    said = verdict(tmp_path, KEPT, REFERENCE, parts=program(NOTHING_FASTER, tried=2), time_limit_s=20.0)
+    assert said.startswith("Nothing was faster")
+
+
+def test_it_is_said_where_parts_were_not_tried(tmp_path: Path) -> None:
+    said = verdict(tmp_path, KEPT, REFERENCE, parts=program("its truth cannot be made"), time_limit_s=20.0)
+    assert said.startswith("Nothing could be tried on its parts (model: its truth cannot be made). Give a longer")
+
+
+@pytest.mark.parametrize(
+    ("composed", "begins"),
+    [
+        ([], "1 part became faster, and no time was left to try the program with it. Give a longer"),
+        ([Trial(recipe=PROGRAM, outcome=Outcome.UNSTABLE)], "Nothing was faster"),
+    ],
+)
+def test_it_is_said_where_the_program_was_not_tried_with_its_parts(
+    composed: list[Trial], begins: str, tmp_path: Path
+) -> None:
     faster = program("openvino is faster alone", tried=1, speedup_x=Interval(median=2.0, low=1.9, high=2.1))
-    found = _untried([REFERENCE], faster, LIMITED)
-    assert found.startswith("1 part became faster, and no time was left to try the program with it. Give a longer")
-    composed = Trial(recipe=Recipe(choices=(Choice(stage=Stage.ENGINE, technique="parts"),)), outcome=Outcome.UNSTABLE)
-    assert _untried([REFERENCE, composed], faster, LIMITED) == ""
+    assert verdict(tmp_path, KEPT, REFERENCE, *composed, parts=faster, time_limit_s=20.0).startswith(begins)
 
 
 @pytest.mark.parametrize(
@@ -132,42 +161,32 @@ def test_it_is_said_where_parts_were_not_tried_or_their_program_was_not() -> Non
         ),
     ],
 )
-def test_it_is_said_what_was_raced(objective: str, said: str) -> None:
+def test_it_is_said_what_was_raced(objective: str, said: str, tmp_path: Path) -> None:
     one = Interval(median=5.0, low=4.9, high=5.1)
     timing = Timing(latency_ms=one, speedup_x=Interval(median=2.0, low=1.9, high=2.1))
     chosen = Trial(recipe=ENGINE, outcome=Outcome.OK, timing=timing)
-    assert said in _verdict(Decision(Chosen(trial=chosen, reason=""), None, ()), "", Settings(objective=objective), 4)
+    decision = Decision(Chosen(trial=chosen, reason=""), None, ())
+    assert said in verdict(tmp_path, decision, chosen, callers=4, objective=objective)
 
 
 @pytest.mark.parametrize(("waiting", "told"), [(0.05, False), (0.35, True)])
-def test_a_factor_of_a_crowded_machine_is_called_that(waiting: float, told: bool) -> None:
+def test_a_factor_of_a_crowded_machine_is_called_that(waiting: float, told: bool, tmp_path: Path) -> None:
     timing = Timing(
         latency_ms=Interval(median=7.0, low=6.0, high=8.0),
         speedup_x=Interval(median=230.0, low=140.0, high=260.0),
         noise=Noise(waiting=waiting),
     )
     chosen = Trial(recipe=ENGINE, outcome=Outcome.OK, timing=timing)
-    said = _verdict(Decision(Chosen(trial=chosen, reason=""), None, ()), "", Settings())
+    said = verdict(tmp_path, Decision(Chosen(trial=chosen, reason=""), None, ()), chosen)
     assert ("waited for a core 35% of the time: with fewer neighbours the factor will be another" in said) is told
 
 
-def test_a_study_that_goes_on_under_other_settings_is_explained_by_these() -> None:
-    facts = Facts(device="cpu", machine=machine(), module_class="M")
-    began = Study(id="1", subject="a b.py:f", facts=facts, settings=Settings().as_json())
-    kept: list[Study] = []
-    log = SimpleNamespace(trials=lambda: [REFERENCE], header=began, decide=kept.append)
-    settings = Settings(max_memory_bytes="1GiB", trial_timeout_s=9.0)  # type: ignore[arg-type]
-    runner: Any = SimpleNamespace(
-        log=log,
-        search=SimpleNamespace(excluded=()),
-        given_up=(),
-        settings=settings,
-        facts=facts,
-        notes=(),
-        subject=began.subject,
-        progress=SimpleNamespace(finished=lambda _: None),
-    )
-    study = conclude(runner, KEPT)
-    assert kept == [study]
-    assert Budget.of(study.settings) == Budget(max_memory_bytes=2**30)
-    assert study.command == "togi tune 'a b.py:f' --max-memory 1073741824 --trial-timeout 9"
+def test_a_study_that_goes_on_under_other_settings_is_explained_by_these(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE, effort="normal", max_memory_bytes="1GiB", trial_timeout_s=9.0)
+    began = study.log.header.model_copy(update={"settings": Settings().as_json()})
+    with Journal.open(tmp_path / "another.sqlite") as journal:
+        log = journal.study("key", began)
+        record = conclude(dataclasses.replace(study, log=log), KEPT)
+        assert journal.read() == record
+    assert Budget.of(record.settings) == Budget(max_memory_bytes=2**30)
+    assert record.command == "togi tune net.py:make --max-memory 1073741824 --trial-timeout 9"

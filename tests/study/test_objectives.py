@@ -17,13 +17,14 @@ from togi.artifact.manifest import Saved, read_manifest
 from togi.artifact.program import Installed, Switch
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
-from togi.core.records import Outcome, Recipe
+from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, measured
 from togi.core.settings import Settings
-from togi.decide.choose import Budget
+from togi.decide.budget import Budget
 from togi.journal import Journal
 from togi.machine.describe import machine
+from togi.study.open_study import OpenStudy
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.tuned_subject import TunedSubject
 from togi.study.verification import verify_artifact
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
@@ -126,8 +127,9 @@ def test_throughput_is_what_several_callers_are_answered_and_a_call_beside_them_
     assert chosen.timing is not None
     assert chosen.timing.speedup_x.median > 2
     assert "with 3 callers at once" in study.verdict
-    assert Budget.of(study.settings).exceeded(reference).startswith("a call takes")
-    assert Budget.of(study.settings).fits(chosen)
+    original, best = measured([reference, chosen])
+    assert Budget.of(study.settings).exceeded(original).startswith("a call takes")
+    assert Budget.of(study.settings).fits(best)
     assert "--objective throughput --callers 3" in study.command
     assert "--max-latency 0.08" in study.command
 
@@ -140,21 +142,20 @@ def test_a_turn_of_the_first_call_is_a_start_from_files(subjects: str, tmp_path:
         Journal.open(tmp_path / "journal.sqlite") as journal,
     ):
         survey, fingerprint = pool.survey(limits, lambda _: None)
-        runner = StudyRunner.open(
-            pool, "plain", survey, fingerprint, settings, journal, Progress(), started=time.monotonic(), resume=False
-        )
-        runner.make_truth()
-        reference = runner.reference()
+        subject = TunedSubject(pool, "plain", survey.facts, survey.signature, settings)
+        study = OpenStudy.open(subject, fingerprint, journal, Progress(), started=time.monotonic(), resume=False)
+        subject.make_truth(lambda _: None)
+        reference = study.processes.reference()
         assert reference.files is not None
         assert read_manifest(reference.files).objective is Objective.FIRST_CALL
         turn = reference.turn(50)
         assert turn.passes == 1
         assert turn.call_ms is not None
         assert turn.call_ms < turn.times_ms[0] <= turn.wall_s * 1e3, "a call is a part of the start"
-        timing = runner.time(reference, reference, 0.0)
+        timing = study.stopwatch.time(reference, reference, 0.0)
         assert timing.start_ms == timing.latency_ms.median
         assert timing.waited_ms == turn.call_ms
-        runner.close()
+        study.processes.close()
         assert not reference.files.exists()
 
 

@@ -16,6 +16,7 @@ from togi.artifact.load import load
 from togi.artifact.manifest import PARTS, Saved, read_manifest
 from togi.core.errors import SubjectError, TogiError
 from togi.core.records import (
+    REFERENCE_RECIPE,
     ErrorReport,
     Facts,
     ForcedCalls,
@@ -31,14 +32,13 @@ from togi.core.settings import Settings
 from togi.decide.choose import Chosen
 from togi.machine.describe import machine
 from togi.program.parts import Uncaptured
-from togi.search.space import configurations_for
+from togi.search.configurations import configurations_for
 from togi.study.composed import Made, fastest_before
 from togi.study.conclusion import NOTHING_FASTER
 from togi.study.finals import Decision
 from togi.study.in_place import InPlace
 from togi.study.parts import PartsTuner, _for_parts, _PartStudy
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, is_exact, recipe
@@ -88,11 +88,14 @@ def part(path: str, units: float, *others: Recipe, share: float = 0.4) -> Any:
         Trial(recipe=each, outcome=Outcome.OK, error=report(units), timing=timed(2.0))
         for each in (recipe(openvino={}), *others)
     ]
-    study.runner = SimpleNamespace(  # type: ignore[assignment]
-        ask_s=lambda: 2.0,
+    opened = SimpleNamespace(
+        budget=SimpleNamespace(ask_s=2.0),
         log=SimpleNamespace(trials=lambda: trials),
         search=SimpleNamespace(stopped="the time is over"),
+        processes=SimpleNamespace(),
+        subject=SimpleNamespace(),
     )
+    study.runner = SimpleNamespace(study=opened)  # type: ignore[assignment]
     study.finals = Choices(trials)  # type: ignore[assignment]
     study.best = Made(trials[0], {path: Path(path)})
     return study
@@ -123,18 +126,15 @@ class Whole:
 
     def __init__(self, guilty: set[str], *forced: ForcedCalls) -> None:
         self.guilty, self.forced, self.tried, self.done = guilty, forced, list[set[str]](), list[set[str]]()
-        self.settings = self.progress = None
-        self.pool = SimpleNamespace(deadline=Deadline())
+        self.progress = None
+        self.subject = SimpleNamespace(
+            settings=None, pool=SimpleNamespace(deadline=Deadline()), limits=None, make_truth=lambda _tell: None
+        )
+        self.budget, self.proof_s, self.processes = self, 0.0, SimpleNamespace(composed={})
         self.log = SimpleNamespace(trials=tuple)
-
-    def make_truth(self) -> None:
-        pass
 
     def explore_s(self, *, race: bool = True) -> float:
         return self.left_s
-
-    def proof_s(self) -> float:
-        return 0.0
 
     def try_composed(self, composed: Recipe, folder: Path) -> Trial:
         options = composed.find(PARTS).options  # type: ignore[union-attr]
@@ -148,7 +148,7 @@ class Whole:
 
 
 def tuner(whole: Whole, monkeypatch: pytest.MonkeyPatch, *studies: Any) -> Any:
-    made = PartsTuner(whole, None, resume=False)  # type: ignore[arg-type]
+    made = PartsTuner(whole, whole.try_composed, None, resume=False)  # type: ignore[arg-type]
     made._studies = list(studies)
     monkeypatch.setattr("togi.study.parts.compose", lambda *_: Path("composed"))
     return made
@@ -169,7 +169,7 @@ def test_a_part_that_cannot_be_opened_leaves_no_process(monkeypatch: pytest.Monk
         raise SubjectError("its truth cannot be made")
 
     whole = Whole(set())
-    whole.settings, whole.limits, whole.subject = Settings(), None, "program"  # type: ignore[assignment,attr-defined]
+    whole.subject.settings, whole.subject.name = Settings(), "program"
     whole.progress = Progress()  # type: ignore[assignment]
     given = SimpleNamespace(path="a", form=0, calls=1, share=1.0, survey=None, weights={})
     study = _PartStudy(given)  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ def test_the_program_is_tried_as_soon_as_its_parts_should_save_a_tenth(
     """With what is most worth first, and once more with everything: not with each part that joins. Where they save
     less, once every part had its turn."""
     whole = Whole(set())
-    whole.subject, whole.progress = "program", Progress()  # type: ignore[attr-defined,assignment]
+    whole.subject.name, whole.progress = "program", Progress()  # type: ignore[attr-defined,assignment]
     cuts = SimpleNamespace(
         parts=[
             SimpleNamespace(path=path, form=0, copies=(path,), share=share, calls=1) for path, share in shares.items()
@@ -257,7 +257,8 @@ def test_the_program_is_tried_as_soon_as_its_parts_should_save_a_tenth(
     def become_faster(study: Any) -> None:
         gained = part(study.part.path, 1.0)
         study.runner, study.finals = gained.runner, gained.finals
-        study.runner.close, study.runner.pool = lambda: None, SimpleNamespace(close=lambda: None)
+        opened = study.runner.study
+        opened.processes.close, opened.subject.pool = lambda: None, SimpleNamespace(close=lambda: None)
 
     def explore(study: Any, *_: object, **__: object) -> None:
         if study.part.path != gains_later:
@@ -360,8 +361,8 @@ def test_a_program_that_ends_is_tried_without_the_part_it_ended_with(
     whole, parts = Whole({"b"}), [part("a", 1.0), part("b", 5.0)]
     whole.fault = fault
     freed = [True, False]
-    parts[0].runner.free_memory = lambda: freed.pop(0) if fault is Outcome.OUT_OF_MEMORY else False
-    parts[1].runner.free_memory = lambda: False
+    parts[0].runner.study.processes.free_memory = lambda: freed.pop(0) if fault is Outcome.OUT_OF_MEMORY else False
+    parts[1].runner.study.processes.free_memory = lambda: False
     made = tuner(whole, monkeypatch, *parts)
     made._try_whole()
     again = [{"a", "b"}] * (fault is Outcome.OUT_OF_MEMORY)
@@ -435,7 +436,7 @@ def test_a_program_that_an_earlier_study_chose_is_put_together_first(monkeypatch
 
 def test_forms_of_one_module_keep_their_copies_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole, saved = Whole(set()), list[Path]()
-    whole.pool, whole.limits, whole.subject = SimpleNamespace(folder=tmp_path), None, "program"  # type: ignore[assignment,attr-defined]
+    whole.subject.pool, whole.subject.name = SimpleNamespace(folder=tmp_path), "program"
     made = tuner(whole, monkeypatch)
 
     class Running:
@@ -460,7 +461,7 @@ def test_forms_of_one_module_keep_their_copies_apart(monkeypatch: pytest.MonkeyP
     for form in range(2):
         study = part("l.0", 1.0)
         study.part.form, study.part.copies, study.part.survey = form, ("l.0", "l.1"), None
-        study.runner.accepted = lambda _: (Outcome.OK, "")  # the bounds of a part, not the program's
+        study.runner.study.subject.accepted = lambda _: (Outcome.OK, "")  # the bounds of a part, not the program's
         assert made._copy(study, "l.1", recipe(openvino={})) == saved[-1]
     assert len(set(saved)) == 2
 
@@ -483,13 +484,17 @@ def test_copies_that_could_not_be_made_save_nothing(monkeypatch: pytest.MonkeyPa
 def test_opening_a_part_takes_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, allowed = Whole(set()), list[float]()
     study, clock = _PartStudy(SimpleNamespace(path="a", form=0, share=1.0)), [0.0]  # type: ignore[arg-type]
-    whole.pool = SimpleNamespace(folder=Path(), deadline=Deadline())  # type: ignore[assignment]
+    whole.subject.pool = SimpleNamespace(folder=Path(), deadline=Deadline())
     made = tuner(whole, monkeypatch, study)
     monkeypatch.setattr("togi.study.parts.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def opened(*_: object) -> Any:
         clock[0] += 7.0
-        return SimpleNamespace(try_reference=lambda: None, explore=lambda seconds, **_: allowed.append(seconds))
+        return SimpleNamespace(
+            study=SimpleNamespace(subject=SimpleNamespace(settings=Settings())),
+            try_reference=lambda: None,
+            explore=lambda seconds, **_: allowed.append(seconds),
+        )
 
     monkeypatch.setattr(made, "_open", opened)
     made._explore(study, 10.0)
@@ -500,7 +505,7 @@ def test_opening_a_part_takes_of_its_time(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(("left_s", "at_least"), [(3600.0, 2500.0), (math.inf, 500.0)])
 def test_parts_have_the_time_that_there_is(left_s: float, at_least: float, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, until = Whole(set()), list[float]()
-    whole.subject, whole.progress = "program", Progress()  # type: ignore[attr-defined,assignment]
+    whole.subject.name, whole.progress = "program", Progress()  # type: ignore[attr-defined,assignment]
     made = tuner(whole, monkeypatch)
     monkeypatch.setattr(
         "togi.study.parts.record_parts", lambda _pool: SimpleNamespace(parts=[], uncaptured=(), repeated=())
@@ -512,7 +517,7 @@ def test_parts_have_the_time_that_there_is(left_s: float, at_least: float, monke
 
 def test_a_part_whose_reference_fails_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, tried = Whole(set()), list[str]()
-    whole.pool, whole.progress = SimpleNamespace(folder=Path(), deadline=Deadline()), Progress()  # type: ignore[assignment]
+    whole.subject.pool, whole.progress = SimpleNamespace(folder=Path(), deadline=Deadline()), Progress()
     study = _PartStudy(SimpleNamespace(path="a", form=0, share=1.0, calls=1))  # type: ignore[arg-type]
     made = tuner(whole, monkeypatch, study)
 
@@ -520,7 +525,9 @@ def test_a_part_whose_reference_fails_is_not_tried_again(monkeypatch: pytest.Mon
         tried.append("reference")
         raise SubjectError("its reference ran out of memory")
 
-    monkeypatch.setattr(made, "_open", lambda *_: SimpleNamespace(try_reference=fail, explore=tried.append))
+    opened = SimpleNamespace(subject=SimpleNamespace(settings=Settings()))
+    runner = SimpleNamespace(study=opened, try_reference=fail, explore=tried.append)
+    monkeypatch.setattr(made, "_open", lambda *_: runner)
     made._explore_most_promising(time.monotonic() + 60.0)
     assert tried == ["reference"]
     assert (study.reason, study.ended) == ("its reference ran out of memory", True)
@@ -536,7 +543,7 @@ def test_it_is_told_why_a_part_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     study.finals.unusable.clear()
     made._save(study)
     assert study.reason == NOTHING_FASTER
-    study.runner.log.trials = lambda: [Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)]
+    study.runner.study.log.trials = lambda: [Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)]
     made._save(study)
     assert study.reason == "nothing was tried on it: the time is over"
 
@@ -549,7 +556,7 @@ def test_the_program_tells_which_of_two_engines_is_faster_in_it(monkeypatch: pyt
     other = gain(study, 1.9, torchscript={})
     gain(study, 1.95, openvino={"streams": 2})
     study.finals.trials.insert(0, fastest)
-    study.runner.log.trials = lambda: study.finals.trials
+    study.runner.study.log.trials = lambda: study.finals.trials
     whole.speeds = {1: 1.4, 2: 1.6}
     made = tuner(whole, monkeypatch, study)
     made._try_whole()
@@ -573,7 +580,7 @@ def test_a_part_that_gains_nothing_alone_is_tried_beside_one_that_does(monkeypat
     assert made._fastest.made.keys() == {"a"}
     gain(second, 0.8, onnxruntime={})
     near = gain(second, 0.97, openvino={"streams": 2})
-    second.runner.log.trials = lambda: second.finals.trials
+    second.runner.study.log.trials = lambda: second.finals.trials
     whole.left_s = 100.0
     made._try_rivals()
     assert made._fastest.recipes["b"] == near
@@ -642,8 +649,8 @@ def test_how_it_is_compiled_where_it_stands_is_its_whole_artifact(tmp_path: Path
     layer, sample = nn.Linear(2, 2), Inputs((torch.ones(1, 2),))
     whole: Any = Whole(set())
     whole.search = SimpleNamespace(space=SimpleNamespace(configurations=configurations))
-    whole.pool, whole.subject, whole.facts = SimpleNamespace(folder=tmp_path), "program", facts
-    whole.signature = Signature.of(layer, [sample], [layer(*sample.args)])
+    whole.subject.pool, whole.subject.name, whole.subject.facts = SimpleNamespace(folder=tmp_path), "program", facts
+    whole.subject.signature = Signature.of(layer, [sample], [layer(*sample.args)])
     found = InPlace(whole, Uncaptured(path="", module="Network", share=1.0, calls=1, weights="hash"))
     assert found.holds("net.layers")
     whole.left_s = 7.0
@@ -670,8 +677,7 @@ def test_what_settings_alone_make_faster_is_tried_round_the_calls_once(monkeypat
     made._in_place = [in_place("a", alike=("b",)), in_place("net"), in_place("other")]
     for found in made._in_place:
         found.made = lambda chosen: Made(Trial(recipe=chosen, outcome=Outcome.OK), {"0": Path("settings")})
-    whole.facts = Facts(device="cpu", machine=machine("cpu"), module_class="Network")  # type: ignore[attr-defined]
-    whole.composed = {}  # type: ignore[attr-defined]
+    whole.subject.facts = Facts(device="cpu", machine=machine("cpu"), module_class="Network")
     made.try_settings()
     assert whole.tried == []
     faster = Trial(recipe=quick, outcome=Outcome.OK, timing=timed(1.3), error=report(1.0))
@@ -679,7 +685,7 @@ def test_what_settings_alone_make_faster_is_tried_round_the_calls_once(monkeypat
     made.try_settings()
     assert whole.tried == [{"net", "other"}]
     assert whole.done == [{"inference_mode"}]
-    whole.composed[made._tried[0].recipe] = Path("settings")  # type: ignore[attr-defined]
+    whole.processes.composed[made._tried[0].recipe] = Path("settings")
     made.try_settings()
     assert len(whole.tried) == 1
 

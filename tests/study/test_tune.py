@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -9,7 +10,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,11 +19,10 @@ import togi
 import togi.techniques
 from togi import api
 from togi.core.errors import JournalError, OutputExistsError, SubjectError, TogiError, UnknownNameError
-from togi.core.records import Ending, Outcome, Recipe, Trial
+from togi.core.records import Outcome, Recipe, Trial
+from togi.study.pace import Pace
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
-from togi.techniques import recipe
-from togi.worker.supervise import RunningTrial, TrialEnded
+from togi.study.run import run_study
 
 
 @dataclass
@@ -111,8 +110,14 @@ class Slow(nn.Module):
         return x + 1.0
 
 
-def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("togi.study.run._LEAST_S", 120.0)  # a busy machine takes longer to load torch
+@pytest.fixture
+def loading_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes longer to load torch."""
+    monkeypatch.setattr("togi.study.run.run_study", functools.partial(run_study, pace=Pace(least_limit_s=120.0)))
+
+
+@pytest.mark.usefixtures("loading_may_take_long")
+def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed() -> None:
     study = togi.tune(Slow(), inputs=torch.ones(3), only=["torchscript"], time_limit_s=1)
     assert not [trial for trial in study.trials if trial.outcome is not Outcome.REFUSED]
     assert study.best.recipe.is_reference
@@ -123,43 +128,13 @@ def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed(monkeyp
     assert "--time-limit" in study.record.verdict
 
 
-def test_where_nothing_could_be_tried_nothing_is_known_to_keep_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("togi.study.run._LEAST_S", 120.0)
+@pytest.mark.usefixtures("loading_may_take_long")
+def test_where_nothing_could_be_tried_nothing_is_known_to_keep_a_limit() -> None:
     study = togi.tune(Slow(), inputs=torch.ones(3), only=["torchscript"], time_limit_s=1, max_memory="1TiB")
     assert study.record.best is None
     assert "about 15 s more before anything else is tried" in study.record.verdict
     with pytest.raises(TogiError, match="chose nothing"):
         _ = study.best
-
-
-def test_a_reference_that_does_not_start_again_is_no_trial_of_the_candidate() -> None:
-    """The candidate was not judged, and the reference's trial of before stands."""
-
-    def ended() -> RunningTrial:
-        ending = Ending(outcome=Outcome.OUT_OF_MEMORY, reason="no memory was left", stage="start")
-        raise TrialEnded(ending, SimpleNamespace(recipe=REFERENCE_RECIPE))  # type: ignore[arg-type]
-
-    runner = StudyRunner.__new__(StudyRunner)
-    runner._reference, runner.reference = None, ended  # type: ignore[method-assign]
-    found = runner._ended_or_measured(recipe(openvino={}), 1.0)
-    assert (found.recipe, found.outcome) == (recipe(openvino={}), Outcome.UNSTABLE)
-    assert "no memory was left" in found.reason
-
-
-def test_an_original_that_was_killed_in_its_trial_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whoever looks for memory, say: without it nothing could be chosen."""
-    measured, killed = StudyRunner._measured, list[int]()
-
-    def killing(runner: StudyRunner, running: RunningTrial, reference: RunningTrial) -> Trial:
-        if not killed:
-            killed.append(running.child.pid)
-            os.kill(running.child.pid, signal.SIGKILL)
-        return measured(runner, running, reference)
-
-    monkeypatch.setattr(StudyRunner, "_measured", killing)
-    study = togi.tune(nn.Linear(4, 4), torch.randn(2, 4), only="no_grad", effort="quick", time_limit_s=200).record
-    assert len(killed) == 1
-    assert study.best is not None, study.verdict
 
 
 @pytest.mark.thorough

@@ -19,16 +19,20 @@ import togi
 from togi.artifact.program import Switch, weights_hash
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.records import ErrorReport, Facts, Interval, Outcome, Recipe, Timing, Trial
+from togi.core.settings import Settings
 from togi.machine.describe import machine
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest, Uncaptured
 from togi.study.composed import Tried, compose
 from togi.study.in_place import InPlace, fastest_settings
 from togi.study.result import StudyResult
+from togi.study.time_budget import TimeBudget
+from togi.study.tuned_subject import TunedSubject
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.program import ProgramModule
 from togi.techniques import recipe
 from togi.torch_internals.compiler import compilations
+from togi.worker.protocol import Survey
 from togi.worker.survey import survey
 
 FACTORY = """
@@ -105,6 +109,16 @@ def made(place: Path, monkeypatch: pytest.MonkeyPatch, factory: str = "make") ->
     return getattr(networks, factory)()
 
 
+def whole_study(folder: Path, surveyed: Survey, *ways: Any) -> Any:
+    """Of a network, with these ways to compile it and the time for them."""
+    pool: Any = SimpleNamespace(folder=folder)
+    return SimpleNamespace(
+        subject=TunedSubject(pool, "network", surveyed.facts, surveyed.signature, Settings()),
+        search=SimpleNamespace(space=SimpleNamespace(configurations=ways)),
+        budget=TimeBudget(Settings(effort="thorough"), started=time.monotonic()),
+    )
+
+
 def composed(network: nn.Module, x: torch.Tensor, folder: Path) -> Path:
     """The artifact of the network compiled where it stands, as a study puts it together before it proves it."""
     return put_together(network, x, folder, "")
@@ -116,14 +130,7 @@ def put_together(network: nn.Module, x: torch.Tensor, folder: Path, *paths: str)
     choice = recipe(torch_compile={"freezing": False, "mode": "default"}).find("torch_compile")
     assert choice is not None
     way = SimpleNamespace(choice=choice, expected_speedup_x=1.0, cost_s=0.0)
-    whole: Any = SimpleNamespace(
-        pool=SimpleNamespace(folder=folder),
-        subject="network",
-        signature=found[0][1].signature,
-        facts=found[0][1].facts,
-        search=SimpleNamespace(space=SimpleNamespace(configurations=[way])),
-        explore_s=lambda **_: 1.0,
-    )
+    whole = whole_study(folder, found[0][1], way)
     places = [
         Uncaptured(
             path=path,
@@ -223,13 +230,8 @@ def test_settings_alone_are_put_round_the_calls_of_live_modules(tmp_path: Path) 
     x = torch.rand(5, 8)
     (found,) = find_cuts(Subject(ProgramModule(follow), Inputs((x,))), CutRequest(folder=str(tmp_path))).uncaptured
     assert (found.path, found.calls, found.compiles) == ("scripted", 5, False)
-    whole: Any = SimpleNamespace(
-        pool=SimpleNamespace(folder=tmp_path),
-        subject="network",
-        signature=found.survey.signature,  # type: ignore[union-attr]
-        facts=found.survey.facts,  # type: ignore[union-attr]
-        search=SimpleNamespace(space=SimpleNamespace(configurations=[])),
-    )
+    assert found.survey is not None
+    whole = whole_study(tmp_path, found.survey)
     in_place = InPlace(whole, found)
     assert in_place.next() is None
     now = Tried({in_place.label: in_place.made(recipe(flush_denormal={}, inference_mode={}))})

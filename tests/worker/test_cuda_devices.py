@@ -18,8 +18,6 @@ import torch
 from torch import nn
 
 from togi.core.errors import ArtifactError, SubjectError
-from togi.core.records import Facts, Outcome, Recipe, Trial
-from togi.core.settings import Settings
 from togi.lint.trace.placement import CUDA, place
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import watching
@@ -28,7 +26,6 @@ from togi.machine.describe import machine
 from togi.machine.nvml import Gpu
 from togi.measure.memory import is_out_of_memory
 from togi.study import bench
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.subject.inputs import Inputs
 from togi.subject.prepare import Prepared
 from togi.subject.signature import Signature
@@ -205,13 +202,13 @@ class Manifest:
 def test_artifacts_are_compared_where_they_were_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = {"a.togi": "cuda", "b.togi": "cuda", "c.togi": "cpu"}
     monkeypatch.setattr(bench, "read_manifest", lambda path: Manifest(devices[path.name]))
-    assert bench._device(["a.togi", "b.togi"], None) == "cuda"
-    assert bench._device(["model.py:f", "c.togi"], None) == "cpu"
-    assert bench._device(["model.py:f", "model.py:g"], None) == "cpu"
-    assert bench._device(["a.togi"], "cuda:1") == "cuda:1"
+    assert bench.device_of(["a.togi", "b.togi"], None) == "cuda"
+    assert bench.device_of(["model.py:f", "c.togi"], None) == "cpu"
+    assert bench.device_of(["model.py:f", "model.py:g"], None) == "cpu"
+    assert bench.device_of(["a.togi"], "cuda:1") == "cuda:1"
     for specs, device in ((["a.togi", "c.togi"], None), (["a.togi", "b.togi"], "cpu")):
         with pytest.raises(ArtifactError, match="compare what was tuned for one device"):
-            bench._device(specs, device)
+            bench.device_of(specs, device)
 
 
 @pytest.mark.parametrize(
@@ -256,33 +253,6 @@ def test_inputs_on_another_device_than_the_proven_one_are_refused() -> None:
         Signature.from_json(signature.to_json().replace('"devices":["cpu","cpu"]', '"devices":[]'))
 
 
-@pytest.mark.parametrize(
-    ("device", "limit", "attempts", "outcome"),
-    [("cuda", 1, 2, Outcome.OK), ("cpu", None, 2, Outcome.OK), ("cpu", 1, 1, Outcome.OUT_OF_MEMORY)],
-)
-def test_what_does_not_fit_beside_paused_processes_is_tried_without_them(
-    monkeypatch: pytest.MonkeyPatch, device: str, limit: int | None, attempts: int, outcome: Outcome
-) -> None:
-    """A paused process keeps its memory; the user's limit on a trial of the CPU is the same without it."""
-    kept = SimpleNamespace(ended=None, closed=0)
-    kept.close = lambda: setattr(kept, "closed", kept.closed + 1)
-    runner = object.__new__(StudyRunner)
-    runner.facts = Facts(device=device, machine=machine(), module_class="M")
-    runner.settings = Settings(trial_memory_bytes=limit)
-    runner.progress, runner.tried, runner._reference = SimpleNamespace(trial_started=lambda *_: None), 0, None
-    runner._warm = {Recipe(): kept}
-    tried: list[int] = []
-
-    def attempt(candidate: Recipe, _: float) -> Trial:
-        tried.append(kept.closed)
-        return Trial(recipe=candidate, outcome=Outcome.OK if kept.closed else Outcome.OUT_OF_MEMORY)
-
-    monkeypatch.setattr(runner, "_attempt", attempt)
-    assert runner.attempt(REFERENCE_RECIPE, 1.0).outcome is outcome
-    assert len(tried) == attempts
-    assert runner._warm == ({} if attempts == 2 else {Recipe(): kept})
-
-
 def test_a_live_subject_of_a_device_is_sent_as_one_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading it must start no CUDA in the server, and tied weights stay tied."""
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
@@ -314,34 +284,3 @@ def test_an_input_that_torch_wants_on_the_cpu_is_explained(monkeypatch: pytest.M
     monkeypatch.setattr(Inputs, "tensors", lambda _: [SimpleNamespace(is_cuda=True)])
     with pytest.raises(SubjectError, match=r"All inputs were moved to the device.*lengths\.cpu\(\)"):
         survey.first_call(Packs(), sample, 1, 0)
-
-
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_the_cache_of_what_is_kept_paused_is_given_back(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    """The reference's too: other trials want the device's memory while both are stopped."""
-    done: list[str] = []
-
-    def running(name: str) -> Any:
-        def footprint() -> None:
-            done.append(f"{name} measured")
-
-        return SimpleNamespace(
-            name=name, recipe=Recipe(), footprint=footprint, rest=lambda: done.append(f"{name} rests")
-        )
-
-    runner = object.__new__(StudyRunner)
-    runner.facts = Facts(device=device, machine=machine(), module_class="M")
-    runner.progress = SimpleNamespace(trial_phase=lambda *_: None)
-    for method, answer in (
-        ("time", None),
-        ("accepted", (Outcome.OK, "")),
-        ("doubt", ""),
-        ("_record", Trial(recipe=Recipe(), outcome=Outcome.OK)),
-    ):
-        monkeypatch.setattr(runner, method, lambda *_, answer=answer: answer)
-    reference = running("reference")
-    runner._measured(running("finalist"), reference)
-    assert done == ["finalist measured", *(["finalist rests", "reference rests"] if device == "cuda" else [])]
-    done.clear()
-    runner._measured(reference, reference)
-    assert done == ["reference measured", *(["reference rests"] if device == "cuda" else [])]

@@ -13,16 +13,29 @@ from togi.artifact.manifest import PARTS
 from togi.claims.claim import Measured, Proof, Verdict
 from togi.claims.experiments import DEFAULT, EXPERIMENTS, Experiment
 from togi.core.quantities import bounds, relative, significant, size, times
-from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome, Recipe, TensorFacts, Timing
+from togi.core.records import (
+    REFERENCE_RECIPE,
+    ErrorReport,
+    Facts,
+    Footprint,
+    Machine,
+    Outcome,
+    Recipe,
+    TensorFacts,
+    Timing,
+    measured,
+)
 from togi.core.settings import Settings
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 from togi.journal import Journal
 from togi.machine.describe import machine
-from togi.measure import compare
+from togi.measure import race
+from togi.study.open_study import OpenStudy
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.runner import StudyRunner
+from togi.study.tuned_subject import TunedSubject
 from togi.techniques import all_techniques, recipe
 from togi.techniques.base import Options, Refuses, Technique
 from togi.worker.deadline import Deadline, whole_s
@@ -114,28 +127,20 @@ def _prove_parts(
         return _untested(technique, experiment, "it can be captured whole, so there is nothing to cut into parts")
     settings = Settings(seed=pool.config.seed, device=pool.config.device, time_limit_s=pool.deadline.left_s)
     with Journal.open(pool.folder / "journal.sqlite") as journal:
-        runner = StudyRunner.open(
-            pool,
-            experiment.about,
-            survey,
-            fingerprint,
-            settings,
-            journal,
-            Progress(),
-            started=time.monotonic(),
-            resume=False,
-        )
+        subject = TunedSubject(pool, experiment.about, survey.facts, survey.signature, settings)
+        study = OpenStudy.open(subject, fingerprint, journal, Progress(), started=time.monotonic(), resume=False)
         try:
-            parts = PartsTuner(runner, journal, resume=False)
+            parts = PartsTuner(study, StudyRunner(study).try_composed, journal, resume=False)
             parts.run(left_s() * _PARTS_SHARE)
         finally:
-            runner.close()
-        trials = [trial for trial in runner.log.trials() if trial.recipe.find(PARTS)]
+            study.processes.close()
+        trials = [trial for trial in study.log.trials() if trial.recipe.find(PARTS)]
         tree = parts.tree(None)
         reasons = "; ".join(f"{part.path}: {part.reason}" for part in (() if tree is None else tree.parts))
     if not trials:
         return _untested(technique, experiment, reasons or "no part can be captured")
-    trial = max(reversed(trials), key=lambda each: each.timing.speedup_x.median if each.timing else 0.0)
+    timed = measured(reversed(trials))
+    trial = max(timed, key=lambda measurement: measurement.speedup_x.median).trial if timed else trials[-1]
     if trial.error is None or trial.timing is None:
         ended = _untested(technique, experiment, f"{trial.recipe.label}: {trial.reason}", trial.fix)
         wrong = {"verdict": Verdict.REFUTED, "right": False}
@@ -196,7 +201,7 @@ def _measure(
     seed: int,
 ) -> Proof:
     enough_s = max(_BUDGET_S, _ROUNDS * (reference.turn_s + running.turn_s))
-    result = compare(reference, running, budget_s=min(enough_s, left_s), seed=seed)
+    result = race([running], reference, budget_s=min(enough_s, left_s), seed=seed)
     timing = result.timing(running.name)
     if timing is None or running.error is None:
         return _untested(technique, experiment, result.sentence)

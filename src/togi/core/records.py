@@ -10,8 +10,10 @@ import hashlib
 import json
 import math
 import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, final
 
 from pydantic import Field
 
@@ -97,6 +99,9 @@ class Recipe(Record):
     def is_reference(self) -> bool:
         """Plain eager under ``no_grad``, to which every speed-up relates."""
         return self.techniques == {REFERENCE}
+
+
+REFERENCE_RECIPE = Recipe(choices=(Choice(stage=Stage.RUNTIME, technique=REFERENCE),))
 
 
 class Outcome(StrEnum):
@@ -406,7 +411,7 @@ class Trial(Record):
     cost_s: float = 0.0
     """Wall time of the whole trial."""
     ended_s: float | None = None
-    """When it ended: seconds since the command that ran it began, loading included. None in older journals."""
+    """When it ended: seconds since the command that ran it began, loading included. None: it was not tried."""
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Wall time by phase: start, build, verify, warm, measure, ..."""
     notes: tuple[str, ...] = ()
@@ -415,6 +420,50 @@ class Trial(Record):
     def eligible(self) -> bool:
         """It ran, it was measured, and it was found right (or wrong within what the user allowed)."""
         return self.outcome is Outcome.OK and self.timing is not None
+
+    @property
+    def measured(self) -> MeasuredTrial | None:
+        """It with its timing; None where it has none."""
+        return None if self.timing is None else MeasuredTrial(self, self.timing)
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredTrial:
+    """A trial that was timed: what can be compared, ranked, raced and chosen."""
+
+    trial: Trial
+    timing: Timing
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.trial.recipe
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.trial.outcome
+
+    @property
+    def error(self) -> ErrorReport | None:
+        return self.trial.error
+
+    @property
+    def footprint(self) -> Footprint | None:
+        return self.trial.footprint
+
+    @property
+    def speedup_x(self) -> Interval:
+        return self.timing.speedup_x
+
+    @property
+    def eligible(self) -> bool:
+        """As ``Trial.eligible``."""
+        return self.outcome is Outcome.OK
+
+
+def measured(trials: Iterable[Trial]) -> list[MeasuredTrial]:
+    """Those of the trials that were timed, in their order."""
+    return [found for trial in trials if (found := trial.measured) is not None]
 
 
 class ProgramCall(Record):

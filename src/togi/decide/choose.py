@@ -7,13 +7,10 @@ table alone. What is approximate beyond what the user accepts never gets here (`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Collection, Iterable, Sequence
 
-from togi.core.quantities import milliseconds, size
-from togi.core.records import REFERENCE, Choice, Interval, Outcome, Recipe, Record, Stage, Trial
-from togi.core.settings import Settings
+from togi.core.records import REFERENCE, Choice, MeasuredTrial, Outcome, Recipe, Record, Stage, Trial, measured
+from togi.decide.budget import UNLIMITED, Budget, memory_of
 from togi.decide.faithful import is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
 
@@ -25,57 +22,8 @@ class Chosen(Record):
     reason: str
 
 
-@final
-class Budget(Record):
-    """What the chosen recipe may take; None: as much as it likes."""
-
-    max_memory_bytes: int | None = None
-    """Idle and peak together. A footprint that is not known meets no limit."""
-    max_latency_s: float | None = None
-    """Of a call."""
-    max_first_call_s: float | None = None
-    """From loading its files to the first answer: known once it was loaded from them, and until then no obstacle."""
-
-    @classmethod
-    def of(cls, settings: Settings | Mapping[str, Any]) -> Budget:
-        """Those of a study's settings, or of their JSON."""
-        given = settings if isinstance(settings, Mapping) else vars(settings)
-        return cls(**{name: given.get(name) for name in cls.model_fields})
-
-    @property
-    def limited(self) -> bool:
-        return self != UNLIMITED
-
-    def exceeded(self, trial: Trial) -> str:
-        """The first limit that it does not keep, in a sentence; empty where it fits."""
-        for kind in _MEASURES:
-            limit, found = kind.limit(self), kind.of(trial)
-            if limit is not None and found > limit:
-                return kind.exceeded.format(kind.text(found), kind.text(limit))
-        return ""
-
-    def fits(self, trial: Trial) -> bool:
-        return not self.exceeded(trial)
-
-
-UNLIMITED = Budget()
-
-
-@final
-@dataclass(frozen=True)
-class _Measure:
-    """Something that can be limited. ``least`` tells of the recipe that needs least where none keeps the limit."""
-
-    limit: Callable[[Budget], float | None]
-    of: Callable[[Trial], float]
-    text: Callable[[float], str]
-    in_full: Callable[[float], str]
-    exceeded: str
-    least: str
-
-
-def acceptable(trial: Trial, budget: Budget = UNLIMITED) -> bool:
-    """It ran, was measured and found right (or wrong within what the user accepts), and fits."""
+def acceptable(trial: MeasuredTrial, budget: Budget = UNLIMITED) -> bool:
+    """It ran and was found right (or wrong within what the user accepts), and fits."""
     return trial.eligible and budget.fits(trial)
 
 
@@ -90,9 +38,9 @@ def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     Speed is the paired speed-up, and next to it, where another objective than latency was raced, the time of a call;
     errors of faithful trials count as equal (zero); an unknown footprint is larger than any known one.
     """
-    points = [(_point(trial), trial) for trial in latest(trials) if trial.eligible]
-    kept = [(p, t) for p, t in points if not any(_dominates(other, p) for other, _ in points)]
-    return tuple(trial for _, trial in sorted(kept, key=lambda pair: (pair[0], pair[1].recipe.label)))
+    points = [(_point(candidate), candidate.trial) for candidate in measured(latest(trials)) if candidate.eligible]
+    undominated = [(p, trial) for p, trial in points if not any(_dominates(other, p) for other, _ in points)]
+    return tuple(trial for _, trial in sorted(undominated, key=lambda pair: (pair[0], pair[1].recipe.label)))
 
 
 def choose(
@@ -116,23 +64,21 @@ def choose(
             by more than what two processes of one recipe may differ by, and the margin.
         unusable: recipes that could not be saved, and so cannot be chosen.
     """
-    every = latest(trials)
+    every = measured(latest(trials))
     usable = [trial for trial in every if trial.recipe not in unusable]
-    reference = next((trial for trial in usable if trial.recipe.is_reference), None)
-    reference_fits = reference is not None and _ran(reference) and budget.fits(reference)
     too_large = any(t.recipe.is_reference and _ran(t) and not budget.fits(t) for t in every)
     fitting = [t for t in usable if acceptable(t, budget)]
     candidates = [t for t in fitting if t.recipe.choices and not t.recipe.is_reference]
     if too_large:  # the limits decide, so a machine too noisy to say how fast it is excludes nothing that is right
         candidates = candidates or fitting or [t for t in usable if _right(t) and budget.fits(t)]
     else:
-        candidates = [trial for trial in candidates if criterion.faster(_speedup_x(trial))]
+        candidates = [t for t in candidates if criterion.faster(t.speedup_x)]
     if candidates:
         best = _best(candidates, proven, criterion)
-        return Chosen(trial=best, reason=_describe(best) + "; plain eager itself does not fit" * too_large)
-    if reference_fits:
-        assert reference is not None
-        return Chosen(trial=reference, reason="nothing is faster than plain eager beyond doubt, so it stays")
+        return Chosen(trial=best.trial, reason=_describe(best) + "; plain eager itself does not fit" * too_large)
+    reference = next((t for t in usable if t.recipe.is_reference and _ran(t) and budget.fits(t)), None)
+    if reference is not None:
+        return Chosen(trial=reference.trial, reason="nothing is faster than plain eager beyond doubt, so it stays")
     return Chosen(trial=None, reason=_nothing(every, budget))
 
 
@@ -144,10 +90,10 @@ def extends(recipe: Recipe, plain: Recipe) -> bool:
 
 def rank(trials: Iterable[Trial], budget: Budget = UNLIMITED) -> tuple[Recipe, ...]:
     """Recipes in the order in which they would be chosen if those before were unusable."""
-    every, found = list(trials), list[Recipe]()
-    while (chosen := choose(every, budget, unusable=found)).trial is not None:
-        found.append(chosen.trial.recipe)
-    return tuple(found)
+    every, ranked = list(trials), list[Recipe]()
+    while (chosen := choose(every, budget, unusable=ranked)).trial is not None:
+        ranked.append(chosen.trial.recipe)
+    return tuple(ranked)
 
 
 def why_not(
@@ -162,21 +108,22 @@ def why_not(
 
     The chosen trial is the one that measured what was saved. ``trials``: all of the study.
     """
-    if not trial.eligible or (chosen is not None and trial.recipe == chosen.recipe):
+    candidate, best = trial.measured, None if chosen is None else chosen.measured
+    if candidate is None or not candidate.eligible or (chosen is not None and trial.recipe == chosen.recipe):
         return ""
-    if exceeded := budget.exceeded(trial):
+    if exceeded := budget.exceeded(candidate):
         return exceeded
-    if chosen is None or not trial.recipe.choices or _speedup(trial) <= _speedup(chosen):
+    if best is None or not trial.recipe.choices or _speedup(candidate) <= _speedup(best):
         return ""
-    if not criterion.faster(_speedup_x(trial)):
+    if not criterion.faster(candidate.speedup_x):
         return "its speed-up is not beyond doubt"
     band = f"{criterion.band_x - 1:.0%}"
-    if _speedup(trial) <= _speedup(chosen) * criterion.band_x:
+    if _speedup(candidate) <= _speedup(best) * criterion.band_x:
         return (
             f"faster than the chosen one by less than {band}, by which two processes of one recipe may differ or which "
             "does not matter"
         )
-    if not set_aside(trial) and (plain := _plainer(trial, trials, budget, criterion)) is not None:
+    if not set_aside(trial) and (plain := _plainer(candidate, trials, budget, criterion)) is not None:
         return (
             f"it makes the choices of {plain.recipe.label} and more, and is not faster by the {band} that extra "
             "choices must earn"
@@ -192,38 +139,41 @@ def set_aside(trial: Trial) -> bool:
     return right and bool(trial.reason)
 
 
-def _plainer(trial: Trial, trials: Iterable[Trial], budget: Budget, criterion: Criterion) -> Trial | None:
+def _plainer(
+    trial: MeasuredTrial, trials: Iterable[Trial], budget: Budget, criterion: Criterion
+) -> MeasuredTrial | None:
     """What could have been chosen, and is as good as ``trial`` with fewer of its choices."""
-    usable = [t for t in latest(trials) if acceptable(t, budget) and t.recipe.choices and not set_aside(t)]
-    candidates = [t for t in usable if not t.recipe.is_reference and criterion.faster(_speedup_x(t))]
-    kept = _earning_their_place(candidates, criterion)
-    return next((plain for plain in kept if _as_good(plain, trial, criterion)), None)
+    usable = [t for t in measured(latest(trials)) if acceptable(t, budget) and not set_aside(t.trial)]
+    optimised = [t for t in usable if t.recipe.choices and not t.recipe.is_reference]
+    candidates = [t for t in optimised if criterion.faster(t.speedup_x)]
+    earned = _earning_their_place(candidates, criterion)
+    return next((plain for plain in earned if _as_good(plain, trial, criterion)), None)
 
 
-def _best(candidates: Sequence[Trial], proven: Collection[Recipe], criterion: Criterion) -> Trial:
+def _best(candidates: Sequence[MeasuredTrial], proven: Collection[Recipe], criterion: Criterion) -> MeasuredTrial:
     candidates = _earning_their_place(candidates, criterion)
     fastest = max(map(_speedup, candidates))
-    kept = [t for t in candidates if t.recipe in proven and _speedup(t) * criterion.band_x >= fastest]
-    candidates = kept or candidates
+    near = [t for t in candidates if t.recipe in proven and _speedup(t) * criterion.band_x >= fastest]
+    candidates = near or candidates
     fastest = max(map(_speedup, candidates))
     return min((t for t in candidates if _speedup(t) >= fastest * (1 - MARGIN)), key=_plainness)
 
 
-def _earning_their_place(candidates: Sequence[Trial], criterion: Criterion) -> list[Trial]:
+def _earning_their_place(candidates: Sequence[MeasuredTrial], criterion: Criterion) -> list[MeasuredTrial]:
     """Without those that extend another one that is kept, and are not faster than it by more than what may be chance.
 
     The plainest come first, and each is held against those that are kept alone. So the order of the candidates does not
     matter, and small gains add up: of 2.00, 2.06 and 2.12 x the first and the last are kept, since the last, which is
     near the second, is faster than all that is left.
     """
-    kept: list[Trial] = []
+    earned: list[MeasuredTrial] = []
     for trial in sorted(candidates, key=lambda trial: len(_choices(trial.recipe))):
-        if not any(_as_good(plain, trial, criterion) for plain in kept):
-            kept.append(trial)
-    return kept
+        if not any(_as_good(plain, trial, criterion) for plain in earned):
+            earned.append(trial)
+    return earned
 
 
-def _as_good(plain: Trial, trial: Trial, criterion: Criterion) -> bool:
+def _as_good(plain: MeasuredTrial, trial: MeasuredTrial, criterion: Criterion) -> bool:
     """With fewer of its choices as right, and as fast as two processes can tell."""
     as_right = _error(plain) == 0 or _error(trial) > 0
     fast_enough = _speedup(plain) * criterion.band_x >= _speedup(trial)
@@ -234,112 +184,53 @@ def _choices(recipe: Recipe) -> frozenset[Choice]:
     return frozenset(choice for choice in recipe.choices if choice.technique != REFERENCE)
 
 
-def _ran(trial: Trial) -> bool:
+def _ran(trial: MeasuredTrial) -> bool:
     """The reference is right by definition, and a noisy machine does not make it unusable."""
-    return trial.outcome in (Outcome.OK, Outcome.UNSTABLE) and trial.timing is not None
+    return trial.outcome in (Outcome.OK, Outcome.UNSTABLE)
 
 
-def _right(trial: Trial) -> bool:
+def _right(trial: MeasuredTrial) -> bool:
     """It ran and was found right, however well it could be measured."""
     return _ran(trial) and trial.error is not None and trial.error.faithful
 
 
-def _speedup_x(trial: Trial) -> Interval:
-    assert trial.timing is not None
-    return trial.timing.speedup_x
+def _speedup(trial: MeasuredTrial) -> float:
+    return trial.speedup_x.median
 
 
-def _speedup(trial: Trial) -> float:
-    return _speedup_x(trial).median
-
-
-def _error(trial: Trial) -> float:
+def _error(trial: MeasuredTrial) -> float:
     """Relative root-mean-square error; zero when faithful, infinite when it is not known."""
-    if trial.error is None:
+    error = trial.error
+    if error is None:
         return math.inf
-    return 0.0 if trial.error.faithful else trial.error.rmse
+    return 0.0 if error.faithful else error.rmse
 
 
-def _memory(trial: Trial) -> float:
-    return math.inf if trial.footprint is None else float(trial.footprint.total_bytes)
+def _point(trial: MeasuredTrial) -> tuple[float, float, float, float]:
+    return 1 / _speedup(trial), trial.timing.call_ms or 0.0, memory_of(trial), _error(trial)
 
 
-def _call_ms(trial: Trial) -> float:
-    return math.inf if trial.timing is None else trial.timing.waited_ms
+def _dominates(point: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return point != other and all(a <= b for a, b in zip(point, other, strict=True))
 
 
-def _start_ms(trial: Trial) -> float:
-    return 0.0 if trial.timing is None or trial.timing.start_ms is None else trial.timing.start_ms
+def _plainness(trial: MeasuredTrial) -> tuple[bool, int, float, float, str]:
+    return _error(trial) > 0, len(trial.recipe.choices), memory_of(trial), -_speedup(trial), trial.recipe.label
 
 
-def _size(count: float) -> str:
-    return size(count) if math.isfinite(count) else "an unknown amount"
-
-
-def _milliseconds_of(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
-
-
-_MEASURES = (
-    _Measure(
-        limit=lambda budget: budget.max_memory_bytes,
-        of=_memory,
-        text=_size,
-        in_full=lambda count: f"{size(count)} ({int(count):,} bytes)",
-        exceeded="it needs {} of memory, the limit is {}",
-        least="fits into {limit}; the smallest is {label}: {least}",
-    ),
-    _Measure(
-        limit=lambda budget: _milliseconds_of(budget.max_latency_s),
-        of=_call_ms,
-        text=milliseconds,
-        in_full=milliseconds,
-        exceeded="a call takes {}, the limit is {}",
-        least="answers a call within {limit}; the quickest is {label}: {least}",
-    ),
-    _Measure(
-        limit=lambda budget: _milliseconds_of(budget.max_first_call_s),
-        of=_start_ms,
-        text=milliseconds,
-        in_full=milliseconds,
-        exceeded="it gives its first answer {} after its files are loaded, the limit is {}",
-        least="gives its first answer within {limit}; the quickest is {label}: {least}",
-    ),
-)
-
-
-def _point(trial: Trial) -> tuple[float, float, float, float]:
-    call_ms = trial.timing.call_ms if trial.timing is not None else None
-    return 1 / _speedup(trial), call_ms or 0.0, _memory(trial), _error(trial)
-
-
-def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
-
-
-def _plainness(trial: Trial) -> tuple[bool, int, float, float, str]:
-    return _error(trial) > 0, len(trial.recipe.choices), _memory(trial), -_speedup(trial), trial.recipe.label
-
-
-def _describe(trial: Trial) -> str:
-    speedup = _speedup_x(trial)
+def _describe(trial: MeasuredTrial) -> str:
+    label, speedup, error = trial.recipe.label, trial.speedup_x, trial.error
     how = f"{speedup.median:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}) the speed of plain eager"
-    if trial.error is None:
-        return f"{trial.recipe.label}: {how}"
-    right = "faithful" if trial.error.faithful else f"approximate, relative error {trial.error.rmse:.1e}"
-    return f"{trial.recipe.label}: {how}, {right}"
+    if error is None:
+        return f"{label}: {how}"
+    right = "faithful" if error.faithful else f"approximate, relative error {error.rmse:.1e}"
+    return f"{label}: {how}, {right}"
 
 
-def _nothing(trials: Iterable[Trial], budget: Budget) -> str:
-    measured = [t for t in trials if (t.eligible or _right(t)) and t.footprint is not None]
-    for kind in _MEASURES:
-        limit = kind.limit(budget)
-        if limit is not None and measured and all(kind.of(trial) > limit for trial in measured):
-            nearest = min(measured, key=lambda trial: (kind.of(trial), trial.recipe.label))
-            told = kind.least.format(
-                limit=kind.in_full(limit), label=nearest.recipe.label, least=kind.in_full(kind.of(nearest))
-            )
-            return f"no recipe that was tried {told}"
-    if budget.limited and measured:
+def _nothing(trials: Iterable[MeasuredTrial], budget: Budget) -> str:
+    complete = [t for t in trials if (t.eligible or _right(t)) and t.footprint is not None]
+    if unkept := budget.kept_by_none(complete):
+        return f"no recipe that was tried {unkept}"
+    if budget.limited and complete:
         return "no recipe that was tried keeps all limits at once"
     return "no recipe ran, was measured and gave the right output"

@@ -35,6 +35,9 @@ DISTURBANCE_X = 100.0
 """By how much a busy machine disturbs a median of few rounds at most (threads of one engine that wait for each other
 lose a factor of a hundred). It bounds an interval that has too few rounds for ends of its own."""
 
+_TRIALS_APART = 0.95
+"""Trials at different times differ by more than their intervals say: by this factor at most."""
+
 
 class Speed(StrEnum):
     """What an interval of speed-ups allows to say."""
@@ -90,23 +93,28 @@ class Criterion(Record):
         return _bounded(speedup_x).low >= 1.0 / self.band_x
 
 
+def may_yet_lead(speedup_x: Interval, fastest_x: Interval) -> bool:
+    """Whether it could still turn out faster than the fastest so far, both measured in trials of their own."""
+    return speedup_x.high >= fastest_x.low * _TRIALS_APART
+
+
 def conclusive(speedup_x: Interval) -> bool:
     """It is narrow enough to conclude anything from it, or far enough from no difference.
 
     How large a difference counts has no part in it: a gate that forgives more must not find the same interval noisier.
     """
-    found = _bounded(speedup_x)
-    if not 0 < found.low <= found.high < math.inf:  # no measurement at all, NaN included
+    ends = _bounded(speedup_x)
+    if not 0 < ends.low <= ends.high < math.inf:  # no measurement at all, NaN included
         return False
-    away_x = max(found.low, 1 / found.high)
-    return away_x >= FAR_X or found.high / found.low <= max(CONCLUSIVE_X, away_x)
+    away_x = max(ends.low, 1 / ends.high)
+    return away_x >= FAR_X or ends.high / ends.low <= max(CONCLUSIVE_X, away_x)
 
 
-def _bounded(found: Interval) -> Interval:
+def _bounded(speedup_x: Interval) -> Interval:
     """With the ends that no disturbance exceeds, where too few rounds gave it none."""
-    low = found.low if found.low > 0 else found.median / DISTURBANCE_X
-    high = found.high if found.high < math.inf else found.median * DISTURBANCE_X
-    return Interval(median=found.median, low=low, high=high)
+    low = speedup_x.low if speedup_x.low > 0 else speedup_x.median / DISTURBANCE_X
+    high = speedup_x.high if speedup_x.high < math.inf else speedup_x.median * DISTURBANCE_X
+    return Interval(median=speedup_x.median, low=low, high=high)
 
 
 BETWEEN_PROCESSES = Criterion()

@@ -156,10 +156,10 @@ class Database:
                     self.connection.execute("ROLLBACK")
                 raise
 
-    def verified(self, kind: type[Kept], record: str, found: int, *fields: str) -> Kept:
+    def verified(self, kind: type[Kept], record: str, digest: int, *fields: str) -> Kept:
         """``record``, when it is what was written. Raises JournalError when a byte of it has changed since, and for one
         that this togi cannot read."""
-        if not all(isinstance(text, str) for text in (record, *fields)) or checksum(*fields, record) != found:
+        if not all(isinstance(text, str) for text in (record, *fields)) or checksum(*fields, record) != digest:
             raise JournalError(damaged(self.path, "a record does not match its checksum"))
         return self.read(kind, record)
 
@@ -168,8 +168,8 @@ class Database:
         try:
             return kind.from_json(record)
         except ValueError as error:
-            what = f"a record in it is not a {kind.__name__} that this togi knows: {first_line(error)}"
-            raise JournalError(damaged(self.path, what)) from None
+            problem = f"a record in it is not a {kind.__name__} that this togi knows: {first_line(error)}"
+            raise JournalError(damaged(self.path, problem)) from None
 
 
 @contextmanager

@@ -10,10 +10,10 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from typing_extensions import Self
 
@@ -21,6 +21,7 @@ from togi.core.caches import check_own
 from togi.core.errors import JournalError, nearest
 from togi.core.plain_files import read_plain
 from togi.core.records import Facts, Record, Study, now
+from togi.core.settings import Settings
 from togi.journal.database import (
     BUSY_TIMEOUT_S,
     MAGIC,
@@ -45,16 +46,16 @@ LOOKED_AT, REMEMBERED = 300, 40
 """So many of the newest studies are looked at for what they teach, and so many of those are read whole."""
 
 
-def study_key(subject: str, facts: Facts, settings: Mapping[str, Any], fingerprint: str = "") -> str:
+def study_key(subject: str, facts: Facts, settings: Settings, fingerprint: str = "") -> str:
     """Names what a command studies, so that the same command finds its study again. The machine is added by ``study``.
 
     Args:
-        settings: JSON values that change what a trial shows (seed, allowed error, ...); not the time limit or the
-            effort, so that a study can be continued with more of either.
+        settings: of which those count that change what a trial shows (seed, allowed error, ...); not the time limit or
+            the effort, so that a study can be continued with more of either.
         fingerprint: digest of weights and inputs, where the subject's name does not pin them (a live module).
     """
     lasting = facts.model_dump(mode="json", exclude=set(FLEETING))
-    text = json.dumps([subject, lasting, dict(settings), fingerprint], sort_keys=True)
+    text = json.dumps([subject, lasting, settings.as_json(lasting=True), fingerprint], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -127,11 +128,11 @@ class Journal:
         """
         with self._database.writing() as connection:
             query = "SELECT id, key, record, checksum FROM studies WHERE key = ? ORDER BY number DESC"
-            found = [self._header(row) for row in connection.execute(query, (key,))]
+            studies = [self._header(row) for row in connection.execute(query, (key,))]
             here = header.facts.machine
-            same = [study for study in found if not study.facts.machine.differences(here)]
-            notes = tuple(_elsewhere(study, header) for study in found if study not in same)
-            study = same[0] if same and not fresh else self._insert(connection, key, header, len(found))
+            same = [study for study in studies if not study.facts.machine.differences(here)]
+            notes = tuple(_elsewhere(study, header) for study in studies if study not in same)
+            study = same[0] if same and not fresh else self._insert(connection, key, header, len(studies))
         return StudyLog(self._database, study, notes)
 
     def studies(self) -> list[StudyEntry]:
@@ -143,15 +144,15 @@ class Journal:
 
         Raises JournalError when there is none such, or several.
         """
-        known = {header.id: header for header in self._headers()}
-        whole = [each for each, header in known.items() if not header.facts.part]
-        matches = whole[:1] if id is None else [each for each in known if each.startswith(id)]
+        headers = {header.id: header for header in self._headers()}
+        whole = [study_id for study_id, header in headers.items() if not header.facts.part]
+        matches = whole[:1] if id is None else [study_id for study_id in headers if study_id.startswith(id)]
         if len(matches) != 1:
-            what = "is empty" if not known else f"holds {len(matches) or 'no'} studies '{id}'"
+            problem = "is empty" if not headers else f"holds {len(matches) or 'no'} studies '{id}'"
             raise JournalError(
-                f"{self.path} {what}{nearest(id or '', known) or '.'} 'togi report --list' lists its studies."
+                f"{self.path} {problem}{nearest(id or '', headers) or '.'} 'togi report --list' lists its studies."
             )
-        return read_study(self._database, known[matches[0]])
+        return read_study(self._database, headers[matches[0]])
 
     def earlier(self, counts: Callable[[Study], bool], *, but: str) -> Earlier:
         """What earlier studies may teach a new one, whose id is ``but``. Nothing is raised for a damaged study.
@@ -161,7 +162,7 @@ class Journal:
         query = "SELECT id, key, record, checksum FROM studies WHERE id != ? ORDER BY number DESC LIMIT ?"
         with self._database.reading() as connection:
             rows = connection.execute(query, (but, LOOKED_AT)).fetchall()
-        found: list[Study] = []
+        relevant: list[Study] = []
         left_out = unreadable = 0
         for row in rows:
             try:
@@ -169,12 +170,12 @@ class Journal:
                 if not counts(header):
                     left_out += 1
                 elif trials := StudyLog(self._database, header).trials():
-                    found.append(header.model_copy(update={"trials": tuple(trials)}))
+                    relevant.append(header.model_copy(update={"trials": tuple(trials)}))
             except (JournalError, ValueError):  # of a row that changed, of a record that another togi wrote
                 unreadable += 1
-            if len(found) == REMEMBERED:
+            if len(relevant) == REMEMBERED:
                 break
-        return Earlier(tuple(found), left_out, unreadable)
+        return Earlier(tuple(relevant), left_out, unreadable)
 
     def _entry(self, header: Study) -> StudyEntry:
         study = read_study(self._database, header)
@@ -193,8 +194,8 @@ class Journal:
         return [self._header(row) for row in rows]
 
     def _header(self, row: tuple[str, str, str, int]) -> Study:
-        id, key, record, found = row
-        return self._database.verified(Study, record, found, id, key)
+        id, key, record, digest = row
+        return self._database.verified(Study, record, digest, id, key)
 
     def _insert(self, connection: sqlite3.Connection, key: str, header: Study, ordinal: int) -> Study:
         """``ordinal`` keeps ids of repeated studies apart."""

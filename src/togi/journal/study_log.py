@@ -42,23 +42,27 @@ class StudyLog:
         """
         record, recipe = trial.to_json(), trial.recipe.id
         with self._database.writing() as connection:
-            made = connection.execute(
+            inserted = connection.execute(
                 "INSERT INTO trials (study, recipe, record, checksum) VALUES (?, ?, ?, ?)",
                 (self.id, recipe, record, checksum(self.id, recipe, record)),
             )
             self._give_up(connection, recipe)
-        assert made.lastrowid is not None
-        self._own.add(made.lastrowid)
+        assert inserted.lastrowid is not None
+        self._own.add(inserted.lastrowid)
 
     def trials(self) -> list[Trial]:
         """All trials so far, also those of other processes, in the order in which they ended."""
         return [trial for _, trial in self._read(after=0)]
 
+    def last(self, recipe: Recipe) -> Trial | None:
+        """The last trial of ``recipe``, by whichever process."""
+        return next((trial for trial in reversed(self.trials()) if trial.recipe == recipe), None)
+
     def news(self) -> list[Trial]:
         """The trials that others appended since the last ``news()``; at first, all that are there."""
-        found = self._read(after=self._seen)
-        self._seen = found[-1][0] if found else self._seen
-        return [trial for number, trial in found if number not in self._own]
+        numbered = self._read(after=self._seen)
+        self._seen = numbered[-1][0] if numbered else self._seen
+        return [trial for number, trial in numbered if number not in self._own]
 
     def decide(self, study: Study) -> None:
         """Record what was concluded (finalists, best, verdict). The last decision counts; earlier ones stay."""
@@ -102,7 +106,7 @@ class StudyLog:
                 (self.id, after),
             ).fetchall()
         verified = self._database.verified
-        return [(number, verified(Trial, record, found, self.id, recipe)) for number, recipe, record, found in rows]
+        return [(number, verified(Trial, record, digest, self.id, recipe)) for number, recipe, record, digest in rows]
 
     def _finished(self, connection: sqlite3.Connection, recipe: str) -> bool:
         query = "SELECT 1 FROM trials WHERE study = ? AND recipe = ?"

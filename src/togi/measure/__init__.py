@@ -4,7 +4,8 @@ from togi.measure.allocator import keep_freed_memory
 from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.memory import MemoryMark, give_back_cache, held_by_others, mark_memory, measure_footprint
 from togi.measure.noise import noise_of, usable
-from togi.measure.race import RaceEntry, RaceResult, Runner, Verdict, compare, race, together
+from togi.measure.race import Runner, race
+from togi.measure.race_result import RaceEntry, RaceResult, Verdict, together
 from togi.measure.streams import callers_on, wait_for
 from togi.measure.turn import TURN_MS, GivenAs, Turn, Warmup, call_ms_of, choose_passes, take_turn, warm
 
@@ -21,7 +22,6 @@ __all__ = [
     "call_ms_of",
     "callers_on",
     "choose_passes",
-    "compare",
     "give_back_cache",
     "held_by_others",
     "keep_freed_memory",

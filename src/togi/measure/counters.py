@@ -58,12 +58,12 @@ def read_counters(proc: Path = PROC, sys: Path = SYS) -> Counters:
 
 def frequency_mhz(sys: Path = SYS) -> float | None:
     """Mean clock of (at most eight of) the cores we may run on; None where the system does not tell."""
-    found = []
+    clocks_mhz = []
     for cpu in sorted(os.sched_getaffinity(0))[:8]:
         text = read_text(sys / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")
         if text.isdigit():
-            found.append(int(text) / 1000)
-    return statistics.fmean(found) if found else None
+            clocks_mhz.append(int(text) / 1000)
+    return statistics.fmean(clocks_mhz) if clocks_mhz else None
 
 
 def _machine_ticks(proc: Path) -> list[int]:

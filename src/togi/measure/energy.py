@@ -34,10 +34,10 @@ class EnergyMeter:
         if (now_ns := self._clock()) < self._next_ns:
             return
         self._next_ns = now_ns + _EVERY_NS
-        found = self._read()
-        if found is not None and self._last is not None and found != self._last:
-            self._steps.append((calls, found))
-        self._last = found
+        counter_mj = self._read()
+        if counter_mj is not None and self._last is not None and counter_mj != self._last:
+            self._steps.append((calls, counter_mj))
+        self._last = counter_mj
 
     @property
     def mj_per_call(self) -> float | None:

@@ -55,8 +55,8 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 def times_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """As ``median_interval``, of positive numbers: its low end is 0 while there are too few rounds."""
-    found = median_interval(values, confidence)
-    return Interval(median=found.median, low=max(found.low, 0.0), high=found.high)
+    interval = median_interval(values, confidence)
+    return Interval(median=interval.median, low=max(interval.low, 0.0), high=interval.high)
 
 
 def ratio_interval(

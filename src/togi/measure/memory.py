@@ -267,16 +267,16 @@ def _count_resident(lines: Sequence[str], installed: tuple[str, ...]) -> tuple[i
     anonymous = mapped = 0
     counts = False
     for line in lines:
-        head, _, rest = line.partition(" ")
+        head, _, value = line.partition(" ")
         if not head.endswith(":"):
             path = [*line.split(None, 5), ""][5] if "-" in head else ""
             counts = path.startswith("/") and not path.startswith(installed)
         elif head == "Anonymous:":
-            size = int(rest.split()[0]) * 1024
+            size = int(value.split()[0]) * 1024
             anonymous += size
             mapped -= size if counts else 0
         elif head == "Rss:" and counts:
-            mapped += int(rest.split()[0]) * 1024
+            mapped += int(value.split()[0]) * 1024
     return anonymous, mapped
 
 
@@ -311,16 +311,16 @@ def _reset_high_water() -> bool:
 @contextmanager
 def _sampling() -> Iterator[Callable[[], int]]:
     """A thread that looks at the resident set; ``highest()`` is the largest seen."""
-    stop, seen = threading.Event(), [_status_bytes("VmRSS")]
+    stop, highest_bytes = threading.Event(), [_status_bytes("VmRSS")]
 
     def look() -> None:
         while not stop.wait(_SAMPLE_EVERY_S):
-            seen[0] = max(seen[0], _status_bytes("VmRSS"))
+            highest_bytes[0] = max(highest_bytes[0], _status_bytes("VmRSS"))
 
     thread = threading.Thread(target=look, name="togi-memory", daemon=True)
     thread.start()
     try:
-        yield lambda: max(seen[0], _status_bytes("VmRSS"))
+        yield lambda: max(highest_bytes[0], _status_bytes("VmRSS"))
     finally:
         stop.set()
         thread.join()

@@ -53,34 +53,34 @@ def usable(noise: Noise) -> bool:
 
 
 def _warnings(noise: Noise) -> list[str]:
-    found = []
+    sentences = []
     if noise.spread > WARN_SPREAD:
-        found.append(f"times vary by {noise.spread:.0%} (interquartile range over median)")
+        sentences.append(f"times vary by {noise.spread:.0%} (interquartile range over median)")
     if noise.waiting > WARN_WAITING:
-        found.append(f"threads waited for a core {noise.waiting:.0%} of the time in which they could have run")
+        sentences.append(f"threads waited for a core {noise.waiting:.0%} of the time in which they could have run")
     if noise.stolen > WARN_STOLEN:
-        found.append(f"the hypervisor took {noise.stolen:.0%} of the machine's time")
+        sentences.append(f"the hypervisor took {noise.stolen:.0%} of the machine's time")
     if noise.neighbours > WARN_NEIGHBOURS:
-        found.append(f"other processes kept {noise.neighbours:.1f} cores busy")
-    return found
+        sentences.append(f"other processes kept {noise.neighbours:.1f} cores busy")
+    return sentences
 
 
 def _throttling(throttled: float, clocks: Sequence[float]) -> list[str]:
-    found = []
+    sentences = []
     if throttled > WARN_THROTTLED:
-        found.append(f"the control group's CPU quota stopped it {throttled:.0%} of the time")
+        sentences.append(f"the control group's CPU quota stopped it {throttled:.0%} of the time")
     if len(clocks) >= 4:
         slow = sorted(clocks)[(len(clocks) - 1) // 4]
         if slow < WARN_FREQUENCY * max(clocks):
-            found.append(f"the clock fell from {max(clocks):.0f} to {slow:.0f} MHz (heat, power limit or governor)")
-    return found
+            sentences.append(f"the clock fell from {max(clocks):.0f} to {slow:.0f} MHz (heat, power limit or governor)")
+    return sentences
 
 
 def _gpu(turns: Sequence[Turn]) -> list[str]:
     """What more than one turn in ten says of the device: single ones meet a power limit that does not matter."""
 
-    def often(found: list[str]) -> list[str]:
-        return [text for text in dict.fromkeys(found) if found.count(text) > WARN_SLOWED * len(turns)]
+    def often(texts: list[str]) -> list[str]:
+        return [text for text in dict.fromkeys(texts) if texts.count(text) > WARN_SLOWED * len(turns)]
 
     slowed = often([reason for turn in turns for reason in turn.gpu_slowed_by])
     others = often([name for turn in turns for name in turn.gpu_neighbours])

@@ -17,16 +17,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, final
 
-from togi.core.backports import StrEnum
 from togi.core.quantities import TOO_FEW_ROUNDS, plural
-from togi.core.records import Interval, Noise, Record, Timing
+from togi.core.records import Interval
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
-from togi.measure.interval import ratio_interval, rounds_needed, times_interval
+from togi.measure.interval import times_interval
 from togi.measure.noise import noise_of
+from togi.measure.race_result import RaceEntry, RaceResult, Verdict, of_each, speed_between
 from togi.measure.turn import TURN_MS, Turn, call_ms_of, choose_passes
 
-_Rounds = tuple[tuple[float, float], ...]
-"""The reference's and another's ms per sample, round by round."""
 Seconds = Callable[[], float]
 OnRound = Callable[[int, Mapping[str, Interval]], None]
 """Called after each round with its number (from 1) and every racing runner's speed-up over the reference."""
@@ -44,111 +42,6 @@ class Runner(Protocol):
 
     def turn(self, passes: int) -> Turn:
         """Run ``passes`` passes and answer. Whatever it raises ends its race, not the others'."""
-
-
-class Verdict(StrEnum):
-    """The end of a race."""
-
-    SEPARATED = "separated"
-    """One is faster than every other by more than what could be chance or the bias of a process."""
-    EQUIVALENT = "equivalent"
-    """The fastest differ by less than what matters."""
-    CANNOT_TELL = "cannot_tell"
-    """Time was up, or too few runners survived."""
-
-
-@final
-class RaceEntry(Record):
-    """One runner's race."""
-
-    name: str
-    rounds_ms: tuple[float | None, ...]
-    """Raw: ms per sample in each round; None where it did not take part."""
-    latency_ms: Interval | None = None
-    """None when it finished no round."""
-    speedup_x: Interval | None = None
-    """Reference time over its time, round by round. None when it shared no round with the reference."""
-    call_ms: float | None = None
-    """What a call took next to the other callers; None: there was one."""
-    left_at: int | None = None
-    """The round after which it left the race (0: before the first); None when it stayed to the end."""
-    left_because: str = ""
-    traceback: str = ""
-    noise: Noise
-
-
-@final
-class RaceResult(Record):
-    """All entries (the reference first) and what follows."""
-
-    reference: str
-    winner: str
-    """The reference, unless another is faster beyond doubt."""
-    verdict: Verdict
-    order: str
-    """Who is ahead of whom, or that the figures do not decide."""
-    sentence: str
-    """The order, and how the winner stands to the reference."""
-    entries: tuple[RaceEntry, ...]
-    rounds: int
-    wall_s: float
-    criterion: Criterion
-
-    def entry(self, name: str) -> RaceEntry:
-        return next(entry for entry in self.entries if entry.name == name)
-
-    def speed_x(self, name: str, over: str) -> Interval | None:
-        """How many times as fast as another, over the rounds that both were in; None: there are none."""
-        return _speed_x(self.entry(name).rounds_ms, self.entry(over).rounds_ms, self._confidence)
-
-    def timing(
-        self,
-        name: str,
-        *,
-        first_call_ms: float = 0.0,
-        build_s: float = 0.0,
-        energy_mj: float | None = None,
-        slowest_ms: float = math.inf,
-    ) -> Timing | None:
-        """What the journal keeps of one runner; None when it shared no round with the reference.
-
-        ``slowest_ms``: rounds in which the reference took longer are left out, if the others give an interval ends.
-        """
-        entry, base = self.entry(name), self.entry(self.reference)
-        if entry.latency_ms is None or entry.speedup_x is None:
-            return None
-        pairs = zip(base.rounds_ms, entry.rounds_ms, strict=True)
-        every = tuple((a, b) for a, b in pairs if a is not None and b is not None)
-        shared = self._undisturbed(every, slowest_ms)
-        speedup_x = entry.speedup_x
-        if len(shared) < len(every):
-            references, own = zip(*shared, strict=True)
-            speedup_x = ratio_interval(references, own, self._confidence)
-        return Timing(
-            latency_ms=times_interval([own_ms for _, own_ms in shared], self.criterion.confidence),
-            speedup_x=speedup_x,
-            rounds_ms=shared,
-            call_ms=entry.call_ms,
-            first_call_ms=first_call_ms,
-            build_s=build_s,
-            energy_mj=energy_mj,
-            noise=entry.noise,
-        )
-
-    @property
-    def _confidence(self) -> float:
-        return _of_each(self.criterion.confidence, len(self.entries))
-
-    def _undisturbed(self, rounds_ms: _Rounds, slowest_ms: float) -> _Rounds:
-        """Those in which the reference was not slower; all where these are too few.
-
-        Which rounds count is decided by the reference and a bound that was there before the race, never by the other's
-        time. So the ratios that are left are draws of one distribution as before, and the interval holds its median.
-        Where the reference's time varies by itself, its slowest rounds are missing: that makes the other look slower
-        next to it, never faster. A neighbour that comes slows down both, by factors of their own.
-        """
-        calm = tuple(pair for pair in rounds_ms if pair[0] <= slowest_ms)
-        return calm if len(calm) >= rounds_needed(self._confidence) else rounds_ms
 
 
 def race(
@@ -187,7 +80,9 @@ def race(
         ValueError: two runners with one name.
     """
     field = [reference, *(runner for runner in runners if runner is not reference)]
-    _check(field)
+    names = [runner.name for runner in field]
+    if len(set(names)) != len(names):
+        raise ValueError(f"runners of a race need names of their own, but got {names}")
     state = _RaceState(field, criterion, rivals or {})
     began, order, longest = clock(), random.Random(seed), 0.0
     state.choose_passes(turn_ms)
@@ -209,46 +104,6 @@ def race(
         wall_s=clock() - began,
         criterion=criterion,
     )
-
-
-def compare(
-    a: Runner,
-    b: Runner,
-    *,
-    budget_s: float,
-    seed: int,
-    criterion: Criterion = BETWEEN_PROCESSES,
-    min_rounds: int = 8,
-    clock: Seconds = time.monotonic,
-    on_round: OnRound | None = None,
-) -> RaceResult:
-    """Are they really different? The race of two, ``a`` being the reference; see ``race``.
-
-    ``result.verdict`` answers, ``result.entry(b.name).speedup_x`` says by how much. With a budget of about a second it
-    is the quick measurement of a trial against the reference: ``compare(reference, trial, ...).timing(trial.name)``.
-    """
-    return race(
-        [b],
-        a,
-        budget_s=budget_s,
-        seed=seed,
-        criterion=criterion,
-        min_rounds=min_rounds,
-        clock=clock,
-        on_round=on_round,
-    )
-
-
-def together(one: Timing, other: Timing) -> Timing:
-    """What two processes of one recipe measured next to the same reference, as one measurement."""
-    rounds_ms = one.rounds_ms + other.rounds_ms
-    references, own = zip(*rounds_ms, strict=True)
-    update = {
-        "latency_ms": times_interval(own),
-        "speedup_x": ratio_interval(references, own),
-        "rounds_ms": rounds_ms,
-    }
-    return other.model_copy(update=update)
 
 
 @final
@@ -301,7 +156,7 @@ class _RaceState:
         self.rounds = 0
         # All intervals of a race hold together: the fastest is wronged only if it loses against one of the others, and
         # whoever is called faster than the reference is one of them (a union bound).
-        self._confidence = _of_each(criterion.confidence, len(self.entries))
+        self._confidence = of_each(criterion.confidence, len(self.entries))
 
     @property
     def racing(self) -> list[_Contestant]:
@@ -310,10 +165,10 @@ class _RaceState:
     @property
     def groups(self) -> list[list[_Contestant]]:
         """Those still racing, by whom they race against."""
-        found: dict[str | None, list[_Contestant]] = {}
+        groups: dict[str | None, list[_Contestant]] = {}
         for entry in self.racing:
-            found.setdefault(self.rivals.get(entry.name), []).append(entry)
-        return list(found.values())
+            groups.setdefault(self.rivals.get(entry.name), []).append(entry)
+        return list(groups.values())
 
     def choose_passes(self, turn_ms: float) -> None:
         """From one pass, and where that was short (and so, cold) from a whole turn."""
@@ -357,36 +212,36 @@ class _RaceState:
         undecided. The slowest go first, and the last one has nobody to lose against."""
         for entry in sorted(self.racing, key=self._median_speedup):
             beaten = ((self.speed_x(entry, other), other) for other in self.racing if other is not entry)
-            found = next(((x, other) for x, other in beaten if x is not None and self.criterion.slower(x)), None)
-            if found is not None:
-                entry.leave(self.rounds, _slower(*found))
+            beaten_by = next(((x, other) for x, other in beaten if x is not None and self.criterion.slower(x)), None)
+            if beaten_by is not None:
+                entry.leave(self.rounds, _slower(*beaten_by))
 
     def leader(self, group: Sequence[_Contestant]) -> _Contestant:
         """That with the best median speed-up; the first where the medians are equal."""
         return max(group, key=self._median_speedup)
 
     def _median_speedup(self, entry: _Contestant) -> float:
-        found = self.speed_x(entry, self.reference)
-        return found.median if found is not None else 0.0
+        speedup_x = self.speed_x(entry, self.reference)
+        return speedup_x.median if speedup_x is not None else 0.0
 
     def speed_x(self, entry: _Contestant, other: _Contestant) -> Interval | None:
         """How many times as fast as ``other`` it is, over the rounds that both were in; None: there are none."""
-        return _speed_x(entry.rounds_ms, other.rounds_ms, self._confidence)
+        return speed_between(entry.rounds_ms, other.rounds_ms, self._confidence)
 
     def _all_equal(self, group: Sequence[_Contestant]) -> bool:
         leader = self.leader(group)
         others = [self.speed_x(entry, leader) for entry in group if entry is not leader]
-        return all(found is not None and self.criterion.speed(found) is Speed.SAME for found in others)
+        return all(ratio is not None and self.criterion.speed(ratio) is Speed.SAME for ratio in others)
 
     def speedups_x(self) -> dict[str, Interval]:
-        found = {entry.name: self.speed_x(entry, self.reference) for entry in self.racing}
-        return {name: interval for name, interval in found.items() if interval is not None}
+        speedups_x = {entry.name: self.speed_x(entry, self.reference) for entry in self.racing}
+        return {name: interval for name, interval in speedups_x.items() if interval is not None}
 
     def conclude(self, min_rounds: int) -> tuple[Verdict, str, str, str]:
         """The verdict, the winner's name, the order in words, and the whole sentence."""
         if self.reference.broken:
-            said = f"{self.reference.name}, the reference, failed ({self.reference.left_because}): nothing to compare"
-            return Verdict.CANNOT_TELL, self.reference.name, said, said
+            failed = f"{self.reference.name}, the reference, failed ({self.reference.left_because}): nothing to compare"
+            return Verdict.CANNOT_TELL, self.reference.name, failed, failed
         self._dismiss_beaten()
         winner = self._winner()
         if len(self.racing) < 2:
@@ -404,8 +259,8 @@ class _RaceState:
         return max(sure, key=self._median_speedup, default=self.reference)
 
     def _beats_reference(self, entry: _Contestant) -> bool:
-        found = self.speed_x(entry, self.reference)
-        return found is not None and self.criterion.faster(found)
+        speedup_x = self.speed_x(entry, self.reference)
+        return speedup_x is not None and self.criterion.faster(speedup_x)
 
     def _order(self, verdict: Verdict) -> str:
         racing = [entry.name for entry in self.racing]
@@ -421,11 +276,11 @@ class _RaceState:
     def _against_reference(self, verdict: Verdict, winner: _Contestant) -> str:
         if len(self.racing) < 2 and verdict is Verdict.CANNOT_TELL:
             return ""
-        found = self.speed_x(winner, self.reference)
-        if winner is self.reference or found is None:
+        speedup_x = self.speed_x(winner, self.reference)
+        if winner is self.reference or speedup_x is None:
             nothing = f"; nothing is faster than {self.reference.name} beyond doubt"
             return nothing if verdict is not Verdict.SEPARATED and self.reference.racing else ""
-        return f"; {winner.name} is {_times(found)} as fast as {self.reference.name}"
+        return f"; {winner.name} is {_times(speedup_x)} as fast as {self.reference.name}"
 
     def entry(self, name: str) -> RaceEntry:
         entry = next(entry for entry in self.entries if entry.name == name)
@@ -441,23 +296,6 @@ class _RaceState:
             traceback=entry.traceback,
             noise=noise_of(entry.taken),
         )
-
-
-def _speed_x(own: Sequence[float | None], others: Sequence[float | None], confidence: float) -> Interval | None:
-    """Of the times of two runners, round by round; None: they shared none."""
-    pairs = [(other_ms, own_ms) for own_ms, other_ms in zip(own, others, strict=True) if own_ms and other_ms]
-    return ratio_interval([a for a, _ in pairs], [b for _, b in pairs], confidence) if pairs else None
-
-
-def _of_each(confidence: float, contestants: int) -> float:
-    """Of each interval of a race, so that all of them hold together."""
-    return 1.0 - (1.0 - confidence) / max(1, contestants - 1)
-
-
-def _check(field: Sequence[Runner]) -> None:
-    names = [runner.name for runner in field]
-    if len(set(names)) != len(names):
-        raise ValueError(f"runners of a race need names of their own, but got {names}")
 
 
 def _inverse(interval: Interval) -> Interval:

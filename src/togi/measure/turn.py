@@ -85,8 +85,8 @@ class Turn(Record):
 
 def call_ms_of(turns: Sequence[Turn]) -> float | None:
     """What a call took next to the other callers, in the median of the turns. None: there was one caller."""
-    found = [turn.call_ms for turn in turns if turn.call_ms is not None]
-    return statistics.median(found) if found else None
+    calls_ms = [turn.call_ms for turn in turns if turn.call_ms is not None]
+    return statistics.median(calls_ms) if calls_ms else None
 
 
 class Warmup(Record):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from togi.core.quantities import seconds, times
-from togi.core.records import Recipe, Study, Timing, Trial
-from togi.decide.choose import Budget, acceptable
+from togi.core.records import MeasuredTrial, Recipe, Study, Trial, measured
+from togi.decide.budget import Budget
+from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
 
 
@@ -22,28 +23,26 @@ class Gain:
 
 
 def gains(study: Study) -> tuple[Gain, ...]:
-    """List how the best so far grew with time. None where several commands made the study: each had a clock of its
-    own."""
+    """List how the best so far grew. None where several commands made the study: each had a clock of its own."""
     so_far: list[Gain] = []
-    first: dict[Recipe, tuple[Trial, Timing]] = {}  # race and proof come later
-    for trial in study.trials:
-        if trial.timing is not None:
-            first.setdefault(trial.recipe, (trial, trial.timing))
-    timed = [(trial.ended_s, trial, timing) for trial, timing in first.values() if trial.ended_s is not None]
-    clock = [ended_s for ended_s, _, _ in timed]
+    first: dict[Recipe, MeasuredTrial] = {}  # race and proof come later
+    for measurement in measured(study.trials):
+        first.setdefault(measurement.recipe, measurement)
+    timed = [(m.trial.ended_s, m) for m in first.values() if m.trial.ended_s is not None]
+    clock = [ended_s for ended_s, _ in timed]
     if len(timed) < len(first) or clock != sorted(clock):
         return ()
     budget = Budget.of(study.settings)
-    for ended_s, trial, timing in timed:
-        best = so_far[-1].speedup_x if so_far else 1.0
-        if acceptable(trial, budget) and is_gain(trial) and (speedup := timing.speedup_x.median) > best:
-            so_far.append(Gain(trial, ended_s, speedup))
+    for ended_s, measurement in timed:
+        best, speedup = so_far[-1].speedup_x if so_far else 1.0, measurement.speedup_x.median
+        if acceptable(measurement, budget) and is_gain(measurement) and speedup > best:
+            so_far.append(Gain(measurement.trial, ended_s, speedup))
     return tuple(so_far)
 
 
-def is_gain(trial: Trial) -> bool:
+def is_gain(measurement: MeasuredTrial) -> bool:
     """Other than the original, and faster beyond doubt."""
-    return bool(trial.recipe.choices and trial.timing and BETWEEN_PROCESSES.faster(trial.timing.speedup_x))
+    return bool(measurement.recipe.choices) and BETWEEN_PROCESSES.faster(measurement.speedup_x)
 
 
 def nearly_all(gains: Sequence[Gain]) -> Gain:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from togi.core.quantities import milliseconds, plural, times
-from togi.core.records import Obstacle, PartResult, ProgramTree, Study
+from togi.core.records import Obstacle, PartResult, ProgramTree, Study, measured
 
 
 @final
@@ -91,8 +91,8 @@ def _saved(part: PartResult) -> float:
 
 def _raced_ms(study: Study, tree: ProgramTree) -> float:
     """A run with the parts in place: as long as one before, less what the race showed."""
-    found = [trial.timing for trial in study.trials if trial.recipe == study.best and trial.timing is not None]
-    return tree.total_ms / found[-1].speedup_x.median if found else tree.total_ms
+    of_best = [trial for trial in measured(study.trials) if trial.recipe == study.best]
+    return tree.total_ms / of_best[-1].speedup_x.median if of_best else tree.total_ms
 
 
 def _time(ms: float, total_ms: float) -> str:

@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.quantities import bounds, plural, seconds, times
-from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
-from togi.decide.choose import Budget, latest
+from togi.core.records import Facts, Interval, MeasuredTrial, Outcome, Recipe, Study, Trial
+from togi.decide.budget import Budget
+from togi.decide.choose import latest
 from togi.render.run_state import RunState
 from togi.render.sparkline import sparkline
 from togi.render.terminal import STYLES, SafeConsole, clean
@@ -53,7 +54,7 @@ class WatchedProgress(Progress):
         self.state.resume(trials, budget)
         if trials:
             best = self.state.best
-            so_far = f"; the best of them: {best.recipe.label}, {ending(best)}" if best is not None else ""
+            so_far = f"; the best of them: {best.recipe.label}, {ending(best.trial)}" if best is not None else ""
             self.changed(f"{plural(len(latest(trials)), 'recipe')} known from an earlier run{so_far}")
 
     def trial_started(self, recipe: Recipe, number: int) -> None:
@@ -221,10 +222,10 @@ def _now(state: RunState) -> Text:
     )
 
 
-def _best(best: Trial | None) -> Text:
-    if best is None or best.timing is None:
+def _best(best: MeasuredTrial | None) -> Text:
+    if best is None:
         return Text("nothing measured yet", style="dim")
-    speedup = best.timing.speedup_x
+    speedup = best.speedup_x
     return (
         Text(f"{times(speedup.median)} ", style="bold green")
         .append(f"{bounds(speedup)}  ", "dim")

@@ -14,7 +14,8 @@ from typing_extensions import assert_never
 from togi.core.choices import Objective
 from togi.core.quantities import bounds, milliseconds, relative, significant, size, times
 from togi.core.records import ErrorReport, Interval, Outcome, Recipe, Study, Timing, Trial
-from togi.decide.choose import Budget, front, why_not
+from togi.decide.budget import Budget
+from togi.decide.choose import front, why_not
 from togi.decide.faithful import is_tie, of_the_parts
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 
@@ -41,7 +42,8 @@ class Row:
     @property
     def speedup_x(self) -> Interval | None:
         """Over the reference; None for the reference itself (it is 1 by definition) and for what was not measured."""
-        return self.trial.timing.speedup_x if self.trial.timing and not self.reference else None
+        found = self.trial.measured
+        return None if found is None or self.reference else found.speedup_x
 
     @property
     def eager_ms(self) -> float | None:
@@ -120,9 +122,10 @@ def what_to_know(study: Study, rows: Sequence[Row]) -> tuple[str, ...]:
 def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
     """Why recipes with a higher speed-up than the chosen one were not chosen, in sentences."""
     chosen = chosen_of(found)
-    if chosen is None or chosen.trial.timing is None:
+    measured = None if chosen is None else chosen.trial.measured
+    if chosen is None or measured is None:
         return ()
-    best = 1.0 if chosen.reference else chosen.trial.timing.speedup_x.median
+    best = 1.0 if chosen.reference else measured.speedup_x.median
     reasons: dict[str, list[str]] = {}
     for row in found:
         speedup = row.speedup_x
@@ -176,18 +179,18 @@ def _what_is_timed(study: Study) -> tuple[str, ...]:
 
 def trade_offs(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
     """Where a call takes another time than what was raced: the recipes of the front, with what speaks for each."""
-    front = [row for row in found if row.front and row.trial.timing is not None]
+    front = [sentence for row in found if row.front and (sentence := _trade_off(row.trial))]
     if objective_of(study) in (Objective.LATENCY, Objective.END_TO_END) or len(front) < 2:
         return ()
-    return (f"Nothing beats these in speed, time of a call and memory at once: {'; '.join(map(_trade_off, front))}.",)
+    return (f"Nothing beats these in speed, time of a call and memory at once: {'; '.join(front)}.",)
 
 
-def _trade_off(row: Row) -> str:
-    timing, footprint = row.trial.timing, row.trial.footprint
-    assert timing is not None
-    assert footprint is not None  # or it would not be on the front
+def _trade_off(trial: Trial) -> str:
+    timing, footprint = trial.timing, trial.footprint
+    if timing is None or footprint is None:
+        return ""
     return (
-        f"{row.trial.recipe.label} ({significant(timing.latency_ms.median)} ms, call {milliseconds(timing.waited_ms)}, "
+        f"{trial.recipe.label} ({significant(timing.latency_ms.median)} ms, call {milliseconds(timing.waited_ms)}, "
         f"{size(footprint.total_bytes)})"
     )
 
@@ -254,8 +257,7 @@ def _first_number(text: str) -> float:
 
 
 def _order(row: Row) -> tuple[int, float, str]:
-    timing = row.trial.timing
-    if row.trial.eligible and timing is not None:
+    if row.trial.eligible:
         return 0, -(row.speedup_x.median if row.speedup_x else 1.0), row.trial.recipe.label
     return 1 + list(Outcome).index(row.trial.outcome), 0.0, row.trial.recipe.label
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from togi.core.records import Interval, Outcome, Recipe, Trial
-from togi.decide.choose import Budget, acceptable, latest
+from togi.core.records import Interval, MeasuredTrial, Outcome, Recipe, Trial, measured
+from togi.decide.budget import Budget
+from togi.decide.choose import acceptable, latest
 from togi.render.gains import is_gain
 
 RECENT = 4
@@ -27,7 +28,7 @@ class RunState:
         self.recipe: Recipe | None = None
         self.phase = "looking at the subject"
         self.outcomes: Counter[Outcome] = Counter()
-        self.best: Trial | None = None
+        self.best: MeasuredTrial | None = None
         self.gains: list[tuple[float, float]] = []
         """After how many seconds something faster than all before was measured, and how fast it was."""
         self.before_x = 1.0
@@ -66,25 +67,24 @@ class RunState:
     def resume(self, trials: Sequence[Trial], budget: Budget) -> None:
         """Count what an earlier run of the study found for what is best, not for what ended now."""
         self.budget = budget
-        for trial in latest(trials):
-            if self._lead(trial) and is_gain(trial):
-                self.before_x = _speedup(trial)
+        for measurement in measured(latest(trials)):
+            if self._lead(measurement) and is_gain(measurement):
+                self.before_x = measurement.speedup_x.median
 
     def end(self, trial: Trial) -> bool:
         """Count it; whether it is the best so far."""
         self.outcomes[trial.outcome] += 1
         self.recent.append(trial)
-        leads = self._lead(trial)
-        if leads and is_gain(trial):
-            self.gains.append((self.elapsed_s, _speedup(trial)))
-        return leads
+        measurement = trial.measured
+        if measurement is None or not self._lead(measurement):
+            return False
+        if is_gain(measurement):
+            self.gains.append((self.elapsed_s, measurement.speedup_x.median))
+        return True
 
-    def _lead(self, trial: Trial) -> bool:
-        leads = acceptable(trial, self.budget) and _speedup(trial) > _speedup(self.best)
+    def _lead(self, measurement: MeasuredTrial) -> bool:
+        best_x = 0.0 if self.best is None else self.best.speedup_x.median
+        leads = acceptable(measurement, self.budget) and measurement.speedup_x.median > best_x
         if leads:
-            self.best = trial
+            self.best = measurement
         return leads
-
-
-def _speedup(trial: Trial | None) -> float:
-    return trial.timing.speedup_x.median if trial is not None and trial.timing else 0.0

@@ -1,4 +1,4 @@
-"""What earlier studies teach of a new one: how much each technique gained there, and what trials with it took.
+"""Experience from earlier studies: how much each technique gained there, and what trials with it took.
 
 Techniques come with the guesses of their authors (``expected_speedup``, ``cost_s``). Where a user's journal has studies
 made on this machine, the guesses are moved towards their medians, by the more the more studies there are. That decides
@@ -13,13 +13,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from typing_extensions import Self
+
 from togi.core.choices import Objective
 from togi.core.quantities import times
-from togi.core.records import Facts, Machine, Recipe, Study, Timing, Trial
+from togi.core.records import Facts, MeasuredTrial, Recipe, Study, Timing, measured
 from togi.core.settings import Settings
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.search.space import EAGER, STAGE_SPREAD, RecipeFeatures, Space, TechniqueConfiguration
+from togi.search.configurations import EAGER, TechniqueConfiguration
+from togi.search.features import STAGE_SPREAD, RecipeFeatures
+from togi.search.space import Space
 from togi.techniques.base import Technique
 
 HARDWARE = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "gpu")
@@ -66,14 +70,10 @@ def relevance(study: Study, facts: Facts, settings: Settings) -> float:
         return 0.0
     if study.settings.get("objective", Objective.LATENCY) != settings.objective:
         return 0.0
-    if not _same_hardware(there.machine, facts.machine):
+    if any(getattr(there.machine, field) != getattr(facts.machine, field) for field in HARDWARE):
         return 0.0
     versions = OTHER_VERSIONS if there.machine.differences(facts.machine) else 1.0
     return versions * (1.0 if kind_of(there) == kind_of(facts) else OTHER_KIND)
-
-
-def _same_hardware(one: Machine, other: Machine) -> bool:
-    return all(getattr(one, field) == getattr(other, field) for field in HARDWARE)
 
 
 @final
@@ -89,46 +89,50 @@ class Seen:
 class Experience:
     """Corrections of what the authors of techniques expect. Without studies it corrects nothing."""
 
-    def __init__(
-        self,
-        studies: Iterable[Study] = (),
-        facts: Facts | None = None,
-        settings: Settings | None = None,
-        techniques: Mapping[str, Technique] | None = None,
-        *,
-        left_out: int = 0,
-        unreadable: int = 0,
-    ) -> None:
-        """``studies``: earlier ones, the newest first; of one subject the newest counts. ``facts``, ``settings``: of
-        the study that begins; both are needed where there are studies. ``left_out``, ``unreadable``: how many more
-        there were, for ``sentence``."""
+    def __init__(self, *, left_out: int = 0, unreadable: int = 0) -> None:
+        """``left_out``, ``unreadable``: how many studies teach nothing, for ``sentence``."""
         self._latency: dict[Key, list[Seen]] = defaultdict(list)
         """Log latency that a choice adds, less what its author expected of it there."""
         self._cost: dict[str, list[Seen]] = defaultdict(list)
         """Log of what a trial took over what was expected, by the technique that was expected to take longest."""
         self._alone: dict[str, list[Seen]] = defaultdict(list)
         """Log speed-up of each technique by itself."""
-        self._kind = "" if facts is None else kind_of(facts)
+        self._kind = ""
         self.used = self.alike = self.other_versions = 0
         self.left_out, self.unreadable = left_out, unreadable
+
+    @classmethod
+    def of(
+        cls,
+        studies: Iterable[Study],
+        facts: Facts,
+        settings: Settings,
+        techniques: Mapping[str, Technique],
+        *,
+        left_out: int = 0,
+        unreadable: int = 0,
+    ) -> Self:
+        """What these studies teach one that begins with ``facts`` and ``settings``: the newest first, and of one
+        subject the newest alone. ``left_out``, ``unreadable``: how many more there were."""
+        experience = cls(left_out=left_out, unreadable=unreadable)
+        experience._kind = kind_of(facts)
         subjects = set()
         for study in studies:
-            assert facts is not None
-            assert settings is not None
             weight = relevance(study, facts, settings)
             subject = (study.subject, study.facts.parameters)
             if weight == 0:
-                self.left_out += 1
-            elif subject not in subjects and self._learn(study, weight, techniques or {}):
+                experience.left_out += 1
+            elif subject not in subjects and experience._learn(study, weight, techniques):
                 subjects.add(subject)
-                self.used += 1
-                self.alike += kind_of(study.facts) == self._kind
-                self.other_versions += bool(study.facts.machine.differences(facts.machine))
+                experience.used += 1
+                experience.alike += kind_of(study.facts) == experience._kind
+                experience.other_versions += bool(study.facts.machine.differences(facts.machine))
+        return experience
 
     def log_latency(self, features: RecipeFeatures) -> float:
         """What to add to ``features.expected_log_latency``."""
         family = _family(features)
-        return sum(self._shift(each, family) for each in features.configurations)
+        return sum(self._shift(configuration, family) for configuration in features.configurations)
 
     def log_cost(self, features: RecipeFeatures) -> float:
         """What to add to ``features.expected_log_cost``."""
@@ -160,13 +164,18 @@ class Experience:
 
     def _learn(self, study: Study, weight: float, techniques: Mapping[str, Technique]) -> bool:
         """Whether there was anything to learn. A study whose facts or techniques mean nothing here teaches nothing."""
-        known = [t for t in latest(study.trials) if t.eligible and t.recipe.techniques <= techniques.keys()]
-        measured = {t.recipe: t for t in known if t.recipe.is_reference or (t.recipe.choices and not crowded(t.timing))}
-        if not any(recipe.is_reference for recipe in measured):
+        eligible = [trial for trial in measured(latest(study.trials)) if trial.eligible]
+        known = {
+            trial.recipe: trial
+            for trial in eligible
+            if trial.recipe.techniques <= techniques.keys()
+            and (trial.recipe.is_reference or (trial.recipe.choices and not crowded(trial.timing)))
+        }
+        if not any(recipe.is_reference for recipe in known):
             return False
         try:
-            space = Space.listing(measured, study.facts, techniques)
-            shifts, alone, costs = _observed(measured, space)
+            space = Space.listing(known, study.facts, techniques)
+            shifts, alone, costs = _observed(known, space)
         except Exception:  # options of another togi, or a third party's technique
             self.unreadable += 1
             return False
@@ -180,7 +189,7 @@ class Experience:
 
 
 def _observed(
-    measured: Mapping[Recipe, Trial], space: Space
+    known: Mapping[Recipe, MeasuredTrial], space: Space
 ) -> tuple[dict[Key, list[float]], dict[str, list[float]], dict[str, list[float]]]:
     """Of one study: the shifts of each choice, wherever the same recipe was measured without it; the log speed-up of
     each technique alone; and what trials took next to what was expected.
@@ -190,24 +199,24 @@ def _observed(
     shifts: dict[Key, list[float]] = defaultdict(list)
     alone: dict[str, list[float]] = defaultdict(list)
     costs: dict[str, list[float]] = defaultdict(list)
-    for recipe, trial in measured.items():
+    for recipe, measurement in known.items():
         features = space.features(recipe)
-        if trial.cost_s > 0:
-            costs[_costliest(features)].append(math.log(trial.cost_s) - features.expected_log_cost)
+        if (cost_s := measurement.trial.cost_s) > 0:
+            costs[_costliest(features)].append(math.log(cost_s) - features.expected_log_cost)
         for configuration in features.configurations:
             without = _without(recipe, configuration, space)
-            if without == recipe or without not in measured:
+            if without == recipe or without not in known:
                 continue
-            gained = _log_speedup(trial) - _log_speedup(measured[without])
+            gained = _log_speedup(measurement) - _log_speedup(known[without])
             _note(shifts, configuration, features, space.features(without), gained)
             if without.is_reference:
                 alone[configuration.technique.id].append(gained)
-    told, reference = {id for id, _ in shifts}, space.features(space.reference)
-    for recipe, trial in measured.items():
+    noted, reference = {id for id, _ in shifts}, space.features(space.reference)
+    for recipe, measurement in known.items():
         features = space.features(recipe)
-        if features.engine is not None and features.engine.technique.id not in told:
-            _note(shifts, features.engine, features, reference, _log_speedup(trial))
-            alone[features.engine.technique.id].append(_log_speedup(trial))
+        if features.engine is not None and features.engine.technique.id not in noted:
+            _note(shifts, features.engine, features, reference, _log_speedup(measurement))
+            alone[features.engine.technique.id].append(_log_speedup(measurement))
     return shifts, alone, costs
 
 
@@ -226,19 +235,18 @@ def _note(
 
 def _without(recipe: Recipe, configuration: TechniqueConfiguration, space: Space) -> Recipe:
     """The recipe less one choice; a grad mode becomes that of the reference."""
-    kept = [each for each in space.configurations_of(recipe) if each is not configuration]
+    remaining = [other for other in space.configurations_of(recipe) if other is not configuration]
     if configuration.is_grad_mode:
-        kept += [each for each in space.configurations_of(space.reference) if each not in kept]
-    return space.recipe(kept)
+        remaining += [grad_mode for grad_mode in space.configurations_of(space.reference) if grad_mode not in remaining]
+    return space.recipe(remaining)
 
 
-def crowded(timing: Timing | None) -> bool:
-    return timing is not None and timing.noise.waiting > CROWDED
+def crowded(timing: Timing) -> bool:
+    return timing.noise.waiting > CROWDED
 
 
-def _log_speedup(trial: Trial) -> float:
-    assert trial.timing is not None
-    return math.log(trial.timing.speedup_x.median)
+def _log_speedup(measurement: MeasuredTrial) -> float:
+    return math.log(measurement.speedup_x.median)
 
 
 def _family(features: RecipeFeatures) -> str:
@@ -247,7 +255,7 @@ def _family(features: RecipeFeatures) -> str:
 
 def _costliest(features: RecipeFeatures) -> str:
     """The technique that is expected to take longest to build; ``eager`` where none takes any time."""
-    costliest = max(features.configurations, key=lambda each: (each.cost_s, each.is_engine))
+    costliest = max(features.configurations, key=lambda configuration: (configuration.cost_s, configuration.is_engine))
     return costliest.technique.id if costliest.cost_s > 0 or costliest.is_engine else EAGER
 
 
@@ -255,20 +263,20 @@ def _towards(guess: float, seen: Sequence[Seen], furthest: float) -> float:
     """The guess, moved towards the median of what was seen; no further than ``furthest`` from 0."""
     if not seen or abs(off := _median(seen) - guess) <= UNTOLD:
         return guess
-    weight = sum(each.weight for each in seen)
+    weight = sum(number.weight for number in seen)
     return max(-furthest, min(furthest, guess + off * weight / (weight + GUESS)))
 
 
 def _median(seen: Sequence[Seen]) -> float:
     """Weighted: half of the weight lies on either side."""
-    ordered = sorted(seen, key=lambda each: each.value)
-    half, below = sum(each.weight for each in seen) / 2, 0.0
-    for number, each in enumerate(ordered):
-        below += each.weight
+    ordered = sorted(seen, key=lambda number: number.value)
+    half, below = sum(number.weight for number in seen) / 2, 0.0
+    for number, middle in enumerate(ordered):
+        below += middle.weight
         if math.isclose(below, half) and number + 1 < len(ordered):
-            return (each.value + ordered[number + 1].value) / 2
+            return (middle.value + ordered[number + 1].value) / 2
         if below > half:
-            return each.value
+            return middle.value
     return ordered[-1].value
 
 

@@ -10,8 +10,9 @@ import math
 from collections import Counter
 from typing import final
 
-from togi.core.records import Outcome, Trial
-from togi.search.space import EAGER, Atoms, RecipeFeatures, TechniqueConfiguration
+from togi.core.records import REFERENCE, Outcome, Trial
+from togi.search.configurations import EAGER, TechniqueConfiguration
+from togi.search.features import Atoms, RecipeFeatures
 
 SETTLED = frozenset({Outcome.OK, Outcome.UNSTABLE})
 """Outcomes that blame nobody."""
@@ -90,16 +91,16 @@ class FailureModel:
     def _innocent(self, configuration: TechniqueConfiguration) -> bool:
         """A grad mode, once it has worked anywhere."""
         return configuration.is_grad_mode and (
-            configuration.technique.id == "no_grad" or self._succeeded[configuration.label] > 0
+            configuration.technique.id == REFERENCE or self._succeeded[configuration.label] > 0
         )
 
     def _generalised(self, culprit: TechniqueConfiguration, trial: Trial, blamed: Atoms) -> Atoms:
         """The technique as such, when it failed for the same reason in two combinations and never worked."""
         id = culprit.technique.id
-        seen = self._failures.setdefault((id, trial.reason), set())
-        seen.add(blamed)
+        combinations = self._failures.setdefault((id, trial.reason), set())
+        combinations.add(blamed)
         structural = trial.outcome not in (Outcome.WRONG, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
-        if structural and trial.reason and len(seen) > 1 and not self._succeeded[f"technique:{id}"]:
+        if structural and trial.reason and len(combinations) > 1 and not self._succeeded[f"technique:{id}"]:
             return frozenset({f"technique:{id}"})
         return blamed
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
-from togi.search.space import RecipeFeatures
+from togi.search.features import RecipeFeatures
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,8 +45,8 @@ class Regression:
         variance = self._scale**2 * np.array([features.variance for features in asked]) + self._noise**2
         if not tried:
             return prior, np.sqrt(variance)
-        kept = np.unique(np.concatenate([features.columns for features in tried]))
-        known, wanted = self._matrix(tried, kept), self._matrix(asked, kept)
+        columns = np.unique(np.concatenate([features.columns for features in tried]))
+        known, wanted = self._matrix(tried, columns), self._matrix(asked, columns)
         kernel = known @ known.T + self._noise**2 * np.eye(len(tried))
         cross = wanted @ known.T
         residual = np.array(observed) - np.array([self._mean(features) for features in tried])
@@ -55,16 +55,16 @@ class Regression:
         explained = np.einsum("ij,ji->i", cross, whitened[:, 1:])
         return mean, np.sqrt(np.maximum(variance - explained, self._noise**2))
 
-    def _matrix(self, rows: Sequence[RecipeFeatures], kept: NDArray[np.intp]) -> Array:
-        """Row: a recipe; column: one of the features ``kept``, holding its spread where the recipe has it."""
+    def _matrix(self, rows: Sequence[RecipeFeatures], shown: NDArray[np.intp]) -> Array:
+        """Row: a recipe; column: one of the features ``shown``, holding its spread where the recipe has it."""
         import numpy as np
 
-        place = np.full(max(int(kept[-1]), *(int(t.columns.max(initial=0)) for t in rows)) + 1, -1)
-        place[kept] = np.arange(len(kept))
+        place = np.full(max(int(shown[-1]), *(int(t.columns.max(initial=0)) for t in rows)) + 1, -1)
+        place[shown] = np.arange(len(shown))
         columns = place[np.concatenate([features.columns for features in rows])]
         numbers = np.repeat(np.arange(len(rows)), [len(features.columns) for features in rows])
         spreads = np.concatenate([features.spreads for features in rows])
-        matrix = np.zeros((len(rows), len(kept)))
+        matrix = np.zeros((len(rows), len(shown)))
         shared = columns >= 0
         matrix[numbers[shared], columns[shared]] = spreads[shared] * self._scale
         return matrix

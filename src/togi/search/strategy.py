@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import final
 
 from togi.core.choices import Effort
-from togi.core.records import Facts, Recipe, Stage, Trial
+from togi.core.records import Facts, MeasuredTrial, Recipe, Stage, Trial, measured
 from togi.core.settings import Settings
-from togi.decide.choose import Budget, acceptable
-from togi.decide.faster import BETWEEN_PROCESSES
+from togi.decide.budget import Budget
+from togi.decide.choose import acceptable
+from togi.decide.faster import BETWEEN_PROCESSES, may_yet_lead
 from togi.search.experience import Experience
 from togi.search.failures import FailureModel
+from togi.search.features import RecipeFeatures
 from togi.search.model import Regression, expected_improvement
-from togi.search.space import RecipeFeatures, Space
+from togi.search.space import Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 
@@ -71,17 +73,20 @@ class Search:
         space: Space | None = None,
         firsts: Sequence[Recipe] | None = None,
         experience: Experience | None = None,
+        max_trials: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``techniques``: all that are installed by default. ``firsts``: what is tried before all else, or is like it
         here (``Space.like``); by default the reference, and the original as it is called today once something is
         faster than the reference, or nothing else is left (with effort ``quick`` only then). ``experience``: of earlier
-        studies. ``clock``: seconds. Time is the settings' limit (``allow`` sets another).
+        studies. ``max_trials``: at most so many recipes, by default as many as the effort allows. ``clock``: seconds.
+        Time is the settings' limit (``allow`` sets another).
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
         self.settings = settings
         self._budget = Budget.of(settings)
+        self._max_trials = settings.effort.max_trials if max_trials is None else max_trials
         self.space = space or Space.of(facts, settings, all_techniques() if techniques is None else techniques)
         originals = self.space.originals if firsts is None else ()
         here = (self.space.like(recipe) for recipe in firsts or ())
@@ -97,9 +102,9 @@ class Search:
         self._pool: dict[Recipe, RecipeFeatures] = {}
         """Recipes that were not tried and may work."""
         earlier = experience or Experience()
-        self._latency = Regression(lambda each: each.expected_log_latency + earlier.log_latency(each))
+        self._latency = Regression(lambda features: features.expected_log_latency + earlier.log_latency(features))
         self._cost = Regression(
-            lambda each: each.expected_log_cost + earlier.log_cost(each), scale=COST_SPREAD, noise=0.2
+            lambda features: features.expected_log_cost + earlier.log_cost(features), scale=COST_SPREAD, noise=0.2
         )
         self._acquisitions: list[Acquisition] | None = None
         self._planned: int | None = None
@@ -123,8 +128,7 @@ class Search:
             self._planned = (
                 len(self.space.originals) - 1 + sum(1 for _ in itertools.islice(self.space.recipes(), COUNTED))
             )
-        limit = self.settings.effort.max_trials
-        return self._planned if limit is None else min(limit, self._planned)
+        return self._planned if self._max_trials is None else min(self._max_trials, self._planned)
 
     def tell(self, trial: Trial) -> str:
         """A trial has ended (or is read from the journal). Returns what it teaches, as a sentence, or nothing."""
@@ -135,7 +139,8 @@ class Search:
         if not self.space.holds(trial.recipe):
             return ""
         features = self.space.features(trial.recipe)
-        if trial.eligible and not self._acceptable(trial):
+        measurement = trial.measured
+        if measurement is not None and measurement.eligible and not self._budget.fits(measurement):
             self._failure_model.doubt(features)
         lesson = "" if known else self._failure_model.learn(features, trial)
         if lesson:
@@ -157,16 +162,16 @@ class Search:
         if original is not None and soon and self.gained() and self._another_reference_fits():
             return original
         worthwhile = self._most_worthwhile(busy, spared=0 if original is None else 1)
-        found = None if worthwhile is None else worthwhile.recipe
-        if found is None and original is not None and self._another_reference_fits():
-            self.stopped, found = "", original
-        return found
+        chosen = None if worthwhile is None else worthwhile.recipe
+        if chosen is None and original is not None and self._another_reference_fits():
+            self.stopped, chosen = "", original
+        return chosen
 
     def promises(self, busy: Collection[str] = ()) -> float:
         """The share of the best time, a second, by which the next trial should lower it; 0 where there is none."""
         first = self._first(busy)
-        found = next((p for p in self._ranked() if p.recipe == first), None) or self._most_worthwhile(busy, spared=0)
-        return 0.0 if found is None else found.improvement / found.cost_s
+        expected = next((p for p in self._ranked() if p.recipe == first), None) or self._most_worthwhile(busy, spared=0)
+        return 0.0 if expected is None else expected.improvement / expected.cost_s
 
     def _first(self, busy: Collection[str]) -> Recipe | None:
         """What is tried before all else and is not known to fail."""
@@ -179,8 +184,7 @@ class Search:
 
     def _most_worthwhile(self, busy: Collection[str], spared: int) -> Acquisition | None:
         """``spared``: so many of the trials that the effort allows are for something else."""
-        limit = self.settings.effort.max_trials
-        if limit is not None and len(self._trials) + spared >= limit:
+        if self._max_trials is not None and len(self._trials) + spared >= self._max_trials:
             self.stopped = f"{len(self._trials)} recipes tried, as many as effort '{self.settings.effort}' allows"
             return None
         if self._time_is_up():
@@ -189,13 +193,13 @@ class Search:
         if not acquisitions:
             self.stopped = "what is left is being tried" if busy else "every recipe that can work has been tried"
             return None
-        if max(p.improvement for p in acquisitions) < self.settings.effort.least_improvement:
-            self.stopped = "no recipe left is expected to be 1 % faster than the best so far"
+        if max(p.improvement for p in acquisitions) < (least := self.settings.effort.least_improvement):
+            self.stopped = f"no recipe left is expected to be {least * 100:g} % faster than the best so far"
             return None
-        left, gained = self._time_left_s(), self.gained()
-        affordable = [p for p in acquisitions if p.cost_s <= left * (1 if gained else HOPED_X)]
+        left_s, gained = self._time_left_s(), self.gained()
+        affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
         if not affordable:
-            self.stopped = f"{left:.0f} s are left, too few for any recipe that is left"
+            self.stopped = f"{left_s:.0f} s are left, too few for any recipe that is left"
             return None
         if not gained:  # a first gain is worth more than a cheap trial
             return max(affordable, key=lambda p: p.improvement)
@@ -208,8 +212,7 @@ class Search:
 
     def gained(self) -> bool:
         """Something is faster than the reference beyond doubt."""
-        timings = (trial.timing for trial in self._fastest_first()[:1])
-        return any(timing is not None and BETWEEN_PROCESSES.faster(timing.speedup_x) for timing in timings)
+        return any(BETWEEN_PROCESSES.faster(fastest.speedup_x) for fastest in self._fastest_first()[:1])
 
     def why(self, recipe: Recipe) -> str:
         """Why this recipe is worth a trial, in a sentence."""
@@ -217,12 +220,12 @@ class Search:
             return "plain eager without autograd: what every speed-up relates to"
         if recipe == Recipe():
             return "the original as it is called today"
-        found = next((p for p in self._ranked() if p.recipe == recipe), None)
-        what = self._relation(recipe)
-        if found is None:
-            return what
-        expected = f"{found.speedup_x:.1f}x expected ({found.speedup_low_x:.1f} to {found.speedup_high_x:.1f})"
-        return f"{what}: {expected}, about {found.cost_s:.0f} s"
+        acquisition = next((p for p in self._ranked() if p.recipe == recipe), None)
+        relation = self._relation(recipe)
+        if acquisition is None:
+            return relation
+        ends = f"{acquisition.speedup_low_x:.1f} to {acquisition.speedup_high_x:.1f}"
+        return f"{relation}: {acquisition.speedup_x:.1f}x expected ({ends}), about {acquisition.cost_s:.0f} s"
 
     def remaining(self) -> int:
         """How many recipes may still be tried, as far as known now."""
@@ -230,29 +233,17 @@ class Search:
         count = sum(1 for p in self._ranked() if p.improvement >= least)
         if least == 0:
             count = max(count, self.planned - len(self._trials))
-        limit = self.settings.effort.max_trials
-        return count if limit is None else min(count, max(limit - len(self._trials), 0))
+        return count if self._max_trials is None else min(count, max(self._max_trials - len(self._trials), 0))
 
-    def finalists(self, count: int = 4) -> tuple[Recipe, ...]:
-        """Up to ``count`` recipes for the last race, fastest first: those that may yet turn out the fastest.
+    def finalists(self, count: int) -> tuple[Recipe, ...]:
+        """Up to ``count`` recipes for the last race, fastest first: those that may yet turn out the fastest."""
+        fastest = self._fastest_first()[:count]
+        return tuple(trial.recipe for trial in fastest if may_yet_lead(trial.speedup_x, fastest[0].speedup_x))
 
-        A recipe whose interval lies more than 5 % below that of the fastest is left out (trials at different times
-        differ by more than their intervals say).
-        """
-        fastest = self._fastest_first()
-        if not fastest:
-            return ()
-        assert fastest[0].timing is not None
-        bar = fastest[0].timing.speedup_x.low * 0.95
-        return tuple(t.recipe for t in fastest[:count] if t.timing is not None and t.timing.speedup_x.high >= bar)
-
-    def _acceptable(self, trial: Trial) -> bool:
-        return acceptable(trial, self._budget)
-
-    def _fastest_first(self) -> list[Trial]:
+    def _fastest_first(self) -> list[MeasuredTrial]:
         """Acceptable trials, fastest first."""
-        ok = [t for t in self._trials.values() if self._acceptable(t)]
-        return sorted(ok, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)
+        acceptable_trials = [trial for trial in measured(self._trials.values()) if acceptable(trial, self._budget)]
+        return sorted(acceptable_trials, key=lambda trial: -trial.speedup_x.median)
 
     def _time_left_s(self) -> float:
         limit = self._time_limit_s
@@ -283,30 +274,30 @@ class Search:
             self._add(drawn)
         if not self._pool:
             return []
-        asked = list(self._pool.values())
-        mean, deviation = self._predict_latency(asked)
-        cost = self._predict_cost(asked)
+        untried = list(self._pool.values())
+        mean, deviation = self._predict_latency(untried)
+        cost = self._predict_cost(untried)
         best = self._best_log_latency()
         acquisitions = [
             _acquisition_of(features, float(m), float(d), c, best, self._failure_model.chance(features))
-            for features, m, d, c in zip(asked, mean, deviation, cost, strict=True)
+            for features, m, d, c in zip(untried, mean, deviation, cost, strict=True)
         ]
         random.Random(self.settings.seed).shuffle(acquisitions)
         cost_weight = self.settings.effort.cost_weight
         return sorted(acquisitions, key=lambda p: -p.value(cost_weight))
 
-    def _predict_latency(self, asked: Sequence[RecipeFeatures]) -> tuple[Iterable[float], Iterable[float]]:
-        known = [trial for trial in self._known() if trial.eligible]
+    def _predict_latency(self, untried: Sequence[RecipeFeatures]) -> tuple[Iterable[float], Iterable[float]]:
+        known = [trial for trial in measured(self._known()) if trial.eligible]
         if len(known) > REMEMBERED:
-            fastest = sorted(known, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)[: REMEMBERED // 2]
-            known = list({t.recipe: t for t in (*fastest, *known[-REMEMBERED // 2 :])}.values())
-        observed = [-math.log(trial.timing.speedup_x.median) for trial in known if trial.timing is not None]
-        return self._latency.predict([self.space.features(trial.recipe) for trial in known], observed, asked)
+            fastest = sorted(known, key=lambda trial: -trial.speedup_x.median)[: REMEMBERED // 2]
+            known = list({trial.recipe: trial for trial in (*fastest, *known[-REMEMBERED // 2 :])}.values())
+        observed = [-math.log(trial.speedup_x.median) for trial in known]
+        return self._latency.predict([self.space.features(trial.recipe) for trial in known], observed, untried)
 
-    def _predict_cost(self, asked: Sequence[RecipeFeatures]) -> list[float]:
+    def _predict_cost(self, untried: Sequence[RecipeFeatures]) -> list[float]:
         known = [trial for trial in self._known() if trial.cost_s > 0][-REMEMBERED:]
         observed = [math.log(trial.cost_s) for trial in known]
-        mean, _ = self._cost.predict([self.space.features(trial.recipe) for trial in known], observed, asked)
+        mean, _ = self._cost.predict([self.space.features(trial.recipe) for trial in known], observed, untried)
         return [math.exp(float(value)) for value in mean]
 
     def cost_s(self, recipe: Recipe) -> float:
@@ -320,10 +311,7 @@ class Search:
 
     def _best_log_latency(self) -> float:
         fastest = self._fastest_first()
-        if not fastest:
-            return 0.0
-        assert fastest[0].timing is not None
-        return -math.log(fastest[0].timing.speedup_x.median)
+        return -math.log(fastest[0].speedup_x.median) if fastest else 0.0
 
     def _relation(self, recipe: Recipe) -> str:
         """How a recipe relates to what was tried."""

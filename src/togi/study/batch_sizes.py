@@ -39,30 +39,34 @@ class PerSample:
         return turn.model_copy(update={"times_ms": tuple(ms / self.samples for ms in turn.times_ms)})
 
 
-def by_size(found: Comparison, result: RaceResult) -> Comparison:
+def by_size(comparison: Comparison, result: RaceResult) -> Comparison:
     """From times per sample to calls and samples a second, and to the best size of each contestant."""
-    first = found.contestants[0].name
-    limit_ms = None if found.max_latency_s is None else found.max_latency_s * 1e3
-    contestants = tuple(_per_call(each, first, result, limit_ms) for each in found.contestants)
-    names = dict.fromkeys(each.name for each in contestants)
+    first = comparison.contestants[0].name
+    limit_ms = None if comparison.max_latency_s is None else comparison.max_latency_s * 1e3
+    contestants = tuple(_per_call(contestant, first, result, limit_ms) for contestant in comparison.contestants)
+    names = dict.fromkeys(contestant.name for contestant in contestants)
     best = tuple(
-        _best_size(name, [each for each in contestants if each.name == name], result, limit_ms) for name in names
+        _best_size(name, [size for size in contestants if size.name == name], result, limit_ms) for name in names
     )
-    sentences = [*(each.verdict for each in best), *_between(best, result)]
-    return found.model_copy(update={"contestants": contestants, "best": best, "verdict": " ".join(sentences)})
+    sentences = [*(size.verdict for size in best), *_between(best, result)]
+    return comparison.model_copy(update={"contestants": contestants, "best": best, "verdict": " ".join(sentences)})
 
 
-def _per_call(found: Contestant, first: str, result: RaceResult, limit_ms: float | None) -> Contestant:
-    if found.latency_ms is None or found.batch is None:
-        return found
-    one, size = found.latency_ms, found.batch
-    beside = found.model_copy(update={"name": first}).label
-    compared = found.name != first and any(entry.name == beside for entry in result.entries)
-    called = found.model_copy(
+def _per_call(contestant: Contestant, first: str, result: RaceResult, limit_ms: float | None) -> Contestant:
+    if contestant.latency_ms is None or contestant.batch is None:
+        return contestant
+    sample_ms, size = contestant.latency_ms, contestant.batch
+    beside = contestant.model_copy(update={"name": first}).label
+    compared = contestant.name != first and any(entry.name == beside for entry in result.entries)
+    called = contestant.model_copy(
         update={
-            "latency_ms": Interval(median=one.median * size, low=one.low * size, high=one.high * size),
-            "samples_per_s": Interval(median=1e3 / one.median, low=1e3 / one.high, high=_inverse(one.low)),
-            "speedup_x": result.speed_x(found.label, beside) if compared else None,
+            "latency_ms": Interval(
+                median=sample_ms.median * size, low=sample_ms.low * size, high=sample_ms.high * size
+            ),
+            "samples_per_s": Interval(
+                median=1e3 / sample_ms.median, low=1e3 / sample_ms.high, high=_inverse(sample_ms.low)
+            ),
+            "speedup_x": result.speed_x(contestant.label, beside) if compared else None,
         }
     )
     if called.outcome is not Outcome.OK:
@@ -75,43 +79,45 @@ def _inverse(ms: float) -> float:
     return 1e3 / ms if ms > 0 else math.inf
 
 
-def _within(found: Contestant, limit_ms: float | None) -> bool:
-    return found.waited_ms is not None and (limit_ms is None or found.waited_ms <= limit_ms)
+def _within(contestant: Contestant, limit_ms: float | None) -> bool:
+    return contestant.waited_ms is not None and (limit_ms is None or contestant.waited_ms <= limit_ms)
 
 
 def _best_size(name: str, sizes: Sequence[Contestant], result: RaceResult, limit_ms: float | None) -> BestSize:
-    measured = [each for each in sizes if each.outcome is Outcome.OK and each.samples_per_s is not None]
-    within = [each for each in measured if _within(each, limit_ms)]
+    measured = [size for size in sizes if size.outcome is Outcome.OK and size.samples_per_s is not None]
+    within = [size for size in measured if _within(size, limit_ms)]
     if not within:
         none = f"{name} could be measured at none of these sizes."
         over = f"{name} answers within {milliseconds(limit_ms or 0)} at none of these sizes."
         return BestSize(name=name, verdict=over if measured else none)
-    leader = max(within, key=lambda each: _speedup(each, result))
-    best = min((each for each in within if each is leader or _speed(each, leader, result) is Speed.SAME), key=_batch)
-    speeds = {_batch(each): _speed(each, best, result) for each in within if each is not best}
+    leader = max(within, key=lambda contestant: _speedup(contestant, result))
+    fastest = [size for size in within if size is leader or _speed(size, leader, result) is Speed.SAME]
+    best = min(fastest, key=_batch)
+    speeds = {_batch(size): _speed(size, best, result) for size in within if size is not best}
     same, unclear = (
-        tuple(sorted(size for size, found in speeds.items() if found is speed)) for speed in (Speed.SAME, Speed.UNCLEAR)
+        tuple(sorted(batch for batch, speed in speeds.items() if speed is wanted))
+        for wanted in (Speed.SAME, Speed.UNCLEAR)
     )
-    found = BestSize(name=name, batch=best.batch, same=same, unclear=unclear, verdict="")
-    return found.model_copy(update={"verdict": " ".join(_told(found, best, limit_ms))})
+    best_size = BestSize(name=name, batch=best.batch, same=same, unclear=unclear, verdict="")
+    return best_size.model_copy(update={"verdict": " ".join(_told(best_size, best, limit_ms))})
 
 
-def _speedup(each: Contestant, result: RaceResult) -> float:
+def _speedup(contestant: Contestant, result: RaceResult) -> float:
     """Over what all were raced against, in the median."""
-    found = result.speed_x(each.label, result.reference)
-    return 0.0 if found is None else found.median
+    speedup_x = result.speed_x(contestant.label, result.reference)
+    return 0.0 if speedup_x is None else speedup_x.median
 
 
-def _speed(each: Contestant, other: Contestant, result: RaceResult) -> Speed:
-    found = result.speed_x(each.label, other.label)
-    return Speed.UNCLEAR if found is None else BETWEEN_PROCESSES.speed(found)
+def _speed(contestant: Contestant, other: Contestant, result: RaceResult) -> Speed:
+    speed_x = result.speed_x(contestant.label, other.label)
+    return Speed.UNCLEAR if speed_x is None else BETWEEN_PROCESSES.speed(speed_x)
 
 
-def _batch(found: Contestant) -> int:
-    return found.batch or 1
+def _batch(contestant: Contestant) -> int:
+    return contestant.batch or 1
 
 
-def _told(found: BestSize, best: Contestant, limit_ms: float | None) -> Iterator[str]:
+def _told(size: BestSize, best: Contestant, limit_ms: float | None) -> Iterator[str]:
     assert best.samples_per_s is not None
     assert best.waited_ms is not None
     within = "" if limit_ms is None else f"Within {milliseconds(limit_ms)} a call, "
@@ -119,33 +125,33 @@ def _told(found: BestSize, best: Contestant, limit_ms: float | None) -> Iterator
     wait = f"a call takes {milliseconds(best.waited_ms)}"
     if best.call_ms is not None:
         wait = f"95 of 100 calls take {milliseconds(best.call_ms)} at most"
-    yield f"{within}{found.name} answers the most samples at batch {found.batch}: {throughput}, where {wait}."
-    if found.same:
+    yield f"{within}{size.name} answers the most samples at batch {size.batch}: {throughput}, where {wait}."
+    if size.same:
         near = percent(BETWEEN_PROCESSES.band_x - 1)
-        yield f"Batch {_listed(found.same)} within {near} of that, but a smaller batch is answered sooner."
-    if found.unclear:
-        yield f"Batch {_listed(found.unclear, 'cannot be', 'cannot be')} distinguished from it on this machine now."
+        yield f"Batch {_listed(size.same)} within {near} of that, but a smaller batch is answered sooner."
+    if size.unclear:
+        yield f"Batch {_listed(size.unclear, 'cannot be', 'cannot be')} distinguished from it on this machine now."
 
 
-def _listed(sizes: Sequence[int], one: str = "is", several: str = "are") -> str:
-    return f"{' and '.join(map(str, sizes))} {one if len(sizes) == 1 else several}"
+def _listed(sizes: Sequence[int], singular: str = "is", several: str = "are") -> str:
+    return f"{' and '.join(map(str, sizes))} {singular if len(sizes) == 1 else several}"
 
 
 def _between(best: Sequence[BestSize], result: RaceResult) -> Iterator[str]:
     """How the others, each at its best size, stand to the first at its own."""
     first, *others = best
     for other in others:
-        labels = [Contestant(name=each.name, batch=each.batch).label for each in (other, first)]
-        found = None if first.batch is None or other.batch is None else result.speed_x(*labels)
-        if found is not None:
-            yield f"At these sizes {_compared(other.name, first.name, found)}."
+        labels = [Contestant(name=size.name, batch=size.batch).label for size in (other, first)]
+        speed_x = None if first.batch is None or other.batch is None else result.speed_x(*labels)
+        if speed_x is not None:
+            yield f"At these sizes {_compared(other.name, first.name, speed_x)}."
 
 
-def _compared(name: str, first: str, found: Interval) -> str:
-    match BETWEEN_PROCESSES.speed(found):
+def _compared(name: str, first: str, speed_x: Interval) -> str:
+    match BETWEEN_PROCESSES.speed(speed_x):
         case Speed.SAME:
             return f"{name} and {first} are within {percent(BETWEEN_PROCESSES.band_x - 1)} of each other"
         case Speed.UNCLEAR:
             return f"{name} and {first} cannot be distinguished on this machine now"
         case Speed.FASTER | Speed.SLOWER:
-            return f"{name} answers {times(found.median)} ({bounds(found)}) as many samples a second as {first}"
+            return f"{name} answers {times(speed_x.median)} ({bounds(speed_x)}) as many samples a second as {first}"

@@ -11,27 +11,22 @@ from types import MappingProxyType
 from typing import Any, final
 
 from togi.artifact.manifest import PARTS, Manifest, read_manifest
-from togi.core.errors import ArtifactError, SubjectError
-from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome
+from togi.core.errors import ArtifactError
+from togi.core.records import REFERENCE_RECIPE, ErrorReport, Footprint, Outcome
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
 from togi.study.batch_sizes import ROUNDS, PerSample, by_size
+from togi.study.bench_pools import LIMITS, BenchPools, is_artifact
 from togi.study.common_inputs import check_common_inputs
 from togi.study.comparison import Comparison, Contestant
 from togi.study.parts import record_parts
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE
-from togi.subject.batch import Batch, BatchRequest, find_batch
-from togi.worker.call import ChildCall
+from togi.subject.batch import Batch
 from togi.worker.deadline import Deadline, whole_s
 from togi.worker.launch import NoTimeLeft
-from togi.worker.pool import WorkerPool
-from togi.worker.protocol import SubjectRef, Survey
-from togi.worker.supervise import Limits, TrialEnded
+from togi.worker.supervise import RunningTrial, TrialEnded
 
-_LIMITS = Limits(timeout_s=900.0)
 _RACE_S = 60.0
-_BATCH = ChildCall(function="togi.subject.batch:batch_of", request=BatchRequest, answer=Batch, purpose="called")
 
 
 def run_bench(
@@ -71,40 +66,37 @@ def run_bench(
     """
     race_s = time_limit_s or _RACE_S
     deadline = Deadline(time.monotonic() + whole_s(race_s), progress.message)
-    device = _device(specs, device)
+    device = device_of(specs, device)
     here = machine(device)
     with ExitStack() as stack:
-        bench = _Bench(
+        pools = BenchPools(
             stack,
             here,
-            device,
-            seed,
-            progress,
-            callers,
-            from_host,
-            max_latency_s,
-            native,
-            dict(checked),
-            deadline,
-            race_s,
+            device=device,
+            seed=seed,
+            callers=callers,
+            from_host=from_host,
+            deadline=deadline,
+            progress=progress,
         )
+        bench = _Bench(stack, pools, specs, native, dict(checked), max_latency_s)
         field = [Contestant(name=name, batch=size) for name in _names(specs) for size in batch_sizes or (None,)]
-        loaded, ended = bench.load(field, specs)
+        bench.load(field, deadline, race_s, progress)
         if not different_inputs:
-            check_common_inputs(bench.surveys, bench.batches)
+            check_common_inputs(pools.surveys, pools.batches)
         common: dict[str, Any] = {
             "machine": here,
             "batch_sizes": batch_sizes,
             "max_latency_s": max_latency_s,
-            "notes": bench.notes,
+            "notes": pools.notes,
         }
+        loaded = bench.loaded
         first = next(iter(loaded)) if batch_sizes and loaded else field[0].label
         if len(loaded) < 2 or first not in loaded:
             verdict = "There is nothing to compare."
             if first not in loaded and not batch_sizes:
                 verdict = f"Nothing was compared: the others are compared with {first}, which could not be loaded."
-            alone = tuple(ended.get(each.label) or bench.alone(each) for each in field)
-            return Comparison(contestants=alone, verdict=verdict, **common)
+            return Comparison(contestants=tuple(map(bench.alone, field)), verdict=verdict, **common)
         result = race(
             [runner for label, runner in loaded.items() if label != first],
             loaded[first],
@@ -113,146 +105,96 @@ def run_bench(
             rivals=bench.rivals if len(batch_sizes) > 1 else None,
             min_rounds=ROUNDS if batch_sizes else 8,
         )
-        raced = (ended.get(each.label) or bench.measured(each, loaded[each.label], result) for each in field)
-        compared = _comparison(tuple(raced), result, callers, common)
+        raced = tuple(bench.raced(contestant, result) for contestant in field)
+        compared = _comparison(raced, result, callers, common)
         return by_size(compared, result) if batch_sizes else compared
 
 
 @final
 @dataclass
 class _Bench:
-    """Starts contestants, each in the pool of the subject that gives it its inputs."""
+    """Starts contestants, and says how each ended."""
 
     stack: ExitStack
-    here: Machine
-    device: str
-    seed: int
-    progress: Progress
-    callers: int
-    from_host: bool
-    max_latency_s: float | None
+    pools: BenchPools
+    specs: Sequence[str]
     native: bool
     manifests: dict[str, Manifest]
     """By spec: of every artifact, as it was first read."""
-    deadline: Deadline
-    race_s: float
-    """What loading leaves for the race."""
-    pools: dict[str, WorkerPool] = field(default_factory=dict)
-    facts: dict[str, Facts] = field(default_factory=dict)
-    """Of subjects for which nothing has been made yet that an artifact is verified against."""
-    surveys: dict[str, Survey] = field(default_factory=dict)
-    unusable: dict[str, TrialEnded | NoTimeLeft] = field(default_factory=dict)
-    """Subjects that do not run on their own inputs, or could not be loaded in time."""
-    batches: dict[str, Batch] = field(default_factory=dict)
+    max_latency_s: float | None
+    loaded: dict[str, PerSample] = field(default_factory=dict)
+    """By label, those that are ready to race."""
+    ended: dict[str, Contestant] = field(default_factory=dict)
+    """By label, how the others ended."""
     errors: dict[str, ErrorReport] = field(default_factory=dict)
     """By name, what verification said."""
     rivals: dict[str, str] = field(default_factory=dict)
     """By label, the group of those of whose batch sizes one is the best."""
-    notes: list[str] = field(default_factory=list)
 
-    def load(
-        self, contestants: Sequence[Contestant], specs: Sequence[str]
-    ) -> tuple[dict[str, PerSample], dict[str, Contestant]]:
-        """By label: those that are ready to race, and how the others ended."""
-        spec_of = dict(zip(_names(specs), specs, strict=True))
-        loaded: dict[str, PerSample] = {}
-        ended: dict[str, Contestant] = {}
-        for number, each in enumerate(contestants):
-            self.progress.message(f"loading {each.label}")
-            share_s = (self.deadline.left_s - self.race_s) / (len(contestants) - number)  # one that hangs costs its own
+    def load(self, contestants: Sequence[Contestant], deadline: Deadline, race_s: float, progress: Progress) -> None:
+        """Get them ready to race, in the time that is left besides the race's."""
+        spec_of = dict(zip(_names(self.specs), self.specs, strict=True))
+        for number, contestant in enumerate(contestants):
+            progress.message(f"loading {contestant.label}")
+            share_s = (deadline.left_s - race_s) / (len(contestants) - number)  # one that hangs costs its own
             try:
-                with self.deadline.within(share_s):
-                    loaded[each.label] = self.start(each, spec_of[each.name], specs)
+                with deadline.within(share_s):
+                    self.loaded[contestant.label] = self.start(contestant, spec_of[contestant.name])
             except (TrialEnded, NoTimeLeft) as early:
-                ended[each.label] = each.model_copy(update=_as_it_ended(early))
-        return loaded, ended
+                self.ended[contestant.label] = contestant.model_copy(update=_as_it_ended(early))
 
-    def start(self, found: Contestant, spec: str, specs: Sequence[str]) -> PerSample:
+    def start(self, contestant: Contestant, spec: str) -> PerSample:
         """Loaded, verified unless it was at another batch size, and warm. Raises TrialEnded."""
-        host = spec if not _is_artifact(spec) else next((s for s in specs if not _is_artifact(s)), specs[0])
-        pool = self._pool(host)
-        batch = None if found.batch is None else self._batch(host, pool).model_copy(update={"size": found.batch})
-        if _is_artifact(spec):
-            manifest = self.manifests.setdefault(spec, read_manifest(Path(spec)))
-            check = not _is_artifact(host) and found.name not in self.errors
-            if check:
-                self._make_truth(host)
-                if manifest.chain and manifest.chain[0].engine == PARTS:
-                    record_parts(pool)
-            running = pool.start_artifact(
-                Path(spec).absolute(),
-                manifest.recipe,
-                manifest.facts,
-                _LIMITS,
-                check=check,
-                batch=batch,
-                identity=manifest.identity,
-                native=self.native,
-            )
+        host = spec
+        if is_artifact(spec):
+            host = next((other for other in self.specs if not is_artifact(other)), self.specs[0])
+        pool = self.pools.pool(host)
+        batch = None
+        if contestant.batch is not None:
+            batch = self.pools.batch(host).model_copy(update={"size": contestant.batch})
+        if is_artifact(spec):
+            running = self._artifact(contestant.name, spec, host, batch)
         else:
-            running = pool.start_unchecked(REFERENCE_RECIPE, _LIMITS, batch)
+            running = pool.start_unchecked(REFERENCE_RECIPE, LIMITS, batch)
         self.stack.callback(running.close)
-        running.name = found.label
+        running.name = contestant.label
         if running.error is not None:
-            self.errors[found.name] = running.error
-        least_ms = running.warm().pass_ms / (1 if _is_artifact(host) else Survey.read(pool.folder).facts.samples)
+            self.errors[contestant.name] = running.error
+        least_ms = running.warm().pass_ms / self.pools.samples(host)
         over = self.max_latency_s is not None and least_ms > self.max_latency_s * 1e3
-        self.rivals[found.label] = f"{found.name}, over the limit" if over else found.name
-        return PerSample(running, found.batch or 1)
+        self.rivals[contestant.label] = f"{contestant.name}, over the limit" if over else contestant.name
+        return PerSample(running, contestant.batch or 1)
 
-    def _batch(self, host: str, pool: WorkerPool) -> Batch:
-        """Of the calls that the host gives to all its guests."""
-        if host not in self.batches:
-            alone = _is_artifact(host)
-            signature = read_manifest(Path(host)).signature if alone else Survey.read(pool.folder).signature
-            inputs = signature.inputs_facts
-            try:
-                if alone:
-                    made = find_batch(inputs, [[each.shape for each in inputs]], {})
-                else:
-                    made = _BATCH.run(pool, BatchRequest(signature=signature), _LIMITS)
-            except SubjectError as error:
-                raise SubjectError(f"{host}: {error}") from None
-            self.batches[host] = made
-            self.notes.append(f"{host}: a batch is {made.in_words(signature)}")
-        return self.batches[host]
-
-    def _pool(self, host: str) -> WorkerPool:
-        if host not in self.pools and host not in self.unusable:
-            try:
-                self.pools[host] = self._opened(host)
-            except (TrialEnded, NoTimeLeft) as ended:
-                self.unusable[host] = ended
-        if host in self.unusable:
-            raise self.unusable[host]
-        return self.pools[host]
-
-    def _opened(self, host: str) -> WorkerPool:
-        artifact = _is_artifact(host)
-        pool = self.stack.enter_context(
-            WorkerPool(
-                SubjectRef.here("artifact" if artifact else "locator", host),
-                self.here,
-                device=self.device,
-                seed=self.seed,
-                callers=self.callers,
-                from_host=self.from_host,
-                deadline=self.deadline,
-            )
+    def _artifact(self, name: str, spec: str, host: str, batch: Batch | None) -> RunningTrial:
+        pool, manifest = self.pools.pool(host), self.manifests.setdefault(spec, read_manifest(Path(spec)))
+        check = not is_artifact(host) and name not in self.errors
+        if check:
+            self.pools.make_truth(host)
+            if manifest.chain and manifest.chain[0].engine == PARTS:
+                record_parts(pool)
+        return pool.start_artifact(
+            Path(spec).absolute(),
+            manifest.recipe,
+            manifest.facts,
+            LIMITS,
+            check=check,
+            batch=batch,
+            identity=manifest.identity,
+            native=self.native,
         )
-        if not artifact:
-            surveyed, _ = pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
-            self.facts[host], self.surveys[host] = surveyed.facts, surveyed
-        return pool
 
-    def alone(self, found: Contestant) -> Contestant:
-        """It is ready, and there is no race."""
+    def alone(self, contestant: Contestant) -> Contestant:
+        """How it ended, or that it is ready and there is no race."""
+        if contestant.label in self.ended:
+            return self.ended[contestant.label]
         reason = "nothing could be loaded that would take turns with it"
-        return found.model_copy(update={"reason": reason, "error": self.errors.get(found.name)})
+        return contestant.model_copy(update={"reason": reason, "error": self.errors.get(contestant.name)})
 
-    def measured(self, found: Contestant, raced: PerSample, result: RaceResult) -> Contestant:
-        """After the race."""
-        entry, running = result.entry(found.label), raced.running
+    def raced(self, contestant: Contestant, result: RaceResult) -> Contestant:
+        """How it ended, before the race or in it."""
+        if contestant.label in self.ended:
+            return self.ended[contestant.label]
+        entry, running = result.entry(contestant.label), self.loaded[contestant.label].running
         footprint: Footprint | None = None
         outcome, reason = Outcome.OK, entry.left_because
         if entry.traceback:
@@ -262,23 +204,17 @@ class _Bench:
                 footprint = running.footprint()
             except TrialEnded as ended:
                 outcome, reason = ended.ending.outcome, ended.ending.reason
-        return found.model_copy(
+        return contestant.model_copy(
             update={
                 "outcome": outcome,
                 "reason": reason,
                 "latency_ms": entry.latency_ms,
                 "call_ms": entry.call_ms,
                 "speedup_x": entry.speedup_x,
-                "error": self.errors.get(found.name),
+                "error": self.errors.get(contestant.name),
                 "footprint": footprint,
             }
         )
-
-    def _make_truth(self, host: str) -> None:
-        """What an artifact is verified against; once for all that the host takes."""
-        if (facts := self.facts.get(host)) is not None:
-            self._pool(host).make_truth(facts, _LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
-            del self.facts[host]
 
 
 def _as_it_ended(early: TrialEnded | NoTimeLeft) -> dict[str, Any]:
@@ -289,20 +225,17 @@ def _as_it_ended(early: TrialEnded | NoTimeLeft) -> dict[str, Any]:
     return {"outcome": early.ending.outcome, "reason": f"{early.ending.reason}{longer}"}
 
 
-def _device(specs: Sequence[str], wanted: str | None) -> str:
-    tuned_for = {spec: read_manifest(Path(spec)).facts.device for spec in specs if _is_artifact(spec)}
-    found = wanted or next(iter(tuned_for.values()), "cpu")
-    for spec, device in tuned_for.items():
-        if device != found.partition(":")[0]:
+def device_of(specs: Sequence[str], wanted: str | None) -> str:
+    """The device of a comparison. Raises ArtifactError where one was tuned for another."""
+    tuned_for = {spec: read_manifest(Path(spec)).facts.device for spec in specs if is_artifact(spec)}
+    device = wanted or next(iter(tuned_for.values()), "cpu")
+    for spec, tuned in tuned_for.items():
+        if tuned != device.partition(":")[0]:
             raise ArtifactError(
-                f"{spec} was tuned for {device}, and the comparison runs on {found}: compare what was tuned for one "
+                f"{spec} was tuned for {tuned}, and the comparison runs on {device}: compare what was tuned for one "
                 "device"
             )
-    return found
-
-
-def _is_artifact(spec: str) -> bool:
-    return spec.rstrip("/").endswith(".togi")
+    return device
 
 
 def _names(specs: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether subjects are called with the same inputs: the times of different work say nothing about which is faster."""
+"""Checks that subjects are called with the same inputs: times of different work do not tell which is faster."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def read_comparison(path: Path) -> Comparison:
         kind = document.get("kind") if isinstance(document, dict) else None
         if kind != "comparison":
             raise SubjectError(f"{path} holds no comparison: write one with 'togi bench A B --json > {path}'")
-        document["contestants"] = [_fields(Contestant, each) for each in document["contestants"]]
+        document["contestants"] = [_fields(Contestant, contestant) for contestant in document["contestants"]]
         return Comparison.model_validate_json(json.dumps(_fields(Comparison, document)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # a ValidationError is a ValueError
         raise SubjectError(

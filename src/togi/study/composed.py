@@ -14,7 +14,7 @@ from togi.artifact.save import write_manifest
 from togi.core.records import REFERENCE, Interval, Outcome, Recipe, Trial
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.study.runner import StudyRunner
+from togi.study.open_study import OpenStudy
 from togi.techniques import recipe
 from togi.techniques.base import Options
 
@@ -65,8 +65,8 @@ class Tried:
     @property
     def speedup_x(self) -> float:
         """0 where it is not right, or was not timed."""
-        right = self.trial is not None and self.trial.eligible and self.trial.timing is not None
-        return self.trial.timing.speedup_x.median if right else 0.0  # type: ignore[union-attr]
+        found = None if self.trial is None else self.trial.measured
+        return found.speedup_x.median if found is not None and found.eligible else 0.0
 
     def fate(self) -> str:
         """What became of the program."""
@@ -78,9 +78,9 @@ class Tried:
         return f"the program ended with it: {self.trial.reason or self.trial.outcome.value}"
 
 
-def compose(whole: StudyRunner, composed: Recipe, parts: Iterable[tuple[PartEntry, Path]]) -> Path:
+def compose(whole: OpenStudy, composed: Recipe, parts: Iterable[tuple[PartEntry, Path]]) -> Path:
     """One artifact of ``parts``, each with the folder of its own artifact."""
-    folder = whole.pool.folder / f"{composed.id}.togi"
+    folder = whole.subject.pool.folder / f"{composed.id}.togi"
     shutil.rmtree(folder, ignore_errors=True)
     entries: list[PartEntry] = []
     for entry, source in parts:
@@ -89,10 +89,10 @@ def compose(whole: StudyRunner, composed: Recipe, parts: Iterable[tuple[PartEntr
         entries.append(entry.model_copy(update={"folder": inside}))
     write_manifest(
         folder,
-        subject=whole.subject,
+        subject=whole.subject.name,
         recipe=composed,
-        signature=whole.signature,
-        facts=whole.facts,
+        signature=whole.subject.signature,
+        facts=whole.subject.facts,
         proof=Trial(recipe=composed, outcome=Outcome.OK, reason="not yet proven as a whole"),
         chain=(Link(engine=PARTS, folder=PARTS, meta={"parts": [entry.model_dump(mode="json") for entry in entries]}),),
         environment={},

@@ -1,4 +1,4 @@
-"""What a study ends with: its record, the verdict in a sentence or two, and the command that repeats it."""
+"""The conclusion of a study: its record, the verdict in a sentence or two, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -12,39 +12,38 @@ from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.experience import crowded
 from togi.study.finals import Decision
-from togi.study.runner import StudyRunner
+from togi.study.open_study import OpenStudy
 from togi.techniques import technique
 
 NOTHING_FASTER = "nothing was faster beyond doubt"
 """Why a part of a program stays as it is, though engines were tried on it."""
 
 
-def conclude(
-    runner: StudyRunner, decision: Decision, program: ProgramTree | None = None, *, untried: str = ""
-) -> Study:
+def conclude(study: OpenStudy, decision: Decision, program: ProgramTree | None = None, *, untried: str = "") -> Study:
     """The study's record, kept in its journal and told to everybody. ``untried``: why nothing could be, where that is
     known."""
-    trials, search = runner.log.trials(), runner.search
+    subject, settings, excluded = study.subject, study.subject.settings, study.search.excluded
+    trials = study.log.trials()
     chosen = decision.chosen.trial
-    late = [trial for trial in runner.given_up if not trial.recipe.is_reference]
-    untried = untried or _untried([*trials, *late], program, runner.settings)
-    verdict = _verdict(decision, untried, runner.settings, runner.facts.callers)
-    study = runner.log.header.model_copy(
+    late = [trial for trial in study.given_up if not trial.recipe.is_reference]
+    untried = untried or _untried([*trials, *late], program, settings)
+    verdict = _verdict(decision, untried, settings, subject.facts.callers)
+    record = study.log.header.model_copy(
         update={
-            "facts": runner.facts,
-            "settings": runner.settings.as_json(),  # the journal has those with which the study began
-            "trials": (*trials, *late, *search.excluded),
-            "excluded": search.excluded,
+            "facts": subject.facts,
+            "settings": settings.as_json(),  # the journal has those with which the study began
+            "trials": (*trials, *late, *excluded),
+            "excluded": excluded,
             "finalists": decision.finalists,
             "best": None if chosen is None else chosen.recipe,
-            "verdict": " ".join([verdict, *runner.notes]),
-            "command": shlex.join(["togi", "tune", runner.subject, *runner.settings.arguments()]),
+            "verdict": " ".join([verdict, *study.notes]),
+            "command": shlex.join(["togi", "tune", subject.name, *settings.arguments()]),
             "program": program,
         }
     )
-    runner.log.decide(study)
-    runner.progress.finished(study)
-    return study
+    study.log.decide(record)
+    study.progress.finished(record)
+    return record
 
 
 def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Settings) -> str:
@@ -115,8 +114,8 @@ def _by_hand(recipe: Recipe) -> str:
 
 def _how(choice: Choice) -> str:
     """The Python that makes a choice, or the page that explains it."""
-    made = technique(choice.technique)
-    lines = made.repro_setting(choice.options) if made.surrounds_calls else None
+    remedy = technique(choice.technique)
+    lines = remedy.repro_setting(choice.options) if remedy.surrounds_calls else None
     if lines is None:
         return f"{choice.label}, as 'togi explain {choice.technique}' says"
     return lines.removeprefix("# ").replace("\n", "; ") or f"with torch.{choice.technique}() round the calls"

@@ -1,4 +1,4 @@
-"""Where there is nothing to tune: the subject, or its reference, cannot be run."""
+"""Errors of a study that has nothing to tune: its subject, or the reference, cannot be run."""
 
 from __future__ import annotations
 

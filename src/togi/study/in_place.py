@@ -14,13 +14,13 @@ from typing import final
 
 from togi.artifact.manifest import Link, PartEntry
 from togi.artifact.save import write_manifest
-from togi.core.records import REFERENCE, Facts, Outcome, PartResult, Recipe, Trial
+from togi.core.records import REFERENCE, Facts, Outcome, PartResult, Recipe, Trial, measured
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.program.parts import Uncaptured
-from togi.search.space import TechniqueConfiguration
+from togi.search.configurations import TechniqueConfiguration
 from togi.study.composed import Made, Tried
-from togi.study.runner import StudyRunner
+from togi.study.open_study import OpenStudy
 from togi.subject.effects import Effects
 from togi.techniques import recipe, technique
 from togi.techniques.base import IN_PLACE
@@ -36,7 +36,7 @@ _WITH_PROOF = 1.5
 class InPlace:
     """A module that is not captured, or the blocks that repeat in the program, and what was tried on it."""
 
-    def __init__(self, whole: StudyRunner, *found: Uncaptured) -> None:
+    def __init__(self, whole: OpenStudy, *found: Uncaptured) -> None:
         """``found``: the forms of calls of modules of one class."""
         self.whole, self.found = whole, found
         self.paths = tuple(dict.fromkeys(each.path for each in found))
@@ -60,7 +60,9 @@ class InPlace:
     def next(self) -> Made | None:
         """What is tried on it next, the most promising first; None where nothing is left, or too little time."""
         ways = sorted(filter(self._suits, self.whole.search.space.configurations), key=lambda w: -w.expected_speedup_x)
-        if len(ways) == self._tried or self.whole.explore_s(race=False) < _WITH_PROOF * self._cost_s(ways[self._tried]):
+        if len(ways) == self._tried or self.whole.budget.explore_s(race=False) < _WITH_PROOF * self._cost_s(
+            ways[self._tried]
+        ):
             return None
         self._tried += 1
         return self.made(recipe(**{_ENGINE: ways[self._tried - 1].choice.options, REFERENCE: {}}))
@@ -87,14 +89,14 @@ class InPlace:
             runtime=tuple(choice for choice in chosen.choices if technique(choice.technique).surrounds_calls),
         )
         for number, found in enumerate(self.found):
-            folder = self.whole.pool.folder / f"{self.label}-{chosen.id}-{number}.togi"
+            folder = self.whole.subject.pool.folder / f"{self.label}-{chosen.id}-{number}.togi"
             folder.mkdir(exist_ok=True)
             write_manifest(
                 folder,
-                subject=f"{self.whole.subject}[{found.path}]",
+                subject=f"{self.whole.subject.name}[{found.path}]",
                 recipe=chosen,
-                signature=self.whole.signature if found.survey is None else found.survey.signature,
-                facts=self.whole.facts if found.survey is None else found.survey.facts,
+                signature=self.whole.subject.signature if found.survey is None else found.survey.signature,
+                facts=self.whole.subject.facts if found.survey is None else found.survey.facts,
                 proof=made.trial,
                 chain=(link,),
                 environment={},
@@ -138,9 +140,9 @@ def by_torch(chosen: Recipe) -> bool:
 def fastest_settings(trials: Iterable[Trial], facts: Facts) -> Recipe | None:
     """The fastest recipe that is faster beyond doubt by what surrounds each call and nothing else, if there is one."""
     found = [
-        (trial.timing.speedup_x.median, trial.recipe)
-        for trial in latest(trials)
-        if trial.eligible and trial.timing is not None and BETWEEN_PROCESSES.faster(trial.timing.speedup_x)
+        (trial.speedup_x.median, trial.recipe)
+        for trial in measured(latest(trials))
+        if trial.eligible and BETWEEN_PROCESSES.faster(trial.speedup_x)
         if all(technique(choice.technique).surrounds_calls for choice in trial.recipe.choices)
         if not environment_of(trial.recipe, facts)
     ]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -15,7 +15,7 @@ from togi.artifact.manifest import PartEntry
 from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
 from togi.core.quantities import plural
-from togi.core.records import REFERENCE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
+from togi.core.records import REFERENCE, REFERENCE_RECIPE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
 from togi.core.settings import Settings
 from togi.decide.choose import Chosen, latest
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -25,8 +25,10 @@ from togi.study.composed import Made, Tried, compose, fastest_before, fastest_of
 from togi.study.conclusion import NOTHING_FASTER, conclude
 from togi.study.finals import Decision, Finals
 from togi.study.in_place import InPlace, by_torch, fastest_settings
+from togi.study.open_study import OpenStudy
 from togi.study.progress import PartProgress
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.runner import StudyRunner
+from togi.study.tuned_subject import TunedSubject
 from togi.techniques import all_techniques
 from togi.worker.call import ChildCall
 from togi.worker.launch import NoTimeLeft
@@ -78,6 +80,10 @@ def record_parts(pool: WorkerPool) -> Cuts:
     return cuts
 
 
+TryComposed = Callable[[Recipe, Path], Trial | None]
+"""Tries the program with an artifact of its tuned parts; None where no time is left."""
+
+
 @final
 @dataclass
 class _PartStudy:
@@ -117,7 +123,7 @@ class _PartStudy:
     @property
     def tried(self) -> int:
         """How many recipes."""
-        trials = () if self.runner is None else self.runner.log.trials()
+        trials = () if self.runner is None else self.runner.study.log.trials()
         return len({trial.recipe for trial in trials if not trial.recipe.is_reference})
 
     @property
@@ -143,7 +149,7 @@ class _PartStudy:
             return []
         found = {() if made is None else _engines(made.recipe): made}
         slowest = _RIVAL_X if made is None else min(1.0, made.time * _RIVAL_X)
-        every = [Made(trial, {}) for trial in latest(self.runner.log.trials()) if trial.eligible]
+        every = [Made(trial, {}) for trial in latest(self.runner.study.log.trials()) if trial.eligible]
         for each in sorted(every, key=lambda each: each.time):
             if each.recipe not in self.finals.unusable and each.time < slowest:
                 found.setdefault(_engines(each.recipe), each)
@@ -189,9 +195,10 @@ class PartsTuner:
     """Cuts a program and tunes its parts: all to their first gain, so that the program is soon faster, then always the
     one of which most is expected."""
 
-    def __init__(self, whole: StudyRunner, journal: Journal, *, resume: bool) -> None:
-        self.whole, self.journal, self.resume = whole, journal, resume
-        self.pool, self.settings, self.progress = whole.pool, whole.settings, whole.progress
+    def __init__(self, whole: OpenStudy, try_composed: TryComposed, journal: Journal, *, resume: bool) -> None:
+        """``whole``: the study of the program. ``try_composed``: tries it with tuned parts in place."""
+        self.whole, self.try_composed, self.journal, self.resume = whole, try_composed, journal, resume
+        self.pool, self.settings, self.progress = whole.subject.pool, whole.subject.settings, whole.progress
         self._cuts: Cuts | None = None
         self._studies: list[_PartStudy] = []
         self._in_place: list[InPlace] = []
@@ -202,9 +209,9 @@ class PartsTuner:
     def run(self, left_s: float) -> None:
         """Raises TogiError when the program cannot be recorded, or does not run for its truth."""
         until = time.monotonic() + (left_s if math.isfinite(left_s) else _LONGEST_S)
-        self.progress.message(f"{self.whole.subject} cannot be captured whole: looking for its parts")
+        self.progress.message(f"{self.whole.subject.name} cannot be captured whole: looking for its parts")
         self._cuts = cuts = record_parts(self.pool)  # next to the truth, which was begun with capturing
-        self.whole.make_truth()
+        self.whole.subject.make_truth(self.progress.message)
         self._studies = studies = [_PartStudy(part) for part in cuts.parts]
         self._in_place = [InPlace(self.whole, *blocks) for blocks in cuts.repeated]  # first: soon compiled
         self._in_place += [InPlace(self.whole, found) for found in cuts.uncaptured]
@@ -227,13 +234,13 @@ class PartsTuner:
         finally:
             for study in studies:
                 if study.runner is not None:
-                    study.runner.close()
-                    study.runner.pool.close()
+                    study.runner.study.processes.close()
+                    study.runner.study.subject.pool.close()
         for study in studies:
             if study.runner is not None and study.decision is not None:
                 made = self._fastest.made.get(study.label)
                 placed = made and Decision(Chosen(trial=made.trial, reason="it is in the program"), None, ())
-                conclude(study.runner, placed or study.decision)
+                conclude(study.runner.study, placed or study.decision)
 
     def tree(self, chosen: Trial | None) -> ProgramTree | None:
         """The program's calls and parts, with what is in their places. ``chosen``: the trial of the program. None where
@@ -274,7 +281,7 @@ class PartsTuner:
                 winners = {other.best.recipe: None for other in self._studies if other.best is not None}
                 with self.pool.deadline.within(max(_LONGEST_OPENING_S, _OPENING_X * seconds)):
                     study.runner, study.reason = self._open(study, winners), ""
-                    study.finals = Finals(study.runner, self.pool.folder)
+                    study.finals = Finals(study.runner.study, self.pool.folder)
                     study.runner.try_reference()
             study.runner.explore(max(0.0, until - time.monotonic()), first_gain=first_gain, trials=trials)
         except (SubjectError, TrialEnded, NoTimeLeft) as error:
@@ -285,45 +292,47 @@ class PartsTuner:
         part = study.part
         pool = self._pool(part, part.path)
         try:
-            runner = StudyRunner.open(
-                pool,
-                f"{self.whole.subject}[{study.label}]",
-                pool.capture(part.survey, self.whole.limits, lambda _: None),
+            survey = pool.capture(part.survey, self.whole.subject.limits, lambda _: None)
+            name, settings = f"{self.whole.subject.name}[{study.label}]", _for_parts(self.settings)
+            opened = OpenStudy.open(
+                TunedSubject(pool, name, survey.facts, survey.signature, settings),
                 part.weights[part.path],
-                _for_parts(self.settings),
                 self.journal,
                 PartProgress(self.progress, study.label),
-                started=self.whole.started,
-                loaded=self.whole.loaded,
+                started=self.whole.budget.started,
+                loaded=self.whole.budget.loaded,
                 resume=self.resume,
                 firsts=(REFERENCE_RECIPE, *winners),
+                pace=self.whole.pace,
             )
-            runner.make_truth()
+            opened.subject.make_truth(opened.progress.message)
         except BaseException:
             pool.close()
             raise
-        return runner
+        return StudyRunner(opened)
 
     def _save(self, study: _PartStudy, first: Recipe | None = None) -> None:
         """What is now its best, or ``first``; where the journal knows programs with it, what it was in the fastest."""
         if study.finals is None or study.runner is None or study.given_up:
             return
         if (before := self._before.pop(study.label, None)) is not None:
-            first = next((trial.recipe for trial in study.runner.log.trials() if work(trial.recipe) == before), None)
+            first = next(
+                (trial.recipe for trial in study.runner.study.log.trials() if work(trial.recipe) == before), None
+            )
         last, study.decision = study.decision, study.finals.save_only(first)
         if study.decision is last:
             return
         trial, folder = study.decision.chosen.trial, study.decision.folder
         if folder is None or trial is None:
             if not study.tried:
-                study.reason = f"nothing was tried on it: {study.runner.search.stopped or 'its time was over'}"
+                study.reason = f"nothing was tried on it: {study.runner.study.search.stopped or 'its time was over'}"
             elif not study.left_out:
                 aside = [f"{each.label} was set aside: {why}" for each, why in study.finals.unusable.items()]
                 study.reason = "; ".join(aside) or NOTHING_FASTER
             return
         folders = {study.part.path: folder}
         for path in study.part.copies:
-            if path == study.part.path or self.whole.explore_s() < self.whole.proof_s():
+            if path == study.part.path or self.whole.budget.explore_s() < self.whole.budget.proof_s:
                 continue
             if (made := self._copy(study, path, trial.recipe)) is not None:
                 folders[path] = made
@@ -335,17 +344,17 @@ class PartsTuner:
     def _copy(self, study: _PartStudy, path: str, best: Recipe) -> Path | None:
         """The same recipe for a module that is alike, with its own weights: built and verified, not measured again."""
         assert study.runner is not None
-        pool, limits = self._pool(study.part, path), self.whole.limits
+        pool, limits = self._pool(study.part, path), self.whole.subject.limits
         folder = self.pool.folder / f"{path}#{study.part.form}-{best.id}.togi"
         try:
             survey = pool.capture(study.part.survey, limits, lambda _: None, rewrites=False)
             facts = pool.make_truth(survey.facts, limits, lambda _: None)
             with pool.start(best, facts, limits, lambda _: None) as running:
-                if study.runner.accepted(running)[0] is not Outcome.OK:
+                if study.runner.study.subject.accepted(running)[0] is not Outcome.OK:
                     return None
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                saved = running.save(folder, study.runner.ask_s())
+                saved = running.save(folder, study.runner.study.budget.ask_s)
                 proof = Trial(recipe=best, outcome=Outcome.OK, error=running.error)
         except (TrialEnded, NoTimeLeft):
             return None
@@ -355,7 +364,7 @@ class PartsTuner:
             return None
         write_manifest(
             folder,
-            subject=f"{self.whole.subject}[{path}]",
+            subject=f"{self.whole.subject.name}[{path}]",
             recipe=best,
             signature=survey.signature.within(saved.domains),
             facts=facts,
@@ -378,7 +387,7 @@ class PartsTuner:
             return
         for study in self._studies:
             self._save(study)
-        while self._try_together() and self.whole.explore_s() > 0:
+        while self._try_together() and self.whole.budget.explore_s() > 0:
             pass
 
     def _try_together(self) -> bool:
@@ -392,7 +401,7 @@ class PartsTuner:
         )
         if not now.made or judged:
             return False
-        now.trial = self.whole.try_composed(now.recipe, compose(self.whole, now.recipe, self._placed(now)))
+        now.trial = self.try_composed(now.recipe, compose(self.whole, now.recipe, self._placed(now)))
         if now.trial is not None and now.trial.outcome is Outcome.OUT_OF_MEMORY and self._free_memory():
             return True
         self._tried.append(now)
@@ -406,7 +415,9 @@ class PartsTuner:
 
     def _free_memory(self) -> bool:
         """End what is kept of the parts' trials. False where that is nothing."""
-        return sum(study.runner.free_memory() for study in self._studies if study.runner is not None) > 0
+        return (
+            sum(study.runner.study.processes.free_memory() for study in self._studies if study.runner is not None) > 0
+        )
 
     def _to_blame(self, now: Tried) -> _PartStudy:
         """The part whose error is largest on the calls that the original makes, where these were looked at; else of
@@ -469,16 +480,16 @@ class PartsTuner:
     def try_settings(self) -> None:
         """What settings alone make faster beyond doubt has no file form: they are put round the calls of the modules
         that are not captured."""
-        chosen = fastest_settings(self.whole.log.trials(), self.whole.facts)
+        chosen = fastest_settings(self.whole.log.trials(), self.whole.subject.facts)
         places = [found for found in self._in_place if not found.repeats]
         if chosen is None or not places:
             return
         now = Tried({found.label: found.made(chosen) for found in places})
-        if now.recipe not in self.whole.composed:
+        if now.recipe not in self.whole.processes.composed:
             self._try(now)
 
     def _try(self, now: Tried) -> None:
-        now.trial = self.whole.try_composed(now.recipe, compose(self.whole, now.recipe, self._placed(now)))
+        now.trial = self.try_composed(now.recipe, compose(self.whole, now.recipe, self._placed(now)))
         self._tried.append(now)
 
     @property
@@ -498,7 +509,7 @@ class PartsTuner:
             return
         for study in self._studies:
             for rival in study.rivals(self._fastest.made.get(study.label)):
-                if self.whole.explore_s() < rival.trial.cost_s + self.whole.proof_s():
+                if self.whole.budget.explore_s() < rival.trial.cost_s + self.whole.budget.proof_s:
                     continue
                 for each in self._studies:
                     each.best = self._fastest.made.get(each.label)

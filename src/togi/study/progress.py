@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from togi.core.records import Facts, Interval, Recipe, Study, Trial
-from togi.decide.choose import Budget
+from togi.decide.budget import Budget
 
 
 class Progress:
@@ -56,7 +56,7 @@ class PartProgress(Progress):
 
 def ending(trial: Trial) -> str:
     """``2.31x the speed``, or the outcome with its reason."""
-    if trial.eligible and trial.timing is not None:
+    if (measurement := trial.measured) is not None and measurement.eligible:
         approximate = trial.error is not None and not trial.error.faithful
-        return f"{trial.timing.speedup_x.median:.2f}x the speed{', approximate' if approximate else ''}"
+        return f"{measurement.speedup_x.median:.2f}x the speed{', approximate' if approximate else ''}"
     return f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value

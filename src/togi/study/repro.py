@@ -58,15 +58,15 @@ def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
     deadline, limits = Deadline(time.monotonic() + _LONGEST_S, progress.message), Limits(timeout_s=_LONGEST_S)
     try:
         with WorkerPool(ref, machine(facts.device), device=facts.device, seed=seed, deadline=deadline) as pool:
-            found, _ = pool.survey(limits, progress.message)
-            asked = ReproRequest(
+            survey, _ = pool.survey(limits, progress.message)
+            request = ReproRequest(
                 recipe=recipe,
-                facts=found.facts,
-                signature=found.signature,
+                facts=survey.facts,
+                signature=survey.signature,
                 subject=study.subject,
                 out=str(out.absolute()),
             )
-            WRITE.run(pool, asked, limits)
+            WRITE.run(pool, request, limits)
     except TrialEnded as ended:
         raise TogiError(f"'{recipe.label}' has no repro script: {ended}.") from None
     except NoTimeLeft:
@@ -79,11 +79,11 @@ def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
 
 def _find(study: Study, name: str) -> Recipe:
     known = {trial.recipe.id: trial.recipe for trial in study.trials}
-    found = [recipe for id, recipe in known.items() if id.startswith(name) or recipe.label == name]
-    if len(found) != 1:
+    matches = [recipe for id, recipe in known.items() if id.startswith(name) or recipe.label == name]
+    if len(matches) != 1:
         labels = [recipe.label for recipe in known.values()]
         raise UnknownNameError(
-            f"{len(found) or 'no'} recipes of the study are called '{name}'{nearest(name, labels) or '.'} "
+            f"{len(matches) or 'no'} recipes of the study are called '{name}'{nearest(name, labels) or '.'} "
             "'togi report --json' lists them with their ids."
         )
-    return found[0]
+    return matches[0]

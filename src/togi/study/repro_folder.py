@@ -114,14 +114,14 @@ def _check_options(recipe: Recipe) -> None:
 
 def _settings(recipe: Recipe) -> str:
     """What is set before all calls."""
-    found = []
+    settings = []
     for choice in recipe.choices:
         if choice.stage is not Stage.ENGINE:
             lines = technique(choice.technique).repro_setting(dict(choice.options))
             if lines is None:
                 raise Refused(f"{choice.label} has no script form")
-            found += [lines] * bool(lines)
-    return "\n".join(found)
+            settings += [lines] * bool(lines)
+    return "\n".join(settings)
 
 
 def _engine_lines(recipe: Recipe) -> str:

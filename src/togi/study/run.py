@@ -10,24 +10,28 @@ from pathlib import Path
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError
 from togi.core.quantities import seconds
-from togi.core.records import Outcome, Study, Trial
+from togi.core.records import REFERENCE_RECIPE, Outcome, Study, Trial
 from togi.core.settings import Settings
-from togi.decide.choose import Budget, Chosen, choose
+from togi.decide.budget import Budget
+from togi.decide.choose import Chosen, choose
 from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.study.conclusion import conclude
 from togi.study.failures import OutOfTime, explained, reference_failed
 from togi.study.finals import Decision, Finals
+from togi.study.open_study import OpenStudy
+from togi.study.pace import USUAL, Pace
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
-from togi.study.runner import GRACE_S, REFERENCE_RECIPE, SURVEY_TIMEOUT_S, StudyRunner
+from togi.study.runner import StudyRunner
+from togi.study.time_budget import GRACE_S
+from togi.study.tuned_subject import SURVEY_TIMEOUT_S, TunedSubject
 from togi.worker.deadline import Deadline
 from togi.worker.launch import NoTimeLeft
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
 
-_LEAST_S = 10.0
 _LOADING_X = 10.0
 
 
@@ -41,6 +45,7 @@ def run_study(
     resume: bool = True,
     progress: Progress,
     started: float | None = None,
+    pace: Pace = USUAL,
 ) -> tuple[Study, Path | None]:
     """The study's record and the folder of the proven artifact (None where nothing was chosen or could be saved).
 
@@ -52,82 +57,99 @@ def run_study(
         started = time.monotonic()
     progress.message(f"loading {name}")
     here = machine(settings.device)
-    callers = settings.callers_on(here.cpu_cores)
-    from_host = settings.objective is Objective.END_TO_END
 
-    def told(phase: str) -> None:
+    def tell(phase: str) -> None:
         progress.message(f"{phase} of {name}")
 
-    deadline = Deadline(started + _longest_s(settings), progress.message)
+    deadline = Deadline(started + _longest_s(settings, pace), progress.message)
     with WorkerPool(
         subject,
         here,
         device=settings.device,
         seed=settings.seed,
-        callers=callers,
-        from_host=from_host,
+        callers=settings.callers_on(here.cpu_cores),
+        from_host=settings.objective is Objective.END_TO_END,
         nan_differences=settings.nan_differences,
         deadline=deadline,
     ) as pool:
         with explained(name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
-            survey, fingerprint = pool.survey(limits, told)
+            survey, fingerprint = pool.survey(limits, tell)
             loaded = time.monotonic()
             with suppress(NoTimeLeft):  # the study then ends with what is known
-                survey = pool.capture(survey, limits, told)
-        runner = StudyRunner.open(
-            pool, name, survey, fingerprint, settings, journal, progress, started=started, loaded=loaded, resume=resume
+                survey = pool.capture(survey, limits, tell)
+        tuned = TunedSubject(pool, name, survey.facts, survey.signature, settings)
+        study = OpenStudy.open(
+            tuned, fingerprint, journal, progress, started=started, loaded=loaded, resume=resume, pace=pace
         )
         if settings.time_limit_s is None:  # else it holds already
-            deadline.at = max(deadline.at, loaded + _longest_s(settings))
-        progress.surveyed(runner.facts, runner.search.remaining(), runner.limit_s)
-        progress.resumed(runner.log.trials(), Budget.of(settings))
-        possible = {each.technique.id for each in runner.search.space.configurations}
-        if learned := runner.experience.sentence(possible):
-            progress.learned(learned)
-        if settings.objective is Objective.FIRST_CALL and not runner.facts.exportable:
-            raise SubjectError(
-                f"the first call is that of an artifact loaded from its files, and {name} has no file form: "
-                f"{runner.facts.export_error}. Tune it for latency"
-            )
-        if from_host and runner.facts.device == "cpu":
-            runner.notes.append("On the CPU nothing is copied, so end-to-end is the same as latency.")
-        parts = None if runner.facts.exportable else PartsTuner(runner, journal, resume=resume)
-        if (needed_s := runner.least_s()) > runner.left_s() and not runner.log.trials():
+            deadline.at = max(deadline.at, loaded + _longest_s(settings, pace))
+        _announce(study)
+        if (needed_s := study.budget.least_s) > study.budget.left_s and not study.log.trials():
             nothing = _as_it_is(needed_s, settings)
             why = f"Nothing could be tried: {nothing.reason}"
-            return conclude(runner, Decision(nothing, None, ()), untried=why), None
-        try:
-            if parts is None:
-                runner.make_truth()
-            else:
-                parts.run(runner.explore_s())
-            runner.try_reference()  # how long it takes tells what race and proof will
-            if parts is not None and runner.search.gained():  # no setting of the whole comes on top of its parts
-                runner.try_original()
-            else:
-                for first_gain in (True, False):  # a single gain need not race
-                    runner.explore(runner.explore_s(race=not first_gain), first_gain=first_gain)
-                    if parts is not None:
-                        parts.try_settings()
-            decision = Finals(runner, keep).decide()
-        except (OutOfTime, NoTimeLeft, TrialEnded) as late:
-            if isinstance(late, TrialEnded) and not late.cut_off:
-                raise reference_failed(name, late) from None
-            if runner.last(REFERENCE_RECIPE) is None:
-                nothing = _unmeasured(settings, str(late))
-                return conclude(runner, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None
-            runner.notes.append(f"The time limit was over in the race or the proof: {late}. Trials decide, unproven.")
-            decision = Decision(choose(runner.trials(), Budget.of(settings)), None, ())
-        tree = None if parts is None else parts.tree(decision.chosen.trial)
-        return conclude(runner, decision, tree), decision.folder
+            return conclude(study, Decision(nothing, None, ()), untried=why), None
+        return _explored_and_decided(study, journal, keep, resume=resume)
 
 
-def _longest_s(settings: Settings) -> float:
+def _announce(study: OpenStudy) -> None:
+    """What is known before the first trial. Raises SubjectError where the objective cannot be reached."""
+    facts, settings, progress = study.subject.facts, study.subject.settings, study.progress
+    progress.surveyed(facts, study.search.remaining(), study.budget.limit_s)
+    progress.resumed(study.log.trials(), Budget.of(settings))
+    possible = {configuration.technique.id for configuration in study.search.space.configurations}
+    if learned := study.experience.sentence(possible):
+        progress.learned(learned)
+    if settings.objective is Objective.FIRST_CALL and not facts.exportable:
+        raise SubjectError(
+            f"the first call is that of an artifact loaded from its files, and {study.subject.name} has no file form: "
+            f"{facts.export_error}. Tune it for latency"
+        )
+    if settings.objective is Objective.END_TO_END and facts.device == "cpu":
+        study.notes.append("On the CPU nothing is copied, so end-to-end is the same as latency.")
+
+
+def _explored_and_decided(study: OpenStudy, journal: Journal, keep: Path, *, resume: bool) -> tuple[Study, Path | None]:
+    settings, runner = study.subject.settings, StudyRunner(study)
+    parts = None
+    if not study.subject.facts.exportable:
+        parts = PartsTuner(study, runner.try_composed, journal, resume=resume)
+    try:
+        _explore(runner, parts)
+        decision = Finals(study, keep).decide()
+    except (OutOfTime, NoTimeLeft, TrialEnded) as late:
+        if isinstance(late, TrialEnded) and not late.cut_off:
+            raise reference_failed(study.subject.name, late) from None
+        if study.log.last(REFERENCE_RECIPE) is None:
+            nothing = _unmeasured(settings, str(late))
+            return conclude(study, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None
+        study.notes.append(f"The time limit was over in the race or the proof: {late}. Trials decide, unproven.")
+        decision = Decision(choose(study.trials(), Budget.of(settings)), None, ())
+    tree = None if parts is None else parts.tree(decision.chosen.trial)
+    return conclude(study, decision, tree), decision.folder
+
+
+def _explore(runner: StudyRunner, parts: PartsTuner | None) -> None:
+    study = runner.study
+    if parts is None:
+        study.subject.make_truth(study.progress.message)
+    else:
+        parts.run(study.budget.explore_s())
+    runner.try_reference()  # how long it takes tells what race and proof will
+    if parts is not None and study.search.gained():  # no setting of the whole comes on top of its parts
+        runner.try_original()
+        return
+    for first_gain in (True, False):  # a single gain need not race
+        runner.explore(study.budget.explore_s(race=not first_gain), first_gain=first_gain)
+        if parts is not None:
+            parts.try_settings()
+
+
+def _longest_s(settings: Settings, pace: Pace) -> float:
     """Until the original was tried. A limit that was given holds from the start, with what it takes to load torch; an
     effort's own begins when the subject is loaded, and is longer for a slow one."""
     if settings.time_limit_s is not None:
-        return max(settings.time_limit_s, _LEAST_S) + GRACE_S
+        return max(settings.time_limit_s, pace.least_limit_s) + GRACE_S
     return math.inf if settings.limit_s is None else _LOADING_X * settings.limit_s
 
 

@@ -12,7 +12,7 @@ from togi.decide.gate import Answer, Case, slower_than
 from togi.study.comparison import BestSize, Comparison, Contestant
 
 
-def cases_of(found: Comparison, share: float | None = None, before: Comparison | None = None) -> tuple[Case, ...]:
+def cases_of(comparison: Comparison, share: float | None = None, before: Comparison | None = None) -> tuple[Case, ...]:
     """One case for each contestant; with batch sizes, one for the best size of each.
 
     Args:
@@ -22,37 +22,44 @@ def cases_of(found: Comparison, share: float | None = None, before: Comparison |
 
     Raises SubjectError where ``before`` compared others, or did not measure one of them.
     """
-    if found.best:
-        return tuple(_best(each) for each in found.best)
+    if comparison.best:
+        return tuple(_best(size) for size in comparison.best)
     if before is not None:
-        _check(found, before)
-    earlier = dict[str, Contestant]() if before is None else {each.name: each for each in before.contestants}
-    first = found.contestants[0]
-    return tuple(_case(found, each, first, share, earlier.get(each.name)) for each in found.contestants)
+        _check(comparison, before)
+    earlier = {contestant.name: contestant for contestant in (() if before is None else before.contestants)}
+    first = comparison.contestants[0]
+    return tuple(
+        _case(comparison, contestant, first, share, earlier.get(contestant.name))
+        for contestant in comparison.contestants
+    )
 
 
-def _best(found: BestSize) -> Case:
-    answer = Answer.ERROR if found.batch is None else Answer.PASSED
-    return Case(name=found.name, said=found.verdict, answer=answer)
+def _best(size: BestSize) -> Case:
+    answer = Answer.ERROR if size.batch is None else Answer.PASSED
+    return Case(name=size.name, said=size.verdict, answer=answer)
 
 
-def _case(found: Comparison, each: Contestant, first: Contestant, share: float | None, was: Contestant | None) -> Case:
-    if each.outcome is not Outcome.OK:
-        return Case(name=each.name, said=f"{each.outcome.value}: {each.reason}", answer=Answer.ERROR)
-    if each is first:
-        return Case(name=each.name, said=found.verdict)
-    if each.speedup_x is None:
-        return Case(name=each.name, said=f"not measured: {each.reason or found.verdict}", answer=Answer.ERROR)
+def _case(
+    comparison: Comparison, contestant: Contestant, first: Contestant, share: float | None, was: Contestant | None
+) -> Case:
+    if contestant.outcome is not Outcome.OK:
+        return Case(name=contestant.name, said=f"{contestant.outcome.value}: {contestant.reason}", answer=Answer.ERROR)
+    if contestant is first:
+        return Case(name=contestant.name, said=comparison.verdict)
+    if contestant.speedup_x is None:
+        return Case(
+            name=contestant.name, said=f"not measured: {contestant.reason or comparison.verdict}", answer=Answer.ERROR
+        )
     if share is None:
-        return Case(name=each.name, said=f"{_speed(each.speedup_x)} of the first. {found.verdict}")
+        return Case(name=contestant.name, said=f"{_speed(contestant.speedup_x)} of the first. {comparison.verdict}")
     if was is None or was.speedup_x is None:
-        return _slower(each.name, first.name, share, each.speedup_x, comparisons=1)
-    return _slower(each.name, "it was", share, change(each.speedup_x, was.speedup_x), comparisons=2)
+        return _slower(contestant.name, first.name, share, contestant.speedup_x, comparisons=1)
+    return _slower(contestant.name, "it was", share, change(contestant.speedup_x, was.speedup_x), comparisons=2)
 
 
 def _slower(name: str, than: str, share: float, ratio: Interval, *, comparisons: int) -> Case:
     answer = slower_than(share, ratio, comparisons=comparisons)
-    said = {
+    sentences = {
         Answer.FAILED: f"{name} is slower than {than} by more than {percent(share)} beyond doubt: {_speed(ratio)}",
         Answer.PASSED: f"{name} is not slower than {than} by more than {percent(share)}: {_speed(ratio)}",
         Answer.UNDECIDED: (
@@ -60,26 +67,27 @@ def _slower(name: str, than: str, share: float, ratio: Interval, *, comparisons:
             f"{_speed(ratio)}. Repeat it when the machine is quiet, or give a longer --time-limit"
         ),
     }
-    return Case(name=name, said=said[answer], answer=answer)
+    return Case(name=name, said=sentences[answer], answer=answer)
 
 
 def _speed(ratio: Interval) -> str:
-    found = bounds(ratio)
-    ends = f"{found} for an interval" if found == TOO_FEW_ROUNDS else found
+    ends = bounds(ratio)
+    if ends == TOO_FEW_ROUNDS:
+        ends = f"{ends} for an interval"
     return f"{times(ratio.median)} the speed ({ends})"
 
 
-def _check(found: Comparison, before: Comparison) -> None:
-    if _names(found) != _names(before):
+def _check(comparison: Comparison, before: Comparison) -> None:
+    if _names(comparison) != _names(before):
         raise SubjectError(
-            f"the earlier comparison is of {', '.join(_names(before))}, and this one of {', '.join(_names(found))}: "
-            "compare the same in the same order"
+            f"the earlier comparison is of {', '.join(_names(before))}, and this one of "
+            f"{', '.join(_names(comparison))}: compare the same in the same order"
         )
-    for each in before.contestants[1:]:
-        if each.speedup_x is None or not 0 < each.speedup_x.median < math.inf:
+    for contestant in before.contestants[1:]:
+        if contestant.speedup_x is None or not 0 < contestant.speedup_x.median < math.inf:
             raise SubjectError(
-                f"the earlier comparison did not measure {each.name}, so nothing can be slower than it was: make it "
-                "again"
+                f"the earlier comparison did not measure {contestant.name}, so nothing can be slower than it was: "
+                "make it again"
             )
 
 

@@ -14,7 +14,7 @@ from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, change
 from togi.decide.gate import Answer, slower_than
 from togi.study.bench import run_bench
-from togi.study.comparison import Comparison, Contestant, Verification
+from togi.study.comparison import Contestant, Verification
 from togi.study.progress import Progress
 from togi.subject.locator import check_locator, parse
 from togi.techniques import is_exact
@@ -61,23 +61,25 @@ def verify_artifact(
         native=native,
         checked={str(artifact): manifest},
     )
-    original, found = (_named(comparison, name) for name in (locator, str(artifact)))
+    contestants = {contestant.name: contestant for contestant in comparison.contestants}
+    original, tuned = contestants[locator], contestants[str(artifact)]
     if original.outcome is not Outcome.OK:
         raise SubjectError(f"{locator} cannot be run, so nothing can be compared with it: {original.reason}")
     outcome, reason = _right(
         manifest,
-        found,
+        tuned,
         max_error=manifest.max_error if max_error is None else max_error,
         max_drop=manifest.max_drop if max_drop is None else max_drop,
     )
-    before = None if manifest.proof.timing is None else manifest.proof.timing.speedup_x
+    proof = manifest.proof.measured
+    before = None if proof is None else proof.speedup_x
     if outcome is not Outcome.OK:
         answer, verdict = Answer.FAILED, reason
     elif manifest.objective is Objective.FIRST_CALL:
         answer = Answer.PASSED
         verdict = "it is right (how soon it gives its first answer is measured by 'togi tune' alone)"
     else:
-        answer, verdict = _fast(found.speedup_x, before)
+        answer, verdict = _fast(tuned.speedup_x, before)
     return Verification(
         artifact=str(artifact),
         subject=locator,
@@ -114,18 +116,14 @@ def _original(artifact: Path, manifest: Manifest, *, signed: bool) -> str:
     return named
 
 
-def _named(comparison: Comparison, name: str) -> Contestant:
-    return next(contestant for contestant in comparison.contestants if contestant.name == name)
-
-
 def _right(
-    manifest: Manifest, found: Contestant, *, max_error: float | None, max_drop: float | None
+    manifest: Manifest, tuned: Contestant, *, max_error: float | None, max_drop: float | None
 ) -> tuple[Outcome, str]:
-    if found.outcome is not Outcome.OK:
-        return found.outcome, f"it could not be run here ({found.outcome.value}: {found.reason.rstrip('.')})"
-    if found.error is None:
+    if tuned.outcome is not Outcome.OK:
+        return tuned.outcome, f"it could not be run here ({tuned.outcome.value}: {tuned.reason.rstrip('.')})"
+    if tuned.error is None:
         return Outcome.FAILED, "it was not verified"
-    outcome, reason = accept(found.error, exact=is_exact(manifest.recipe), max_error=max_error, max_drop=max_drop)
+    outcome, reason = accept(tuned.error, exact=is_exact(manifest.recipe), max_error=max_error, max_drop=max_drop)
     return outcome, reason if outcome is Outcome.OK else f"it is not right here: {reason}"
 
 
@@ -137,14 +135,14 @@ def _fast(now: Interval | None, before: Interval | None) -> tuple[Answer, str]:
     speed = f"{times(now.median)} the speed of the original ({bounds(now)})"
     was = f", {times(before.median)} when it was made" if before is not None else ""
     if before is not None and BETWEEN_PROCESSES.faster(before):
-        answer, said = _as_fast(now)
+        answer, finding = _as_fast(now)
     elif before is not None and BETWEEN_PROCESSES.slower(before):
-        answer, said = _not_slower(change(now, before), "than it was", comparisons=2)
+        answer, finding = _not_slower(change(now, before), "than it was", comparisons=2)
     else:
-        answer, said = _not_slower(now, "than the original")
+        answer, finding = _not_slower(now, "than the original")
     doubt = f". {_LONGER}" if answer is Answer.UNDECIDED else ""
     again = ". Tune again on this machine" if answer is Answer.FAILED else ""
-    return answer, f"it is right, {said}: {speed}{was}{again}{doubt}"
+    return answer, f"it is right, {finding}: {speed}{was}{again}{doubt}"
 
 
 def _as_fast(now: Interval) -> tuple[Answer, str]:
@@ -157,9 +155,9 @@ def _as_fast(now: Interval) -> tuple[Answer, str]:
 
 def _not_slower(now: Interval, than: str, *, comparisons: int = 1) -> tuple[Answer, str]:
     answer = slower_than(MARGIN, now, comparisons=comparisons)
-    said = {
+    findings = {
         Answer.PASSED: f"and not slower {than}",
         Answer.FAILED: f"but slower {than}",
         Answer.UNDECIDED: f"but the figures do not show whether it is slower {than}",
     }
-    return answer, said[answer]
+    return answer, findings[answer]

@@ -21,7 +21,7 @@ from togi.lint.calls import ModuleRequest
 from togi.lint.finding import Cost, Finding, Table
 from togi.lint.module.context import ModuleContext
 from togi.lint.rule import all_rules
-from togi.measure import Turn, compare, take_turn, warm
+from togi.measure import Turn, race, take_turn, warm
 from togi.techniques import technique
 from togi.verify.own_error import OwnError, seeded_outputs
 
@@ -159,11 +159,12 @@ def _race(
     original: nn.Module, fixed: nn.Module, samples: Sequence[Inputs], device: str, request: ModuleRequest
 ) -> Interval | None:
     budget_s = request.measure_s
-    runners = [_InThisProcess(name, call, samples, device) for name, call in (("original", original), ("fixed", fixed))]
-    for runner in runners:
+    as_it_is = _InThisProcess("original", original, samples, device)
+    changed = _InThisProcess("fixed", fixed, samples, device)
+    for runner in (as_it_is, changed):
         warm(runner.call, samples, limit_s=budget_s / 4, device=device)
-    race = compare(*runners, budget_s=budget_s, seed=request.seed, criterion=WITHIN_PROCESS)
-    return race.entry("fixed").speedup_x
+    raced = race([changed], as_it_is, budget_s=budget_s, seed=request.seed, criterion=WITHIN_PROCESS)
+    return raced.entry("fixed").speedup_x
 
 
 def _error_in_units(original: nn.Module, fixed: nn.Module, sample: Inputs, seed: int) -> float:

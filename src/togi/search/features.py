@@ -1,0 +1,113 @@
+"""Features of a recipe: what it shares with others, by which trials are learned from, and what is expected of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, final
+
+from togi.core.records import Recipe, Stage
+from togi.search.configurations import EAGER, TechniqueConfiguration
+from togi.techniques.base import OUTSIDE_TORCH
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Feature = tuple[str, ...]
+Atoms = frozenset[str]
+"""Labels of choices, ``technique:ID`` for a technique with any options, and ``eager`` for no engine."""
+
+STAGE_SPREAD = {Stage.REWRITE: 0.12, Stage.LAYOUT: 0.25, Stage.PRECISION: 0.35, Stage.ENGINE: 0.6, Stage.RUNTIME: 0.15}
+"""Standard deviation of the log of a choice's effect, by its stage: a guess at first, soon outweighed by trials."""
+_SHARED_BY_ENGINES = 0.45
+"""Of an engine's: what those outside of torch have in common, which is how slow plain eager is on this model."""
+
+ENGINES_DO_IT = 0.4
+"""How much of a rewrite's or layout's expected log speed-up is left under an engine that compiles: most do the same on
+their own."""
+
+
+@final
+class RecipeFeatures:
+    """One recipe, taken apart. ``columns`` numbers its features in ``index`` (shared by all recipes of a space)."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        configurations: Sequence[TechniqueConfiguration],
+        index: dict[Feature, int],
+        starting_s: float,
+    ) -> None:
+        import numpy as np
+
+        self.recipe = recipe
+        self.configurations = tuple(configurations)
+        self.engine = next((configuration for configuration in configurations if configuration.is_engine), None)
+        self.atoms = _atoms(configurations, self.engine)
+        self.evidence = {configuration: _evidence(configuration, self.engine) for configuration in configurations}
+        """What success and failure are counted on, for each configuration."""
+        spreads = dict(_features(configurations, self.engine))
+        self.columns: NDArray[np.intp] = np.array([index.setdefault(f, len(index)) for f in spreads], dtype=np.intp)
+        self.spreads: NDArray[np.float64] = np.array(list(spreads.values()))
+        """Standard deviation of each feature's effect on log latency."""
+        self.variance = float(self.spreads @ self.spreads)
+        self.expected_log_latency = _expected_log_latency(configurations, self.engine)
+        """Log latency relative to the reference that the techniques' own expectations amount to."""
+        self.expected_log_cost = math.log(starting_s + sum(configuration.cost_s for configuration in configurations))
+
+
+def _expected_log_latency(
+    configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None
+) -> float:
+    total = 0.0
+    for configuration in configurations:
+        redundant = engine is not None and configuration.technique.stage in (Stage.REWRITE, Stage.LAYOUT)
+        total -= math.log(configuration.expected_speedup_x) * (ENGINES_DO_IT if redundant else 1.0)
+    return total
+
+
+def _features(
+    configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None
+) -> Iterator[tuple[Feature, float]]:
+    """What the recipe may share with others, with the standard deviation of its effect."""
+    family, engine_label = (engine.technique.id, engine.label) if engine else (EAGER, EAGER)
+    if engine:
+        if OUTSIDE_TORCH in engine.technique.provides:
+            yield ("engines", OUTSIDE_TORCH), _SHARED_BY_ENGINES
+            yield ("engine", family), math.sqrt(STAGE_SPREAD[Stage.ENGINE] ** 2 - _SHARED_BY_ENGINES**2)
+        else:
+            yield ("engine", family), STAGE_SPREAD[Stage.ENGINE]
+        if engine.choice.options:
+            yield ("engine", engine_label), 0.2
+        for key, value in engine.choice.options.items():
+            yield ("engine", family, key, str(value)), 0.2
+    others = [configuration for configuration in configurations if not configuration.is_engine]
+    for configuration in others:
+        spread = 0.04 if configuration.is_grad_mode else STAGE_SPREAD[configuration.technique.stage]
+        id = configuration.technique.id
+        yield ("technique", id), spread
+        yield ("technique", id, "on", family), spread * 0.8
+        yield ("technique", id, "on", engine_label, ""), spread * 0.3
+        if configuration.choice.options:
+            yield ("choice", configuration.label), spread * 0.6
+            yield ("choice", configuration.label, "on", family), spread * 0.5
+    for first, second in itertools.combinations([c for c in others if not c.is_grad_mode], 2):
+        yield ("pair", first.technique.id, second.technique.id), 0.05
+
+
+def _atoms(configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None) -> Atoms:
+    atoms = {configuration.label for configuration in configurations} | {
+        f"technique:{configuration.technique.id}" for configuration in configurations
+    }
+    return frozenset(atoms if engine else atoms | {EAGER})
+
+
+def _evidence(configuration: TechniqueConfiguration, engine: TechniqueConfiguration | None) -> tuple[str, ...]:
+    """The choice, the technique, and the choice with the engine (joined by ``|``)."""
+    family = f"technique:{engine.technique.id}" if engine else EAGER
+    alone = (configuration.label, f"technique:{configuration.technique.id}")
+    return (
+        alone if configuration.is_engine or configuration.is_grad_mode else (*alone, f"{configuration.label}|{family}")
+    )

@@ -1,0 +1,83 @@
+"""One trial from start to record: built and verified, measured next to the reference, or ended in whatever way."""
+
+from __future__ import annotations
+
+from typing import final
+
+from togi.core.records import Outcome, Recipe, Trial
+from togi.study.open_study import OpenStudy
+from togi.worker.launch import NoTimeLeft, ServerNotStarted
+from togi.worker.supervise import RunningTrial, TrialEnded
+
+
+@final
+class Attempts:
+    """Tries recipes. Nothing that a trial's process does is raised: it becomes the trial's outcome."""
+
+    def __init__(self, study: OpenStudy) -> None:
+        self._study, self._processes = study, study.processes
+
+    def attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
+        """Try it, and once more where that may end otherwise."""
+        began = self._study.clock()
+        trial = self._ended_or_measured(candidate, timeout_s)
+        # The original ran before, so someone may have killed its process; without it nothing can be chosen.
+        killed = candidate.is_reference and trial.outcome is Outcome.CRASHED
+        if killed or (trial.outcome is Outcome.OUT_OF_MEMORY and self._processes.free_memory()):
+            trial = self._ended_or_measured(candidate, timeout_s)
+        return trial.model_copy(update={"cost_s": self._study.clock() - began})
+
+    def _ended_or_measured(self, candidate: Recipe, timeout_s: float) -> Trial:
+        try:
+            return self._built_and_measured(candidate, timeout_s)
+        except NoTimeLeft as error:
+            return Trial(recipe=candidate, outcome=Outcome.TIMED_OUT, reason=str(error), stage="start")
+        except ServerNotStarted as error:  # one of its own: the environment that it wants, or where none can fork
+            return Trial(recipe=candidate, outcome=Outcome.FAILED, reason=str(error), stage="start")
+        except TrialEnded as ended:
+            if ended.trial.recipe.is_reference and not candidate.is_reference:  # also where it could not start again
+                reason = f"the reference that took turns with it ended: {ended}"
+                return Trial(recipe=candidate, outcome=Outcome.UNSTABLE, reason=reason, stage="measure")
+            return ended.record()
+
+    def _built_and_measured(self, candidate: Recipe, timeout_s: float) -> Trial:
+        reference = self._processes.reference()
+        if candidate.is_reference:
+            if self._study.subject.facts.callers > 1 and reference.error is not None and reference.error.problems:
+                problem = reference.error.problems[0]
+                self._study.notes.append(f"The original itself is not right for several callers: {problem}.")
+            return self._measured(reference, reference)
+        running = self._processes.start(candidate, timeout_s)
+        outcome, reason = self._study.subject.accepted(running)
+        if outcome is not Outcome.OK:
+            running.close()
+            return _record(running, outcome, reason)
+        self._processes.keep(running)
+        self._processes.make_ready(running)
+        return self._measured(running, reference)
+
+    def _measured(self, running: RunningTrial, reference: RunningTrial) -> Trial:
+        self._study.progress.trial_phase(running.recipe, "measure")
+        timing = self._study.stopwatch.time(running, reference, self._study.pace.trial_s)
+        footprint = running.footprint()
+        if (
+            self._study.subject.facts.device == "cuda"
+        ):  # both stay, stopped, while other trials want the device's memory
+            for paused in {running.name: running, reference.name: reference}.values():
+                paused.rest()
+        outcome, reason = (Outcome.OK, "") if running is reference else self._study.subject.accepted(running)
+        if doubt := self._study.stopwatch.doubt(timing):
+            outcome, reason = Outcome.UNSTABLE, doubt
+        return _record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
+
+
+def _record(running: RunningTrial, outcome: Outcome, reason: str) -> Trial:
+    return Trial(
+        recipe=running.recipe,
+        outcome=outcome,
+        reason=reason,
+        stage="" if outcome is Outcome.OK else "verify",
+        error=running.error,
+        phases_s=running.phases_s,
+        notes=running.notes,
+    )

@@ -1,0 +1,100 @@
+"""The race of the finalists: the fastest recipes and the reference take turns, and what it measures is recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from togi.core.records import Outcome, Recipe, Timing
+from togi.decide.faster import BETWEEN_PROCESSES
+from togi.measure import RaceResult, race, together
+from togi.study.open_study import OpenStudy
+from togi.worker.supervise import RunningTrial
+
+
+@final
+class FinalRace:
+    """Races warm processes of one study."""
+
+    def __init__(self, study: OpenStudy) -> None:
+        self._study = study
+
+    def of_trials(self, candidates: Sequence[Recipe]) -> tuple[Recipe, ...]:
+        """Race these and the reference, as many as there is time for. Returns all of them, fastest first.
+
+        There is no race where too little time is left for one that would say anything.
+        """
+        study = self._study
+        running = [process for process in map(study.processes.warm, candidates) if process is not None]
+        reference = study.processes.reference()
+        left_s = study.budget.left_s - study.budget.proof_s
+        while len(running) > 1 and self.enough_s(0.0, running) > left_s:
+            running.pop()
+        if not running or self.enough_s(0.0, running) > left_s:
+            study.notes.append("No time was left for a race of the finalists: their trials decide.")
+            return (*candidates, reference.recipe)
+        result = self.run(running, min(self.enough_s(study.pace.race_s, running), left_s))
+        speeds = {entry.name: entry.speedup_x.median if entry.speedup_x else 0.0 for entry in result.entries}
+        fastest_first = sorted((reference, *running), key=lambda process: -speeds[process.name])
+        return tuple(process.recipe for process in fastest_first)
+
+    def run(self, running: Sequence[RunningTrial], budget_s: float, *, again: bool = False) -> RaceResult:
+        """Race them; once more where the machine disturbed all of it and there is time. What it measured undisturbed is
+        recorded: ``again`` together with what other processes of the same recipes measured."""
+        study = self._study
+        result, sure, doubt = self._once(running, budget_s)
+        left_s = study.budget.left_s - study.budget.proof_s
+        if doubt and left_s > self.enough_s(0.0, running):
+            study.stopwatch.pause()
+            result, sure, doubt = self._once(running, min(budget_s, left_s))
+        if doubt:
+            study.notes.append(
+                f"The finalists' race was too disturbed to be used ({doubt}), so their trials before it decide."
+            )
+            return result
+        for process in running:
+            if (timing := sure.get(process.name)) is not None:
+                self._record(process.recipe, timing, again=again)
+        study.notes.append(f"The race: {result.order}.")
+        return result
+
+    def enough_s(self, budget_s: float, running: Sequence[RunningTrial]) -> float:
+        """The budget, or what enough rounds of these and the reference take, if that is more."""
+        return self._study.stopwatch.enough_s(budget_s, [self._study.processes.reference(), *running])
+
+    def _once(self, running: Sequence[RunningTrial], budget_s: float) -> tuple[RaceResult, Mapping[str, Timing], str]:
+        """The race, what it measured of each that was not disturbed, and where that is nothing, why."""
+        study, reference = self._study, self._study.processes.reference()
+        by_name = {process.name: process.recipe for process in (reference, *running)}
+        result = race(
+            running,
+            reference,
+            budget_s=budget_s,
+            seed=study.subject.settings.seed,
+            clock=study.clock,
+            on_round=lambda number, speedups_x: study.progress.race_round(
+                number, {by_name[name]: interval for name, interval in speedups_x.items()}
+            ),
+        )
+        slowest_ms = study.stopwatch.slowest_ms
+        every = {process.name: result.timing(process.name, slowest_ms=slowest_ms) for process in running}
+        timings = {name: timing for name, timing in every.items() if timing is not None}
+        if not any(math.isfinite(timing.speedup_x.high) for timing in timings.values()):
+            return result, {}, f"{result.rounds} rounds are too few to conclude anything"
+        doubts = {name: study.stopwatch.doubt(timing) for name, timing in timings.items()}
+        sure = {name: timing for name, timing in timings.items() if not doubts[name]}
+        return result, sure, "" if sure else next(iter(doubts.values()))
+
+    def _record(self, recipe: Recipe, timing: Timing, *, again: bool) -> None:
+        """Append the finalist's race to the journal: its last trial, timed anew; ``again``, or where the race does no
+        more than point to it, together with what was measured before."""
+        before = self._study.log.last(recipe)
+        if before is None or before.timing is None or not math.isfinite(timing.speedup_x.high):
+            return
+        if again or (before.outcome is Outcome.OK and BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)):
+            timing = together(before.timing, timing)
+        of_its_trial = {
+            name: getattr(before.timing, name) for name in ("first_call_ms", "build_s", "start_ms", "energy_mj")
+        }
+        self._study.log.append(before.model_copy(update={"timing": timing.model_copy(update=of_its_trial)}))

@@ -1,0 +1,111 @@
+"""A study under way: its subject and journal, its time, its processes, and what it has to say in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from typing_extensions import Self
+
+from togi.artifact.manifest import PARTS
+from togi.core.records import REFERENCE_RECIPE, Facts, Recipe, Study, Trial, now
+from togi.core.settings import Settings
+from togi.journal import Journal, StudyLog, study_key
+from togi.search import Experience, Search
+from togi.search.experience import relevance
+from togi.study.measurement import Stopwatch
+from togi.study.pace import USUAL, Pace
+from togi.study.progress import Progress
+from togi.study.time_budget import TimeBudget
+from togi.study.tuned_subject import TunedSubject
+from togi.study.warm_processes import WarmProcesses
+from togi.techniques import all_techniques
+
+
+@final
+@dataclass(frozen=True)
+class OpenStudy:
+    """What exploring, race, proof and verdict of one study share."""
+
+    subject: TunedSubject
+    log: StudyLog
+    search: Search
+    experience: Experience
+    """What studies of other subjects in the journal taught."""
+    budget: TimeBudget
+    stopwatch: Stopwatch
+    processes: WarmProcesses
+    progress: Progress
+    pace: Pace = USUAL
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, monotonic: that of budget and stopwatch."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences for the verdict."""
+    given_up: list[Trial] = field(default_factory=list)
+    """Ended because the study has no more time for them: not kept, a study with more time tries them again."""
+
+    @classmethod
+    def open(
+        cls,
+        subject: TunedSubject,
+        fingerprint: str,
+        journal: Journal,
+        progress: Progress,
+        *,
+        started: float,
+        loaded: float | None = None,
+        resume: bool,
+        firsts: Sequence[Recipe] | None = None,
+        pace: Pace = USUAL,
+    ) -> Self:
+        """Go on with what the journal has of this study, and learn from its others; without ``resume`` neither.
+
+        Args:
+            fingerprint: of weights and inputs, where the subject's name does not pin them.
+            started: when the study began, by ``time.monotonic``. ``loaded``: when its subject was.
+            firsts: what is tried before all else.
+        """
+        facts, settings = subject.facts, subject.settings
+        header = Study(id="", subject=subject.name, facts=facts, settings=settings.as_json(), started=now())
+        key = study_key(subject.name, facts, settings, fingerprint)
+        log = journal.study(key, header, fresh=not resume)
+        trials = log.news()
+        experience = _learned_before(journal, log, facts, settings) if resume else Experience()
+        search = Search(
+            facts,
+            settings,
+            all_techniques(),
+            [trial for trial in trials if trial.recipe.find(PARTS) is None],
+            firsts=firsts,
+            experience=experience,
+            max_trials=pace.max_trials,
+        )
+        budget = TimeBudget(settings, pass_ms=facts.latency_ms, started=started, loaded=loaded, pace=pace)
+        if (reference := log.last(REFERENCE_RECIPE)) is not None:
+            budget.know_reference(reference.phases_s)
+        beside = [t.timing.reference_ms for t in trials if t.timing is not None and not t.recipe.is_reference]
+        stopwatch = Stopwatch(settings, budget, pace=pace, earlier_ms=beside)
+        notes = list(log.notes)
+        processes = WarmProcesses(subject, budget, notes, progress.trial_phase)
+        return cls(subject, log, search, experience, budget, stopwatch, processes, progress, pace, notes=notes)
+
+    def trials(self) -> list[Trial]:
+        """Those of the log from which can be chosen: what another process put together of a program's parts cannot be
+        built here."""
+        here = self.processes.composed
+        return [trial for trial in self.log.trials() if trial.recipe in here or trial.recipe.find(PARTS) is None]
+
+
+def _learned_before(journal: Journal, log: StudyLog, facts: Facts, settings: Settings) -> Experience:
+    """Not from the study of ``log``, whose trials are known. Nothing is raised for studies that cannot be read."""
+    earlier = journal.earlier(lambda study: relevance(study, facts, settings) > 0, but=log.id)
+    return Experience.of(
+        earlier.studies,
+        facts,
+        settings,
+        all_techniques(),
+        left_out=earlier.left_out,
+        unreadable=earlier.unreadable,
+    )

@@ -1,0 +1,229 @@
+"""The proof of what is saved: loaded from its files in a fresh process, verified, and measured next to the original."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+from togi.artifact.manifest import Saved, in_turn
+from togi.core.records import Outcome, Recipe, Trial
+from togi.decide.faster import BETWEEN_PROCESSES
+from togi.machine.limits import is_running
+from togi.measure import together
+from togi.study.open_study import OpenStudy
+from togi.worker.launch import NoTimeLeft
+from togi.worker.supervise import AT_ONCE, RunningTrial, TrialEnded
+
+_AT_ONCE = {Outcome.TIMED_OUT: "hangs", Outcome.CRASHED: "ends its process"}
+"""What becomes of an engine that cannot serve callers at once, besides wrong answers."""
+_CALLERS = 2
+"""So many at once try what was raced for one caller."""
+
+
+@final
+class Prover:
+    """Saves recipes of a study and proves what was saved. What cannot be is set aside with the reason."""
+
+    def __init__(self, study: OpenStudy, keep: Path) -> None:
+        """``keep``: the folder of the artifacts."""
+        self._study, self._keep = study, keep
+        self.proven: dict[Recipe, Path] = {}
+        """Artifacts whose proof is the last trial of their recipe."""
+        self.unusable: dict[Recipe, str] = {}
+        """What was set aside, and why."""
+        self.ended: dict[Recipe, str] = {}
+        """What was not saved or proven since its process hung or ended: no choice without files either."""
+
+    def set_aside(self, candidate: Recipe, why: str, *, hangs: bool = False) -> None:
+        """It is not a choice any more, and its last trial says so. ``hangs``: so do the choices of later studies."""
+        self.unusable[candidate] = why
+        what = "The original was not saved" if candidate.is_reference else f"{candidate.label} was set aside"
+        self._study.notes.append(f"{what}: {why}.")
+        last = self._study.log.last(candidate)
+        if last is not None:
+            reason = f"{last.reason}; {why}" if last.reason and why not in last.reason else why
+            ended = {"outcome": Outcome.TIMED_OUT} if hangs and not candidate.is_reference else {}
+            self._study.log.append(last.model_copy(update={"reason": reason, **ended}))
+
+    def save(self, candidate: Recipe, trial: Trial) -> Path | None:
+        """Save it without a proof: for a part, the trial of the program is its proof. None where it cannot be saved."""
+        folder = self._folder(candidate)
+        try:
+            running = self._study.processes.warm(candidate)
+            if running is None:
+                self.set_aside(candidate, "it could not be built again")
+            elif self._saved(running, folder, trial) is not None:
+                return folder
+        except TrialEnded as ended:
+            self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
+        return None
+
+    def save_and_prove(self, candidate: Recipe) -> None:
+        """Either its last trial measures what was saved, or it is set aside."""
+        study = self._study
+        study.progress.saving(candidate)
+        folder = self._folder(candidate)
+        try:
+            running = study.processes.reference() if candidate.is_reference else study.processes.warm(candidate)
+            trial = study.log.last(candidate)
+            if running is None or trial is None:
+                self.set_aside(candidate, "it could not be built again")
+            elif (saved := self._saved(running, folder, trial)) is not None:
+                proof, saved = self._prove(folder, candidate, trial, saved)
+                study.subject.write_manifest(folder, proof, saved)
+                study.log.append(proof)
+                self.proven[candidate] = folder
+                self._compare(candidate, trial, proof)
+                return
+        except (TrialEnded, NoTimeLeft) as ended:
+            if not candidate.is_reference:
+                self.ended[candidate] = str(ended)
+            self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _folder(self, candidate: Recipe) -> Path:
+        """An empty folder for its artifact, of this process: another may work on the same study. What earlier processes
+        kept of the same recipe goes."""
+        name = f"{self._study.log.id[:12]}-{candidate.id}"
+        for folder_before in self._keep.glob(f"{name}*.togi"):
+            owner = folder_before.stem.removeprefix(name).removeprefix("-")
+            if not owner.isdigit() or int(owner) == os.getpid() or not is_running(int(owner)):
+                shutil.rmtree(folder_before, ignore_errors=True)
+        folder = self._keep / f"{name}-{os.getpid()}.togi"
+        folder.mkdir(parents=True)
+        return folder
+
+    def _saved(self, running: RunningTrial, folder: Path, trial: Trial) -> Saved | None:
+        """Write the files of each engine, and the manifest. None where there are none: the recipe is set aside."""
+        study, recipe = self._study, running.recipe
+        saved = running.save(folder, study.budget.ask_s)
+        if saved.unsaveable:
+            self.set_aside(recipe, f"it has no file form here: {saved.unsaveable}")
+            return None
+        if saved.wrong:
+            self.set_aside(recipe, f"it is wrong beyond the samples: {saved.wrong}")
+            return None
+        study.notes.extend(saved.notes)
+        if words := study.subject.signature.within(saved.domains).domains_in_words():
+            where = " and ".join(words)
+            study.notes.append(
+                f"{recipe.label} refuses values for which it was not proven: it takes calls where {where}."
+            )
+        study.subject.write_manifest(folder, trial, saved)
+        return saved
+
+    def _prove(self, folder: Path, candidate: Recipe, trial: Trial, saved: Saved) -> tuple[Trial, Saved]:
+        """Load the artifact in a fresh process, verify it, and measure its speed next to the original, and its memory.
+        The original itself is not timed again, and what the time limit cut off is left to its trial. Returns the proof,
+        and what is saved with what was learned of it.
+
+        Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
+        """
+        study = self._study
+        with self._loaded(folder, candidate) as loaded:
+            try:
+                return self._measured_again(loaded, folder, trial, saved)
+            except TrialEnded as ended:
+                if not ended.cut_off or candidate.is_reference or candidate in study.processes.composed:
+                    raise
+            # It is right, loaded from its files: how fast it is, its trial tells.
+            if study.subject.facts.callers == 1:
+                saved = saved.model_copy(update={"links": in_turn(saved.links)})
+            study.notes.append(
+                f"The time limit was over when {candidate.label} had been loaded from its files and verified: its time "
+                "before that counts, and callers wait for each other, since it was not asked by two at once."
+            )
+            return trial.model_copy(update={"error": loaded.error}), saved
+
+    def _measured_again(self, loaded: RunningTrial, folder: Path, trial: Trial, saved: Saved) -> tuple[Trial, Saved]:
+        study = self._study
+        proof = trial.model_copy(update={"outcome": Outcome.OK, "reason": study.subject.accepted(loaded)[1]})
+        if trial.recipe.is_reference:
+            loaded.warm(limit_s=0.0)
+        else:
+            study.processes.make_ready(loaded, folder)
+            proof = self._timed(loaded, trial, proof)
+        if proof.timing is not None and proof.timing.start_ms is None:
+            timing = proof.timing.model_copy(update={"start_ms": loaded.start_ms})
+            proof = proof.model_copy(update={"timing": timing})
+        proof = proof.model_copy(update={"error": loaded.error, "footprint": loaded.footprint()})
+        if trial.recipe.is_reference or study.subject.facts.callers > 1:  # else verification had them all
+            return proof, saved
+        notes, saved = self._for_callers(loaded, folder, trial, saved)
+        return proof.model_copy(update={"notes": (*trial.notes, *notes)}), saved
+
+    def _timed(self, loaded: RunningTrial, trial: Trial, proof: Trial) -> Trial:
+        """The proof with the time of what was loaded, together with that of its trial where it does not stand alone;
+        what the machine disturbed does not count."""
+        study, candidate = self._study, loaded.recipe
+        timing = study.stopwatch.time(loaded, study.processes.reference(), study.pace.proof_s)
+        if doubt := study.stopwatch.doubt(timing):  # what was saved is right; how fast it is, its trial tells
+            study.notes.append(
+                f"{candidate.label} could not be timed again from its files ({doubt}), so its time before that counts."
+            )
+            return trial
+        from_these_files = candidate in study.processes.composed  # its trial ran from them too
+        unsure = BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
+        if trial.timing is not None and trial.outcome is Outcome.OK and (from_these_files or unsure):
+            timing = together(trial.timing, timing)
+        return proof.model_copy(update={"timing": timing})
+
+    @contextmanager
+    def _loaded(self, folder: Path, candidate: Recipe) -> Iterator[RunningTrial]:
+        """In a fresh process, from its files, and right. Raises TrialEnded where it is not."""
+        subject = self._study.subject
+        with subject.pool.start_artifact(folder, candidate, subject.facts, subject.limits, check=True) as loaded:
+            outcome, reason = subject.accepted(loaded)
+            if outcome is not Outcome.OK:
+                raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
+            yield loaded
+
+    def _for_callers(
+        self, loaded: RunningTrial, folder: Path, trial: Trial, saved: Saved
+    ) -> tuple[tuple[str, ...], Saved]:
+        """What should be known of it where several call at once, and what is then saved. Where that hangs or ends it,
+        callers wait for each other, by a lock round its calls, and it is verified and asked anew so. Raises TrialEnded
+        where that fails too.
+        """
+        candidate = loaded.recipe
+        try:
+            return _served_at_once(loaded), saved
+        except TrialEnded as ended:
+            happens = _AT_ONCE.get(ended.ending.outcome)
+            composed = candidate in self._study.processes.composed
+            if happens is None or ended.cut_off or ended.ending.stage != AT_ONCE or composed:
+                raise
+        saved = saved.model_copy(update={"links": in_turn(saved.links)})
+        self._study.subject.write_manifest(folder, trial, saved)
+        with self._loaded(folder, candidate) as again:
+            again.warm(limit_s=0.0)
+            notes = _served_at_once(again)
+        return (f"it {happens} where {_CALLERS} call at once, so callers wait for each other", *notes), saved
+
+    def _compare(self, candidate: Recipe, before: Trial, proof: Trial) -> None:
+        """Say where what was saved is no longer what was measured before."""
+        if candidate.is_reference or before.timing is None or proof.timing is None:
+            return
+        was, now = before.timing.speedup_x, proof.timing.speedup_x
+        if BETWEEN_PROCESSES.faster(was) and not BETWEEN_PROCESSES.faster(now):
+            self._study.notes.append(
+                f"{candidate.label} was {was.median:.2f} x as fast while it was built, but loaded from its files it is "
+                f"not faster beyond doubt (between {now.low:.2f} and {now.high:.2f} x)."
+            )
+
+
+def _hangs(ended: TrialEnded | NoTimeLeft) -> bool:
+    return isinstance(ended, TrialEnded) and ended.ending.outcome is Outcome.TIMED_OUT and not ended.cut_off
+
+
+def _served_at_once(loaded: RunningTrial) -> tuple[str, ...]:
+    """What should be known of it where several call at once, as a server's threads do with what was raced for one.
+    Raises TrialEnded where they are given wrong answers and the original's would be right."""
+    asked = loaded.asked_at_once(_CALLERS)
+    if asked.problems:
+        raise loaded.end(Outcome.WRONG, f"loaded from its files, {asked.problems[0]}", "proof")
+    return (asked.note,) if asked.note else ()

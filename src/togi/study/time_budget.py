@@ -1,0 +1,150 @@
+"""The time of a study: its limit, and what is left of it for trials, the race and the proof. It waits for nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import final
+
+from togi.core.quantities import seconds
+from togi.core.settings import Settings
+from togi.study.pace import USUAL, Pace
+from togi.worker.supervise import ASKED_S
+
+GRACE_S = 3.0
+"""After the study's limit whatever is still asked of a child is ended; closing takes a moment more."""
+_LEAST_PASSES = 30
+"""Passes of the original in a study that tries nothing: its truth, its trial and its proof."""
+_OWN_LIMIT_X = 3.0
+"""An effort's own limit is at least so many times as long as truth, reference and its proof should take."""
+_OWN_LIMIT_TRIALS = 5.0
+"""And at least so many times as long as the reference took: a busy machine still has time for an engine and a proof."""
+_RACE_SHARE = 0.15
+"""Of the limit, what is reserved for the race."""
+_TRIAL_SHARE, _HANGS_X = 0.5, 3.0
+"""A trial may take half of what is left, or three times what was expected where that is more."""
+_LEAST_ASKED_S, _ASKED_X = 2.0, 8.0
+"""Values beyond the samples are some fifteen calls of two programs and of the original, a few in float64 too;
+verification is about ten."""
+_ASKED_SHARE = 0.08
+"""Of the limit, what asking for them may take from what could be tried."""
+
+
+@final
+class TimeBudget:
+    """Divides the time of one study. It learns from the reference's trial how long a proof takes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        pass_ms: float | None = None,
+        started: float,
+        loaded: float | None = None,
+        pace: Pace = USUAL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            settings: of which a given limit, or the effort's own, is taken.
+            pass_ms: a rough time of one pass of the original over all samples.
+            started: when the study began, by ``clock``.
+            loaded: when its subject was: an effort's own limit begins then. None: with the study.
+            clock: seconds, monotonic.
+        """
+        self.started = started
+        self.loaded = loaded
+        self.pace = pace
+        self._given_s = settings.time_limit_s
+        self._effort_s = settings.effort.time_limit_s
+        self._pass_s = (pass_ms or 0.0) * 1e-3
+        self._clock = clock
+        self._reference_s = 0.0
+        self._reference_phases_s: Mapping[str, float] = {}
+
+    def know_reference(self, phases_s: Mapping[str, float]) -> None:
+        """How long each phase of the reference's trial took, in this session or an earlier one."""
+        self._reference_phases_s = phases_s
+
+    def lengthen(self, reference_s: float) -> str:
+        """Make an effort's own limit long enough for a reference that took so long. Returns a sentence where that made
+        it longer than before, else nothing."""
+        before_s, self._reference_s = self.limit_s, reference_s
+        if self.limit_s is None or before_s is None or self.limit_s <= before_s:
+            return ""
+        return (
+            f"trying the original took {seconds(reference_s)}, so the study may take {seconds(self.limit_s)} in place "
+            f"of {seconds(before_s)}; --time-limit sets another limit"
+        )
+
+    @property
+    def limit_s(self) -> float | None:
+        """The limit of the study, from its start: the one that was given; else the effort's own from when the subject
+        was loaded, which a slow subject or machine makes longer."""
+        if self._given_s is not None or self._effort_s is None:
+            return self._given_s
+        loading_s = 0.0 if self.loaded is None else self.loaded - self.started
+        least_s = max(_OWN_LIMIT_X * self.least_s, _OWN_LIMIT_TRIALS * self._reference_s)
+        return loading_s + max(self._effort_s, least_s)
+
+    @property
+    def ends_at(self) -> float:
+        """When nothing is waited for any more: the limit, and a moment in which a proof may end."""
+        return math.inf if self.limit_s is None else self.started + self.limit_s + GRACE_S
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the study began."""
+        return self._clock() - self.started
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the limit; negative once it is over."""
+        return math.inf if self.limit_s is None else self.started + self.limit_s - self._clock()
+
+    @property
+    def least_s(self) -> float:
+        """About how long truth, reference and its proof take: no study is shorter, whatever it tries."""
+        return _LEAST_PASSES * self._pass_s
+
+    @property
+    def proof_s(self) -> float:
+        """About how long it takes to prove what was saved, with values beyond the samples."""
+        return self._proof_without_asking_s + self._wanted_ask_s
+
+    @property
+    def ask_s(self) -> float:
+        """How long what is saved is asked for values beyond the samples: no longer than the rest of its proof leaves,
+        since narrow bounds are better than no artifact."""
+        return min(self._wanted_ask_s, max(_LEAST_ASKED_S, self.left_s - self._proof_without_asking_s))
+
+    def explore_s(self, *, race: bool = True) -> float:
+        """What is left for trials: the limit less what the proof, and the race, will take."""
+        if self.limit_s is None:
+            return math.inf
+        # in a short study values beyond the samples are asked at the cost of the race, not of trials
+        race_s = min(self.pace.race_s, self.limit_s * _RACE_SHARE) - self._wanted_ask_s
+        reserved_s = max(self.pace.least_race_s, race_s) if race else 0.0
+        return self.left_s - reserved_s - self.proof_s
+
+    @property
+    def _proof_without_asking_s(self) -> float:
+        """To start and verify what was saved and what it falls back on, each as the reference was, and to time it."""
+        phases_s = self._reference_phases_s
+        # its turns next to others count as "measure" too
+        as_reference_s = sum(took_s for phase, took_s in phases_s.items() if phase != "measure")
+        return self.pace.proof_s + 2 * as_reference_s + phases_s.get("verify", 0.0)
+
+    @property
+    def _wanted_ask_s(self) -> float:
+        """By what verifying the original took, and by the limit."""
+        verify_s = self._reference_phases_s.get("verify", 0.0)
+        most_s = ASKED_S if self.limit_s is None else min(ASKED_S, _ASKED_SHARE * self.limit_s)
+        return max(_LEAST_ASKED_S, min(most_s, _ASKED_X * verify_s))
+
+
+def share_of_trial_s(left_s: float, expected_s: float) -> float:
+    """How much of the seconds that are left one trial may take that should take so long. One that hangs leaves
+    something to the others."""
+    return min(left_s, max(left_s * _TRIAL_SHARE, _HANGS_X * expected_s)) if math.isfinite(left_s) else left_s

@@ -1,0 +1,76 @@
+"""The subject of a study: what is known of it, and what any process of the study is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, final
+
+from togi.artifact.manifest import Saved
+from togi.artifact.save import write_manifest
+from togi.core.records import ErrorReport, Facts, Outcome, Recipe, Trial
+from togi.core.settings import Settings
+from togi.decide.faithful import accept
+from togi.study.failures import explained
+from togi.subject.signature import Signature
+from togi.techniques import is_exact
+from togi.worker.pool import WorkerPool, environment_of
+from togi.worker.supervise import Limits
+
+SURVEY_TIMEOUT_S = 900.0
+
+
+class Verified(Protocol):
+    """A process whose recipe was verified (``RunningTrial``)."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def error(self) -> ErrorReport | None: ...
+
+
+@final
+@dataclass
+class TunedSubject:
+    """A subject with the processes that run it and the settings under which it is tuned."""
+
+    pool: WorkerPool
+    name: str
+    facts: Facts
+    signature: Signature
+    settings: Settings
+
+    @property
+    def limits(self) -> Limits:
+        """What a trial may take, and every process that is made of what it saved."""
+        return Limits(timeout_s=self.settings.trial_timeout_s, memory_bytes=self.settings.trial_memory_bytes)
+
+    def make_truth(self, tell: Callable[[str], None]) -> None:
+        """Make what every trial is compared with. Raises SubjectError when the subject cannot be run."""
+        with explained(self.name):
+            limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
+            self.facts = self.pool.make_truth(self.facts, limits, lambda phase: tell(f"{phase} of {self.name}"))
+
+    def accepted(self, running: Verified) -> tuple[Outcome, str]:
+        """What its verification means under these settings, and why."""
+        if running.error is None:
+            return Outcome.FAILED, "it was not verified"
+        bounds = {"max_error": self.settings.max_error, "max_drop": self.settings.max_drop}
+        return accept(running.error, exact=is_exact(running.recipe), **bounds)
+
+    def write_manifest(self, folder: Path, proof: Trial, saved: Saved) -> None:
+        """Write the manifest of an artifact whose files are there."""
+        write_manifest(
+            folder,
+            subject=self.name,
+            recipe=proof.recipe,
+            signature=self.signature.within(saved.domains),
+            facts=self.facts,
+            proof=proof,
+            chain=saved.links,
+            environment=environment_of(proof.recipe, self.facts),
+            max_error=self.settings.max_error,
+            max_drop=self.settings.max_drop,
+            objective=self.settings.objective,
+        )

@@ -1,0 +1,125 @@
+"""The processes that a study keeps: the reference as long as it lasts, and the fastest recipes until the race."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+from togi.core.choices import Objective
+from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
+from togi.study.time_budget import TimeBudget
+from togi.study.tuned_subject import TunedSubject
+from togi.worker.launch import NoTimeLeft
+from togi.worker.supervise import RunningTrial, TrialEnded
+
+
+@final
+class WarmProcesses:
+    """Starts processes of recipes, makes them ready for their turns, and keeps them paused."""
+
+    def __init__(
+        self,
+        subject: TunedSubject,
+        budget: TimeBudget,
+        notes: list[str],
+        on_phase: Callable[[Recipe, str], None] = lambda _recipe, _phase: None,
+    ) -> None:
+        """``notes``: takes a sentence for what could not be built again. ``on_phase``: takes what a process does."""
+        self._subject, self._budget = subject, budget
+        self._notes, self._on_phase = notes, on_phase
+        self.composed: dict[Recipe, Path] = {}
+        """Artifacts that stand for a recipe: a program's tuned parts, put together."""
+        self._warm: dict[Recipe, RunningTrial] = {}
+        self._reference: RunningTrial | None = None
+
+    def start(self, candidate: Recipe, timeout_s: float | None = None) -> RunningTrial:
+        """Build and verify. ``timeout_s``: None is that of a trial. Raises TrialEnded."""
+        subject, limits = self._subject, self._subject.limits
+        if timeout_s is not None:
+            limits = replace(limits, timeout_s=timeout_s)
+        if (folder := self.composed.get(candidate)) is not None:
+            return subject.pool.start_artifact(
+                folder, candidate, subject.facts, limits, check=True, name=candidate.label
+            )
+        return subject.pool.start(candidate, subject.facts, limits, lambda phase: self._on_phase(candidate, phase))
+
+    def reference(self) -> RunningTrial:
+        """The reference's process; started (again) when there is none."""
+        if self._reference is None or self._reference.ended is not None:
+            self._reference = self.start(REFERENCE_RECIPE)
+            self.make_ready(self._reference)
+        return self._reference
+
+    def warm(self, candidate: Recipe) -> RunningTrial | None:
+        """The candidate, built, verified and warm; built again where it was not kept, or its process has ended since.
+        None if it now fails."""
+        if candidate not in self._warm or self._warm[candidate].ended is not None:
+            try:
+                running = self.start(candidate)
+                self.make_ready(running)
+            except (TrialEnded, NoTimeLeft) as ended:
+                self._notes.append(f"{candidate.label} could not be built again: {ended}")
+                return None
+            self._warm[candidate] = running
+        return self._warm[candidate]
+
+    def keep(self, running: RunningTrial) -> None:
+        """Until it is pruned or closed: rebuilding it would cost its compilation again."""
+        self._warm[running.recipe] = running
+
+    def make_ready(self, running: RunningTrial, folder: Path | None = None) -> None:
+        """For its turns: warm, and where the first call is raced, with files to be started from.
+
+        ``folder``: those it was loaded from; None: it is saved. Raises TrialEnded, also where it has no file form.
+        """
+        subject = self._subject
+        if subject.settings.objective is not Objective.FIRST_CALL:
+            running.warm()
+            return
+        files = folder or self._saved(running)
+        start = functools.partial(
+            subject.pool.start_artifact, files, running.recipe, subject.facts, subject.limits, check=False
+        )
+        running.take_starts(start, files if folder is None else None, subject.facts.samples)
+
+    def _saved(self, running: RunningTrial) -> Path:
+        files = Path(tempfile.mkdtemp(prefix="start-", dir=self._subject.pool.folder))
+        saved = running.save(files, self._budget.ask_s)
+        if saved.unsaveable:
+            reason = f"it has no file form that could be started from: {saved.unsaveable}"
+            raise running.end(Outcome.REFUSED, reason, "save")
+        self._subject.write_manifest(files, Trial(recipe=running.recipe, outcome=Outcome.OK), saved)
+        return files
+
+    def compose(self, composed: Recipe, folder: Path) -> None:
+        """From now on ``folder`` stands for this recipe; what ran of it before is ended."""
+        self.composed[composed] = folder
+        if (before := self._warm.pop(composed, None)) is not None:
+            before.close()
+
+    def free_memory(self) -> bool:
+        """End the finalists that are kept, whose memory stays taken while they are paused: what did not fit next to
+        them may fit alone. They are built again for the race. False where there are none to end, or where it was the
+        user's limit that did not suffice."""
+        alive = [running for running in self._warm.values() if running.ended is None]
+        limited = self._subject.facts.device != "cuda" and self._subject.limits.memory_bytes is not None
+        if not alive or limited:
+            return False
+        self.prune(())
+        return True
+
+    def prune(self, wanted: Collection[Recipe]) -> None:
+        """End all that are kept but these, and the reference."""
+        for candidate in [kept for kept in self._warm if kept not in wanted]:
+            self._warm.pop(candidate).close()
+
+    def close(self) -> None:
+        """End all."""
+        self.prune(())
+        if self._reference is not None:
+            self._reference.close()
+            self._reference = None

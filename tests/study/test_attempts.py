@@ -1,0 +1,123 @@
+"""How a trial ends: measured, not right, or with whatever its process does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stand_ins import FAST, MACHINE, NEXT, WRONG, Clock, Does, Pool, open_study, pool_of
+
+from togi.core.records import REFERENCE_RECIPE, ErrorReport, Facts, Outcome
+from togi.study.attempts import Attempts
+from togi.worker.launch import NoTimeLeft, ServerNotStarted
+
+
+def test_a_trial_is_verified_and_measured(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    pool_of(study).built[FAST] = [Does.faster(2.0, mib=7)]
+    found = Attempts(study).attempt(FAST, 60.0)
+    assert (found.recipe, found.outcome, found.reason) == (FAST, Outcome.OK, "")
+    assert found.measured is not None
+    assert found.measured.speedup_x.median == pytest.approx(2.0)
+    assert found.footprint is not None
+    assert found.footprint.total_bytes == 7 << 20
+    assert found.cost_s > 0
+    assert study.processes.warm(FAST) in pool_of(study).processes[:2], "it is kept for the race"
+
+
+def test_what_is_wrong_is_not_measured(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    pool_of(study).built[FAST] = [Does(error=WRONG)]
+    found = Attempts(study).attempt(FAST, 60.0)
+    assert found.outcome is Outcome.WRONG
+    assert found.measured is None
+    assert pool_of(study).processes[-1].closed
+
+
+@pytest.mark.parametrize(
+    ("at", "outcome"), [("start", Outcome.FAILED), ("warm", Outcome.CRASHED), ("turn", Outcome.TIMED_OUT)]
+)
+def test_how_its_process_ends_is_how_the_trial_does(tmp_path: Path, at: str, outcome: Outcome) -> None:
+    study = open_study(tmp_path)
+    pool_of(study).built[FAST] = [Does(ends={at: (outcome, "no more")})]
+    found = Attempts(study).attempt(FAST, 60.0)
+    assert (found.outcome, found.reason, found.stage) == (outcome, "no more", at)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(NoTimeLeft("the time was over"), Outcome.TIMED_OUT), (ServerNotStarted("no library"), Outcome.FAILED)],
+)
+def test_a_process_that_cannot_be_started_ends_the_trial(tmp_path: Path, error: Exception, outcome: Outcome) -> None:
+    class NotStarted(Pool):
+        def start(self, recipe, *rest):  # type: ignore[no-untyped-def]
+            if recipe == FAST:
+                raise error
+            return super().start(recipe, *rest)
+
+    study = open_study(tmp_path)
+    study.subject.pool = NotStarted(Clock(), tmp_path)  # type: ignore[assignment]
+    found = Attempts(study).attempt(FAST, 60.0)
+    assert (found.outcome, found.reason, found.stage) == (outcome, str(error), "start")
+
+
+def test_a_reference_that_does_not_start_again_is_no_trial_of_the_candidate(tmp_path: Path) -> None:
+    """The candidate was not judged, and the reference's trial of before stands."""
+    study = open_study(tmp_path)
+    pool_of(study).built[REFERENCE_RECIPE] = [Does(ends={"start": (Outcome.OUT_OF_MEMORY, "no memory was left")})]
+    found = Attempts(study).attempt(FAST, 60.0)
+    assert (found.recipe, found.outcome) == (FAST, Outcome.UNSTABLE)
+    assert "no memory was left" in found.reason
+
+
+def test_an_original_that_was_killed_in_its_trial_is_tried_again(tmp_path: Path) -> None:
+    """By whoever looks for memory, say: without it nothing could be chosen."""
+    study = open_study(tmp_path)
+    pool_of(study).built[REFERENCE_RECIPE] = [Does(ends={"turn": (Outcome.CRASHED, "killed by SIGKILL")}), Does()]
+    assert Attempts(study).attempt(REFERENCE_RECIPE, 60.0).outcome is Outcome.OK
+    assert len(pool_of(study).processes) == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "limit", "attempts", "outcome"),
+    [("cuda", 1, 2, Outcome.OK), ("cpu", None, 2, Outcome.OK), ("cpu", 1, 1, Outcome.OUT_OF_MEMORY)],
+)
+def test_what_does_not_fit_beside_paused_processes_is_tried_without_them(
+    tmp_path: Path, device: str, limit: int | None, attempts: int, outcome: Outcome
+) -> None:
+    """A paused process keeps its memory; the user's limit on a trial of the CPU is the same without it."""
+    facts = Facts(machine=MACHINE, module_class="Net", device=device)
+    study = open_study(tmp_path, facts=facts, trial_memory_bytes=limit)
+    study.processes.warm(NEXT)
+    full = Does(ends={"start": (Outcome.OUT_OF_MEMORY, "it held 9 GiB")})
+    pool_of(study).built[FAST] = [full, Does.faster(2.0)]
+    assert Attempts(study).attempt(FAST, 60.0).outcome is outcome
+    assert [process.recipe for process in pool_of(study).processes].count(FAST) == attempts
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_cache_of_what_is_kept_paused_is_given_back(tmp_path: Path, device: str) -> None:
+    """The reference's too: other trials want the device's memory while both are stopped."""
+    study = open_study(tmp_path, facts=Facts(machine=MACHINE, module_class="Net", device=device))
+    Attempts(study).attempt(REFERENCE_RECIPE, 60.0)
+    Attempts(study).attempt(FAST, 60.0)
+    reference, fast = (process.asked for process in pool_of(study).processes)
+    rests = int(device == "cuda")
+    assert (reference.count("rest"), fast.count("rest")) == (2 * rests, rests)
+    assert fast[-1] == ("rest" if rests else "footprint")
+
+
+def test_an_original_that_mixes_up_its_callers_is_said_to(tmp_path: Path) -> None:
+    study = open_study(tmp_path, facts=Facts(machine=MACHINE, module_class="Net", callers=3))
+    problem = "output is another when 3 call at once"
+    error = ErrorReport(faithful=False, units=0.0, rmse=0.0, max_abs=0.0, problems=(problem,))
+    pool_of(study).built[REFERENCE_RECIPE] = [Does(error=error)]
+    assert Attempts(study).attempt(REFERENCE_RECIPE, 60.0).outcome is Outcome.OK
+    assert study.notes == [f"The original itself is not right for several callers: {problem}."]
+
+
+def test_what_the_machine_disturbs_is_unstable(tmp_path: Path) -> None:
+    study = open_study(tmp_path, earlier_ms=(1.0,), time_limit_s=1)
+    found = Attempts(study).attempt(FAST, 60.0)
+    assert found.outcome is Outcome.UNSTABLE
+    assert found.reason.startswith("disturbed: the reference took 10.0 times as long")

@@ -1,0 +1,133 @@
+"""The race of the finalists, with processes that are as fast as planted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stand_ins import FAST, NEXT, REFERENCE_MS, SLOW, Clock, Does, open_study, pool_of, trial
+
+from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe
+from togi.decide.faster import BETWEEN_PROCESSES
+from togi.study.final_race import FinalRace
+from togi.study.open_study import OpenStudy
+
+REFERENCE = trial(REFERENCE_RECIPE, 1.0)
+
+
+def speedup_x(study: OpenStudy, of: Recipe) -> float:
+    last = study.log.last(of)
+    assert last is not None
+    assert last.measured is not None
+    return last.measured.speedup_x.median
+
+
+def test_those_that_race_are_named_fastest_first_and_timed_anew(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0), trial(NEXT, 2.9))
+    pool_of(study).built |= {FAST: [Does.faster(2.5)], NEXT: [Does.faster(2.8)]}
+    assert FinalRace(study).of_trials([FAST, NEXT]) == (NEXT, FAST, REFERENCE_RECIPE)
+    assert [speedup_x(study, each) for each in (FAST, NEXT)] == [pytest.approx(2.5), pytest.approx(2.8)]
+    assert any(note.startswith("The race: ") for note in study.notes)
+
+
+@pytest.mark.parametrize(("left_s", "raced"), [(45.0, (FAST, NEXT, SLOW)), (30.0, (FAST, NEXT)), (15.0, ())])
+def test_as_many_race_as_there_is_time_for_before_the_proof(
+    tmp_path: Path, left_s: float, raced: tuple[Recipe, ...]
+) -> None:
+    """A round of three takes 1.5 s here, and a dozen are needed; the proof takes 7 s and more."""
+    study = open_study(tmp_path, REFERENCE, *(trial(each, 1.0) for each in (FAST, NEXT, SLOW)), time_limit_s=left_s)
+    pool_of(study).built |= {each: [Does(ms=500.0)] for each in (FAST, NEXT, SLOW, REFERENCE_RECIPE)}
+    FinalRace(study).of_trials([FAST, NEXT, SLOW])
+    taken = {process.recipe for process in pool_of(study).processes if "turn" in process.asked}
+    assert taken - {REFERENCE_RECIPE} == set(raced)
+    nothing = "No time was left for a race of the finalists: their trials decide."
+    assert (nothing in study.notes) is (not raced)
+
+
+@pytest.mark.parametrize(
+    ("reference_ms", "left_s", "pauses", "recorded"),
+    [
+        (lambda _turn: REFERENCE_MS, math.inf, 0, True),
+        (lambda turn: 10 * REFERENCE_MS if turn < 9 else REFERENCE_MS, math.inf, 1, True),
+        (lambda _turn: 10 * REFERENCE_MS, math.inf, 1, False),
+        (lambda _turn: 10 * REFERENCE_MS, 8.0, 0, False),
+    ],
+    ids=["quiet", "quiet again", "busy", "busy and no time"],
+)
+def test_a_race_that_is_disturbed_as_a_whole_is_repeated_once(
+    tmp_path: Path, reference_ms: Callable[[int], float], left_s: float, pauses: int, recorded: bool
+) -> None:
+    clock = Clock()
+    limit_s = None if math.isinf(left_s) else left_s
+    study = open_study(
+        tmp_path, REFERENCE, trial(FAST, 3.0), clock=clock, earlier_ms=(REFERENCE_MS / 1.5,), time_limit_s=limit_s
+    )
+    pool_of(study).built |= {REFERENCE_RECIPE: [Does(ms=reference_ms)], FAST: [Does.faster(2.5)]}
+    running = study.processes.warm(FAST)
+    assert running is not None
+    FinalRace(study).run([running], 5.0)
+    assert len(clock.slept_s) == pauses
+    assert speedup_x(study, FAST) == pytest.approx(2.5 if recorded else 3.0)
+    assert any(note.startswith("The race: ") for note in study.notes) is recorded
+    assert any("too disturbed to be used (disturbed" in note for note in study.notes) is not recorded
+
+
+def test_what_leaves_the_race_keeps_what_its_trial_measured(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0), trial(NEXT, 2.9))
+    pool_of(study).built[NEXT] = [Does(ends={"turn": (Outcome.CRASHED, "killed")})]
+    FinalRace(study).of_trials([FAST, NEXT])
+    assert speedup_x(study, NEXT) == 2.9
+
+
+def test_what_the_race_measured_undisturbed_counts_though_another_was_disturbed(tmp_path: Path) -> None:
+    """It left when a neighbour went, and the rounds that it shared are few."""
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0), trial(NEXT, 2.9), earlier_ms=(REFERENCE_MS / 1.5,))
+    pool_of(study).built |= {
+        REFERENCE_RECIPE: [Does(ms=lambda turn: 10 * REFERENCE_MS if turn < 8 else REFERENCE_MS)],
+        FAST: [Does.faster(2.5)],
+        NEXT: [Does.faster(2.8, ends={"turn": (Outcome.CRASHED, "killed")}, turns=6)],
+    }
+    FinalRace(study).of_trials([FAST, NEXT])
+    assert [speedup_x(study, each) for each in (FAST, NEXT)] == [pytest.approx(2.5), 2.9]
+
+
+def wavering(*speedups_x: float) -> Any:
+    return lambda turn: REFERENCE_MS / speedups_x[turn % len(speedups_x)]
+
+
+@pytest.mark.parametrize(("again", "together"), [(False, False), (True, True)])
+def test_what_other_processes_of_a_recipe_measured_counts_together(tmp_path: Path, again: bool, together: bool) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).built[FAST] = [Does.faster(2.0)]
+    running = study.processes.warm(FAST)
+    assert running is not None
+    result = FinalRace(study).run([running], 10.0, again=again)
+    last = study.log.last(FAST)
+    assert last is not None
+    assert last.timing is not None
+    assert before.timing is not None
+    earlier = len(before.timing.rounds_ms) if together else 0
+    assert len(last.timing.rounds_ms) == result.rounds + earlier
+
+
+@pytest.mark.parametrize(("speeds_x", "together"), [((1.0, 1.3, 1.7), True), ((0.7, 0.9, 1.5), False)])
+def test_a_race_that_points_to_it_without_being_sure_counts_together_with_the_trial(
+    tmp_path: Path, speeds_x: tuple[float, ...], together: bool
+) -> None:
+    """A program of a second a call has a few rounds in its race: they do not undo what its trial was sure of."""
+    before = trial(FAST, 1.4)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).built[FAST] = [Does(ms=wavering(*speeds_x))]
+    running = study.processes.warm(FAST)
+    assert running is not None
+    result = FinalRace(study).run([running], 1.3)
+    last = study.log.last(FAST)
+    assert last is not None
+    assert last.timing is not None
+    assert before.timing is not None
+    assert len(last.timing.rounds_ms) == result.rounds + len(before.timing.rounds_ms) * together
+    assert BETWEEN_PROCESSES.faster(last.timing.speedup_x) is together

@@ -1,0 +1,64 @@
+"""What a study that begins takes from the journal."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stand_ins import FAST, MACHINE, NEXT, Said, signature, trial
+
+from togi.core.records import REFERENCE_RECIPE, Facts
+from togi.core.settings import Settings
+from togi.journal import Journal
+from togi.study.open_study import OpenStudy
+from togi.study.tuned_subject import TunedSubject
+from togi.techniques import recipe
+
+
+def session(journal: Journal, name: str = "net.py:make", *, resume: bool = True) -> OpenStudy:
+    pool: Any = None  # no process is started
+    subject = TunedSubject(pool, name, Facts(machine=MACHINE, module_class="Net"), signature(), Settings())
+    return OpenStudy.open(subject, "", journal, Said(), started=time.monotonic(), resume=resume)
+
+
+def test_the_same_study_goes_on_with_its_trials_unless_it_begins_anew(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        first = session(journal)
+        first.log.append(trial(FAST, 3.0))
+        assert session(journal).log.id == first.log.id
+        assert session(journal).search.finalists(4) == (FAST,)
+        assert session(journal, resume=False).log.trials() == []
+
+
+def test_the_reference_of_an_earlier_session_tells_how_long_a_proof_takes(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        first = session(journal)
+        before = first.budget.proof_s
+        first.log.append(trial(REFERENCE_RECIPE, 1.0, phases_s={"start": 30.0}))
+        assert session(journal).budget.proof_s == pytest.approx(before + 2 * 30.0)
+
+
+@pytest.mark.parametrize(("reference_ms", "doubted"), [(19.0, False), (800.0, True)])
+def test_a_session_that_is_disturbed_from_its_start_is_told_by_the_journal(
+    tmp_path: Path, reference_ms: float, doubted: bool
+) -> None:
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        session(journal).log.append(trial(FAST, 3.0))
+        timing = trial(NEXT, 2.0).timing
+        assert timing is not None
+        slowed = timing.model_copy(update={"rounds_ms": ((reference_ms, 1.0),) * 12})
+        assert bool(session(journal).stopwatch.doubt(slowed)) is doubted
+
+
+def test_a_study_learns_from_the_others_of_its_journal_unless_it_begins_anew(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        first = session(journal, "one.py:make")
+        for tried, speedup_x in ((REFERENCE_RECIPE, 1.0), (recipe(onnxruntime={}, no_grad={}), 5.0)):
+            first.log.append(trial(tried, speedup_x))
+        learned = session(journal, "other.py:make").experience
+        assert learned.used == 1
+        assert "onnxruntime 5.00x" in learned.sentence({"onnxruntime"})
+        assert session(journal, "other.py:make", resume=False).experience.used == 0
+        assert session(journal, "one.py:make").experience.used == 0  # its own trials are known

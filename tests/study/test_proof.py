@@ -1,0 +1,270 @@
+"""What was saved is loaded in a fresh process, verified and measured, or set aside with the reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from stand_ins import FAITHFUL, FAST, MACHINE, NEXT, REFERENCE_MS, WRONG, Does, open_study, pool_of, trial
+
+from togi.artifact.manifest import Link, Saved, read_manifest
+from togi.core.records import REFERENCE_RECIPE, ErrorReport, Facts, Outcome, Trial
+from togi.study.open_study import OpenStudy
+from togi.study.proof import Prover
+from togi.subject.domain import Domain
+from togi.worker.protocol import AskedAtOnce
+from togi.worker.supervise import AT_ONCE
+
+REFERENCE = trial(REFERENCE_RECIPE, 1.0)
+CHAIN = (Link(engine="openvino", folder="openvino", meta={}),)
+
+
+def proven(folder: Path, study: OpenStudy, before: Trial) -> Trial | None:
+    """The proof of what is saved of its recipe; None where it was set aside."""
+    prover = Prover(study, folder / "artifacts")
+    prover.save_and_prove(before.recipe)
+    assert (before.recipe in prover.proven) is not (before.recipe in prover.unusable)
+    assert len(list((folder / "artifacts").iterdir())) == len(prover.proven), "no folder of what was set aside is left"
+    return study.log.last(before.recipe) if before.recipe in prover.proven else None
+
+
+def test_what_was_loaded_from_its_files_is_the_last_trial(tmp_path: Path) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).loaded[FAST] = [Does.faster(2.9, mib=20)]
+    proof = proven(tmp_path, study, before)
+    assert proof is not None
+    assert proof.measured is not None
+    assert proof.measured.speedup_x.median == pytest.approx(2.9)
+    assert proof.measured.timing.start_ms == 500.0
+    assert proof.footprint is not None
+    assert proof.footprint.total_bytes == 20 << 20
+    (folder,) = (tmp_path / "artifacts").iterdir()
+    assert folder.name.startswith(f"{study.log.id[:12]}-{FAST.id}")
+    assert read_manifest(folder).proof == proof
+
+
+def test_the_original_is_not_timed_again(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE)
+    proof = proven(tmp_path, study, REFERENCE)
+    assert proof is not None
+    assert proof.timing is not None
+    assert proof.timing.model_copy(update={"start_ms": None}) == REFERENCE.timing
+    assert "turn" not in pool_of(study).processes[-1].asked
+
+
+def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: Path) -> None:
+    before = trial(FAST, 3.0, reason="approximate")
+    study = open_study(tmp_path, REFERENCE, before, earlier_ms=(REFERENCE_MS / 3,), time_limit_s=10)
+    proof = proven(tmp_path, study, before)
+    assert proof is not None
+    assert before.timing is not None
+    assert proof.timing == before.timing.model_copy(update={"start_ms": 500.0})
+    assert proof.reason == "approximate"
+    assert any("so its time before that counts" in note for note in study.notes)
+
+
+@pytest.mark.parametrize("at", ["warm", "turn", "footprint", "callers"])
+@pytest.mark.parametrize("callers", [1, 4])
+def test_a_proof_that_the_time_limit_cut_off_after_verification_leaves_the_time_as_it_was(
+    tmp_path: Path, at: str, callers: int
+) -> None:
+    """What was not asked by two at once serves one call at a time."""
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before, facts=Facts(machine=MACHINE, module_class="Net", callers=callers))
+    pool_of(study).built[FAST] = [Does.faster(3.0, saved=Saved(links=CHAIN))]
+    pool_of(study).loaded[FAST] = [Does.faster(3.0, ends={at: (Outcome.TIMED_OUT, "late")}, cut_off=True)]
+    proof = proven(tmp_path, study, before)
+    assert proof is not None
+    if callers > 1 and at == "callers":  # it is not asked for
+        assert study.notes == []
+        return
+    assert proof == before
+    assert "its time before that counts, and callers wait for each other" in study.notes[0]
+    (folder,) = (tmp_path / "artifacts").iterdir()
+    assert [link.one_at_a_time for link in read_manifest(folder).chain] == [callers == 1]
+
+
+@pytest.mark.parametrize("at", ["warm", "turn"])
+def test_what_hangs_in_its_proof_is_set_aside(tmp_path: Path, at: str) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).loaded[FAST] = [Does.faster(3.0, ends={at: (Outcome.TIMED_OUT, "hangs")})]
+    assert proven(tmp_path, study, before) is None
+
+
+def test_what_is_slower_from_its_files_is_said_to_be(tmp_path: Path) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).loaded[FAST] = [Does.faster(1.02)]
+    assert proven(tmp_path, study, before) is not None
+    (note,) = study.notes
+    assert note.startswith(f"{FAST.label} was 3.00 x as fast while it was built, but loaded from its files it is not")
+
+
+@pytest.mark.parametrize(
+    ("speeds_x", "from_files", "together"),
+    [((1.0, 1.4, 1.9), False, True), ((0.7, 0.9, 1.5), False, False), ((0.7, 0.9, 1.5), True, True)],
+)
+def test_a_proof_that_points_to_it_without_being_sure_counts_together_with_the_trial(
+    tmp_path: Path, speeds_x: tuple[float, ...], from_files: bool, together: bool
+) -> None:
+    """And always where the trial ran from the same files, as that of a program's parts does."""
+    before = trial(FAST, 1.4)
+    study = open_study(tmp_path, REFERENCE, before, time_limit_s=25)
+    pool_of(study).loaded[FAST] = [Does(ms=lambda turn: 100 * REFERENCE_MS / speeds_x[turn % len(speeds_x)])]
+    pool_of(study).built[REFERENCE_RECIPE] = [Does(ms=100 * REFERENCE_MS)]
+    if from_files:
+        pool_of(study).built[FAST] = pool_of(study).loaded[FAST]
+        study.processes.compose(FAST, tmp_path)
+    proof = proven(tmp_path, study, before)
+    assert proof is not None
+    assert proof.timing is not None
+    assert before.timing is not None
+    assert (proof.timing.rounds_ms[: len(before.timing.rounds_ms)] == before.timing.rounds_ms) is together
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        (Does(saved=Saved(unsaveable="it runs the live module")), "it has no file form here: it runs the live module"),
+        (Does(saved=Saved(wrong="it clips 300")), "it is wrong beyond the samples: it clips 300"),
+        (Does(ends={"save": (Outcome.FAILED, "a library is missing")}), "it could not be saved: a library is missing"),
+        (Does(ends={"start": (Outcome.FAILED, "no compiler")}), "it could not be built again"),
+    ],
+    ids=["no file form", "wrong beyond the samples", "fails", "is not built again"],
+)
+def test_what_cannot_be_saved_is_set_aside_and_its_trial_says_why(tmp_path: Path, does: Does, why: str) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).built[FAST] = [does]
+    assert proven(tmp_path, study, before) is None
+    last = study.log.last(FAST)
+    assert last == before.model_copy(update={"reason": why})
+    assert study.notes[-1] == f"{FAST.label} was set aside: {why}."
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        (Does(error=WRONG), "loaded from its files, its error is 90 x eager's own"),
+        (Does(error=None), "loaded from its files, it was not verified"),
+        (Does(ends={"start": (Outcome.FAILED, "a library is missing")}), "a library is missing"),
+    ],
+)
+def test_what_cannot_be_proven_is_set_aside(tmp_path: Path, does: Does, why: str) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).loaded[FAST] = [does]
+    assert proven(tmp_path, study, before) is None
+    last = study.log.last(FAST)
+    assert last is not None
+    assert last.reason.startswith(f"it could not be saved: {why}")
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_what_hangs_is_timed_out_from_then_on_and_what_was_cut_off_is_not(tmp_path: Path, cut_off: bool) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    hangs = {"save": (Outcome.TIMED_OUT, "it was still in save after 15 s")}
+    pool_of(study).built[FAST] = [Does(ends=hangs, cut_off=cut_off)]
+    assert proven(tmp_path, study, before) is None
+    last = study.log.last(FAST)
+    assert last is not None
+    assert last.outcome is (Outcome.OK if cut_off else Outcome.TIMED_OUT)
+    assert "it was still in save after 15 s" in study.notes[-1]
+
+
+WRONG_AT_ONCE = AskedAtOnce(problems=("output is another when 2 call at once (it cannot serve threads)",))
+FAILS_AT_ONCE = AskedAtOnce(note="it fails when 2 call at once: one call at a time")
+
+
+@pytest.mark.parametrize(
+    ("asked", "callers", "notes"),
+    [(WRONG_AT_ONCE, 1, None), (FAILS_AT_ONCE, 1, (FAILS_AT_ONCE.note,)), (WRONG_AT_ONCE, 4, ())],
+)
+def test_what_is_wrong_only_where_several_call_is_not_proven(
+    tmp_path: Path, asked: AskedAtOnce, callers: int, notes: tuple[str, ...] | None
+) -> None:
+    """Where it was raced for several callers, verification asked them all. What fails at once gives no wrong answer."""
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before, facts=Facts(machine=MACHINE, module_class="Net", callers=callers))
+    pool_of(study).loaded[FAST] = [Does.faster(3.0, at_once=asked)]
+    proof = proven(tmp_path, study, before)
+    assert (None if proof is None else proof.notes) == notes
+    if proof is None:
+        assert "loaded from its files, output is another when 2 call at once" in study.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stage", "again"),
+    [
+        (Outcome.TIMED_OUT, AT_ONCE, True),
+        (Outcome.CRASHED, AT_ONCE, True),
+        (Outcome.TIMED_OUT, "verify", False),
+        (Outcome.WRONG, AT_ONCE, False),
+    ],
+)
+def test_what_hangs_where_two_call_is_proven_anew_with_callers_that_wait_for_each_other(
+    tmp_path: Path, outcome: Outcome, stage: str, again: bool
+) -> None:
+    """And not what hangs elsewhere."""
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).built[FAST] = [Does.faster(3.0, saved=Saved(links=CHAIN))]
+    hangs = Does.faster(3.0, ends={"callers": (outcome, "it hangs")}, stage=stage)
+    pool_of(study).loaded[FAST] = [hangs, Does.faster(3.0)]
+    proof = proven(tmp_path, study, before)
+    if not again:
+        assert proof is None
+        return
+    assert proof is not None
+    what = "hangs" if outcome is Outcome.TIMED_OUT else "ends its process"
+    assert proof.notes == (f"it {what} where 2 call at once, so callers wait for each other",)
+    assert pool_of(study).loaded_recipes == [FAST, FAST]
+    (folder,) = (tmp_path / "artifacts").iterdir()
+    assert [link.one_at_a_time for link in read_manifest(folder).chain] == [True]
+
+
+def test_what_is_approximate_says_by_how_much(tmp_path: Path) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    tie = ErrorReport(faithful=True, units=2.0, rmse=1e-7, max_abs=1e-7)
+    pool_of(study).loaded[FAST] = [Does.faster(3.0, error=tie)]
+    proof = proven(tmp_path, study, before)
+    assert proof is not None
+    assert proof.error == tie != FAITHFUL
+
+
+def test_another_run_of_the_same_study_keeps_its_artifact(tmp_path: Path) -> None:
+    before, keep = trial(FAST, 3.0), tmp_path / "artifacts"
+    study = open_study(tmp_path, REFERENCE, before)
+    name = f"{study.log.id[:12]}-{FAST.id}"
+    other, *gone = (keep / f"{name}{end}.togi" for end in (f"-{os.getppid()}", "-99999999", ""))
+    for folder in (other, *gone):
+        folder.mkdir(parents=True)
+    prover = Prover(study, keep)
+    prover.save_and_prove(FAST)
+    assert sorted(keep.iterdir()) == sorted([other, prover.proven[FAST]])
+
+
+def test_a_part_is_saved_without_a_proof(tmp_path: Path) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    prover = Prover(study, tmp_path / "artifacts")
+    folder = prover.save(FAST, before)
+    assert folder is not None
+    assert read_manifest(folder).proof == before
+    assert pool_of(study).loaded_recipes == []
+    pool_of(study).built[NEXT] = [Does(saved=Saved(unsaveable="it runs the live module"))]
+    assert prover.save(NEXT, trial(NEXT, 2.0)) is None
+    assert set(prover.unusable) == {NEXT}
+
+
+def test_values_for_which_it_was_not_proven_are_told(tmp_path: Path) -> None:
+    before = trial(FAST, 3.0)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).built[FAST] = [Does.faster(3.0, saved=Saved(domains=(Domain(high=4.0),)))]
+    assert proven(tmp_path, study, before) is not None
+    assert any("refuses values for which it was not proven: it takes calls where" in note for note in study.notes)

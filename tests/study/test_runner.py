@@ -1,0 +1,186 @@
+"""What is tried, and how long: with trials that only take time, by a clock that they alone move."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stand_ins import FAST, MACHINE, NEXT, Clock, Said, open_study, pool_of, trial
+
+from togi.artifact.manifest import PARTS
+from togi.core.choices import Effort
+from togi.core.errors import SubjectError
+from togi.core.records import REFERENCE_RECIPE, Choice, Facts, Interval, Outcome, Recipe, Stage, Timing, Trial, measured
+from togi.decide.faster import BETWEEN_PROCESSES
+from togi.study.failures import OutOfTime
+from togi.study.runner import StudyRunner
+
+CALLS = {"conv2d": 63, "batch_norm": 46, "hardswish": 21, "relu": 19, "add": 10, "linear": 1}
+TIMES_S = {"reference": 4.0, "openvino": 6.0, "onnxruntime": 7.0, "torchscript": 5.0, "eager": 5.0}
+"""Of a MobileNet's trials on two cores."""
+REFERENCE = trial(REFERENCE_RECIPE, 1.0)
+
+
+class Simulated:
+    """Trials that only take time."""
+
+    def __init__(self, clock: Clock, slower_x: float = 1.0) -> None:
+        self._clock, self._slower_x = clock, slower_x
+
+    def attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
+        engine = next((c.technique for c in candidate.choices if c.technique in TIMES_S), "eager")
+        takes_s = TIMES_S["reference" if candidate.is_reference else engine] * self._slower_x
+        self._clock.now_s += min(takes_s, timeout_s)
+        if takes_s > timeout_s:
+            return Trial(recipe=candidate, outcome=Outcome.TIMED_OUT)
+        speedup_x = {"openvino": 3.0, "onnxruntime": 2.5}.get(engine, 1.0)
+        interval = Interval(median=speedup_x, low=speedup_x * 0.98, high=speedup_x * 1.02)
+        phases_s = {"start": 0.5, "build": 0.1, "verify": 1.0, "warm": 0.4, "measure": 2.0}
+        timing = Timing(latency_ms=interval, speedup_x=interval)
+        return Trial(recipe=candidate, outcome=Outcome.OK, timing=timing, cost_s=takes_s, phases_s=phases_s)
+
+
+class Planned:
+    """Trials that end as planned."""
+
+    def __init__(self, *trials: Trial) -> None:
+        self._trials, self.timeouts_s = list(trials), list[float]()
+
+    def attempt(self, _candidate: Recipe, timeout_s: float) -> Trial:
+        self.timeouts_s.append(timeout_s)
+        return self._trials.pop(0)
+
+
+def explored(folder: Path, *, slower_x: float = 1.0, loading_s: float = 9.0, **settings: Any) -> StudyRunner:
+    """What ``run_study`` does before race and proof."""
+    clock = Clock()
+    facts = Facts(machine=MACHINE, module_class="MobileNetV3", functions=CALLS, latency_ms=13.0)
+    only = ("openvino", "onnxruntime", "torchscript", "channels_last")
+    folder.mkdir(exist_ok=True)
+    study = open_study(folder, clock=clock, loading_s=loading_s, facts=facts, only=only, **settings)
+    runner = StudyRunner(study, Simulated(clock, slower_x))
+    clock.now_s += 5.0  # capture and truth
+    runner.try_reference()
+    runner.explore(study.budget.explore_s(race=False), first_gain=True)
+    runner.explore(study.budget.explore_s())
+    return runner
+
+
+@pytest.mark.parametrize("loading_s", [3.0, 60.0])
+def test_quick_ends_half_a_minute_after_loading_with_a_gain_that_can_be_proven(
+    tmp_path: Path, loading_s: float
+) -> None:
+    study = explored(tmp_path, effort="quick", loading_s=loading_s).study
+    assert any(BETWEEN_PROCESSES.faster(found.speedup_x) for found in measured(study.log.trials()))
+    assert study.budget.loaded is not None
+    assert study.clock() + study.budget.proof_s <= study.budget.loaded + 30.0
+
+
+@pytest.mark.parametrize(("effort", "least"), [("normal", 4), ("thorough", 12)])
+def test_more_effort_tries_more(tmp_path: Path, effort: str, least: int) -> None:
+    tried = explored(tmp_path / effort, effort=effort).tried
+    assert tried >= least
+    assert tried > explored(tmp_path / "quick", effort="quick").tried
+
+
+@pytest.mark.parametrize(("given_s", "gained"), [(None, True), (40.0, False)])
+def test_on_a_busy_machine_an_effort_still_leaves_time_for_an_engine(
+    tmp_path: Path, given_s: float | None, gained: bool
+) -> None:
+    """Everything takes four times as long. A given limit holds all the same."""
+    study = explored(tmp_path, effort="quick", time_limit_s=given_s, slower_x=4.0).study
+    assert study.search.gained() == gained
+    assert isinstance(study.progress, Said)
+    assert any("the study may take 1:29 in place of 39 s" in text for text in study.progress.messages) is gained
+    assert pool_of(study).deadline.at == study.budget.ends_at, "from the reference on nothing is waited for longer"
+
+
+def test_the_efforts_are_for_half_a_minute_for_minutes_and_for_the_night() -> None:
+    assert [effort.time_limit_s for effort in Effort] == [30.0, 300.0, None]
+
+
+FAILED = Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OUT_OF_MEMORY, reason="it needed 9 GiB")
+
+
+@pytest.mark.parametrize(("earlier", "then", "starts"), [(REFERENCE, None, 0), (FAILED, REFERENCE, 1)])
+def test_a_reference_that_failed_is_tried_once_more(
+    tmp_path: Path, earlier: Trial, then: Trial | None, starts: int
+) -> None:
+    attempts = Planned(*filter(None, [then]))
+    study = open_study(tmp_path, earlier)
+    StudyRunner(study, attempts).try_reference()
+    assert len(attempts.timeouts_s) == starts
+    assert study.log.last(REFERENCE_RECIPE) != FAILED
+
+
+def test_a_reference_that_fails_twice_leaves_nothing_to_tune(tmp_path: Path) -> None:
+    attempts = Planned(FAILED, FAILED)
+    with pytest.raises(SubjectError, match=r"its reference .* did not: it needed 9 GiB"):
+        StudyRunner(open_study(tmp_path), attempts).try_reference()
+    assert len(attempts.timeouts_s) == 2
+
+
+def test_a_reference_that_the_studys_limit_cuts_off_is_not_kept(tmp_path: Path) -> None:
+    """Another study with more time tries it again."""
+    clock = Clock()
+    study = open_study(tmp_path, clock=clock, time_limit_s=2)
+    pool_of(study).deadline.at = clock() + 2.0
+    with pytest.raises(OutOfTime, match="the time limit was over while the original was still in"):
+        StudyRunner(study, Simulated(clock)).try_reference()
+    assert study.log.trials() == []
+    assert {late.recipe for late in study.given_up} == {REFERENCE_RECIPE}
+    assert study.log.claim(REFERENCE_RECIPE), "nobody works on it"
+
+
+def test_who_is_interrupted_gives_up_the_claim(tmp_path: Path) -> None:
+    class Interrupted:
+        def attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
+            raise KeyboardInterrupt
+
+    study = open_study(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        StudyRunner(study, Interrupted()).try_reference()
+    assert study.log.claim(REFERENCE_RECIPE)
+
+
+def test_the_original_as_it_is_called_today_is_tried_once(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE)
+    runner = StudyRunner(study, Planned(trial(Recipe(), 0.9)))
+    runner.try_original()
+    runner.try_original()
+    assert runner.tried == 1
+
+
+def test_processes_of_what_is_not_among_the_fastest_are_ended(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 1.5), only=("onnxruntime",))
+    study.processes.warm(FAST)
+    StudyRunner(study, Planned(trial(NEXT, 3.0))).explore(100.0, trials=1)
+    (process,) = pool_of(study).processes
+    assert process.closed
+
+
+def composed_of(**parts: str) -> Recipe:
+    return Recipe(choices=(Choice(stage=Stage.ENGINE, technique=PARTS, options=parts), *REFERENCE_RECIPE.choices))
+
+
+@pytest.mark.parametrize(("limit_s", "tried"), [(60.0, True), (1.0, False)])
+def test_a_program_is_put_together_only_where_there_is_time_for_it(tmp_path: Path, limit_s: float, tried: bool) -> None:
+    composed = composed_of(a="openvino")
+    study, attempts = open_study(tmp_path, REFERENCE, time_limit_s=limit_s), Planned(trial(composed, 2.0))
+    study.processes.compose(composed, Path("before"))
+    study.processes.warm(composed)
+    runner = StudyRunner(study, attempts)
+    allowed_s = study.budget.explore_s(race=False)
+    assert (runner.try_composed(composed, Path("now")) is not None) is tried
+    assert attempts.timeouts_s == [allowed_s] * tried
+    assert pool_of(study).processes[0].closed, "what was put together before with the same parts is gone"
+
+
+def test_trials_end_with_the_seconds_since_the_study_began(tmp_path: Path) -> None:
+    study = explored(tmp_path, effort="quick").study
+    ended_s = [found.ended_s for found in study.log.trials()]
+    assert ended_s == sorted(filter(None, ended_s))
+    assert ended_s[0] == pytest.approx(9.0 + 5.0 + 4.0)
+    assert math.isfinite(study.budget.left_s)
