@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from togi.artifact.export import Export
-    from togi.artifact.load import OptimizedModule
-    from togi.artifact.program import Installed
+    from togi.artifact.installed import Installed
+    from togi.artifact.optimized import OptimizedModule
     from togi.artifact.signing import Trusted
     from togi.footprint.account.make import Watched
     from togi.footprint.account.record import Account
@@ -92,7 +92,7 @@ class Best:
         could not be saved (it says what to do by hand), ArtifactError when it is another program.
         """
         if self.recipe.is_reference:
-            from togi.artifact.program import install
+            from togi.artifact.installed import install
 
             return install((), program, keep_originals=keep_originals)
         return self.load().into(program, keep_originals=keep_originals)

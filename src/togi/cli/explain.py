@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from togi.cli.options import Device, Json, Seed, complete_rule, complete_technique, without_effect
+from togi.cli.options import Device, Json, Seed, complete_rule, without_effect
 from togi.cli.output import say
 from togi.core.needs_torch import need_torch
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def _complete(incomplete: str) -> list[str]:
-    return [*complete_technique(incomplete), *complete_rule(incomplete), *_claim_ids()]
+    techniques = [id for id in _technique_ids() if id.startswith(incomplete)]
+    return [*techniques, *complete_rule(incomplete), *_claim_ids()]
 
 
 def explain(
@@ -71,9 +72,9 @@ def explain(
 
 
 def _technique_ids() -> tuple[str, ...]:
-    from togi.techniques import all_techniques
+    from togi.techniques import all_remedies
 
-    return tuple(all_techniques())
+    return tuple(all_remedies())
 
 
 def _rule_ids() -> tuple[str, ...]:
@@ -153,10 +154,10 @@ def _pages(id: str, device: str) -> Iterator[tuple[str, Page]]:
     from togi.lint.rule import all_rules
     from togi.machine.describe import machine
     from togi.render.pages import claim_page, technique_page
-    from togi.techniques import technique
+    from togi.techniques import all_remedies
 
     if (name := id.replace("-", "_")) in _technique_ids():
-        yield "technique", technique_page(technique(name), machine(device), device)
+        yield "technique", technique_page(all_remedies()[name], machine(device), device)
     if (name := id.replace("_", "-")) in _rule_ids():
         yield "rule", rule_page(all_rules()[name])
     if name in _claim_ids():

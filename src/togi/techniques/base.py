@@ -91,8 +91,8 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-class Technique(abc.ABC):
-    """One remedy. Stateless: one instance serves all trials."""
+class Remedy(abc.ABC):
+    """Something that makes models faster, with a page and a claim that can be measured: ``togi explain ID --prove``."""
 
     id: ClassVar[str]
     """The same as its file's name."""
@@ -100,24 +100,25 @@ class Technique(abc.ABC):
     exact: ClassVar[bool] = True
     """True: faithful up to rounding by design. False: approximate, eligible only where the user allowed it."""
     rank: ClassVar[int] = 0
-    """Order among the techniques of one stage: lower is applied first."""
+    """Order among those of one stage: lower is applied first."""
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    proven: ClassVar[Proven] = Proven()
+    """On which of them its tests have passed, and when; without a date nobody has tried."""
+    packages: ClassVar[tuple[Package, ...]] = ()
+
+
+class Technique(Remedy):
+    """A remedy that recipes choose. Stateless: one instance serves all trials."""
+
     captures: ClassVar[bool] = False
     """It works on what ``torch.export`` makes of the module."""
     inductor: ClassVar[bool] = False
     """It compiles with Inductor, whose work is kept from run to run."""
-    proven: ClassVar[Proven] = Proven()
-    """On which of them its tests have passed, and when; without a date nobody has tried."""
-    packages: ClassVar[tuple[Package, ...]] = ()
     needs: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that other choices of the same recipe must provide, e.g. ``engine:openvino``."""
     provides: ClassVar[frozenset[str]] = frozenset()
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that no other choice of the recipe may provide (it would do the same work again, or undo it)."""
-
-    def exact_with(self, options: Options) -> bool:
-        """``exact``, where the options decide it."""
-        return self.exact
 
     def needs_with(self, facts: Facts, options: Options) -> frozenset[str]:
         """``needs``, where the subject and the options decide it."""

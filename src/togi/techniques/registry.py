@@ -10,7 +10,8 @@ from togi.core.errors import UnknownNameError, nearest
 from togi.core.plugins import by_id, instances_in
 from togi.core.proven import DEVICES, Mark, days_of, marked_parts
 from togi.core.records import STAGES, Choice, Recipe
-from togi.techniques.base import Options, Technique
+from togi.techniques.base import Options, Remedy, Technique
+from togi.techniques.parts import Parts
 
 ENTRY_POINT_GROUP = "togi.techniques"
 
@@ -19,8 +20,13 @@ ENTRY_POINT_GROUP = "togi.techniques"
 def all_techniques() -> Mapping[str, Technique]:
     """Every technique by id, in pipeline order. A built-in that cannot be imported raises: it is never dropped."""
     found = [*_built_in(), *_third_party()]
-    found.sort(key=lambda t: (STAGES.index(t.stage), t.rank, t.id))
-    return by_id(found, "techniques")
+    return by_id(sorted(found, key=_place), "techniques")
+
+
+def all_remedies() -> Mapping[str, Remedy]:
+    """All that ``togi explain`` has a page of and can measure, in pipeline order: techniques, and a program's parts."""
+    remedies = sorted([*all_techniques().values(), Parts()], key=_place)
+    return {remedy.id: remedy for remedy in remedies}
 
 
 def technique(id: str) -> Technique:
@@ -43,7 +49,7 @@ def recipe(**choices: Options) -> Recipe:
 
 def is_exact(recipe: Recipe) -> bool:
     """No technique of it is approximate."""
-    return all(technique(choice.technique).exact_with(choice.options) for choice in recipe.choices)
+    return all(technique(choice.technique).exact for choice in recipe.every_choice)
 
 
 def compatible(techniques: Iterable[Technique]) -> bool:
@@ -58,6 +64,10 @@ def compatible(techniques: Iterable[Technique]) -> bool:
     return True
 
 
+def _place(remedy: Remedy) -> tuple[int, int, str]:
+    return STAGES.index(remedy.stage), remedy.rank, remedy.id
+
+
 def _built_in() -> list[Technique]:
     return [t for stage in STAGES for t in instances_in(f"togi.techniques.{stage}", Technique)]  # type: ignore[type-abstract]
 
@@ -66,12 +76,12 @@ def _third_party() -> list[Technique]:
     return [entry.load()() for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
 
 
-def technique_mark(technique: Technique) -> Mark:
-    in_code = technique.proven
-    days = days_of(technique.id, {one: in_code.on(one) for one in DEVICES if one in technique.devices})
-    return Mark(part=technique.id, days=days)
+def technique_mark(remedy: Remedy) -> Mark:
+    in_code = remedy.proven
+    days = days_of(remedy.id, {device: in_code.on(device) for device in DEVICES if device in remedy.devices})
+    return Mark(part=remedy.id, days=days)
 
 
 def all_marks() -> tuple[Mark, ...]:
-    """One mark a technique (third-party ones too), then one each for the other parts. Imports no torch."""
-    return (*(technique_mark(technique) for technique in all_techniques().values()), *marked_parts())
+    """One mark a remedy (third-party ones too), then one each for the other parts. Imports no torch."""
+    return (*map(technique_mark, all_remedies().values()), *marked_parts())

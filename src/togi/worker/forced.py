@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from togi.artifact.load import OptimizedModule
-from togi.artifact.program import Installed
+from togi.artifact.installed import Installed
+from togi.artifact.switch import PartEngine
 from togi.core.choices import Mode
 from togi.core.records import ErrorReport, ForcedCalls
 from togi.decide.faithful import MAX_UNITS
@@ -73,7 +73,7 @@ def _decided_otherwise(expected: Any, found: Any) -> str:
 def forced_calls(
     subject: Subject,
     path: str,
-    optimized: OptimizedModule,
+    optimized: PartEngine,
     seed: int,
     device: str,
     limit_units: Callable[[Truth], float] = lambda _: MAX_UNITS,
@@ -97,7 +97,7 @@ def forced_calls(
     )
 
 
-def _serves(optimized: OptimizedModule, call: Inputs) -> bool:
+def _serves(optimized: PartEngine, call: Inputs) -> bool:
     try:
         optimized.signature.checked(call.args, call.kwargs)
     except (TypeError, ValueError):

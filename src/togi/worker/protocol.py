@@ -22,7 +22,8 @@ from pydantic import Field
 from typing_extensions import Self
 
 from togi.core.errors import SubjectError, TogiError, error_class
-from togi.core.records import Facts, Machine, Recipe, Record, Request, Scalar
+from togi.core.recipe import AnyRecipe, PartKey
+from togi.core.records import Facts, Machine, Record, Request, Scalar
 from togi.core.user_code import user_traceback
 from togi.subject.batch import Batch
 from togi.subject.effects import Effects
@@ -81,8 +82,7 @@ class ServerConfig(Request):
 class PartRef(Record):
     """A part of the subject, which children of the same server work on as a subject of its own."""
 
-    path: str
-    """Name of the module below the subject's."""
+    key: PartKey
     effects: Effects
     inputs: str
     """File of recorded calls (``togi.subject.stored_inputs``)."""
@@ -99,7 +99,7 @@ class Job(Record):
     threads: int | None = None
     """For torch; None: those of the server's config."""
     part: PartRef | None = None
-    recipe: Recipe | None = None
+    recipe: AnyRecipe | None = None
     artifact: str | None = None
     identity: str = ""
     """Of the artifact's manifest, as the parent checked it (``Manifest.identity``); empty: it is the run's own."""

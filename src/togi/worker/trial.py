@@ -15,9 +15,9 @@ from typing import Any, TypedDict, final
 import torch
 from torch import Tensor
 
+from togi.artifact.installed import Installed
 from togi.artifact.links import EAGER, write_links
 from togi.artifact.manifest import MANIFEST, Link, Saved, read_manifest
-from togi.artifact.program import Installed
 from togi.artifact.reach import Ask, Call, proven
 from togi.core.callers import Callers
 from togi.core.errors import ArtifactError, NotSaveable, Refused
@@ -124,7 +124,8 @@ class TrialJob(ChildJob):
             self.candidate = self.candidate.with_(module=torch.nn.Identity())  # its memory is not the program's
 
     def _load_artifact(self, folder: Path) -> None:
-        from togi.artifact.load import OptimizedProgram, load_manifest
+        from togi.artifact.load import load_manifest
+        from togi.artifact.optimized import OptimizedProgram
 
         self.mark = mark_memory(self.config.device)
         manifest = read_manifest(folder)
@@ -137,7 +138,7 @@ class TrialJob(ChildJob):
                 raise ArtifactError(f"{folder} holds the parts of a program, which calls them: name the program first")
             ready = prepare(self.subject, device=self.config.device)
             for part in optimized.parts:
-                find_module(ready.module, part.entry.path, ready.samples[0])
+                find_module(ready.module, part.entry.key.path, ready.samples[0])
             self.installed = optimized.into(ready.module)
             self.call = torch.no_grad()(self.installed.program)  # as the original: parts serve no gradients
         self.samples = self._artifact_samples(optimized.signature)
@@ -259,11 +260,9 @@ class TrialJob(ChildJob):
         with installed.suspended():  # a program that cannot be copied is its own original
             for path, form in [(switch.path, form) for switch in installed.switches for form in switch.forms]:
                 forced = [
-                    forced_calls(
-                        part_of(self.subject, ref, device), path, form.optimized, seed, device, self._limit_units
-                    )
+                    forced_calls(part_of(self.subject, ref, device), path, form, seed, device, self._limit_units)
                     for ref in self.job.proven_on
-                    if path == ref.path and form.entry.effects == ref.effects
+                    if path == ref.key.path and form.entry.effects == ref.effects
                 ]
                 if not any(forced):
                     return report
