@@ -78,6 +78,8 @@ class Saved(Record):
     """What a recipe that is running has written."""
 
     links: tuple[Link, ...] = ()
+    parts: tuple[PartEntry, ...] = ()
+    """Of a program (``Manifest.parts``)."""
     notes: tuple[str, ...] = ()
     domains: tuple[Domain, ...] = ()
     """Values of every flat input for which it was proven (``Signature.domains``)."""

@@ -29,7 +29,7 @@ _SAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedCut:
     """Calls of one form that can be captured."""
 
     calls: list[Inputs]
@@ -40,7 +40,7 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedCut:
     """Calls of one form that cannot be captured."""
 
     reason: str
@@ -50,13 +50,13 @@ class Refused:
     """What it calls is refused for the same reason."""
 
 
-def capture(use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool) -> Captured | Refused:
+def capture(use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool) -> CapturedCut | RefusedCut:
     """``calls``: one of each sizes. ``goes_on``: each is given what the last one left."""
     of_one_structure = _of_one_structure(calls)
     if 2 * len(of_one_structure) < len(calls):
-        return Refused(_OTHER_NUMBERS)
+        return RefusedCut(_OTHER_NUMBERS)
     if not of_one_structure:
-        return Refused(NOTHING_KEPT)
+        return RefusedCut(NOTHING_KEPT)
     samples = _spread(of_one_structure)
     try:
         state = Effects(state=use.kept)
@@ -71,12 +71,12 @@ def capture(use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goe
             callers=request.callers,
         )
     except Exception as error:  # foreign code: the module's own, or what its arguments hold
-        return Refused(first_line(error))
+        return RefusedCut(first_line(error))
     if surveyed.facts.export_error is not None:
-        return Refused(surveyed.facts.export_error, surveyed)
+        return RefusedCut(surveyed.facts.export_error, surveyed)
     steps = goes_on and surveyed.facts.dynamic and any(None in change.kept for change in effects.changes)
     facts = surveyed.facts.model_copy(update={"part": True, "steps": steps})
-    return Captured(samples, effects, surveyed.model_copy(update={"facts": facts}))
+    return CapturedCut(samples, effects, surveyed.model_copy(update={"facts": facts}))
 
 
 def taken_by(signature: Signature, calls: Sequence[Inputs]) -> list[Inputs]:

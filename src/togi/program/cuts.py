@@ -16,7 +16,7 @@ from togi.artifact.weights import weights_hash
 from togi.core.recipe import PartKey
 from togi.core.records import Obstacle, ProgramTree
 from togi.program.calls import Form, Recorded, record_inputs, record_tree
-from togi.program.capture import NOTHING_KEPT, Captured, Refused, capture, taken_by
+from togi.program.capture import NOTHING_KEPT, CapturedCut, RefusedCut, capture, taken_by
 from togi.program.kept import changed, held_by
 from togi.program.parts import CutRequest, Cuts, Part, Uncaptured
 from togi.program.repeated import Called, repeated
@@ -110,18 +110,18 @@ class _Cutting:
         """Parts of modules that are alike; the places to enter where they cannot be captured."""
         first, share = group[0], sum(use.share for use in group)
         calls = recorded[first.path]
-        refusals: list[Refused] = []
+        refusals: list[RefusedCut] = []
         covered = 0.0
         for number, form in enumerate(calls.forms):
             if too_small(share * calls.share(form)):
                 covered += calls.share(form)
                 continue
             outcome = self._capture(group, calls, form)
-            if isinstance(outcome, Refused):
+            if isinstance(outcome, RefusedCut):
                 refusals.append(outcome)
             else:
                 self.parts.append(self._part(group, recorded, number, form, outcome))
-            if isinstance(outcome, Captured) or outcome.with_what_it_calls:
+            if isinstance(outcome, CapturedCut) or outcome.with_what_it_calls:
                 covered += calls.share(form)
         if refusals or not calls.forms:
             reason = refusals[0].reason if refusals else NOTHING_KEPT
@@ -132,10 +132,10 @@ class _Cutting:
         self._note_outermost(group, refusals)
         return [child for use in group for place in use.places for child in self.tree.children(place)]
 
-    def _capture(self, group: Sequence[ModuleUse], calls: Recorded, form: Form) -> Captured | Refused:
+    def _capture(self, group: Sequence[ModuleUse], calls: Recorded, form: Form) -> CapturedCut | RefusedCut:
         """Calls of one form of the first of them, which stands for all."""
         if cast := calls.autocast[form]:
-            return Refused(_AUTOCAST.format(cast), with_what_it_calls=True)
+            return RefusedCut(_AUTOCAST.format(cast), with_what_it_calls=True)
         by_sizes = list(calls.forms[form].values())
         outcome = capture(group[0], by_sizes, self.request, goes_on=calls.goes_on(form))
         if outcome.survey is not None:
@@ -151,7 +151,7 @@ class _Cutting:
         recorded: Mapping[str, Recorded],
         number: int,
         form: Form,
-        captured: Captured,
+        captured: CapturedCut,
     ) -> Part:
         """The record of a part, with its calls in files."""
         first, name = group[0], f"part-{len(self.parts)}"
@@ -176,7 +176,7 @@ class _Cutting:
             weights={use.path: self.weights[use.path] for use in group},
         )
 
-    def _note_outermost(self, group: Sequence[ModuleUse], refusals: Sequence[Refused]) -> None:
+    def _note_outermost(self, group: Sequence[ModuleUse], refusals: Sequence[RefusedCut]) -> None:
         """Modules that the program calls itself and that run alone can be compiled where they stand."""
         surveyed = [refusal.survey for refusal in refusals if refusal.survey is not None]
         if not surveyed or not isinstance(self.program, ProgramModule):

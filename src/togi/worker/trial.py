@@ -404,7 +404,8 @@ def _copied(artifact: Path, folder: Path) -> Saved:
     """What was loaded is saved as it is."""
     shutil.copytree(artifact, folder, dirs_exist_ok=True)
     (folder / MANIFEST).unlink()
-    return Saved(links=read_manifest(artifact).chain)
+    manifest = read_manifest(artifact)
+    return Saved(links=manifest.chain, parts=manifest.parts)
 
 
 def storages(module: torch.nn.Module) -> dict[int, int]:
