@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import togi
 from togi.artifact.installed import Installed, install
 from togi.artifact.links import write_links
-from togi.artifact.optimized import OptimizedPart
+from togi.artifact.part_engine import PartEngine
 from togi.artifact.save import write_manifest
 from togi.core.records import Outcome, Trial
 from togi.core.settings import Settings
@@ -391,7 +391,7 @@ class Faulty:
 
     in_place = runs_original = False
 
-    def __init__(self, part: OptimizedPart, fault: Fault) -> None:
+    def __init__(self, part: PartEngine, fault: Fault) -> None:
         self.entry, self.signature, self.manifest = part.entry, part.signature, part.manifest
         self._flat = fault(lambda tensors: part.call_with(tensors, (), {}), part.signature)
 

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from togi.artifact.switch import PartEngine, Switch
+from togi.artifact.part_engine import PartEngine
+from togi.artifact.switch import Switch
 from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, TogiError
 from togi.subject.program import ProgramModule

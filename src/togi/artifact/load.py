@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from togi.artifact.manifest import Link, Manifest, PartEntry, check_files, part_folder, read_manifest
-from togi.artifact.optimized import OptimizedModule, OptimizedPart, OptimizedProgram
+from togi.artifact.optimized import OptimizedModule, OptimizedProgram
+from togi.artifact.part_engine import PartEngine
 from togi.artifact.signing import Trusted
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError
@@ -94,14 +95,14 @@ def load_manifest(
     return OptimizedModule(loaded.runnable(), manifest, link, notes)
 
 
-def _load_part(folder: Path, entry: PartEntry, native: bool) -> OptimizedPart:
+def _load_part(folder: Path, entry: PartEntry, native: bool) -> PartEngine:
     """The classes of its signature are not resolved: the program may import them later."""
     manifest = read_manifest(folder)
     if manifest.parts:
         raise ArtifactError(f"{folder} holds parts again, which no part does: get the artifact again")
     check_files(folder, manifest)
     loaded, link, notes = _first_that_runs(folder, manifest, native)
-    return OptimizedPart(loaded, manifest, link, notes, entry)
+    return PartEngine(loaded, manifest, link, notes, entry)
 
 
 def _first_that_runs(folder: Path, manifest: Manifest, native: bool) -> tuple[Candidate, Link, list[str]]:

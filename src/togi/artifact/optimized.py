@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import Self
 
+from togi.artifact.autocast import call_without_autocast
 from togi.artifact.installed import Installed, install
-from togi.artifact.manifest import Link, Manifest, PartEntry
+from togi.artifact.manifest import Link, Manifest
+from togi.artifact.part_engine import PartEngine
 from togi.core.errors import TogiError
 from togi.core.recipe import PARTS, Recipe
 from togi.core.records import Trial
-from togi.graph.candidate import Candidate, FlatProgram, in_contexts
 from togi.subject.signature import Signature
-from togi.torch_internals.deferred import Deferred
 
 
 class OptimizedModule(nn.Module):
@@ -55,11 +53,7 @@ class OptimizedModule(nn.Module):
         return self.manifest.proof
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        device = self.manifest.facts.device
-        if not torch.is_autocast_enabled(device):
-            return self._call(*args, **kwargs)
-        with torch.autocast(device, enabled=False):  # torch's own engines would cast, others would not
-            return self._call(*args, **kwargs)
+        return call_without_autocast(self.manifest.facts.device, self._call, args, kwargs)
 
     def into(self, program: Any, *, keep_originals: bool = True) -> Installed:
         """For the parts of a program (``OptimizedProgram.into``). Raises TogiError for a whole model."""
@@ -75,54 +69,10 @@ class OptimizedModule(nn.Module):
         return f"{self.recipe.label}, engine={self.engine}"
 
 
-class OptimizedPart(OptimizedModule):
-    """A tuned part of a program, which a ``Switch`` calls in place of the original."""
-
-    def __init__(
-        self, loaded: Candidate, manifest: Manifest, link: Link, warnings: Sequence[str], entry: PartEntry
-    ) -> None:
-        """``loaded``: the engine with what surrounds each call."""
-        super().__init__(loaded.runnable(), manifest, link, warnings)
-        self.entry = entry
-        self._loaded = loaded
-        self._with_tensors: Callable[[list[Tensor]], Any] | None = None
-        self._keeps_state = False
-        if isinstance(loaded.program, FlatProgram) and loaded.around is None:
-            self._with_tensors = in_contexts(loaded.program.call_with, loaded.contexts)
-            self._keeps_state = loaded.program.keeps_state
-
-    @property
-    def in_place(self) -> bool:
-        """It is made of the live module for which it stands (``of``)."""
-        return self._loaded.program is not None and self._loaded.program.in_place
-
-    @property
-    def runs_original(self) -> bool:
-        """It is the original in settings of its own: right for any call, whatever became of the module."""
-        return self.in_place and self.engine == "eager"
-
-    def of(self, original: Callable[..., Any]) -> Self:
-        """To stand for ``original``, the ``forward`` of a live module."""
-        program, around = self._loaded.program, self._loaded.around
-        if program is None or not program.in_place:
-            return self
-        placed, call = copy.copy(self), in_contexts(program.of(original), self._loaded.contexts)
-        placed._call = call if around is None else around(call)
-        return placed
-
-    def call_with(self, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
-        """A call whose ``tensors`` are what ``signature.checked`` made of its arguments."""
-        if not self._keeps_state and any(type(tensor) is Deferred for tensor in tensors):
-            # another part keeps them: compiled code reads memory, and does not ask
-            tensors = [tensor.plain() if isinstance(tensor, Deferred) else tensor for tensor in tensors]
-            args, kwargs = self.signature.build_inputs(tensors)
-        return self._call(*args, **kwargs) if self._with_tensors is None else self._with_tensors(tensors)
-
-
 class OptimizedProgram(OptimizedModule):
     """The tuned parts of a program. They run inside the program: ``togi.load(path).into(program)``."""
 
-    def __init__(self, manifest: Manifest, parts: Sequence[OptimizedPart]) -> None:
+    def __init__(self, manifest: Manifest, parts: Sequence[PartEngine]) -> None:
         super().__init__(self._alone, manifest, None, [warning for part in parts for warning in part.warnings])
         self.parts = tuple(parts)
 

@@ -8,16 +8,15 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from typing_extensions import Self
+from torch import nn
 
-from togi.artifact.manifest import Manifest, PartEntry
+from togi.artifact.autocast import autocast
+from togi.artifact.part_engine import PartEngine
 from togi.artifact.watch import Watch
 from togi.core.errors import TogiError
-from togi.subject.signature import Signature
 from togi.subject.state import STATE, State
 
 _GRADIENTS = (
@@ -35,37 +34,6 @@ _GRADIENTS_OF_WEIGHTS = (
     "them. Where none are needed, call the program under torch.no_grad(), or .requires_grad_(False) on it; to train "
     "it, call .remove() on what put the parts in"
 )
-
-
-class PartEngine(Protocol):
-    """The engine of a part, for calls of one form (``OptimizedPart``)."""
-
-    @property
-    def entry(self) -> PartEntry: ...
-    @property
-    def manifest(self) -> Manifest: ...
-    @property
-    def signature(self) -> Signature: ...
-    @property
-    def in_place(self) -> bool:
-        """It is made of the live module for which it stands (``of``)."""
-        ...
-
-    @property
-    def runs_original(self) -> bool:
-        """It is the original in settings of its own: right for any call, whatever became of the module."""
-        ...
-
-    def of(self, original: Callable[..., Any]) -> Self:
-        """To stand for this ``forward``."""
-        ...
-
-    def call_with(self, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
-        """A call whose ``tensors`` are what ``signature.checked`` made of its arguments."""
-        ...
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-    def forward(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class Switch:
@@ -103,7 +71,7 @@ class Switch:
         form = part.of(self.original)
         self.forms += (form,)
         if part.runs_original:
-            self.plain = form.forward
+            self.plain = form
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.plain is not None and not torch.is_grad_enabled():  # looking at the call costs more than they gain
@@ -167,9 +135,3 @@ class Switch:
                 "(keep_originals=False). Put the parts into a new program that keeps them, or tune it with such calls"
             )
         return self.original(*args, **kwargs)
-
-
-def autocast() -> str:
-    """``bfloat16 on cpu`` in a block of ``torch.autocast``, in this thread; empty outside of one."""
-    on = (kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
-    return ", ".join(f"{str(torch.get_autocast_dtype(kind)).removeprefix('torch.')} on {kind}" for kind in on)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from togi.artifact.switch import autocast
+from togi.artifact.autocast import autocast
 from togi.core.records import ProgramCall, ProgramTree
 from togi.subject.common_structure import without_counts
 from togi.subject.inputs import Inputs

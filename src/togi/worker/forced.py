@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from togi.artifact.installed import Installed
-from togi.artifact.switch import PartEngine
+from togi.artifact.part_engine import PartEngine
 from togi.core.choices import Mode
 from togi.core.records import ErrorReport, ForcedCalls
 from togi.decide.faithful import MAX_UNITS

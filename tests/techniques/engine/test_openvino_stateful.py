@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from togi.artifact.manifest import Link, PartEntry
-from togi.artifact.optimized import OptimizedPart
+from togi.artifact.part_engine import PartEngine
 from togi.core.errors import ArtifactError, Refused
 from togi.core.recipe import PartKey
 from togi.graph.candidate import Candidate, FlatProgram
@@ -361,7 +361,7 @@ def test_engines_that_do_not_keep_it_are_given_plain_tensors(candidate, program,
     manifest: Any = SimpleNamespace(signature=candidate.signature, facts=candidate.facts)
     link = Link(engine="aot_inductor", folder="aot_inductor", meta={})
     entry = PartEntry(key=PartKey(path="step"), module="Step", effects=Effects(), weights="")
-    part = OptimizedPart(loaded, manifest, link, (), entry)
+    part = PartEngine(loaded, manifest, link, (), entry)
     part.call_with(candidate.signature.checked(given, {}), given, {})
     assert {type(each) for each in seen} == {Tensor}
     close(seen[2:], [each + 0 for each in cache])

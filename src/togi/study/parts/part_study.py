@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from togi.core.errors import SubjectError
 from togi.core.recipe import PartKey, Recipe, Stage
@@ -15,6 +14,7 @@ from togi.program.parts import Part
 from togi.study.conclusion import NOTHING_FASTER
 from togi.study.finals import Decision
 from togi.study.parts.assembly import Assembly, TunedPart, relative_time
+from togi.study.parts.part_runner import PartRunner
 from togi.worker.launch import NoTimeLeft
 from togi.worker.supervise import TrialEnded
 
@@ -30,27 +30,7 @@ _MOST_LEFT_OUT = 2
 """So many recipes of a part may make the program wrong before the original stays."""
 
 
-class PartTrials(Protocol):
-    """The trials of a part (``PartRunner``)."""
-
-    def trials(self) -> list[Trial]: ...
-    @property
-    def stopped(self) -> str: ...
-    @property
-    def unusable(self) -> Mapping[Recipe, str]: ...
-
-    def promises(self, seconds: float) -> float: ...
-    def explore(self, seconds: float, *, first_gain: bool = False, trials: int | None = None) -> None: ...
-    def choice(self) -> Chosen: ...
-    def save(self, first: Recipe | None = None) -> Decision: ...
-    def set_aside(self, recipe: Recipe, reason: str) -> None: ...
-    def copy(self, path: str, recipe: Recipe) -> Path | None: ...
-    def free_memory(self) -> bool: ...
-    def conclude(self, decision: Decision) -> None: ...
-    def close(self) -> None: ...
-
-
-OpenPart = Callable[[Part, Iterable[Recipe], float], PartTrials]
+OpenPart = Callable[[Part, Iterable[Recipe], float], PartRunner]
 """Makes a part ready for trials, with recipes to try first, in so many seconds. Raises SubjectError, TrialEnded or
 NoTimeLeft."""
 
@@ -73,7 +53,7 @@ class PartStudy:
         self.reason = ""
         """Why the original stays."""
         self._open, self._before, self._clock = open_part, before, clock
-        self._trials: PartTrials | None = None
+        self._runner: PartRunner | None = None
         self._decision: Decision | None = None
         self._left_out: set[Recipe] = set()
         """With these the program was not right."""
@@ -97,44 +77,44 @@ class PartStudy:
         """
         until = self._clock() + seconds
         try:
-            if self._trials is None:
-                self._trials = self._open(self.part, firsts, max(_LONGEST_OPENING_S, _OPENING_X * seconds))
+            if self._runner is None:
+                self._runner = self._open(self.part, firsts, max(_LONGEST_OPENING_S, _OPENING_X * seconds))
                 self.reason = ""
-            self._trials.explore(max(0.0, until - self._clock()), first_gain=first_gain, trials=trials)
+            self._runner.explore(max(0.0, until - self._clock()), first_gain=first_gain, trials=trials)
         except (SubjectError, TrialEnded, NoTimeLeft) as error:
             self.reason, self._ended = str(error), True
 
     def save(self, first: Recipe | None = None) -> None:
         """Save what its trials choose, or ``first``; but once what it had in the fastest program before."""
-        if self._trials is None or self._given_up:
+        if self._runner is None or self._given_up:
             return
         first, self._before = self._before or first, None
-        last, self._decision = self._decision, self._trials.save(first)
+        last, self._decision = self._decision, self._runner.save(first)
         if self._decision is last:
             return
         trial, folder = self._decision.chosen.trial, self._decision.folder
         if folder is None or trial is None:
-            self.reason = self._why_nothing(self._trials)
+            self.reason = self._why_nothing(self._runner)
             return
         folders: dict[str, Path | None] = {self.key.path: folder}
-        folders |= {path: self._trials.copy(path, trial.recipe) for path in self.part.copies if path != self.key.path}
+        folders |= {path: self._runner.copy(path, trial.recipe) for path in self.part.copies if path != self.key.path}
         saved = tuple((self.part.entry(path), folder) for path, folder in folders.items() if folder is not None)
         self.best, self.reason = TunedPart(trial, saved), ""
 
-    def _why_nothing(self, trials: PartTrials) -> str:
+    def _why_nothing(self, runner: PartRunner) -> str:
         if not self._tried:
-            return f"nothing was tried on it: {trials.stopped or 'its time was over'}"
+            return f"nothing was tried on it: {runner.stopped or 'its time was over'}"
         if self._left_out:
             return self.reason
-        aside = [f"{recipe.label} was set aside: {why}" for recipe, why in trials.unusable.items()]
+        aside = [f"{recipe.label} was set aside: {why}" for recipe, why in runner.unusable.items()]
         return "; ".join(aside) or NOTHING_FASTER
 
     def leave_out(self, reason: str) -> None:
         """Run the original again; what is second best may be right."""
         assert self.best is not None
-        assert self._trials is not None
+        assert self._runner is not None
         self._left_out.add(self.best.recipe)
-        self._trials.set_aside(self.best.recipe, reason)
+        self._runner.set_aside(self.best.recipe, reason)
         self.best, self.reason = None, reason
         self._decision = Decision(Chosen(trial=None, reason=reason), None, ())
 
@@ -151,7 +131,7 @@ class PartStudy:
     @property
     def should_save(self) -> float:
         """The same of the fastest of its trials, which may not be saved yet."""
-        chosen = None if self._trials is None or self._given_up else self._trials.choice().trial
+        chosen = None if self._runner is None or self._given_up else self._runner.choice().trial
         saved = self._decision is not None and self._decision.chosen.trial == chosen
         if chosen is None or chosen.recipe.is_reference or saved:
             return self.saves(self.best)
@@ -161,18 +141,18 @@ class PartStudy:
         """The share of the program's time, a second, that one more trial is expected to save; 0 where none is left."""
         if self._given_up:
             return 0.0
-        if self._trials is None:
+        if self._runner is None:
             return self.part.share * _UNKNOWN if left_s >= LEAST_S else 0.0
-        return (self.part.share - self.saves(self.best)) * self._trials.promises(left_s)
+        return (self.part.share - self.saves(self.best)) * self._runner.promises(left_s)
 
     def rivals(self, tuned: TunedPart | None) -> list[Trial]:
         """The fastest with each engine that ``tuned`` (None: the original) does not have, where it is nearly as fast
         alone. Next to other parts in an engine it may be the faster one: the original's threads are in their way."""
-        if self._trials is None or self._given_up:
+        if self._runner is None or self._given_up:
             return []
         slowest = _RIVAL_X if tuned is None else min(1.0, tuned.time * _RIVAL_X)
-        usable = (trial for trial in latest(self._trials.trials()) if trial.eligible)
-        near = [t for t in usable if t.recipe not in self._trials.unusable and relative_time(t) < slowest]
+        usable = (trial for trial in latest(self._runner.trials()) if trial.eligible)
+        near = [t for t in usable if t.recipe not in self._runner.unusable and relative_time(t) < slowest]
         fastest: dict[tuple[str, ...], Trial] = {}
         for trial in sorted(near, key=relative_time):
             fastest.setdefault(_engines(trial.recipe), trial)
@@ -182,7 +162,7 @@ class PartStudy:
     @property
     def _tried(self) -> int:
         """How many recipes."""
-        trials = [] if self._trials is None else self._trials.trials()
+        trials = [] if self._runner is None else self._runner.trials()
         return len({trial.recipe for trial in trials if not trial.recipe.is_reference})
 
     @property
@@ -195,18 +175,18 @@ class PartStudy:
 
     def free_memory(self) -> bool:
         """End what is kept of its trials. False where there is nothing."""
-        return self._trials is not None and self._trials.free_memory()
+        return self._runner is not None and self._runner.free_memory()
 
     def close(self) -> None:
-        if self._trials is not None:
-            self._trials.close()
+        if self._runner is not None:
+            self._runner.close()
 
     def conclude(self, tuned: TunedPart | None) -> None:
         """Keep its study in the journal. ``tuned``: what it has in the fastest program."""
-        if self._trials is None or self._decision is None:
+        if self._runner is None or self._decision is None:
             return
         placed = tuned and Decision(Chosen(trial=tuned.trial, reason="it is in the program"), None, ())
-        self._trials.conclude(placed or self._decision)
+        self._runner.conclude(placed or self._decision)
 
     def result(self, tuned: TunedPart | None, assemblies: Sequence[Assembly]) -> PartResult:
         """``tuned``: what is in its place in the chosen program. ``assemblies``: all programs that were tried."""
