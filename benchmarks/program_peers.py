@@ -176,7 +176,7 @@ def _built(name: str, program: str, folder: Path, artifact: str, locate: Callabl
     samples = subject.inputs
     if name == TOGI:
         from togi import load
-        from togi.artifact.load import OptimizedProgram
+        from togi.artifact.optimized import OptimizedProgram
 
         loaded = load(artifact)
         if not isinstance(loaded, OptimizedProgram):

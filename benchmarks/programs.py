@@ -165,7 +165,7 @@ def tune(row: Row, time_limit_s: float, folder: Path, artifact: Path) -> None:
     row.verdict = study.verdict
     if study.program is not None:
         row.parts = [
-            f"{part.path}#{part.form} ({part.share:.0%}): "
+            f"{part.key.label} ({part.share:.0%}): "
             + (f"{part.recipe.label} {part.speedup_x.median:.2f} x" if part.recipe and part.speedup_x else part.reason)
             for part in study.program.parts
         ]

@@ -13,8 +13,7 @@ from benchmarks.gpu_parts.row import Row, attempt
 
 from togi.claims.claim import Proof, Verdict
 from togi.claims.prove import prove
-from togi.techniques import all_techniques
-from togi.techniques.base import Technique
+from togi.techniques import Remedy, all_remedies
 
 ON_CPU = ("fold_batch_norm", "no_grad", "expandable_segments", "cudnn_benchmark", "tf32", "cuda_graph")
 """Two that run there, and those that must say why they cannot."""
@@ -23,7 +22,7 @@ ON_CPU = ("fold_batch_norm", "no_grad", "expandable_segments", "cudnn_benchmark"
 def rows(device: str) -> Iterator[Row]:
     """A claim that does not hold here is a failure: its page says something else. Those of CUDA alone come first."""
     concerned = [
-        one for one in all_techniques().values() if "cuda" in one.devices and (device == "cuda" or one.id in ON_CPU)
+        one for one in all_remedies().values() if "cuda" in one.devices and (device == "cuda" or one.id in ON_CPU)
     ]
     for one in sorted(concerned, key=lambda one: "cpu" in one.devices):
         yield attempt(f"{one.id}, its result", "as right as it promises", right, one, device, proves=(one.id,))
@@ -31,16 +30,16 @@ def rows(device: str) -> Iterator[Row]:
 
 
 @cache
-def proof(technique: Technique, device: str) -> Proof:
+def proof(technique: Remedy, device: str) -> Proof:
     return prove(technique.id, device=device)
 
 
-def right(technique: Technique, device: str) -> tuple[bool | None, str]:
+def right(technique: Remedy, device: str) -> tuple[bool | None, str]:
     found = proof(technique, device)
     return found.right, found.sentence
 
 
-def as_claimed(technique: Technique, device: str) -> tuple[bool | None, str]:
+def as_claimed(technique: Remedy, device: str) -> tuple[bool | None, str]:
     found = proof(technique, device)
     held = found.verdict in (Verdict.HOLDS, Verdict.HOLDS_IN_PART)
     return None if found.verdict is Verdict.UNTESTED else held, found.sentence

@@ -46,7 +46,7 @@ def rows(device: str) -> Iterator[Row]:
 def quick_first(device: str) -> list[Engine]:
     """Those that compile nothing, so that a limit cuts off as few as it can."""
     found = [one for one in all_techniques().values() if isinstance(one, Engine) and device in one.devices]
-    return sorted((one for one in found if one.id != "parts"), key=lambda one: one.inductor)
+    return sorted(found, key=lambda one: one.inductor)
 
 
 def engine_on(engine: Engine, options: Options, candidate: Candidate, truth: Truth) -> tuple[bool | None, str]:

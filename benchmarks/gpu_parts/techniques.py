@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import torch
 from benchmarks.gpu_parts.row import LIMITS, Row, attempt, ignore
 
-from togi.artifact.manifest import PARTS
 from togi.claims.experiments import DEFAULT, EXPERIMENTS
 from togi.core.errors import Refused
+from togi.core.recipe import PARTS
 from togi.core.records import ErrorReport, Facts, Outcome, Recipe
 from togi.decide.faithful import accept, limit_units
 from togi.graph.candidate import Candidate
@@ -61,7 +61,7 @@ def checked(one: Technique, device: str) -> tuple[bool | None, str]:
         if isinstance(report, str):
             told.append(f"{name} refused: {report}" if name else report)
             continue
-        outcome, why = accept(report, exact=one.exact_with(options), max_error=MOST_ERROR)
+        outcome, why = accept(report, exact=one.exact, max_error=MOST_ERROR)
         right, tried = right + (outcome is Outcome.OK), tried + 1
         figure = f"{report.units:.3g} units" if one.exact else f"relative error {report.rmse:.1e}"
         told.append(f"{name} {figure}".strip() + (f" ({why})" if outcome is not Outcome.OK else ""))

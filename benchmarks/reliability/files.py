@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.reliability.place import LONGEST_S, SUBJECT, Place, in_child
 
-from togi.artifact.manifest import MANIFEST, PARTS, Link, PartEntry, document_hash
+from togi.artifact.manifest import MANIFEST, Link, PartEntry, document_hash, part_folder
 from togi.core.errors import ArtifactError, JournalError
 from togi.journal import Journal
 
@@ -54,9 +54,10 @@ def artifacts(folder: Path) -> Iterator[Path]:
     import torch
 
     from togi.artifact.links import write_links
-    from togi.artifact.program import weights_hash
     from togi.artifact.save import write_manifest
-    from togi.core.records import Outcome, Recipe, Trial
+    from togi.artifact.weights import weights_hash
+    from togi.core.recipe import PartKey, ProgramRecipe, Recipe
+    from togi.core.records import Outcome, Trial
     from togi.subject.effects import Effects
     from togi.techniques import all_techniques, recipe
     from togi.techniques.base import Applies
@@ -70,7 +71,7 @@ def artifacts(folder: Path) -> Iterator[Path]:
     known = survey(found)
     start = first_candidate(found, known.facts, known.signature)
 
-    def finished(made: Path, chosen: Recipe, chain: tuple[Link, ...]) -> Path:
+    def finished(made: Path, chosen: Recipe, chain: tuple[Link, ...] = (), parts: tuple[PartEntry, ...] = ()) -> Path:
         write_manifest(
             made,
             subject="tiny.py:subject",
@@ -79,7 +80,7 @@ def artifacts(folder: Path) -> Iterator[Path]:
             facts=known.facts,
             proof=Trial(recipe=chosen, outcome=Outcome.OK),
             chain=chain,
-            environment={},
+            parts=parts,
         )
         return made
 
@@ -94,11 +95,11 @@ def artifacts(folder: Path) -> Iterator[Path]:
         links, _ = write_links(build(chosen, start), start, chosen, made)
         yield finished(made, chosen, links)
     program = folder / "program.togi"
-    shutil.copytree(folder / "torchscript.togi", program / PARTS / "0")
+    shutil.copytree(folder / "torchscript.togi", part_folder(program, 0))
     weights = weights_hash(found.module)
-    part = PartEntry(path="0", module="Sequential", folder="0", effects=Effects(), weights=weights)
-    link = Link(engine=PARTS, folder=PARTS, meta={"parts": [part.model_dump(mode="json")]})
-    yield finished(program, recipe(parts={}, no_grad={}), (link,))
+    part = PartEntry(key=PartKey(path="0"), module="Sequential", effects=Effects(), weights=weights)
+    tuned = ProgramRecipe.of({part.key: recipe(torchscript={}, no_grad={})})
+    yield finished(program, tuned, parts=(part,))
 
 
 def mutants(count: int, seed: int, folder: Path) -> dict[str, Any]:
@@ -163,7 +164,8 @@ def _ready(artifact: Path) -> Callable[..., Any]:
     """What the artifact gives, to be called: a part is in the program that it belongs to."""
     import torch
 
-    from togi.artifact.load import OptimizedProgram, load
+    from togi.artifact.load import load
+    from togi.artifact.optimized import OptimizedProgram
     from togi.worker.locate import locate
 
     optimized = load(artifact)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from togi.artifact.export import Export
-    from togi.artifact.load import OptimizedModule
+    from togi.artifact.optimized import OptimizedModule
     from togi.artifact.signing import Trusted
     from togi.footprint.account.record import Account
     from togi.footprint.account.watched import Watched

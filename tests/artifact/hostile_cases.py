@@ -185,7 +185,7 @@ def _manifests() -> Iterator[tuple[str, Change]]:
         yield f"folder {name[:20]!r}", link(folder=name)
     for name in ("no_grad", "parts", "canary_side", "os.system", "torchscript", "ncnn", "openvino", "cuda_graph", ""):
         yield f"engine {name!r}", link(engine=name)
-    for meta in ({}, {"file": "../../x"}, {"in_place": True}, {"parts": [{}]}, {"kept": 1}, {"options": None}):
+    for meta in ({}, {"file": "../../x"}, {"in_place": True}, {"kept": 1}, {"options": None}):
         yield f"meta {meta}", link(meta=meta)
     for count in (10**12, -1, 0, True, 1.5, "1", None, [1], 1024):
         yield f"threads {count}", link(threads=count)
@@ -195,6 +195,9 @@ def _manifests() -> Iterator[tuple[str, Change]]:
     yield "attention", runtime("attention_backend", name="canary", backend="canary")
     yield "unknown runtime", runtime("canary_side", name="x")
     yield "empty chain", _of_document(lambda document: document.update(chain=[]))
+    part = {"key": {"path": "body"}, "module": "Body", "effects": {}, "weights": ""}
+    for parts in ([part], [part] * 3000, [{**part, "key": {"path": "../x"}}], [{**part, "folder": "../../x"}], 1):
+        yield f"parts {str(parts)[:80]}", _of_document(lambda document, parts=parts: document.update(parts=parts))
     yield "long chain", _of_document(lambda document: document.update(chain=document["chain"] * 3000))
     for name in ("save", "ops", "Tensor", "float99", ""):
         yield (

@@ -21,10 +21,12 @@ import togi
 from togi.artifact import load as loading
 from togi.artifact.export import export
 from togi.artifact.load import FallbackWarning, load
-from togi.artifact.manifest import MANIFEST, PARTS, Link, document_hash, read_manifest
+from togi.artifact.manifest import MANIFEST, PartEntry, document_hash, part_folder, read_manifest
 from togi.artifact.save import check_writable, publish, write_manifest
 from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError
+from togi.core.recipe import PartKey
 from togi.core.records import Outcome
+from togi.subject.effects import Effects
 from togi.techniques import Engine, all_techniques, recipe
 from togi.techniques.engine.onnxruntime import OnnxRuntime
 from togi.techniques.engine.programs import openvino
@@ -164,8 +166,9 @@ def test_of_several_devices_it_runs_on_the_current_one(artifact: Path, monkeypat
 def test_parts_without_their_program_are_not_compared(artifact: Path, tmp_path: Path) -> None:
     old = read_manifest(artifact)
     about = {name: getattr(old, name) for name in ("subject", "recipe", "signature", "facts", "proof", "environment")}
-    (tmp_path / "parts.togi" / PARTS).mkdir(parents=True)
-    write_manifest(tmp_path / "parts.togi", **about, chain=(Link(engine=PARTS, folder=PARTS, meta={"parts": []}),))
+    shutil.copytree(artifact, part_folder(tmp_path / "parts.togi", 0))
+    part = PartEntry(key=PartKey(path="body"), module="Body", effects=Effects(), weights="")
+    write_manifest(tmp_path / "parts.togi", **about, parts=(part,))
     whole, parts = togi.bench(str(artifact), str(tmp_path / "parts.togi"), time_limit_s=5).contestants
     assert whole.outcome is Outcome.OK
     assert parts.outcome is not Outcome.OK
@@ -305,10 +308,16 @@ def test_an_engine_that_is_none(artifact: Path) -> None:
         load(artifact)
 
 
-@pytest.mark.parametrize("meta", [{}, {"parts": 3}, {"parts": [{"path": "a"}]}, {"parts": [], "more": 1}])
-def test_parts_that_are_none(artifact: Path, meta: dict[str, object]) -> None:
-    edit(artifact, {"chain": [{"engine": "parts", "folder": "parts", "meta": meta}]})
-    with pytest.raises(ArtifactError, match="list of parts cannot be read"):
+@pytest.mark.parametrize("parts", [3, [{"path": "a"}], [{"key": {"path": "a"}, "module": "A", "folder": ".."}]])
+def test_parts_that_are_none(artifact: Path, parts: object) -> None:
+    edit(artifact, {"parts": parts})
+    with pytest.raises(ArtifactError, match="is not a manifest of schema"):
+        load(artifact)
+
+
+def test_an_artifact_of_another_schema_is_refused_in_one_line(artifact: Path) -> None:
+    edit(artifact, {"schema_version": 1})
+    with pytest.raises(ArtifactError, match=r"has schema 1, this togi reads 2: tune again with this one$"):
         load(artifact)
 
 

@@ -215,7 +215,7 @@ def test_what_has_no_such_form(artifact_of: Callable[[str], Path], tmp_path: Pat
         export(eager, to="tritn", out=out)
 
     def in_parts(document: dict[str, Any]) -> None:
-        document["chain"] = [{"engine": "parts", "folder": "parts", "meta": {"parts": []}}]
+        document["parts"] = [{"key": {"path": "body"}, "module": "Body", "effects": {}, "weights": ""}]
 
     with pytest.raises(ArtifactError, match=r"parts of a program.*togi\.load\(path\)\.into"):
         export(edited(eager, tmp_path / "parts.togi", in_parts), to="pt2", out=out)

@@ -23,11 +23,13 @@ from cryptography.hazmat.primitives.serialization import (
 
 import togi
 from togi import api
-from togi.artifact.manifest import MANIFEST, PARTS, Link, document_hash, read_manifest
+from togi.artifact.manifest import MANIFEST, PartEntry, document_hash, part_folder, read_manifest
 from togi.artifact.save import publish, write_manifest
 from togi.artifact.signing import SIGNATURE
 from togi.cli.app import run
 from togi.core.errors import ArtifactError, TogiError
+from togi.core.recipe import PartKey
+from togi.subject.effects import Effects
 
 OLD = Path(__file__).parent / "data" / "no_grad.togi"
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -127,12 +129,13 @@ def test_a_file_that_no_longer_fits_the_signed_manifest(artifact: Path, public: 
 
 def test_parts_are_covered_too(tmp_path: Path, key: Path) -> None:
     folder, old = tmp_path / "parts.togi", read_manifest(OLD)
-    shutil.copytree(OLD, folder / PARTS / "0")
+    shutil.copytree(OLD, part_folder(folder, 0))
+    part = PartEntry(key=PartKey(path="body"), module="Body", effects=Effects(), weights="")
     about = {name: getattr(old, name) for name in ("subject", "recipe", "signature", "facts", "proof", "environment")}
-    write_manifest(folder, **about, chain=(Link(engine=PARTS, folder=PARTS, meta={"parts": []}),))
+    write_manifest(folder, **about, parts=(part,))
     (tmp_path / "team.pub").write_text(api.sign(folder, key=key), encoding="utf-8")
     togi.load(folder, trusted=tmp_path / "team.pub")
-    inside = folder / PARTS / "0" / MANIFEST
+    inside = part_folder(folder, 0) / MANIFEST
     inside.write_bytes(inside.read_bytes().replace(b'"subject"', b'"Subject"'))
     with pytest.raises(ArtifactError, match=r"parts/0/manifest\.json has changed"):
         togi.load(folder, trusted=tmp_path / "team.pub")

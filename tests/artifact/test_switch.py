@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from togi.artifact.installed import Installed
+from togi.artifact.installed import install as put_in
 from togi.artifact.manifest import PartEntry
-from togi.artifact.program import Installed, LoadedPart, weights_hash
-from togi.artifact.program import install as put_in
+from togi.artifact.weights import weights_hash
 from togi.core.errors import TogiError
+from togi.core.recipe import PartKey
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
@@ -51,10 +53,10 @@ def program(part: Callable[[], nn.Module] = Body) -> Program:
 class Engine:
     """Plain eager, of a module that nobody changes."""
 
-    in_place = False
+    in_place = runs_original = False
 
-    def __init__(self, module: nn.Module, signature: Signature) -> None:
-        self.module, self.signature = module, signature
+    def __init__(self, module: nn.Module, signature: Signature, entry: PartEntry) -> None:
+        self.module, self.signature, self.entry = module, signature, entry
 
     def of(self, _: Any) -> Engine:
         return self
@@ -63,17 +65,16 @@ class Engine:
         return self.module(*args, **kwargs)
 
 
-def part_of(tuned: Program, *calls: Inputs) -> LoadedPart:
+def part_of(tuned: Program, *calls: Inputs) -> Engine:
     """An engine for the part: a copy of it as it is now."""
     with torch.no_grad():
         effects = Effects.of(tuned.part, *(call.clone() for call in calls))
         frozen = pure(copy.deepcopy(tuned.part), effects)
         signature = survey(Subject(frozen, list(calls))).signature
-    engine = Engine(frozen, signature)
-    entry = PartEntry(
-        path="part", module=type(tuned.part).__name__, folder="0", effects=effects, weights=weights_hash(tuned.part)
+    module, weights = type(tuned.part).__name__, weights_hash(tuned.part)
+    return Engine(
+        frozen, signature, PartEntry(key=PartKey(path="part"), module=module, effects=effects, weights=weights)
     )
-    return LoadedPart(entry, engine)  # type: ignore[arg-type]
 
 
 class State:

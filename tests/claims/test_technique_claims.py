@@ -17,14 +17,14 @@ from togi.cli.app import run
 from togi.core.errors import TogiError
 from togi.core.records import ErrorReport, Footprint, Interval, Timing
 from togi.machine.describe import machine
-from togi.techniques import all_techniques, technique
+from togi.techniques import all_remedies, technique
 from togi.techniques.base import Applies, Package
 
 MIB = 2**20
 EXPERIMENT = Experiment(model="convolutions", about="a model")
 FAITHFUL = ErrorReport(faithful=True, units=1.2, rmse=1e-7, max_abs=1e-6)
 FAR = ErrorReport(faithful=False, units=9_000.0, rmse=4e-3, max_abs=2e-2)
-BUILT_IN = [id for id, one in all_techniques().items() if type(one).__module__.startswith("togi.")]
+BUILT_IN = [id for id, one in all_remedies().items() if type(one).__module__.startswith("togi.")]
 
 
 def timing(low: float, high: float) -> Timing:
@@ -41,7 +41,7 @@ def test_every_built_in_technique_has_a_test_of_its_claim() -> None:
     [
         id
         for id in BUILT_IN
-        if technique(id).stage in ("rewrite", "layout") or id in ("attention_backend", "flush_denormal")
+        if all_remedies()[id].stage in ("rewrite", "layout") or id in ("attention_backend", "flush_denormal")
     ],
 )
 def test_the_model_holds_what_the_technique_works_on(id: str) -> None:

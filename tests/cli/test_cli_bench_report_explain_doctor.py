@@ -226,14 +226,14 @@ def test_a_setting_without_effect_is_said(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_explain_lists_every_technique_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    from togi.techniques import all_techniques
+    from togi.techniques import all_remedies
 
     assert run(["explain", "--json"]) == 0
     pages = json.loads(capsys.readouterr().out)["techniques"]
-    assert [page["id"] for page in pages] == list(all_techniques())
+    assert [page["id"] for page in pages] == list(all_remedies())
     assert run(["explain"]) == 0
     shown = capsys.readouterr().out
-    assert all(id in shown for id in all_techniques())
+    assert all(id in shown for id in all_remedies())
 
 
 def test_explain_prints_the_page_of_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 import togi
 from togi.claims import all_claims
 from togi.lint.rule import all_rules
-from togi.techniques import all_techniques
+from togi.techniques import all_remedies
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +53,7 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
 
 
 def test_every_technique_rule_and_claim_has_a_page(site: Path) -> None:
-    for folder, ids in (("techniques", all_techniques()), ("rules", all_rules()), ("claims", all_claims())):
+    for folder, ids in (("techniques", all_remedies()), ("rules", all_rules()), ("claims", all_claims())):
         assert {path.stem for path in (site / folder).glob("*.html")} - {"index"} == {*ids}
 
 

@@ -11,5 +11,5 @@ import pytest
 def however_long() -> Iterator[None]:
     """These networks are small: on a busy machine any part of them may take less than its share of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("togi.program.cuts.LEAST_SHARE", 1e-3)
+        patch.setattr("togi.program.uses.LEAST_SHARE", 1e-3)
         yield

@@ -68,7 +68,7 @@ def test_whether_calls_go_on_from_what_the_last_one_left(between: Between, expec
     assert found.calls[form] == 6
     assert found.goes_on(form) is expected
     cuts = find_cuts(Subject(program, [Inputs((x,))]), CutRequest(folder=str(tmp_path)))
-    (part,) = (part for part in cuts.parts if part.path == "step")
+    (part,) = (part for part in cuts.parts if part.key.path == "step")
     assert part.survey.facts.steps is expected
 
 

@@ -15,9 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from togi.artifact.installed import Installed, install
 from togi.artifact.manifest import PartEntry
-from togi.artifact.program import Installed, LoadedPart, Switch, install, weights_hash
+from togi.artifact.switch import Switch
+from togi.artifact.weights import weights_hash
 from togi.core.errors import SubjectError
+from togi.core.recipe import PartKey
 from togi.program.calls import record_inputs
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest, Cuts
@@ -138,13 +141,13 @@ def cut(call: object, folder: Path) -> Cuts:
 
 
 def test_a_program_that_may_change_its_modules_and_reads_a_file(programs: Programs, tmp_path: Path) -> None:
-    assert [part.path for part in cut(programs.changes_its_modules, tmp_path).parts] == ["body"]
-    assert [part.path for part in cut(programs.reads_a_file, tmp_path).parts] == ["body"]
+    assert [part.key.path for part in cut(programs.changes_its_modules, tmp_path).parts] == ["body"]
+    assert [part.key.path for part in cut(programs.reads_a_file, tmp_path).parts] == ["body"]
 
 
 def test_a_module_that_the_first_call_made_is_a_part(programs: Programs, tmp_path: Path) -> None:
     cuts = cut(programs.makes_and_keeps, tmp_path)
-    assert [part.path for part in cuts.parts] == ["made"]
+    assert [part.key.path for part in cuts.parts] == ["made"]
     assert cuts.obstacles == ()
 
 
@@ -239,7 +242,7 @@ def test_samples_that_reach_no_module(programs: Programs, tmp_path: Path) -> Non
 
 def test_a_module_that_calls_itself_is_one_part(programs: Programs, tmp_path: Path) -> None:
     cuts = cut(programs.recurses, tmp_path)
-    assert {part.path for part in cuts.parts} <= {"tree", "tree.body"}
+    assert {part.key.path for part in cuts.parts} <= {"tree", "tree.body"}
     assert cuts.parts
     assert sum(call.calls for call in cuts.tree.calls if call.path == "tree") == 4
 
@@ -251,7 +254,7 @@ def test_a_program_that_trains_inside_is_explained(programs: Programs) -> None:
 
 def test_a_module_called_with_and_without_gradients(programs: Programs, tmp_path: Path) -> None:
     cuts = cut(programs.wants_gradients_at_times, tmp_path)
-    assert {part.path for part in cuts.parts} == {"body"}
+    assert {part.key.path for part in cuts.parts} == {"body"}
 
 
 def test_a_module_called_under_autocast_is_an_obstacle(programs: Programs, tmp_path: Path) -> None:
@@ -274,7 +277,7 @@ def test_calls_under_autocast_are_a_form_of_their_own(programs: Programs) -> Non
 
 def test_calls_in_other_threads_are_the_programs_own(programs: Programs, tmp_path: Path) -> None:
     cuts = cut(programs.calls_in_threads, tmp_path)
-    assert [(part.path, part.calls) for part in cuts.parts] == [("body", 3)]
+    assert [(part.key.path, part.calls) for part in cuts.parts] == [("body", 3)]
     assert cuts.obstacles == ()
     tree = cuts.tree
     assert [(tree.calls[place].path, tree.calls[place].calls) for place in tree.children(0)] == [("body", 3)]
@@ -284,9 +287,11 @@ def test_calls_in_other_threads_are_the_programs_own(programs: Programs, tmp_pat
 class Engine:
     """Of one size: the module itself, with 1 added, by which its answers are known."""
 
-    in_place = False
+    in_place = runs_original = False
 
-    def __init__(self, module: nn.Module, *tensors: Tensor) -> None:
+    def __init__(self, module: nn.Module, path: str, *tensors: Tensor) -> None:
+        kind, weights = type(module).__name__, weights_hash(module)
+        self.entry = PartEntry(key=PartKey(path=path), module=kind, effects=Effects(), weights=weights)
         samples = [Inputs((tensor,)) for tensor in tensors]
         self.module = copy.deepcopy(module)
         self.signature = Signature.of(module, samples, [module(tensor) for tensor in tensors])
@@ -300,10 +305,7 @@ class Engine:
 
 @torch.no_grad()
 def put_in(program: Callable[..., object], path: str, module: nn.Module, *forms: Tensor) -> Installed:
-    entry = PartEntry(
-        path=path, module=type(module).__name__, folder="0", effects=Effects(), weights=weights_hash(module)
-    )
-    parts = [LoadedPart(entry, Engine(module, form)) for form in forms]  # type: ignore[arg-type]
+    parts = [Engine(module, path, form) for form in forms]
     return install(parts, program, keep_originals=True)
 
 
@@ -399,8 +401,8 @@ def test_two_threads_are_served_by_one_switch(programs: Programs, monkeypatch: p
     beyond = torch.randn(3, 64)
     monkeypatch.setattr(programs.body, "forward", lambda x: torch.tanh(programs.body.inner(x)))
     switch = Switch(programs.body, "body", programs.body.forward)
-    entry = PartEntry(path="body", module="Body", folder="0", effects=Effects(), weights="")
-    switch.forms = tuple(LoadedPart(entry, Engine(programs.body, form)) for form in forms)  # type: ignore[arg-type]
+    for form in forms:
+        switch.serve_with(Engine(programs.body, "body", form))
     wrong: list[str] = []
 
     def work(number: int) -> None:

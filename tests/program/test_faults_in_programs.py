@@ -20,16 +20,16 @@ import torch
 from torch import Tensor, nn
 
 import togi
+from togi.artifact.installed import Installed, install
 from togi.artifact.links import write_links
-from togi.artifact.manifest import PartEntry
-from togi.artifact.program import Installed
+from togi.artifact.part_engine import PartEngine
 from togi.artifact.save import write_manifest
 from togi.core.records import Outcome, Trial
 from togi.core.settings import Settings
 from togi.decide.faithful import accept
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest
-from togi.study.composed import Made, Tried, compose
+from togi.study.parts.assembly import Assembly, TunedPart, write_assembly
 from togi.study.tuned_subject import TunedSubject
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.nested import tensors_in
@@ -378,13 +378,32 @@ class Cut:
         self.samples = program.samples(seed)
         self.original = as_module(program.make(seed))
         cuts = find_cuts(Subject(self.original, self.samples), CutRequest(folder=str(folder)))
-        forms = [part for part in cuts.parts if part.path == program.path]
+        forms = [part for part in cuts.parts if part.key.path == program.path]
         self.part = max(forms, key=lambda part: part.calls)
         assert self.part.calls == program.calls
         with torch.no_grad():
             answers = [self.original(*each.args, **each.kwargs) for each in (each.clone() for each in self.samples)]
             self.signature = Signature.of(self.original, self.samples, answers)
             self.truth = make_truth(self.original, self.samples, self.signature, seed=seed, samples=len(answers))
+
+
+class Faulty:
+    """A part with a fault in its engine."""
+
+    in_place = runs_original = False
+
+    def __init__(self, part: PartEngine, fault: Fault) -> None:
+        self.entry, self.signature, self.manifest = part.entry, part.signature, part.manifest
+        self._flat = fault(lambda tensors: part.call_with(tensors, (), {}), part.signature)
+
+    def of(self, _: Any) -> Faulty:
+        return self
+
+    def call_with(self, tensors: list[Tensor], _args: Any, _kwargs: Any) -> Any:
+        return self._flat(tensors)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._flat(self.signature.checked(args, kwargs))
 
 
 class Case:
@@ -398,7 +417,7 @@ class Case:
     def artifact(self, *, swapped: bool = False) -> Path:
         """With two layers ``swapped`` before the engine is made."""
         if swapped not in self._artifacts:
-            module = copy.deepcopy(self.cut.original.get_submodule(self.cut.part.path))
+            module = copy.deepcopy(self.cut.original.get_submodule(self.cut.part.key.path))
             if swapped:
                 self.cut.program.swap(module)
             self._artifacts[swapped] = self._saved(module, self.folder / ("swapped" if swapped else "right"))
@@ -425,22 +444,19 @@ class Case:
         )
         pool: Any = SimpleNamespace(folder=folder)
         whole: Any = SimpleNamespace(subject=TunedSubject(pool, "program", facts, signature, Settings()))
-        weights = part.weights[part.path]
-        entry = PartEntry(path=part.path, module=part.module, folder="", effects=part.effects, weights=weights)
-        return compose(whole, Tried({part.path: Made(proof, {})}).recipe, [(entry, inside)])
+        tuned = TunedPart(proof, ((part.entry(part.key.path), inside),))
+        return write_assembly(whole, Assembly({part.key: tuned}))
 
     def outcome(self, artifact: Path, fault: Fault = as_it_is) -> tuple[Outcome, Installed]:
         """Of a trial of the program with the part and a fault in place."""
         cut, part = self.cut, self.cut.part
         loaded: Any = togi.load(artifact)
-        optimized = loaded.parts[0].optimized
-        optimized._flat = fault(optimized._flat, optimized.signature)
-        optimized._call = lambda *args, **kwargs: optimized._flat(optimized.signature.checked(args, kwargs))
-        installed = loaded.into(cut.program.make(cut.seed))
+        faulty: Any = Faulty(loaded.parts[0], fault)
+        installed = install([faulty], cut.program.make(cut.seed), keep_originals=True)
         with torch.no_grad():
             report = verify(installed.program, cut.truth, cut.samples, cut.signature, seed=cut.seed)
-        calls = str(cut.folder / part.proof[part.path])
-        ref = PartRef(path=part.path, effects=part.effects, inputs=calls, folder=str(cut.folder))
+        calls = str(cut.folder / part.proof[part.key.path])
+        ref = PartRef(key=part.key, effects=part.effects, inputs=calls, folder=str(cut.folder))
         original = Subject(cut.original, cut.samples)
         report = with_forced_calls(
             report,
@@ -490,7 +506,7 @@ def case(
 def test_the_part_without_a_fault_is_right_and_serves_its_calls(case: Case) -> None:
     outcome, installed = case.outcome(case.artifact())
     assert outcome is Outcome.OK
-    (served, original) = installed.counts[case.cut.part.path]
+    (served, original) = installed.counts[case.cut.part.key.path]
     runs, rest = divmod(served, case.cut.program.calls)
     assert runs
     assert not rest

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.artifact.manifest import PartEntry
-from togi.artifact.program import LoadedPart, install
+from togi.artifact.installed import install
 from togi.core.errors import ArtifactError
 from togi.graph.candidate import Candidate
 from togi.graph.capture import capture
@@ -118,10 +117,10 @@ def candidate_of(model: nn.Module, part: Part, folder: Path) -> Candidate:
 class Engine:
     """A program of a recipe, as an artifact's part has it."""
 
-    in_place = False
+    in_place = runs_original = False
 
     def __init__(self, call: Callable[..., Any], part: Part) -> None:
-        self.call, self.signature = call, part.survey.signature
+        self.call, self.signature, self.entry = call, part.survey.signature, part.entry(part.key.path)
 
     def of(self, _: Any) -> Engine:
         return self
@@ -130,13 +129,10 @@ class Engine:
         return self.call(*args, **kwargs)
 
 
-def loaded(model: nn.Module, part: Part, folder: Path, engine: str = "eager") -> LoadedPart:
+def loaded(model: nn.Module, part: Part, folder: Path, engine: str = "eager") -> Engine:
     chosen = recipe(**ENGINES[engine], no_grad={})
     call = build(chosen, candidate_of(model, part, folder)).runnable()
-    entry = PartEntry(
-        path=part.path, module=part.module, folder="0", effects=part.effects, weights=part.weights[part.path]
-    )
-    return LoadedPart(entry, Engine(call, part))  # type: ignore[arg-type]
+    return Engine(call, part)
 
 
 @pytest.mark.parametrize("make", MODULES)
@@ -157,7 +153,7 @@ def test_engines_are_given_what_it_keeps_and_hand_it_on(
         run(X)  # as it was recorded
         with install([loaded(model, part, tmp_path, engine)], run, keep_originals=True) as installed:
             torch.testing.assert_close(run(other), expected)
-            assert installed.counts == {part.path: (4, 1)}, "the first call begins with nothing"
+            assert installed.counts == {part.key.path: (4, 1)}, "the first call begins with nothing"
         torch.testing.assert_close(model(X[:1], RATE), goes_on), "the original goes on from what the engine left"
 
 

@@ -29,7 +29,7 @@ def parts(cuts: Cuts) -> dict[str, list[Part]]:
     """By path, most calls first."""
     found: dict[str, list[Part]] = {}
     for part in sorted(cuts.parts, key=lambda part: -part.calls):
-        found.setdefault(part.path, []).append(part)
+        found.setdefault(part.key.path, []).append(part)
     return found
 
 

@@ -11,9 +11,11 @@ from togi.artifact.export import Export
 from togi.claims import Measured, Proof, Verdict
 from togi.claims.prove import every_id
 from togi.cli.app import run
-from togi.core.records import SCHEMA_VERSION, Outcome
+from togi.core.recipe import PartKey, ProgramRecipe
+from togi.core.records import SCHEMA_VERSION, Outcome, Trial
 from togi.render.json import comparison_json, dumps, study_json
 from togi.study.comparison import Comparison, Contestant
+from togi.techniques import recipe
 
 COMMANDS = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
 
@@ -46,6 +48,21 @@ def test_the_chosen_trial_is_the_last_of_its_recipe() -> None:
     assert [trial["latency_ms"]["median"] for trial in chosen] == [13.3]
     assert chosen[0]["recipe"]["id"] == document["best"]
     assert chosen[0]["speedup_x"] == {"median": 3.142, "low": 3.142 * 0.98, "high": 3.142 * 1.02}
+
+
+def test_the_parts_of_a_program_are_listed_as_a_choice() -> None:
+    encoder = recipe(fold_batch_norm={}, openvino={}, no_grad={})
+    program = ProgramRecipe.of({PartKey(path="encoder"): encoder, PartKey(path="model", form=1): recipe(ncnn={})})
+    trial = Trial(recipe=program, outcome=Outcome.OK)
+    document = study_json(made_up_study().model_copy(update={"trials": (trial,), "best": program}))
+    (told,) = document["trials"]
+    assert document["best"] == told["recipe"]["id"] == program.id
+    assert told["recipe"]["label"] == program.label
+    options = {"encoder": "fold_batch_norm+openvino", "model#1": "ncnn"}
+    assert json.loads(json.dumps(told["recipe"]["choices"])) == [
+        {"stage": "engine", "technique": "parts", "options": options},
+        {"stage": "runtime", "technique": "no_grad", "options": {}},
+    ]
 
 
 def test_an_export_has_the_documented_fields() -> None:

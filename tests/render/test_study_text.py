@@ -7,6 +7,7 @@ from made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from rich.console import Console
 
 from togi.core.quantities import significant
+from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import (
     Decisions,
     Interval,
@@ -104,7 +105,7 @@ def test_comparison_shows_each_contestant() -> None:
 
 
 def program_study() -> Study:
-    best = recipe(parts={"backbone": "openvino"}, no_grad={})
+    best = ProgramRecipe.of({PartKey(path="backbone"): recipe(openvino={}, no_grad={})})
     tree = ProgramTree(
         calls=(
             ProgramCall(path="", module="Detector", parent=None, calls=1, ms=100.0),
@@ -113,10 +114,9 @@ def program_study() -> Study:
         ),
         parts=(
             PartResult(
-                path="backbone",
+                key=PartKey(path="backbone"),
                 module="Backbone",
                 copies=("backbone",),
-                form=0,
                 calls=1,
                 share=0.5,
                 recipe=recipe(openvino={}, no_grad={}),

@@ -10,6 +10,7 @@ import pytest
 from stand_ins import MACHINE, open_study
 
 from togi.core.errors import TogiError
+from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import (
     REFERENCE_RECIPE,
     Choice,
@@ -36,17 +37,16 @@ from togi.techniques import recipe
 REFERENCE = Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
 ORIGINAL = Trial(recipe=Recipe(), outcome=Outcome.OK)
 ENGINE = Recipe(choices=(Choice(stage=Stage.ENGINE, technique="openvino"), *REFERENCE_RECIPE.choices))
-PROGRAM = Recipe(choices=(Choice(stage=Stage.ENGINE, technique="parts"),))
+PROGRAM = ProgramRecipe.of({PartKey(path="model"): ENGINE})
 KEPT = Decision(Chosen(trial=REFERENCE, reason=""), None, ())
 
 
 def program(reason: str = "", *, tried: int = 0, speedup_x: Interval | None = None) -> ProgramTree:
     """Of one part, which the original runs."""
     part = PartResult(
-        path="model",
+        key=PartKey(path="model"),
         module="Model",
         copies=("model",),
-        form=0,
         calls=1,
         share=0.9,
         reason=reason,

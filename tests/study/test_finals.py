@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from stand_ins import FAST, NEXT, SLOW, Does, open_study, pool_of, trial
 
-from togi.artifact.manifest import PARTS, Saved
-from togi.core.records import REFERENCE_RECIPE, Choice, Outcome, Recipe, Stage, Trial
+from togi.artifact.manifest import Saved
+from togi.core.recipe import PartKey, ProgramRecipe
+from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
 from togi.study.finals import Decision, Finals
 from togi.study.open_study import OpenStudy
 from togi.techniques import recipe
@@ -175,8 +176,8 @@ def test_a_race_takes_place_where_it_can_change_the_choice(
     assert raced(study) == takes_part
 
 
-def composed_of(**parts: str) -> Recipe:
-    return Recipe(choices=(Choice(stage=Stage.ENGINE, technique=PARTS, options=parts), *REFERENCE_RECIPE.choices))
+def composed_of(**engines: str) -> ProgramRecipe:
+    return ProgramRecipe.of({PartKey(path=path): recipe(**{engine: {}}) for path, engine in engines.items()})
 
 
 def test_what_another_study_put_together_cannot_be_chosen(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import togi
+from togi.artifact.installed import Installed
 from togi.artifact.manifest import Saved, read_manifest
-from togi.artifact.program import Installed, Switch
+from togi.artifact.switch import Switch
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, measured

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from stand_ins import FAST, MACHINE, NEXT, Clock, Said, open_study, pool_of, trial
 
-from togi.artifact.manifest import PARTS
 from togi.core.choices import Effort
 from togi.core.errors import SubjectError
-from togi.core.records import REFERENCE_RECIPE, Choice, Facts, Interval, Outcome, Recipe, Stage, Timing, Trial, measured
+from togi.core.recipe import PartKey, ProgramRecipe
+from togi.core.records import REFERENCE_RECIPE, Facts, Interval, Outcome, Recipe, Timing, Trial, measured
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.study.failures import OutOfTime
 from togi.study.runner import StudyRunner
+from togi.techniques import recipe
 
 CALLS = {"conv2d": 63, "batch_norm": 46, "hardswish": 21, "relu": 19, "add": 10, "linear": 1}
 TIMES_S = {"reference": 4.0, "openvino": 6.0, "onnxruntime": 7.0, "torchscript": 5.0, "eager": 5.0}
@@ -161,8 +162,8 @@ def test_processes_of_what_is_not_among_the_fastest_are_ended(tmp_path: Path) ->
     assert process.closed
 
 
-def composed_of(**parts: str) -> Recipe:
-    return Recipe(choices=(Choice(stage=Stage.ENGINE, technique=PARTS, options=parts), *REFERENCE_RECIPE.choices))
+def composed_of(**engines: str) -> ProgramRecipe:
+    return ProgramRecipe.of({PartKey(path=path): recipe(**{engine: {}}) for path, engine in engines.items()})
 
 
 @pytest.mark.parametrize(("limit_s", "tried"), [(60.0, True), (1.0, False)])

@@ -16,15 +16,17 @@ import torch
 from torch import nn
 
 import togi
-from togi.artifact.program import Switch, weights_hash
+from togi.artifact.switch import Switch
+from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, TogiError
+from togi.core.recipe import ProgramRecipe
 from togi.core.records import ErrorReport, Facts, Interval, Outcome, Recipe, Timing, Trial
 from togi.core.settings import Settings
 from togi.machine.describe import machine
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest, Uncaptured
-from togi.study.composed import Tried, compose
-from togi.study.in_place import InPlace, fastest_settings
+from togi.study.parts.assembly import Assembly, write_assembly
+from togi.study.parts.in_place import InPlace, fastest_settings
 from togi.study.result import StudyResult
 from togi.study.time_budget import TimeBudget
 from togi.study.tuned_subject import TunedSubject
@@ -143,10 +145,9 @@ def put_together(network: nn.Module, x: torch.Tensor, folder: Path, *paths: str)
         for path, of in found
     ]
     in_place = InPlace(whole, *places)
-    made = in_place.next()
-    assert made is not None
-    now = Tried({in_place.label: made})
-    return compose(whole, now.recipe, in_place.placed(made))
+    tuned = in_place.next()
+    assert tuned is not None
+    return write_assembly(whole, Assembly({in_place.key: tuned}))
 
 
 def test_blocks_that_repeat_are_compiled_once_for_all(
@@ -234,8 +235,8 @@ def test_settings_alone_are_put_round_the_calls_of_live_modules(tmp_path: Path) 
     whole = whole_study(tmp_path, found.survey)
     in_place = InPlace(whole, found)
     assert in_place.next() is None
-    now = Tried({in_place.label: in_place.made(recipe(flush_denormal={}, inference_mode={}))})
-    saved = compose(whole, now.recipe, in_place.placed(now.made["scripted"]))
+    settings = in_place.tuned(recipe(flush_denormal={}, inference_mode={}))
+    saved = write_assembly(whole, Assembly({in_place.key: settings}))
     assert {file.name for file in saved.rglob("*") if file.is_file()} == {"manifest.json"}
     with torch.no_grad():
         expected = follow(x)
@@ -310,17 +311,17 @@ def test_the_program_itself_is_compiled_and_proven_from_its_artifact(
 ) -> None:
     best = study.best
     assert best.artifact is not None, study.record.verdict
-    choice = best.recipe.find("parts")
-    assert choice is not None, study.record.verdict
-    assert list(choice.options) == ["program"]
-    assert str(choice.options["program"]).startswith("torch_compile(")
+    assert isinstance(best.recipe, ProgramRecipe), study.record.verdict
+    ((key, compiled),) = best.recipe.parts
+    assert key.label == "program"
+    assert compiled.short_label.startswith("torch_compile(")
     assert best.trial.error is not None
     assert best.trial.error.faithful
     assert best.trial.timing is not None
     assert best.trial.timing.speedup_x.median > 1.3
     assert study.record.program is not None
     (part,) = (part for part in study.record.program.parts if part.recipe is not None)
-    assert (part.path, part.module, part.share) == ("", "Network", 1.0)
+    assert (part.key.path, part.module, part.share) == ("", "Network", 1.0)
     network, x = made(place, monkeypatch), torch.rand(4, 256)
     with torch.no_grad():
         expected = network(x)

@@ -18,6 +18,7 @@ import togi
 from togi import api
 from togi.artifact.export import ENGINES
 from togi.core.errors import ArtifactError, TogiError
+from togi.core.recipe import ProgramRecipe
 from togi.core.records import Decisions, Outcome
 from togi.study.result import StudyResult
 
@@ -143,10 +144,10 @@ def test_the_part_is_found_tuned_and_proven_whole(study: StudyResult) -> None:
     tree = study.record.program
     assert tree is not None
     assert [call.path for call in tree.calls][:2] == ["", "model.step"]
-    parts = {(part.path, part.calls): part for part in tree.parts}
+    parts = {(part.key.path, part.calls): part for part in tree.parts}
     assert {path for path, _ in parts} == {"model.step"}
     assert any(part.recipe is not None for part in tree.parts), tree.parts
-    assert "parts" in study.best.recipe.techniques, (study.record.verdict, study.record.program)
+    assert isinstance(study.best.recipe, ProgramRecipe), (study.record.verdict, study.record.program)
     trial = study.best.trial
     assert trial.error is not None
     assert trial.error.faithful
@@ -309,7 +310,7 @@ def test_modules_that_are_called_in_threads_are_tuned_and_served_there(
     (tmp_path / "threaded.py").write_text(THREADS, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     found = togi.tune(f"{tmp_path}/threaded.py:subject", only=["torchscript"], effort="quick", time_limit_s=300)
-    assert "parts" in found.best.recipe.techniques, (found.record.verdict, found.record.program)
+    assert isinstance(found.best.recipe, ProgramRecipe), (found.record.verdict, found.record.program)
     import threaded  # type: ignore[import-not-found]
 
     both, x = threaded.make(), torch.randn(1, 8)
@@ -347,7 +348,7 @@ def test_a_live_pipeline_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     study = togi.tune(
         pipeline, togi.Inputs(([1.0, 2.0, 3.0, 4.0],)), only=["torchscript"], effort="quick", time_limit_s=300
     )
-    assert "parts" in study.best.recipe.techniques, (study.record.verdict, study.record.program)
+    assert isinstance(study.best.recipe, ProgramRecipe), (study.record.verdict, study.record.program)
     error = study.best.trial.error
     assert error is not None
     assert error.decisions == Decisions(agree=1, total=1), "the place of the largest number"

@@ -66,9 +66,9 @@ def test_copies_of_a_block_are_served_each_with_its_own_weights(
     assert part.reason == "", "in all of them"
 
     saved = study.save(tmp_path / "stack.togi")
-    entries = read_manifest(saved).chain[0].meta["parts"]
-    assert sorted(entry["path"] for entry in entries) == sorted(paths)
-    assert len({entry["weights"] for entry in entries}) == len({entry["folder"] for entry in entries}) == 3
+    entries = read_manifest(saved).parts
+    assert sorted(entry.key.path for entry in entries) == sorted(paths)
+    assert len({entry.weights for entry in entries}) == 3
 
     monkeypatch.syspath_prepend(str(tmp_path))
     import stacks  # type: ignore[import-not-found]

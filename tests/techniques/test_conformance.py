@@ -9,7 +9,7 @@ from torch import nn
 
 from togi.core.errors import Refused
 from togi.core.records import Stage
-from togi.techniques import Applies, Refuses, Technique, all_techniques, conformance
+from togi.techniques import Applies, Refuses, Technique, all_remedies, all_techniques, conformance
 
 
 @pytest.mark.parametrize("technique", all_techniques().values(), ids=lambda t: t.id)
@@ -17,6 +17,10 @@ def test_every_technique_is_declared_documented_and_decides(technique):
     conformance.check_declaration(technique)
     conformance.check_documentation(technique)
     conformance.check_decisions(technique, conformance.odd_facts())
+
+
+def test_the_page_of_the_parts_of_a_program_has_every_section():
+    conformance.check_documentation(all_remedies()["parts"])
 
 
 def linear():

@@ -16,8 +16,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from togi.artifact.installed import Installed
 from togi.artifact.manifest import PartEntry
-from togi.artifact.program import Installed, LoadedPart, Switch
+from togi.artifact.switch import Switch
+from togi.core.recipe import PartKey
 from togi.core.records import Decisions, ErrorReport, ForcedCalls, Outcome
 from togi.decide.faithful import accept
 from togi.subject.effects import Effects
@@ -87,9 +89,12 @@ class Writer:
 class Engine:
     """The part with something added to the score of token 5."""
 
+    in_place = runs_original = False
+
     def __init__(self, pure: Pure, calls: list[Inputs], noise: Noise) -> None:
         found = survey(Subject(pure, calls))
         self.pure, self.noise, self.signature = pure, noise, found.signature
+        self.entry = PartEntry(key=PartKey(path="step"), module="Step", effects=pure.effects, weights="")
         self.manifest = SimpleNamespace(facts=found.facts)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -97,6 +102,9 @@ class Engine:
         more = torch.zeros_like(scores)
         more[0, 5] = self.noise() * scores[0, 5].abs()
         return scores + more, new
+
+    def of(self, _original: Any) -> Engine:
+        return self
 
     def call_with(self, _tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         return self(*args, **kwargs)
@@ -120,8 +128,7 @@ class Case:
         self.live = live = Writer()
         program = ProgramModule(getattr(live, call))
         switch = Switch(live.step, "step", live.step.forward)
-        entry = PartEntry(path="step", module="Step", folder="0", effects=self.effects, weights="")
-        switch.forms = (LoadedPart(entry, self.engine),)  # type: ignore[arg-type]
+        switch.serve_with(self.engine)
         self.installed = Installed(program, [switch])
 
     def divergence(self) -> str:

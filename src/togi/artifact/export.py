@@ -15,7 +15,7 @@ from pathlib import Path
 
 from togi.artifact import triton
 from togi.artifact.load import load_link
-from togi.artifact.manifest import PARTS, Link, Manifest, check_files, read_manifest
+from togi.artifact.manifest import Link, Manifest, check_files, read_manifest
 from togi.artifact.save import written_whole
 from togi.artifact.signing import Trusted
 from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError, nearest
@@ -92,18 +92,20 @@ def export(
     if to == TRITON:
         # compiled code does not check sizes, so those for the warm-up are tried on torch's operators, which do
         checking = "eager" if link.engine == "aot_inductor" else link.engine
-        tried = next((_opened(folder, manifest, each) for each in manifest.chain if each.engine == checking), None)
+        tried = next(
+            (_opened(folder, manifest, checked) for checked in manifest.chain if checked.engine == checking), None
+        )
         repository = triton.served(program.interface(), _served_name(folder), manifest, link, tried)
-    found = repository.interface if repository else program.interface()
+    interface = repository.interface if repository else program.interface()
     exported = Export(
         togi_version=manifest.togi_version,
         to=to,
         file=f"{'1/' if repository else ''}{files[0]}",
         engine=link.engine,
         device=manifest.facts.device,
-        inputs=found.inputs,
-        outputs=found.outputs,
-        settings=found.settings,
+        inputs=interface.inputs,
+        outputs=interface.outputs,
+        settings=interface.settings,
         threads=link.threads,
         runtime=link.runtime,
         notes=(*_notes(manifest, link), *(repository.notes if repository else ())),
@@ -125,10 +127,10 @@ def export(
 
 
 def _engine(link: Link) -> Engine:
-    found = technique(link.engine)
-    if not isinstance(found, Engine):
+    engine = technique(link.engine)
+    if not isinstance(engine, Engine):
         raise ArtifactError(f"the manifest names {link.engine} as an engine, which it is not")
-    return found
+    return engine
 
 
 def _files(folder: Path, manifest: Manifest, link: Link) -> list[str]:
@@ -152,20 +154,19 @@ def _served_name(folder: Path) -> str:
 
 
 def _link(folder: Path, manifest: Manifest, to: str, native: bool) -> Link:
-    held = [link.engine for link in manifest.chain]
-    if PARTS in held:
+    if manifest.parts:
         raise ArtifactError(
             f"{folder} holds parts of a program, whose rest is Python code that no server has. Serve the program from "
             "Python, with togi.load(path).into(program); or tune one of its modules alone, and export that"
         )
-    taken = (link for link in manifest.chain if link.engine in ENGINES[to])
-    found = next((link for link in taken if native or not _engine(link).native), None)
-    if found is not None:
-        return found
-    others = ", ".join(form for form, engines in ENGINES.items() if set(held) & set(engines))
+    for link in manifest.chain:
+        if link.engine in ENGINES[to] and (native or not _engine(link).native):
+            return link
+    held = [link.engine for link in manifest.chain]
+    forms = ", ".join(form for form, engines in ENGINES.items() if set(held) & set(engines))
     raise ArtifactError(
         f"{folder} cannot be exported to {to}, which takes {' or '.join(ENGINES[to])}: it holds {', '.join(held)}. "
-        f"For {to}, tune again with --only {ENGINES[to][0]}{others and f'; with what it holds: --to {others}'}"
+        f"For {to}, tune again with --only {ENGINES[to][0]}{forms and f'; with what it holds: --to {forms}'}"
     )
 
 

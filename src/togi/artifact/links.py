@@ -38,8 +38,8 @@ def write_links(
 def without_engine(recipe: Recipe) -> Recipe:
     """The recipe without its engine and without what only that engine can do (an engine's own quantization)."""
     choices = [choice for choice in recipe.choices if choice.stage is not Stage.ENGINE]
-    kept = [choice for choice in choices if not technique(choice.technique).needs]
-    return Recipe(choices=tuple(kept))
+    without = [choice for choice in choices if not technique(choice.technique).needs]
+    return Recipe(choices=tuple(without))
 
 
 def _eager_program(candidate: Candidate) -> Program:

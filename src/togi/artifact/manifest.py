@@ -15,12 +15,15 @@ from togi.core.callers import MOST_THREADS
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError
 from togi.core.plain_files import sha256_of
-from togi.core.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
+from togi.core.recipe import PARTS, AnyRecipe, Choice, PartKey
+from togi.core.records import Facts, Record, Trial
 from togi.subject.domain import Domain
 from togi.subject.effects import Effects
 from togi.subject.signature import Signature
 
 MANIFEST = "manifest.json"
+MANIFEST_VERSION = 2
+"""Raised when a field changes its meaning or goes away."""
 MANIFEST_LIMIT_BYTES = 16 << 20
 FILE_KINDS = frozenset({".pt2", ".ts", ".onnx", ".data", ".xml", ".param", ".bin", ".json", ".safetensors"})
 """Endings of the files that engines write. Anything else in an artifact is refused."""
@@ -28,18 +31,13 @@ FILE_KINDS = frozenset({".pt2", ".ts", ".onnx", ".data", ".xml", ".param", ".bin
 
 _NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}$"
 
-PARTS = "parts"
-"""The engine that a program's manifest names; its folder holds one artifact for each part."""
-
 
 class PartEntry(Record):
-    """One part, as the manifest has it."""
+    """A part of a program, and what it stands for there. Its engine is an artifact of its own."""
 
-    path: str
-    """Name of the module below the program."""
+    key: PartKey
     module: str
     """Its class."""
-    folder: str
     effects: Effects
     weights: str
     """Hash of what the module was when it was tuned."""
@@ -80,6 +78,8 @@ class Saved(Record):
     """What a recipe that is running has written."""
 
     links: tuple[Link, ...] = ()
+    parts: tuple[PartEntry, ...] = ()
+    """Of a program (``Manifest.parts``)."""
     notes: tuple[str, ...] = ()
     domains: tuple[Domain, ...] = ()
     """Values of every flat input for which it was proven (``Signature.domains``)."""
@@ -92,18 +92,20 @@ class Saved(Record):
 class Manifest(Record):
     """The whole of ``manifest.json``."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = MANIFEST_VERSION
     togi_version: str
     created: str
     """ISO 8601, UTC."""
     subject: str
-    recipe: Recipe
+    recipe: AnyRecipe
     signature: Signature
     facts: Facts
     proof: Trial
     """The artifact itself, loaded in a fresh process, verified and measured against the original."""
-    chain: tuple[Link, ...]
-    """The chosen engine first, then the fallbacks in order."""
+    chain: tuple[Link, ...] = ()
+    """The chosen engine first, then the fallbacks in order. Empty for a program."""
+    parts: tuple[PartEntry, ...] = ()
+    """Of a program: its tuned parts. The first has its artifact in the folder ``parts/0``, and so on."""
     files: tuple[FileEntry, ...]
     environment: dict[str, str] = {}
     """Environment variables under which the proof was made (an allocator), which loading cannot set."""
@@ -151,9 +153,14 @@ def read_manifest(folder: Path, trusted: Trusted | None = None) -> Manifest:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         raise ArtifactError(
-            f"{path} is not a manifest of schema {SCHEMA_VERSION}: {where}: {first['msg']}. "
+            f"{path} is not a manifest of schema {MANIFEST_VERSION}: {where}: {first['msg']}. "
             "It is damaged or from another version of togi: tune again, or load it with the togi that made it"
         ) from None
+    if manifest.schema_version != MANIFEST_VERSION:
+        raise ArtifactError(
+            f"{folder} has schema {manifest.schema_version}, this togi reads {MANIFEST_VERSION}: tune again with this "
+            "one"
+        )
     if manifest.sha256 != document_hash(json.loads(data)):
         raise ArtifactError(f"{path} has changed since it was written (its sha256 differs): get the artifact again")
     return manifest
@@ -161,8 +168,8 @@ def read_manifest(folder: Path, trusted: Trusted | None = None) -> Manifest:
 
 def document_hash(document: dict[str, Any]) -> str:
     """Of a manifest's JSON, whatever its white space and the order of its fields."""
-    rest = {name: value for name, value in document.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    hashed = {name: value for name, value in document.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
@@ -171,16 +178,12 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
     Raises ArtifactError naming the first file that is not as it should be. Nothing is parsed or executed.
     """
-    if manifest.schema_version != SCHEMA_VERSION:
-        raise ArtifactError(
-            f"{folder} has schema {manifest.schema_version}, this togi reads {SCHEMA_VERSION}: tune again with this one"
-        )
     listed = {entry.path: entry for entry in manifest.files}
     for name in listed:
         _check_path(name)
-    found = _walk(folder)
-    missing = sorted(set(listed) - set(found))
-    extra = sorted(set(found) - set(listed) - {MANIFEST, SIGNATURE})
+    present = _walk(folder)
+    missing = sorted(set(listed) - set(present))
+    extra = sorted(set(present) - set(listed) - {MANIFEST, SIGNATURE})
     if missing:
         raise ArtifactError(f"{folder} lacks {missing[0]}, which its manifest lists: copy the whole folder again")
     if extra:
@@ -189,6 +192,11 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         )
     for name, entry in listed.items():
         _check_content(folder / name, entry)
+
+
+def part_folder(folder: Path, number: int) -> Path:
+    """The artifact of one part of the program's artifact in ``folder``."""
+    return folder / PARTS / str(number)
 
 
 def describe_file(folder: Path, path: Path) -> FileEntry:

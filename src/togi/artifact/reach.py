@@ -49,28 +49,28 @@ def proven(
     """
     began = time.monotonic()
     reach = Reach(()) if live is None else ask(live, limit_s=_LIVE_SHARE * limit_s)
-    found = written.model_copy(update={"domains": reach.domains, "notes": (*written.notes, *reach.notes)})
+    asked = written.model_copy(update={"domains": reach.domains, "notes": (*written.notes, *reach.notes)})
     if reach.problems or written.links[-1].engine != EAGER:
-        return found.model_copy(update={"wrong": next(iter(reach.problems), "")})
+        return asked.model_copy(update={"wrong": next(iter(reach.problems), "")})
     least_s = limit_s if live is None else (1 - _LIVE_SHARE) * limit_s
     files, wrong = _of_files(written.links[-1], stored, ask, max(least_s, limit_s - (time.monotonic() - began)))
-    return _of_one_export(found, files, wrong) if exported else _with_fallback(found, files, wrong)
+    return _of_one_export(asked, files, wrong) if exported else _with_fallback(asked, files, wrong)
 
 
-def _of_one_export(found: Saved, files: Reach, wrong: str) -> Saved:
-    notes = tuple(dict.fromkeys((*found.notes, *files.notes)))
-    return found.model_copy(update={"domains": _both(found.domains, files.domains), "notes": notes, "wrong": wrong})
+def _of_one_export(saved: Saved, files: Reach, wrong: str) -> Saved:
+    notes = tuple(dict.fromkeys((*saved.notes, *files.notes)))
+    return saved.model_copy(update={"domains": _both(saved.domains, files.domains), "notes": notes, "wrong": wrong})
 
 
-def _with_fallback(found: Saved, files: Reach, wrong: str) -> Saved:
-    *before, fallback = found.links
+def _with_fallback(saved: Saved, files: Reach, wrong: str) -> Saved:
+    *before, fallback = saved.links
     if wrong:
         note = f"no fallback for machines that cannot run {before[0].engine}: {wrong}"
-        return found.model_copy(update={"links": tuple(before), "notes": (*found.notes, note)})
-    both = _both(found.domains, files.domains)
-    fewer = fallback.model_copy(update={"domains": () if both == found.domains else both})
-    notes = [f"of the fallback {EAGER}: {note}" for note in files.notes if note not in found.notes]
-    return found.model_copy(update={"links": (*before, fewer), "notes": (*found.notes, *notes)})
+        return saved.model_copy(update={"links": tuple(before), "notes": (*saved.notes, note)})
+    domains = _both(saved.domains, files.domains)
+    fewer = fallback.model_copy(update={"domains": () if domains == saved.domains else domains})
+    notes = [f"of the fallback {EAGER}: {note}" for note in files.notes if note not in saved.notes]
+    return saved.model_copy(update={"links": (*before, fewer), "notes": (*saved.notes, *notes)})
 
 
 def _of_files(link: Link, stored: Callable[[Link], Call | None], ask: Ask, limit_s: float) -> tuple[Reach, str]:

@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from togi.artifact.manifest import MANIFEST, Link, Manifest, check_files, document_hash, list_files, read_manifest
+from togi.artifact.manifest import (
+    MANIFEST,
+    Link,
+    Manifest,
+    PartEntry,
+    check_files,
+    document_hash,
+    list_files,
+    read_manifest,
+)
 from togi.artifact.signing import SIGNATURE, PathLikeOrStr, private_key, public_pem
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError, OutputExistsError
@@ -56,8 +65,9 @@ def write_manifest(
     signature: Signature,
     facts: Facts,
     proof: Trial,
-    chain: tuple[Link, ...],
-    environment: dict[str, str],
+    chain: tuple[Link, ...] = (),
+    parts: tuple[PartEntry, ...] = (),
+    environment: dict[str, str] | None = None,
     max_error: float | None = None,
     max_drop: float | None = None,
     objective: Objective = Objective.LATENCY,
@@ -72,8 +82,9 @@ def write_manifest(
         facts=facts,
         proof=proof,
         chain=chain,
+        parts=parts,
         files=list_files(folder),
-        environment=environment,
+        environment=environment or {},
         max_error=max_error,
         max_drop=max_drop,
         objective=objective,

@@ -67,10 +67,10 @@ def public_key(path: PathLikeOrStr) -> Ed25519PublicKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-        found = load_pem_public_key(data)
-        if not isinstance(found, Ed25519PublicKey):
+        key = load_pem_public_key(data)
+        if not isinstance(key, Ed25519PublicKey):
             raise TypeError("it is a public key of another kind than Ed25519")
-        return found
+        return key
 
 
 def private_key(path: PathLikeOrStr, password: str | None = None) -> Ed25519PrivateKey:
@@ -82,10 +82,10 @@ def private_key(path: PathLikeOrStr, password: str | None = None) -> Ed25519Priv
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        found = load_pem_private_key(data, None if password is None else password.encode())
-        if not isinstance(found, Ed25519PrivateKey):
+        key = load_pem_private_key(data, None if password is None else password.encode())
+        if not isinstance(key, Ed25519PrivateKey):
             raise TypeError("it is a private key of another kind than Ed25519")
-        return found
+        return key
 
 
 def public_pem(key: Ed25519PrivateKey) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 
@@ -31,7 +30,6 @@ _WITHOUT_EFFECT = frozenset({"no_grad", "inference_mode", "threads", "allocator"
 """Runtime choices that a server makes anyway, reads from its configuration, or has from its environment."""
 
 
-@final
 @dataclass(frozen=True)
 class Repository:
     """A model of a repository, without its file."""
@@ -43,27 +41,32 @@ class Repository:
     notes: tuple[str, ...]
 
 
-def served(found: Interface, name: str, manifest: Manifest, link: Link, tried: FlatProgram | None) -> Repository:
+def served(interface: Interface, name: str, manifest: Manifest, link: Link, tried: FlatProgram | None) -> Repository:
     """The model as the server has it. Raises ArtifactError where it would compute something else than was proven.
 
     ``tried``: the same on an engine that refuses sizes that it cannot take, to find some for the warm-up.
     """
     if link.engine == "aot_inductor":
-        found = found.model_copy(
-            update={"inputs": _numbered("INPUT__", found.inputs), "outputs": _numbered("OUTPUT__", found.outputs)}
+        interface = interface.model_copy(
+            update={
+                "inputs": _numbered("INPUT__", interface.inputs),
+                "outputs": _numbered("OUTPUT__", interface.outputs),
+            }
         )
-    told = {"tf32"} if "use_tf32" in found.settings else set()
+    settable = {"tf32"} if "use_tf32" in interface.settings else set()
     for choice in link.runtime:
-        if choice.technique not in _WITHOUT_EFFECT | told:
+        if choice.technique not in _WITHOUT_EFFECT | settable:
             raise ArtifactError(
                 f"it was proven under {choice.label}, for which Triton has no setting: tune again with --without "
                 f"{choice.technique}, or export the plain file and set it in a server of your own"
             )
-    for port in (*found.inputs, *found.outputs):
+    for port in (*interface.inputs, *interface.outputs):
         if port.dtype not in _TYPES or not port.shape:
-            what = f"is of {port.dtype}" if port.shape else "has no dimension"
-            raise ArtifactError(f"{port.path} {what}, which Triton does not take: tune a model with another one there")
-    parameters = dict(_parameters(found, link))
+            problem = f"is of {port.dtype}" if port.shape else "has no dimension"
+            raise ArtifactError(
+                f"{port.path} {problem}, which Triton does not take: tune a model with another one there"
+            )
+    parameters = dict(_parameters(interface, link))
     warm_up = _warm_up(manifest.signature, tried)
     notes = []
     if not warm_up:
@@ -72,28 +75,28 @@ def served(found: Interface, name: str, manifest: Manifest, link: Link, tried: F
         notes.append(f"proven with {link.threads} threads: start the server with OMP_NUM_THREADS={link.threads}")
     if link.engine == "openvino" and "HINT_BF16" not in parameters:
         notes.append("Triton cannot set the precision: serve it where OpenVINO takes the one in 'settings' by default")
-    lines = _config(name, link.engine, found, manifest.facts.device, parameters, warm_up)
-    return Repository(name, "\n".join([*lines, ""]), found, tuple(notes))
+    lines = _config(name, link.engine, interface, manifest.facts.device, parameters, warm_up)
+    return Repository(name, "\n".join([*lines, ""]), interface, tuple(notes))
 
 
 def _numbered(prefix: str, ports: Sequence[Port]) -> tuple[Port, ...]:
     return tuple(port.model_copy(update={"name": f"{prefix}{i}"}) for i, port in enumerate(ports))
 
 
-def _parameters(found: Interface, link: Link) -> Iterator[tuple[str, str]]:
+def _parameters(interface: Interface, link: Link) -> Iterator[tuple[str, str]]:
     if link.engine == "onnxruntime" and link.threads:
         yield "intra_op_thread_count", str(link.threads)
     if link.engine != "openvino":
         return
     from togi.techniques.engine.programs.openvino import default_precision
 
-    yield "PERFORMANCE_HINT", str(found.settings["PERFORMANCE_HINT"])
-    streams = int(str(found.settings.get("NUM_STREAMS", 1)))
+    yield "PERFORMANCE_HINT", str(interface.settings["PERFORMANCE_HINT"])
+    streams = int(str(interface.settings.get("NUM_STREAMS", 1)))
     if streams > 1:
         yield "NUM_STREAMS", str(streams)
     if link.threads:
         yield "INFERENCE_NUM_THREADS", str(link.threads * streams)
-    precision = found.settings["INFERENCE_PRECISION_HINT"]
+    precision = interface.settings["INFERENCE_PRECISION_HINT"]
     if precision == "bf16":
         yield "HINT_BF16", "YES"
     elif precision != default_precision():
@@ -108,9 +111,9 @@ def _warm_up(signature: Signature, tried: FlatProgram | None) -> dict[str, list[
     """Sizes of each input: dynamic ones are 2 in front, and behind the first of a few with which it runs."""
     facts = signature.inputs_facts
     for size in (2, 16, 64, 224):
-        sizes = [[(size if i else 2) if dim is None else dim for i, dim in enumerate(each.shape)] for each in facts]
+        sizes = [[(size if i else 2) if dim is None else dim for i, dim in enumerate(tensor.shape)] for tensor in facts]
         if not signature.dynamic or (tried and _runs(tried, sizes)):
-            return {each.name: shape for each, shape in zip(facts, sizes, strict=True)}
+            return {tensor.name: shape for tensor, shape in zip(facts, sizes, strict=True)}
     return {}
 
 
@@ -128,12 +131,12 @@ def _runs(program: FlatProgram, sizes: Sequence[Sequence[int]]) -> bool:
 
 
 def _config(
-    name: str, engine: str, found: Interface, device: str, parameters: dict[str, str], warm_up: dict[str, list[int]]
+    name: str, engine: str, interface: Interface, device: str, parameters: dict[str, str], warm_up: dict[str, list[int]]
 ) -> Iterator[str]:
     yield f"name: {_quoted(name)}"
     yield _BACKENDS[engine]
     yield "max_batch_size: 0  # every dimension stands in dims, the batch too"
-    for kind, ports in (("input", found.inputs), ("output", found.outputs)):
+    for kind, ports in (("input", interface.inputs), ("output", interface.outputs)):
         for port in {port.name: port for port in ports}.values():
             dims = [-1 if size is None else size for size in port.shape]
             yield f"{kind} {{ name: {_quoted(port.name)} {_typed(port, dims)} }}"
@@ -142,12 +145,12 @@ def _config(
     for key, value in parameters.items():
         yield f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(value)} }} }}"
     if gpu and engine == "onnxruntime":
-        option = f'parameters {{ key: "use_tf32" value: {_quoted(found.settings["use_tf32"])} }}'
+        option = f'parameters {{ key: "use_tf32" value: {_quoted(interface.settings["use_tf32"])} }}'
         yield f'optimization {{ execution_accelerators {{ gpu_execution_accelerator {{ name: "cuda" {option} }} }} }}'
     if warm_up:
         inputs = [
             f"  inputs {{ key: {_quoted(port.name)} value {{ {_typed(port, warm_up[port.path])} zero_data: true }} }}"
-            for port in found.inputs
+            for port in interface.inputs
         ]
         yield "\n".join(['model_warmup { name: "zeros" batch_size: 1', *inputs, "}"])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from operator import attrgetter, getitem, is_, itemgetter
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,20 +30,19 @@ class _Place(NamedTuple):
     before: dict[Any, Any]
 
 
-@final
 class Watch:
     """A module's weights, buffers, parts, modes and hooks, as they are when this is made."""
 
-    def __init__(self, module: nn.Module, kept: Collection[str] = ()) -> None:
-        """``kept``: buffers that hold its state from call to call: these may change."""
+    def __init__(self, module: nn.Module, state: Collection[str] = ()) -> None:
+        """``state``: buffers that hold its state from call to call: these may change."""
         # what TorchScript holds is in no dict of Python's; its weights are looked at below
         parts = {n: part for n, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
         self._modes = {name: vars(part) for name, part in parts.items() if "training" in vars(part)}
-        keeps = {name.rpartition(".")[0] for name in kept}  # other buffers of theirs are looked at for writes alone
+        keeps = {name.rpartition(".")[0] for name in state}  # other buffers of theirs are looked at for writes alone
         self._places = [
-            _Place(kind, f"{name}." if name else "", held, dict(held))
+            _Place(kind, f"{name}." if name else "", contents, dict(contents))
             for name, part in parts.items()
-            for kind, held in (
+            for kind, contents in (
                 ("weight", own_parameters(part)),
                 ("buffer", own_buffers(part)),
                 ("part", own_modules(part)),
@@ -57,17 +56,17 @@ class Watch:
         self._empty = tuple(place.now for place in self._places if not place.before)
         self._now, self._before = [place.now for place in filled], [place.before for place in filled]
         single = [
-            (place.now, key, held)
+            (place.now, key, tensor)
             for place in filled
-            for key, held in place.before.items()
-            if isinstance(held, Tensor) and held.numel() == 1
+            for key, tensor in place.before.items()
+            if isinstance(tensor, Tensor) and tensor.numel() == 1
         ]
         self._single_places = tuple(place for place, _, _ in single)
         self._single_keys = tuple(key for _, key, _ in single)
-        self._singles = tuple(held for _, _, held in single)
+        self._singles = tuple(tensor for _, _, tensor in single)
         self._weights = tuple(module.parameters())
         named = [*module.named_parameters(), *module.named_buffers()]
-        tensors = {name: tensor for name, tensor in named if name not in kept}
+        tensors = {name: tensor for name, tensor in named if name not in state}
         self._written = {name: version_of(tensor) for name, tensor in tensors.items() if not tensor.is_inference()}
         self._versioned = tuple(tensors[name] for name in self._written)
         self._versions = sum(self._written.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from togi.artifact.manifest import PARTS
+from togi.core.recipe import PARTS
 from togi.decide.faster import Speed
 from togi.techniques.base import Options
 

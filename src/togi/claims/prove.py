@@ -10,12 +10,13 @@ import time
 import traceback
 
 from togi.claims.claim import HEADINGS, Proof, Verdict, all_claims
+from togi.claims.parts import prove_parts
 from togi.claims.technique import LONGEST_S, limits, prove_technique
 from togi.core.docstring import split_docstring
 from togi.core.errors import SubjectError, TogiError, UnknownNameError, nearest
 from togi.core.quantities import first_line
 from togi.core.records import Record
-from togi.techniques import all_techniques
+from togi.techniques import Technique, all_remedies
 from togi.techniques import base as techniques
 from togi.worker.call import ChildCall
 from togi.worker.protocol import SubjectRef
@@ -45,12 +46,15 @@ def prove(id: str, *, on: str = "", device: str = "cpu", seed: int = 0, on_phase
         if on:
             raise TogiError(f"{claim} is a claim about code of its own: leave --on {on} out. It is for techniques")
         proof, says = _prove_claim(claim, seed, on_phase), _says(all_claims()[claim], HEADINGS, "What is claimed")
-    elif (name := id.replace("-", "_")) in all_techniques():
-        technique = all_techniques()[name]
-        proof = prove_technique(technique, on=on, device=device, seed=seed, on_phase=on_phase)
-        says = _says(technique, techniques.HEADINGS, "Claim")
+    elif (name := id.replace("-", "_")) in all_remedies():
+        remedy = all_remedies()[name]
+        if isinstance(remedy, Technique):
+            proof = prove_technique(remedy, on=on, device=device, seed=seed, on_phase=on_phase)
+        else:
+            proof = prove_parts(remedy, on=on, device=device, seed=seed, on_phase=on_phase)
+        says = _says(remedy, techniques.HEADINGS, "Claim")
     else:
-        known = (*all_claims(), *all_techniques())
+        known = (*all_claims(), *all_remedies())
         raise UnknownNameError(
             f"'{id}' is neither a claim nor a technique, so there is nothing to measure{nearest(id, known) or '.'} "
             "'togi explain' lists them"
@@ -60,7 +64,7 @@ def prove(id: str, *, on: str = "", device: str = "cpu", seed: int = 0, on_phase
 
 def every_id() -> tuple[str, ...]:
     """Every id that ``prove`` takes: techniques in their order, then claims."""
-    return (*all_techniques(), *all_claims())
+    return (*all_remedies(), *all_claims())
 
 
 def attempt(id: str, *, on: str = "", device: str = "cpu", seed: int = 0) -> Proof:

@@ -9,35 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from togi.artifact.manifest import PARTS
 from togi.claims.claim import Measured, Proof, Verdict
 from togi.claims.experiments import DEFAULT, EXPERIMENTS, Experiment
 from togi.core.quantities import bounds, relative, significant, size, times
-from togi.core.records import (
-    REFERENCE_RECIPE,
-    ErrorReport,
-    Facts,
-    Footprint,
-    Machine,
-    Outcome,
-    Recipe,
-    TensorFacts,
-    Timing,
-    measured,
-)
-from togi.core.settings import Settings
+from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome, Recipe, TensorFacts, Timing
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
-from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.measure import race
-from togi.study.open_study import OpenStudy
-from togi.study.parts import PartsTuner
-from togi.study.progress import Progress
-from togi.study.runner import StudyRunner
-from togi.study.tuned_subject import TunedSubject
 from togi.techniques import all_techniques, recipe
-from togi.techniques.base import Options, Refuses, Technique
+from togi.techniques.base import Options, Refuses, Remedy, Technique
 from togi.worker.deadline import Deadline, whole_s
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
@@ -49,8 +30,6 @@ _BUDGET_S = 10.0
 """For the turns; they end as soon as it is clear which is faster."""
 _ROUNDS = 10
 """From 8 rounds on an interval has ends; a slow subject takes longer for them."""
-_PARTS_SHARE = 0.6
-"""Of the minute, for the studies of a program's parts: what is begun by then is still measured."""
 
 
 _ANY_MODEL = Facts(
@@ -83,20 +62,43 @@ def prove_technique(technique: Technique, *, on: str = "", device: str, seed: in
 
     Raises SubjectError where the subject cannot be loaded.
     """
-    experiment = EXPERIMENTS.get(technique.id, DEFAULT)
-    device = device if device.partition(":")[0] in technique.devices else min(technique.devices)
-    experiment = experiment.on(on) if on else experiment.at(device)
-    if technique.id != PARTS and (untestable := _missing_here(technique, experiment, device)):
+    experiment, device = experiment_of(technique, on, device)
+    if untestable := _missing_here(technique, experiment, device):
         return untestable
+
+    def beside(pool: WorkerPool, left_s: Callable[[], float]) -> Proof:
+        return _prove_beside(pool, technique, experiment, left_s, on_phase)
+
+    return run_experiment(technique, experiment, beside, device=device, seed=seed)
+
+
+def experiment_of(remedy: Remedy, on: str, device: str) -> tuple[Experiment, str]:
+    """How its claim is tested, and on which device. ``on``, ``device``: as ``prove_technique`` takes them."""
+    experiment = EXPERIMENTS.get(remedy.id, DEFAULT)
+    device = device if device.partition(":")[0] in remedy.devices else min(remedy.devices)
+    return experiment.on(on) if on else experiment.at(device), device
+
+
+def run_experiment(
+    remedy: Remedy,
+    experiment: Experiment,
+    measure: Callable[[WorkerPool, Callable[[], float]], Proof],
+    *,
+    device: str,
+    seed: int,
+) -> Proof:
+    """Measure a claim in processes of its own, in less than a minute once the subject is loaded.
+
+    ``measure`` is given these, and a function that says how many seconds are left.
+    """
     subject = SubjectRef.here("locator", experiment.locator)
     deadline = Deadline(time.monotonic() + whole_s(LONGEST_S))
     with WorkerPool(subject, machine(device), device=device, seed=seed, deadline=deadline) as pool:
         until = time.monotonic() + LONGEST_S
         try:
-            prove_in = _prove_parts if technique.id == PARTS else _prove_beside
-            return prove_in(pool, technique, experiment, lambda: until - time.monotonic(), on_phase)
+            return measure(pool, lambda: until - time.monotonic())
         except TrialEnded as ended:
-            return _ended(technique, experiment, ended)
+            return _ended(remedy, experiment, ended)
 
 
 def _prove_beside(
@@ -106,7 +108,7 @@ def _prove_beside(
     survey, _ = pool.survey(limits(left_s()), on_phase)
     facts = pool.capture(survey, limits(left_s()), on_phase).facts
     if refusal := _refusal(technique, facts):
-        return _untested(technique, experiment, refusal.reason)
+        return untested(technique, experiment, refusal.reason)
     facts = pool.make_truth(facts, limits(left_s()), on_phase)
     without, with_ = _recipes(technique, experiment, facts)
     with pool.start(without, facts, limits(left_s()), on_phase) as reference:
@@ -115,37 +117,6 @@ def _prove_beside(
             running.warm()
             on_phase("measure")
             return _measure(technique, experiment, reference, running, left_s(), pool.config.seed)
-
-
-def _prove_parts(
-    pool: WorkerPool, technique: Technique, experiment: Experiment, left_s: Callable[[], float], on_phase: OnPhase
-) -> Proof:
-    """Tune the parts of a program in short studies, with a journal of their own, and measure the program with them."""
-    survey, fingerprint = pool.survey(limits(left_s()), on_phase)
-    survey = pool.capture(survey, limits(left_s()), on_phase)
-    if survey.facts.exportable:
-        return _untested(technique, experiment, "it can be captured whole, so there is nothing to cut into parts")
-    settings = Settings(seed=pool.config.seed, device=pool.config.device, time_limit_s=pool.deadline.left_s)
-    with Journal.open(pool.folder / "journal.sqlite") as journal:
-        subject = TunedSubject(pool, experiment.about, survey.facts, survey.signature, settings)
-        study = OpenStudy.open(subject, fingerprint, journal, Progress(), started=time.monotonic(), resume=False)
-        try:
-            parts = PartsTuner(study, StudyRunner(study).try_composed, journal, resume=False)
-            parts.run(left_s() * _PARTS_SHARE)
-        finally:
-            study.processes.close()
-        trials = [trial for trial in study.log.trials() if trial.recipe.find(PARTS)]
-        tree = parts.tree(None)
-        reasons = "; ".join(f"{part.path}: {part.reason}" for part in (() if tree is None else tree.parts))
-    if not trials:
-        return _untested(technique, experiment, reasons or "no part can be captured")
-    timed = measured(reversed(trials))
-    trial = max(timed, key=lambda measurement: measurement.speedup_x.median).trial if timed else trials[-1]
-    if trial.error is None or trial.timing is None:
-        ended = _untested(technique, experiment, f"{trial.recipe.label}: {trial.reason}", trial.fix)
-        wrong = {"verdict": Verdict.REFUTED, "right": False}
-        return ended.model_copy(update=wrong) if trial.outcome is Outcome.WRONG else ended
-    return _proof(technique, experiment, (REFERENCE_RECIPE, trial.recipe), trial.error, trial.timing)
 
 
 def _needed(technique: Technique) -> list[Technique]:
@@ -164,22 +135,23 @@ def _missing_here(technique: Technique, experiment: Experiment, device: str) -> 
     """The proof where this machine lacks something, whatever the model: no process needs to be started then."""
     here, kind = machine(device), device.partition(":")[0]
     if kind == "cuda" and here.gpu is None:
-        return _untested(technique, experiment, "it needs a CUDA device, and none was found here")
+        return untested(technique, experiment, "it needs a CUDA device, and none was found here")
     if refusal := _refusal(technique, _ANY_MODEL.model_copy(update={"machine": here, "device": kind})):
-        return _untested(technique, experiment, refusal.reason)
-    for package in (package for tried in (technique, *_needed(technique)) for package in tried.packages):
+        return untested(technique, experiment, refusal.reason)
+    for package in (package for one in (technique, *_needed(technique)) for package in one.packages):
         if problem := package.missing():
-            return _untested(technique, experiment, problem, package.fix)
+            return untested(technique, experiment, problem, package.fix)
     return None
 
 
-def _ended(technique: Technique, experiment: Experiment, ended: TrialEnded) -> Proof:
+def _ended(remedy: Remedy, experiment: Experiment, ended: TrialEnded) -> Proof:
     """The survey, the truth, or one of the two recipes did not come to its end."""
     reason, fix = f"{ended.trial.name}: {str(ended).rstrip('.')}", ended.ending.fix
     if ended.ending.outcome is Outcome.TIMED_OUT:
+        only = f" --only {remedy.id}" if isinstance(remedy, Technique) else ""
         reason = f"It takes more than a minute, which is all that a proof may take. {reason}"
-        fix = fix or f"togi tune {experiment.locator} --only {technique.id}"
-    return _untested(technique, experiment, reason, fix)
+        fix = fix or f"togi tune {experiment.locator}{only}"
+    return untested(remedy, experiment, reason, fix)
 
 
 def _recipes(technique: Technique, experiment: Experiment, facts: Facts) -> tuple[Recipe, Recipe]:
@@ -204,13 +176,13 @@ def _measure(
     result = race([running], reference, budget_s=min(enough_s, left_s), seed=seed)
     timing = result.timing(running.name)
     if timing is None or running.error is None:
-        return _untested(technique, experiment, result.sentence)
+        return untested(technique, experiment, result.sentence)
     footprints = (reference.footprint(), running.footprint()) if experiment.memory else None
-    return _proof(technique, experiment, (reference.recipe, running.recipe), running.error, timing, footprints)
+    return proof_of(technique, experiment, (reference.recipe, running.recipe), running.error, timing, footprints)
 
 
-def _proof(
-    technique: Technique,
+def proof_of(
+    remedy: Remedy,
     experiment: Experiment,
     recipes: tuple[Recipe, Recipe],
     error: ErrorReport,
@@ -218,7 +190,7 @@ def _proof(
     footprints: tuple[Footprint, Footprint] | None = None,
 ) -> Proof:
     """``recipes`` and ``footprints``: without the technique, then with it."""
-    verdict, sentence = judge(technique, experiment, error, timing, footprints)
+    verdict, sentence = judge(remedy, experiment, error, timing, footprints)
     was, now = footprints or (None, None)
     rows = (
         Measured(name=recipes[0].label, peak_bytes=was.peak_bytes if was else None, median_ms=timing.reference_ms),
@@ -231,21 +203,21 @@ def _proof(
         ),
     )
     return Proof(
-        claim=technique.id,
+        claim=remedy.id,
         verdict=verdict,
         sentence=sentence,
         setting=experiment.setting,
-        right=_accepted(technique, error)[0] is not Outcome.WRONG,
+        right=_accepted(remedy, error)[0] is not Outcome.WRONG,
         rows=rows,
     )
 
 
-def _accepted(technique: Technique, error: ErrorReport) -> tuple[Outcome, str]:
-    return accept(error, exact=technique.exact, max_error=None if technique.exact else float("inf"))
+def _accepted(remedy: Remedy, error: ErrorReport) -> tuple[Outcome, str]:
+    return accept(error, exact=remedy.exact, max_error=None if remedy.exact else float("inf"))
 
 
 def judge(
-    technique: Technique,
+    remedy: Remedy,
     experiment: Experiment,
     error: ErrorReport,
     timing: Timing,
@@ -256,7 +228,7 @@ def judge(
     Args:
         footprints: without and with the technique, where its claim is about memory.
     """
-    outcome, wrong = _accepted(technique, error)
+    outcome, wrong = _accepted(remedy, error)
     if outcome is Outcome.WRONG:
         return Verdict.REFUTED, f"Its output is wrong on {experiment.about}: {wrong}."
     speed, speedup = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x
@@ -280,9 +252,9 @@ def judge(
     return verdict, f"A call's peak goes from {size(was)} to {size(now)}. {said}"
 
 
-def _untested(technique: Technique, experiment: Experiment, reason: str, fix: str = "") -> Proof:
+def untested(remedy: Remedy, experiment: Experiment, reason: str, fix: str = "") -> Proof:
     return Proof(
-        claim=technique.id,
+        claim=remedy.id,
         verdict=Verdict.UNTESTED,
         sentence=f"{reason}.",
         setting=experiment.setting,

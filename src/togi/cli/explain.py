@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from togi.cli.options import Device, Json, Seed, complete_rule, complete_technique, without_effect
+from togi.cli.options import Device, Json, Seed, complete_rule, without_effect
 from togi.cli.output import say
 from togi.core.needs_torch import need_torch
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 def _complete(incomplete: str) -> list[str]:
     from togi.claims import all_claims
+    from togi.techniques import all_remedies
 
-    return [*complete_technique(incomplete), *complete_rule(incomplete), *all_claims()]
+    remedies = [id for id in all_remedies() if id.startswith(incomplete)]
+    return [*remedies, *complete_rule(incomplete), *all_claims()]
 
 
 def explain(
@@ -123,11 +125,11 @@ def _print_one(id: str, json: bool, device: str) -> None:
     from togi.lint.rule import rule_kinds
     from togi.render.pages import page_text
     from togi.render.terminal import stack
-    from togi.techniques import all_techniques
+    from togi.techniques import all_remedies
 
     pages = dict(_pages(id, device))
     if not pages:
-        near = nearest(id, (*all_techniques(), *rule_kinds(), *all_claims()))
+        near = nearest(id, (*all_remedies(), *rule_kinds(), *all_claims()))
         raise UnknownNameError(f"there is no technique, rule or claim '{id}'{near}. 'togi explain' lists them")
     content = {kind: page.model_dump() for kind, page in pages.items()}
     _print(next(iter(pages)), content, stack(*map(page_text, pages.values())), json)
@@ -140,10 +142,10 @@ def _pages(id: str, device: str) -> Iterator[tuple[str, Page]]:
     from togi.lint.rule import all_rules, rule_kinds
     from togi.machine.describe import machine
     from togi.render.pages import claim_page, technique_page
-    from togi.techniques import all_techniques
+    from togi.techniques import all_remedies
 
-    if (name := id.replace("-", "_")) in all_techniques():
-        yield "technique", technique_page(all_techniques()[name], machine(device), device)
+    if (name := id.replace("-", "_")) in all_remedies():
+        yield "technique", technique_page(all_remedies()[name], machine(device), device)
     if (name := id.replace("_", "-")) in rule_kinds():
         yield "rule", rule_page(all_rules()[name])
     if name in all_claims():

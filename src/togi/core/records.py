@@ -6,8 +6,6 @@ here and nothing in here is ever a tensor, a module or a pickle. Units stand in 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import statistics
 from collections.abc import Iterable
@@ -18,6 +16,13 @@ from typing import Any, final
 from pydantic import Field
 
 from togi.core.backports import StrEnum
+from togi.core.recipe import REFERENCE as REFERENCE
+from togi.core.recipe import REFERENCE_RECIPE as REFERENCE_RECIPE
+from togi.core.recipe import STAGES as STAGES
+from togi.core.recipe import AnyRecipe, PartKey
+from togi.core.recipe import Choice as Choice
+from togi.core.recipe import Recipe as Recipe
+from togi.core.recipe import Stage as Stage
 from togi.core.record import Record as Record  # the base stands apart so that ``togi check`` loads no study
 from togi.core.record import Request as Request
 from togi.core.record import Scalar as Scalar
@@ -25,83 +30,10 @@ from togi.core.record import Scalar as Scalar
 SCHEMA_VERSION = 1
 """Version of every JSON document and journal that togi writes. Raised when a field changes its meaning or goes away."""
 
-REFERENCE = "no_grad"
-"""The technique that is, alone, the reference of every speed-up: plain eager without autograd."""
-
 
 def now() -> str:
     """This moment as records keep it: ISO 8601, UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-class Stage(StrEnum):
-    """The place in the pipeline at which a technique acts, in this order."""
-
-    REWRITE = "rewrite"
-    LAYOUT = "layout"
-    PRECISION = "precision"
-    ENGINE = "engine"
-    RUNTIME = "runtime"
-
-
-STAGES: tuple[Stage, ...] = tuple(Stage)
-
-
-class Choice(Record):
-    """One technique with its options."""
-
-    stage: Stage
-    technique: str
-    options: dict[str, Scalar] = Field(default_factory=dict)
-
-    def __hash__(self) -> int:
-        return hash(self.label)
-
-    @property
-    def label(self) -> str:
-        """``torchscript(freeze=True)``: how people read it."""
-        options = ", ".join(f"{key}={value}" for key, value in sorted(self.options.items()))
-        return f"{self.technique}({options})" if options else self.technique
-
-
-class Recipe(Record):
-    """The choices made, in the order in which they are applied. Build one with ``togi.techniques.recipe``.
-
-    Comparable, hashable, one line of JSON. ``Recipe()`` is the original, called as it is.
-    """
-
-    choices: tuple[Choice, ...] = ()
-
-    def __hash__(self) -> int:
-        return hash(self.choices)
-
-    @property
-    def label(self) -> str:
-        return " + ".join(choice.label for choice in self.choices) or "original"
-
-    @property
-    def id(self) -> str:
-        """Twelve hex digits that name this recipe in journals, folders and repro scripts."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-    def at(self, stage: Stage) -> tuple[Choice, ...]:
-        return tuple(choice for choice in self.choices if choice.stage is stage)
-
-    def find(self, technique: str) -> Choice | None:
-        return next((choice for choice in self.choices if choice.technique == technique), None)
-
-    @property
-    def techniques(self) -> frozenset[str]:
-        return frozenset(choice.technique for choice in self.choices)
-
-    @property
-    def is_reference(self) -> bool:
-        """Plain eager under ``no_grad``, to which every speed-up relates."""
-        return self.techniques == {REFERENCE}
-
-
-REFERENCE_RECIPE = Recipe(choices=(Choice(stage=Stage.RUNTIME, technique=REFERENCE),))
 
 
 class Outcome(StrEnum):
@@ -394,7 +326,7 @@ class Footprint(Record):
 class Trial(Record):
     """One recipe, built, verified and measured: the line that the journal keeps and ``--json`` shows."""
 
-    recipe: Recipe
+    recipe: AnyRecipe
     outcome: Outcome
     reason: str = ""
     """One line for people: why it was refused, what failed, by how much it is wrong. Empty for a faithful OK."""
@@ -482,15 +414,13 @@ class ProgramCall(Record):
 
 
 class PartResult(Record):
-    """A part of a program that can be captured: calls of one form of a module."""
+    """What became of a part of a program."""
 
-    path: str
+    key: PartKey
     module: str
     """Its class."""
     copies: tuple[str, ...]
     """Modules that are alike and called alike, this one among them."""
-    form: int
-    """Number of the form among those of the module."""
     calls: int
     share: float
     """Of the program's time, all copies together."""
@@ -547,9 +477,9 @@ class Study(Record):
     """In the order in which they ended, then those of ``excluded``."""
     excluded: tuple[Trial, ...] = ()
     """One trial for each technique that was not tried at all, with the reason: refused or missing."""
-    finalists: tuple[Recipe, ...] = ()
+    finalists: tuple[AnyRecipe, ...] = ()
     """Recipes of the last race, fastest first."""
-    best: Recipe | None = None
+    best: AnyRecipe | None = None
     program: ProgramTree | None = None
     """Where it cannot be captured whole: what a run of it calls, and what its parts came to."""
     verdict: str = ""

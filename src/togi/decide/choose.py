@@ -181,7 +181,7 @@ def _as_good(plain: MeasuredTrial, trial: MeasuredTrial, criterion: Criterion) -
 
 
 def _choices(recipe: Recipe) -> frozenset[Choice]:
-    return frozenset(choice for choice in recipe.choices if choice.technique != REFERENCE)
+    return frozenset(choice for choice in recipe.listed if choice.technique != REFERENCE)
 
 
 def _ran(trial: MeasuredTrial) -> bool:
@@ -215,7 +215,7 @@ def _dominates(point: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def _plainness(trial: MeasuredTrial) -> tuple[bool, int, float, float, str]:
-    return _error(trial) > 0, len(trial.recipe.choices), memory_of(trial), -_speedup(trial), trial.recipe.label
+    return _error(trial) > 0, len(trial.recipe.listed), memory_of(trial), -_speedup(trial), trial.recipe.label
 
 
 def _describe(trial: MeasuredTrial) -> str:

@@ -22,7 +22,7 @@ BUSY_TIMEOUT_S = 30.0
 APPLICATION_ID = 0x746F6769
 """``togi`` in ASCII: marks an SQLite file as a journal (https://www.sqlite.org/pragma.html#pragma_application_id)."""
 
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 """Raised when records or keys of earlier journals are no longer read."""
 
 MAGIC = b"SQLite format 3\x00"

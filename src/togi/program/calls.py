@@ -14,11 +14,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
-from togi.artifact.program import autocast
+from togi.artifact.autocast import autocast
 from togi.core.records import ProgramCall, ProgramTree
 from togi.subject.common_structure import without_counts
 from togi.subject.inputs import Inputs
@@ -30,11 +30,12 @@ _SIZES_KEPT = 6
 _CALLS_PROVEN = 48
 """Of one module, as the original makes them, for the proof with the original's own decisions."""
 
+Form: TypeAlias = tuple[Structure, ...]
+"""What calls that one engine can serve have in common."""
 InsteadOfCall = Callable[[nn.Module, Any, Any, Callable[..., Any]], Any]
 """``(module, args, kwargs, run)``: what is done instead of a call; ``run`` makes it."""
 
 
-@final
 @dataclass
 class _Counted:
     module: nn.Module | None
@@ -46,7 +47,6 @@ class _Counted:
     places: dict[int, int] = field(default_factory=dict)
 
 
-@final
 class _Tree:
     """The calls of a program by who calls them. What is called first in another thread is the program's own call: who
     had the thread do it cannot be seen."""
@@ -102,13 +102,13 @@ class _Tree:
         return ProgramTree(
             calls=tuple(
                 ProgramCall(
-                    path=names.get(id(each.module), ""),
-                    module=type(each.module).__name__,
-                    parent=each.parent,
-                    calls=each.calls,
-                    ms=(each.seconds + factor * each.seconds_elsewhere) * 1e3,
+                    path=names.get(id(counted.module), ""),
+                    module=type(counted.module).__name__,
+                    parent=counted.parent,
+                    calls=counted.calls,
+                    ms=(counted.seconds + factor * counted.seconds_elsewhere) * 1e3,
                 )
-                for each in list(self.counted)
+                for counted in list(self.counted)
             )
         )
 
@@ -134,10 +134,10 @@ def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> ProgramTree:
 
 def _run(program: nn.Module, sample: Inputs, call: InsteadOfCall) -> float:
     """Seconds that it took."""
-    given = sample.clone()
+    inputs = sample.clone()
     began = time.perf_counter()
     with watched(call, outermost=program):
-        program(*given.args, **given.kwargs)
+        program(*inputs.args, **inputs.kwargs)
     return time.perf_counter() - began
 
 
@@ -162,7 +162,6 @@ def watched(call: InsteadOfCall, *, outermost: nn.Module | None = None) -> Itera
         nn.Module.__call__ = original  # type: ignore[method-assign]
 
 
-@final
 class Recorded:
     """The arguments of the calls of one module, as they were before each call: one copy for each sizes seen.
 
@@ -171,62 +170,62 @@ class Recorded:
 
     def __init__(self, limit_bytes: int, calls: int) -> None:
         """``limit_bytes``: for the copies of sizes, and half of it for those of the proof. ``calls``: how many come."""
-        self.forms: dict[tuple[Structure, ...], dict[Any, Inputs]] = {}
+        self.forms: dict[Form, dict[Any, Inputs]] = {}
         """By form, then by sizes and counts."""
-        self.proof: dict[tuple[Structure, ...], list[Inputs]] = defaultdict(list)
+        self.proof: dict[Form, list[Inputs]] = defaultdict(list)
         """By form: all calls, or as many as there is room for, evenly spread: what a part is proven on."""
-        self.autocast: dict[tuple[Structure, ...], str] = {}
+        self.autocast: dict[Form, str] = {}
         """By form: of ``torch.autocast``, which its calls are made under; empty for none."""
-        self.calls: Counter[tuple[Structure, ...]] = Counter()
-        self.seconds: dict[tuple[Structure, ...], float] = defaultdict(float)
+        self.calls: Counter[Form] = Counter()
+        self.seconds: dict[Form, float] = defaultdict(float)
         self._left, self._left_to_prove = limit_bytes, limit_bytes // 2
         self._every = math.ceil(calls / _CALLS_PROVEN)
-        self._gone_on: Counter[tuple[Structure, ...]] = Counter()
+        self._gone_on: Counter[Form] = Counter()
         self._new: dict[int, list[weakref.ref[Tensor]]] = {}
         """By thread: tensors that its last call left in its arguments."""
         self._lock = threading.Lock()
 
-    def see(self, given: Inputs) -> tuple[Structure, ...]:
+    def see(self, inputs: Inputs) -> Form:
         """Look at a call before it is made; its form."""
-        structures = _structures(given)
+        structures = _structures(inputs)
         cast = autocast()
-        form = _form(structures, given, cast)
-        known = set(map(id, given.tensors()))
+        form = _form(structures, inputs, cast)
+        before = set(map(id, inputs.tensors()))
         with self._lock:
             self.autocast[form] = cast
-            self._keep(form, structures, given)
+            self._keep(form, structures, inputs)
             new = self._new.get(threading.get_ident(), [])
-            self._gone_on[form] += bool(new) and all(id(ref()) in known for ref in new)
+            self._gone_on[form] += bool(new) and all(id(ref()) in before for ref in new)
         return form
 
-    def made(self, form: tuple[Structure, ...], seconds: float, before: Sequence[Tensor], given: Inputs) -> None:
+    def made(self, form: Form, seconds: float, before: Sequence[Tensor], inputs: Inputs) -> None:
         """``before``: the tensors of the arguments before the call."""
-        known = set(map(id, before))
-        new = [weakref.ref(tensor) for tensor in given.tensors() if id(tensor) not in known]
+        before_ids = set(map(id, before))
+        new = [weakref.ref(tensor) for tensor in inputs.tensors() if id(tensor) not in before_ids]
         with self._lock:
             self.calls[form] += 1
             self.seconds[form] += seconds
             self._new[threading.get_ident()] = new
 
-    def goes_on(self, form: tuple[Structure, ...]) -> bool:
+    def goes_on(self, form: Form) -> bool:
         """Whether most of its calls are given the very tensors that the call before left in its arguments: a cache, as
         it is, and not reordered or copied."""
         return self._gone_on[form] > self.calls[form] / 2
 
-    def share(self, form: tuple[Structure, ...]) -> float:
+    def share(self, form: Form) -> float:
         """Of the time of all its calls."""
         total = sum(self.seconds.values())
         return self.seconds[form] / total if total else 0.0
 
-    def _keep(self, form: tuple[Structure, ...], structures: Sequence[Structure], given: Inputs) -> None:
+    def _keep(self, form: Form, structures: Sequence[Structure], inputs: Inputs) -> None:
         by_sizes = self.forms.setdefault(form, {})
-        shapes, size_bytes = _sizes(given)
+        shapes, size_bytes = _sizes(inputs)
         sizes = (shapes, *structures)
         new = sizes not in by_sizes and size_bytes <= self._left
         to_prove = self.calls[form] % self._every == 0 and size_bytes <= self._left_to_prove
         if not new and not to_prove:
             return
-        copied = given.clone()
+        copied = inputs.clone()
         if to_prove:
             self._left_to_prove -= size_bytes
             self.proof[form].append(copied)
@@ -245,47 +244,47 @@ def record_inputs(
     modules: Mapping[str, nn.Module],
     calls: Mapping[str, int],
     limit_bytes: int,
-    kept: Mapping[str, Sequence[str]] | None = None,
+    state_names: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Recorded]:
     """Run the program once more and keep what some modules are called with, ``limit_bytes`` for each at most.
-    ``calls``: how often each is called. ``kept``: names of what each keeps from call to call, which is recorded as an
-    argument (``togi.subject.state``)."""
-    found = {path: Recorded(limit_bytes, calls[path]) for path in modules}
-    states = {path: State(modules[path], names) for path, names in (kept or {}).items() if names}
-    wanted = {id(module): (found[path], states.get(path)) for path, module in modules.items()}
+    ``calls``: how often each is called. ``state_names``: of what each keeps from call to call, which is recorded
+    as an argument (``togi.subject.state``)."""
+    recorded = {path: Recorded(limit_bytes, calls[path]) for path in modules}
+    states = {path: State(modules[path], names) for path, names in (state_names or {}).items() if names}
+    watched_modules = {id(module): (recorded[path], states.get(path)) for path, module in modules.items()}
 
     def call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
-        if id(module) not in wanted:
+        if id(module) not in watched_modules:
             return run(*args, **kwargs)
-        seen, state = wanted[id(module)]
-        given = Inputs(args, kwargs if state is None else {**kwargs, STATE: state.read()})
-        form, before = seen.see(given), given.tensors()
+        seen_calls, state = watched_modules[id(module)]
+        inputs = Inputs(args, kwargs if state is None else {**kwargs, STATE: state.read()})
+        form, before = seen_calls.see(inputs), inputs.tensors()
         began = time.perf_counter()
         output = run(*args, **kwargs)
         seconds = time.perf_counter() - began
         if state is not None:
-            given.kwargs[STATE].update(state.read())
-        seen.made(form, seconds, before, given)
+            inputs.kwargs[STATE].update(state.read())
+        seen_calls.made(form, seconds, before, inputs)
         return output
 
     for sample in samples:
         _run(program, sample, call)
-    return found
+    return recorded
 
 
-def _structures(given: Inputs) -> list[Structure]:
-    return [Structure.of(value) for value in (*given.args, *(given.kwargs[name] for name in sorted(given.kwargs)))]
+def _structures(inputs: Inputs) -> list[Structure]:
+    return [Structure.of(value) for value in (*inputs.args, *(inputs.kwargs[name] for name in sorted(inputs.kwargs)))]
 
 
-def _form(structures: Sequence[Structure], given: Inputs, cast: str) -> tuple[Structure, ...]:
-    """What calls that one engine can serve have in common: arguments, nesting, constants, dtypes, ranks, and whether
-    they are made under ``torch.autocast`` (``cast``). Not the numbers that may be counts."""
-    dtypes = [f"{str(t.dtype).removeprefix('torch.')}[{t.dim()}]" for t in given.tensors()]
-    words = (str(len(given.args)), *sorted(given.kwargs), *dtypes, *filter(None, (cast,)))
+def _form(structures: Sequence[Structure], inputs: Inputs, cast: str) -> Form:
+    """Arguments, nesting, constants, dtypes, ranks, and whether they are made under ``torch.autocast`` (``cast``). Not
+    the numbers that may be counts."""
+    dtypes = [f"{str(t.dtype).removeprefix('torch.')}[{t.dim()}]" for t in inputs.tensors()]
+    words = (str(len(inputs.args)), *sorted(inputs.kwargs), *dtypes, *filter(None, (cast,)))
     called = Structure(kind="constant", value=" ".join(words))
     return (*map(without_counts, structures), called)
 
 
-def _sizes(given: Inputs) -> tuple[Any, int]:
-    tensors = given.tensors()
+def _sizes(inputs: Inputs) -> tuple[Any, int]:
+    tensors = inputs.tensors()
     return tuple(tuple(t.shape) for t in tensors), sum(t.numel() * t.element_size() for t in tensors)

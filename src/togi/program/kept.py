@@ -35,8 +35,8 @@ def changed(before: Held, after: Held) -> list[str]:
 def kept_by(module: nn.Module, path: str, changed: Iterable[str]) -> tuple[str, ...]:
     """Names below one module of the program. ``changed``: all names below the program."""
     below = f"{path}." if path else ""
-    seen = {name.removeprefix(below) for name in changed if name.startswith(below)}
-    return tuple(sorted({*seen, *assigned_attributes(module)}))
+    names = {name.removeprefix(below) for name in changed if name.startswith(below)}
+    return tuple(sorted({*names, *assigned_attributes(module)}))
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from togi.artifact.manifest import PartEntry
+from togi.core.recipe import PartKey
 from togi.core.records import Machine, Obstacle, ProgramTree, Record, Request
 from togi.subject.effects import Effects
 from togi.worker.protocol import Survey
@@ -10,13 +12,12 @@ from togi.worker.protocol import Survey
 class Part(Record):
     """Calls of one form of a module, which can be captured."""
 
-    path: str
+    key: PartKey
     copies: tuple[str, ...]
-    """Modules that are alike and called alike: the same recipe serves each, with its own weights. Holds ``path``."""
+    """Modules that are alike and called alike: the same recipe serves each, with its own weights. Its own path is one
+    of them."""
     module: str
     """Its class."""
-    form: int
-    """Number of the form among those of the module."""
     calls: int
     share: float
     """Of the program's time, of all copies together."""
@@ -28,6 +29,11 @@ class Part(Record):
     survey: Survey
     weights: dict[str, str]
     """Hash of what each copy is now, by path."""
+
+    def entry(self, path: str) -> PartEntry:
+        """What an artifact says of one of the copies."""
+        key = PartKey(path=path, form=self.key.form)
+        return PartEntry(key=key, module=self.module, effects=self.effects, weights=self.weights[path])
 
 
 class Uncaptured(Record):
@@ -47,6 +53,12 @@ class Uncaptured(Record):
     """Of its calls, of one form; None: that of the program, which it is."""
     compiles: bool = True
     """Not so TorchScript."""
+
+    @property
+    def entry(self) -> PartEntry:
+        """What an artifact says of it: its calls change what the original's do."""
+        key = PartKey(path=self.path, form=None)
+        return PartEntry(key=key, module=self.module, effects=Effects(), weights=self.weights)
 
 
 class CutRequest(Request):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import nn
 
-from togi.artifact.program import weights_hash
+from togi.artifact.weights import weights_hash
 from togi.program.parts import Uncaptured
 from togi.worker.protocol import Survey
 
 
-@final
 @dataclass(frozen=True)
 class Called:
     """A module in one form of its calls."""
@@ -49,16 +47,16 @@ def repeated(called: Iterable[Called]) -> Iterator[tuple[Uncaptured, ...]]:
     """Two and more modules of one class that have parts of their own, such as the layers of a stack; none that is
     inside of another such. ``called``: from the top down."""
     by_class: dict[type[nn.Module], list[Called]] = {}
-    for each in called:
-        if each.compiles and any(each.module.children()):
-            by_class.setdefault(type(each.module), []).append(each)
+    for use in called:
+        if use.compiles and any(use.module.children()):
+            by_class.setdefault(type(use.module), []).append(use)
     taken: list[str] = []
     for alike in by_class.values():
-        outside = [each for each in alike if not _inside(each.path, taken)]
-        blocks = [each for each in outside if not _inside(each.path, [other.path for other in outside])]
-        if len({each.path for each in blocks}) > 1:
-            taken += [each.path for each in blocks]
-            yield tuple(each.as_record for each in blocks)
+        outside = [use for use in alike if not _inside(use.path, taken)]
+        blocks = [use for use in outside if not _inside(use.path, [other.path for other in outside])]
+        if len({block.path for block in blocks}) > 1:
+            taken += [block.path for block in blocks]
+            yield tuple(block.as_record for block in blocks)
 
 
 def _inside(path: str, others: Iterable[str]) -> bool:

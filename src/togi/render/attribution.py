@@ -40,7 +40,7 @@ class Effect:
 def effects(trials: Sequence[Trial]) -> tuple[Effect, ...]:
     """One effect for each technique that ran and was verified, the largest error first."""
     verified = {_without(trial.recipe, GRAD_MODES): trial for trial in trials if trial.error is not None}
-    stages = {choice.technique: choice.stage for key in verified for choice in key.choices}
+    stages = {choice.technique: choice.stage for key in verified for choice in key.listed}
     all_effects = [_effect(technique, stage, verified) for technique, stage in stages.items()]
     return tuple(sorted(all_effects, key=lambda e: (-e.units, STAGES.index(e.stage), e.technique)))
 
@@ -48,10 +48,10 @@ def effects(trials: Sequence[Trial]) -> tuple[Effect, ...]:
 def _effect(technique: str, stage: Stage, verified: dict[Recipe, Trial]) -> Effect:
     pairs = list(_pairs(technique, verified))
     if pairs:
-        with_, without = min(pairs, key=lambda pair: (len(pair[0].recipe.choices), pair[0].recipe.label))
+        with_, without = min(pairs, key=lambda pair: (len(pair[0].recipe.listed), pair[0].recipe.label))
         return Effect(technique=technique, stage=stage, with_=with_, without=without, pairs=len(pairs))
     holders = [trial for key, trial in verified.items() if key.find(technique)]
-    with_ = min(holders, key=lambda trial: (len(trial.recipe.choices), trial.recipe.label))
+    with_ = min(holders, key=lambda trial: (len(trial.recipe.listed), trial.recipe.label))
     return Effect(technique=technique, stage=stage, with_=with_, without=None, pairs=0)
 
 
@@ -63,4 +63,4 @@ def _pairs(technique: str, verified: dict[Recipe, Trial]) -> Iterator[tuple[Tria
 
 
 def _without(recipe: Recipe, techniques: Collection[str]) -> Recipe:
-    return Recipe(choices=tuple(choice for choice in recipe.choices if choice.technique not in techniques))
+    return Recipe(choices=tuple(choice for choice in recipe.listed if choice.technique not in techniques))

@@ -120,7 +120,7 @@ def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:
 
 
 def _recipe(recipe: Recipe) -> dict[str, Any]:
-    return {"id": recipe.id, "label": recipe.label, "choices": [choice.model_dump() for choice in recipe.choices]}
+    return {"id": recipe.id, "label": recipe.label, "choices": [choice.model_dump() for choice in recipe.listed]}
 
 
 def _effect(effect: Effect) -> dict[str, Any]:

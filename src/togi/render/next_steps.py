@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from togi.core.recipe import ProgramRecipe, Recipe
 from togi.core.records import Outcome, Study
 from togi.decide.choose import set_aside
 from togi.decide.faithful import may_be_approximate
 from togi.render.rows import rows
 
 
-def how_to_load(artifact: str, *, program: bool = False) -> str:
-    """Three lines of Python. ``program``: the artifact holds parts of one."""
-    if program:
+def how_to_load(artifact: str, recipe: Recipe | None = None) -> str:
+    """Three lines of Python for the artifact of a recipe."""
+    if isinstance(recipe, ProgramRecipe):
         return (
             f"import togi\nparts = togi.load({artifact!r}).into(program)  # the program that was tuned\n"
             "parts.remove()  # as it was"

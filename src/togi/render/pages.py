@@ -19,7 +19,7 @@ from togi.core.proven import Mark
 from togi.core.records import Facts, Machine, Record, Scalar, Stage
 from togi.lint.pages import KIND_MEANING, RulePage
 from togi.render.terminal import listing, stack
-from togi.techniques import Technique, all_techniques
+from togi.techniques import Remedy, Technique, all_remedies
 from togi.techniques.base import HEADINGS
 from togi.techniques.registry import technique_mark
 
@@ -69,10 +69,10 @@ def claim_page(claim: Claim) -> ClaimPage:
 
 
 def all_technique_pages(machine: Machine, device: str) -> tuple[TechniquePage, ...]:
-    return tuple(technique_page(technique, machine, device) for technique in all_techniques().values())
+    return tuple(technique_page(remedy, machine, device) for remedy in all_remedies().values())
 
 
-def technique_page(technique: Technique, machine: Machine, device: str) -> TechniquePage:
+def technique_page(technique: Remedy, machine: Machine, device: str) -> TechniquePage:
     summary, sections = split_docstring(inspect.getdoc(type(technique)) or "", HEADINGS)
     missing = [(package, problem) for package in technique.packages if (problem := package.missing())]
     kind = device.partition(":")[0]
@@ -198,8 +198,10 @@ def _here(page: TechniquePage) -> list[Text]:
     return lines + [Text("  fix: ", style="dim").append(fix, style="cyan") for fix in page.fixes]
 
 
-def _options(technique: Technique, machine: Machine, device: str) -> tuple[dict[str, Scalar], ...]:
-    """The options for a subject of which nothing is known; a third party's technique may not cope with that."""
+def _options(technique: Remedy, machine: Machine, device: str) -> tuple[dict[str, Scalar], ...]:
+    """For a subject of which nothing is known; a third party's technique may not cope with that."""
+    if not isinstance(technique, Technique):
+        return ({},)
     try:
         return tuple(technique.options(Facts(machine=machine, module_class="Module", device=device)))
     except Exception as error:

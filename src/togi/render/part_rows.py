@@ -12,7 +12,7 @@ from togi.core.records import Obstacle, PartResult, ProgramTree, Study, measured
 
 @final
 @dataclass(frozen=True)
-class PartRow:
+class PlaceRow:
     """A place in a program's tree of calls, as people read it: the program, a part of it, an obstacle, what leads to
     them, or the Python between them."""
 
@@ -30,7 +30,7 @@ class PartRow:
     faster: bool = False
 
 
-def part_rows(study: Study) -> list[PartRow]:
+def part_rows(study: Study) -> list[PlaceRow]:
     """The tree of a program down to its parts and what cannot be captured, and the time outside of all modules."""
     tree = study.program
     if tree is None:
@@ -38,13 +38,13 @@ def part_rows(study: Study) -> list[PartRow]:
     places = {call.path: index for index, call in reversed(list(enumerate(tree.calls)))}
     parts, obstacles = defaultdict[int, list[PartResult]](list), defaultdict[int, list[Obstacle]](list)
     for part in tree.parts:
-        parts[places.get(part.path, 0)].append(part)
+        parts[places.get(part.key.path, 0)].append(part)
     for obstacle in tree.obstacles:
         obstacles[places.get(obstacle.path, 0)].append(obstacle)
 
-    def below(index: int, caller: str, depth: int) -> tuple[list[PartRow], float]:
+    def below(index: int, caller: str, depth: int) -> tuple[list[PlaceRow], float]:
         """The rows of a place, and the ms that are saved there."""
-        call, rows, saved_ms = tree.calls[index], list[PartRow](), 0.0
+        call, rows, saved_ms = tree.calls[index], list[PlaceRow](), 0.0
         prefix = f"{call.path}." * bool(call.path)
         for child in tree.children(index):
             found, saved = below(child, prefix, depth + 1)
@@ -57,19 +57,19 @@ def part_rows(study: Study) -> list[PartRow]:
             after_ms = call.ms - saved_ms if index else _raced_ms(study, tree)
             what = f"{call.module}, {plural(call.calls, 'call')}"
             before, after = _time(call.ms, tree.total_ms), milliseconds(after_ms)
-            own.insert(0, PartRow(name, what, depth, before, after, reason, after_ms < call.ms and index == 0))
+            own.insert(0, PlaceRow(name, what, depth, before, after, reason, after_ms < call.ms and index == 0))
         return own + rows, saved_ms
 
     outside_ms = max(0.0, tree.total_ms - sum(tree.calls[index].ms for index in tree.children(0)))
-    outside = PartRow(
+    outside = PlaceRow(
         "(outside of modules)", "Python", 1, _time(outside_ms, tree.total_ms), milliseconds(outside_ms), "as it is"
     )
     return [*below(0, "", 0)[0], outside]
 
 
-def _part_row(part: PartResult, name: str, depth: int, total_ms: float) -> PartRow:
-    if part.form:
-        name = f"{name}#{part.form}"
+def _part_row(part: PartResult, name: str, depth: int, total_ms: float) -> PlaceRow:
+    if part.key.form:
+        name = f"{name}#{part.key.form}"
     if len(part.copies) > 1:
         name = f"{name} and {len(part.copies) - 1} alike"
     outcome = part.reason
@@ -79,7 +79,7 @@ def _part_row(part: PartResult, name: str, depth: int, total_ms: float) -> PartR
     before_ms = part.share * total_ms
     after = milliseconds(before_ms - _saved(part) * total_ms)
     what = f"{part.module}, {plural(part.calls, 'call')}"
-    return PartRow(name, what, depth, _time(before_ms, total_ms), after, outcome, part.recipe is not None)
+    return PlaceRow(name, what, depth, _time(before_ms, total_ms), after, outcome, part.recipe is not None)
 
 
 def _saved(part: PartResult) -> float:

@@ -15,7 +15,7 @@ from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.store import StudyEntry
 from togi.render.gains import gains, how_soon
 from togi.render.next_steps import how_to_load, next_steps
-from togi.render.part_rows import PartRow, part_rows
+from togi.render.part_rows import PlaceRow, part_rows
 from togi.render.rows import (
     Row,
     counts,
@@ -38,7 +38,7 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
     ran = [row for row in found if row.trial.eligible]
     rest = [row for row in found if not row.trial.eligible]
     load = (
-        Padding(Text(how_to_load(artifact, program=_of_parts(study)), style="cyan"), (0, 0, 0, 2))
+        Padding(Text(how_to_load(artifact, study.best), style="cyan"), (0, 0, 0, 2))
         if study.best and artifact
         else None
     )
@@ -64,7 +64,7 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
     )
 
 
-def parts(places: Sequence[PartRow]) -> Table | None:
+def parts(places: Sequence[PlaceRow]) -> Table | None:
     """The tree of a program down to its parts: times of one run before and after, and what runs them."""
     if not places:
         return None
@@ -75,10 +75,6 @@ def parts(places: Sequence[PartRow]) -> Table | None:
         style = "green" if row.faster else "dim"
         grid.add_row(name, Text(row.before), Text(row.after), Text(clean(row.outcome), style=style))
     return grid
-
-
-def _of_parts(study: Study) -> bool:
-    return study.best is not None and "parts" in study.best.techniques
 
 
 def contents_text(entries: Sequence[StudyEntry]) -> RenderableType:

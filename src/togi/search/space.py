@@ -12,7 +12,8 @@ from typing import final
 from typing_extensions import Self
 
 from togi.core.errors import TogiError
-from togi.core.records import REFERENCE, Facts, Recipe, Trial
+from togi.core.recipe import REFERENCE, ProgramRecipe, Recipe
+from togi.core.records import Facts, Trial
 from togi.core.settings import Settings
 from togi.search.configurations import TechniqueConfiguration, as_listed, configurations_for, unmet_needs
 from togi.search.features import Feature, RecipeFeatures
@@ -84,6 +85,9 @@ class Space:
         return self._features[recipe]
 
     def holds(self, recipe: Recipe) -> bool:
+        """Whether it can be made of these configurations. A program cannot: its parts have spaces of their own."""
+        if isinstance(recipe, ProgramRecipe):
+            return False
         return all(choice.label in self._by_label for choice in recipe.choices)
 
     def like(self, recipe: Recipe) -> Recipe | None:

@@ -324,8 +324,8 @@ class Search:
             return f"first trial of {' and '.join(new)}"
         fastest = self._fastest_first()
         best = fastest[0].recipe if fastest else self.space.reference
-        added = [c.label for c in recipe.choices if c not in best.choices]
-        dropped = [c.label for c in best.choices if c not in recipe.choices]
+        added = [c.label for c in recipe.listed if c not in best.listed]
+        dropped = [c.label for c in best.listed if c not in recipe.listed]
         changes = [f"with {' and '.join(added)}"] * bool(added) + [f"without {' and '.join(dropped)}"] * bool(dropped)
         return f"the best so far {' and '.join(changes)}"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-from togi.artifact.manifest import PARTS, Manifest, read_manifest
+from togi.artifact.manifest import Manifest, read_manifest
 from togi.core.errors import ArtifactError
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Footprint, Outcome
 from togi.machine.describe import machine
@@ -170,7 +170,7 @@ class _Bench:
         check = not is_artifact(host) and name not in self.errors
         if check:
             self.pools.make_truth(host)
-            if manifest.chain and manifest.chain[0].engine == PARTS:
+            if manifest.parts:
                 record_parts(pool)
         return pool.start_artifact(
             Path(spec).absolute(),

@@ -13,7 +13,7 @@ from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.experience import crowded
 from togi.study.finals import Decision
 from togi.study.open_study import OpenStudy
-from togi.techniques import technique
+from togi.techniques import all_techniques
 
 NOTHING_FASTER = "nothing was faster beyond doubt"
 """Why a part of a program stays as it is, though engines were tried on it."""
@@ -58,7 +58,7 @@ def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Set
         )
     if any(part.tried for part in parts):
         return ""
-    if reasons := [f"{part.path}: {part.reason}" for part in parts if part.reason]:
+    if reasons := [f"{part.key.path}: {part.reason}" for part in parts if part.reason]:
         longer = ". Give a longer --time-limit" if settings.limit_s is not None else ""
         return f"Nothing could be tried on its parts ({'; '.join(reasons)}){longer}"
     if settings.limit_s is None:
@@ -109,13 +109,13 @@ def unsaved(trial: Trial) -> str:
 def _by_hand(recipe: Recipe) -> str:
     if recipe.is_reference:
         return "It needs no files: call the original under torch.no_grad()"
-    return f"Its choices can be made by hand, before anything is called: {'; '.join(map(_how, recipe.choices))}"
+    return f"Its choices can be made by hand, before anything is called: {'; '.join(map(_how, recipe.listed))}"
 
 
 def _how(choice: Choice) -> str:
     """The Python that makes a choice, or the page that explains it."""
-    remedy = technique(choice.technique)
-    lines = remedy.repro_setting(choice.options) if remedy.surrounds_calls else None
+    chosen = all_techniques().get(choice.technique)  # None: the parts of a program
+    lines = chosen.repro_setting(choice.options) if chosen is not None and chosen.surrounds_calls else None
     if lines is None:
         return f"{choice.label}, as 'togi explain {choice.technique}' says"
     return lines.removeprefix("# ").replace("\n", "; ") or f"with torch.{choice.technique}() round the calls"

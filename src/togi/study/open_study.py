@@ -9,7 +9,6 @@ from typing import final
 
 from typing_extensions import Self
 
-from togi.artifact.manifest import PARTS
 from togi.core.records import REFERENCE_RECIPE, Facts, Recipe, Study, Trial, now
 from togi.core.settings import Settings
 from togi.journal import Journal, StudyLog, study_key
@@ -73,15 +72,6 @@ class OpenStudy:
         log = journal.study(key, header, fresh=not resume)
         trials = log.news()
         experience = _learned_before(journal, log, facts, settings) if resume else Experience()
-        search = Search(
-            facts,
-            settings,
-            all_techniques(),
-            [trial for trial in trials if trial.recipe.find(PARTS) is None],
-            firsts=firsts,
-            experience=experience,
-            max_trials=pace.max_trials,
-        )
         budget = TimeBudget(settings, pass_ms=facts.latency_ms, started=started, loaded=loaded, pace=pace)
         if (reference := log.last(REFERENCE_RECIPE)) is not None:
             budget.know_reference(reference.phases_s)
@@ -89,13 +79,20 @@ class OpenStudy:
         stopwatch = Stopwatch(settings, budget, pace=pace, earlier_ms=beside)
         notes = list(log.notes)
         processes = WarmProcesses(subject, budget, notes, progress.trial_phase)
+        search = Search(
+            facts,
+            settings,
+            all_techniques(),
+            [trial for trial in trials if processes.can_start(trial.recipe)],
+            firsts=firsts,
+            experience=experience,
+            max_trials=pace.max_trials,
+        )
         return cls(subject, log, search, experience, budget, stopwatch, processes, progress, pace, notes=notes)
 
     def trials(self) -> list[Trial]:
-        """Those of the log from which can be chosen: what another process put together of a program's parts cannot be
-        built here."""
-        here = self.processes.composed
-        return [trial for trial in self.log.trials() if trial.recipe in here or trial.recipe.find(PARTS) is None]
+        """Those of the log from which can be chosen."""
+        return [trial for trial in self.log.trials() if self.processes.can_start(trial.recipe)]
 
 
 def _learned_before(journal: Journal, log: StudyLog, facts: Facts, settings: Settings) -> Experience:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from togi.core.errors import OutputExistsError, TogiError, UnknownNameError, nearest
 from togi.core.quantities import seconds
-from togi.core.records import Facts, Recipe, Record, Study
+from togi.core.recipe import ProgramRecipe, Recipe
+from togi.core.records import Facts, Record, Study
 from togi.machine.describe import machine
 from togi.study.progress import Progress
 from togi.subject.locator import check_locator
@@ -50,6 +51,10 @@ def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
     """Load the study's subject again and write ``out``, in a quarter of an hour at most. Raises as ``togi.api.repro``
     says."""
     recipe = _find(study, name)
+    if isinstance(recipe, ProgramRecipe):
+        raise TogiError(
+            f"'{recipe.label}' has no repro script: its parts run inside of the program, which is Python code"
+        )
     if os.path.lexists(out):
         raise OutputExistsError(f"{out} exists already: give another folder")
     check_locator(study.subject)

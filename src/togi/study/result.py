@@ -11,8 +11,8 @@ from togi.core.errors import TogiError
 from togi.core.records import Outcome, Recipe, Study, Trial
 
 if TYPE_CHECKING:
-    from togi.artifact.load import OptimizedModule
-    from togi.artifact.program import Installed
+    from togi.artifact.installed import Installed
+    from togi.artifact.optimized import OptimizedModule
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Best:
         could not be saved (it says what to do by hand), ArtifactError when it is another program.
         """
         if self.recipe.is_reference:
-            from togi.artifact.program import install
+            from togi.artifact.installed import install
 
             return install((), program, keep_originals=keep_originals)
         return self.load().into(program, keep_originals=keep_originals)

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Protocol, final
 
-from togi.artifact.manifest import PARTS
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
 from togi.study.attempts import Attempts
 from togi.study.failures import OutOfTime, reference_failed
@@ -154,7 +153,7 @@ class StudyRunner:
 
     def _catch_up(self) -> None:
         """Another process works on this study too: take over what it found; wait a moment if that is nothing."""
-        news = [trial for trial in self.study.log.news() if trial.recipe.find(PARTS) is None]
+        news = [trial for trial in self.study.log.news() if self.study.processes.can_start(trial.recipe)]
         for trial in news:
             self.study.search.tell(trial)
         if not news:

@@ -69,6 +69,7 @@ class TunedSubject:
             facts=self.facts,
             proof=proof,
             chain=saved.links,
+            parts=saved.parts,
             environment=environment_of(proof.recipe, self.facts),
             max_error=self.settings.max_error,
             max_drop=self.settings.max_drop,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import final
 
 from togi.core.choices import Objective
+from togi.core.recipe import ProgramRecipe
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
 from togi.study.time_budget import TimeBudget
 from togi.study.tuned_subject import TunedSubject
@@ -35,6 +36,10 @@ class WarmProcesses:
         """Artifacts that stand for a recipe: a program's tuned parts, put together."""
         self._warm: dict[Recipe, RunningTrial] = {}
         self._reference: RunningTrial | None = None
+
+    def can_start(self, candidate: Recipe) -> bool:
+        """Whether it can be built here: a program that another process put together of tuned parts cannot."""
+        return candidate in self.composed or not isinstance(candidate, ProgramRecipe)
 
     def start(self, candidate: Recipe, timeout_s: float | None = None) -> RunningTrial:
         """Build and verify. ``timeout_s``: None is that of a trial. Raises TrialEnded."""

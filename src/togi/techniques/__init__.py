@@ -4,8 +4,8 @@ Deliberately not here: whether a recipe is good (verify, measure) and which to t
 """
 
 from togi.core.errors import NotSaveable, Refused
-from togi.techniques.base import Applies, Engine, Package, Refuses, Technique
-from togi.techniques.registry import all_techniques, compatible, is_exact, recipe, technique
+from togi.techniques.base import Applies, Engine, Package, Refuses, Remedy, Technique
+from togi.techniques.registry import all_remedies, all_techniques, compatible, is_exact, recipe, technique
 
 __all__ = [
     "Applies",
@@ -14,7 +14,9 @@ __all__ = [
     "Package",
     "Refused",
     "Refuses",
+    "Remedy",
     "Technique",
+    "all_remedies",
     "all_techniques",
     "compatible",
     "is_exact",

@@ -81,8 +81,8 @@ class Package:
         return f"pip install 'togi[{self.extra}]'"
 
 
-class Technique(abc.ABC):
-    """One remedy. Stateless: one instance serves all trials."""
+class Remedy(abc.ABC):
+    """Something that makes models faster, with a page and a claim that can be measured: ``togi explain ID --prove``."""
 
     id: ClassVar[str]
     """The same as its file's name."""
@@ -90,13 +90,18 @@ class Technique(abc.ABC):
     exact: ClassVar[bool] = True
     """True: faithful up to rounding by design. False: approximate, eligible only where the user allowed it."""
     rank: ClassVar[int] = 0
-    """Order among the techniques of one stage: lower is applied first."""
+    """Order among those of one stage: lower is applied first."""
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    packages: ClassVar[tuple[Package, ...]] = ()
+
+
+class Technique(Remedy):
+    """A remedy that recipes choose. Stateless: one instance serves all trials."""
+
     captures: ClassVar[bool] = False
     """It works on what ``torch.export`` makes of the module."""
     inductor: ClassVar[bool] = False
     """It compiles with Inductor, whose work is kept from run to run."""
-    packages: ClassVar[tuple[Package, ...]] = ()
     needs: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that other choices of the same recipe must provide, e.g. ``engine:openvino``."""
     provides: ClassVar[frozenset[str]] = frozenset()
@@ -105,10 +110,6 @@ class Technique(abc.ABC):
 
     speedup: ClassVar[float] = 1.0
     """Expected over leaving it out, from experience; orders the first trials, decides nothing."""
-
-    def exact_with(self, options: Options) -> bool:
-        """``exact``, where the options decide it."""
-        return self.exact
 
     def needs_with(self, facts: Facts, options: Options) -> frozenset[str]:
         """``needs``, where the subject and the options decide it."""

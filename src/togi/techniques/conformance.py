@@ -29,7 +29,7 @@ from togi.subject.inputs import Dynamic, Subject
 from togi.subject.inventory import count_functions, count_modules, parameter_facts
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
-from togi.techniques.base import HEADINGS, Applies, Options, Refuses, Technique
+from togi.techniques.base import HEADINGS, Applies, Options, Refuses, Remedy, Technique
 from togi.torch_internals.modules import in_training
 from togi.verify.units import error_in_units
 
@@ -64,7 +64,7 @@ def check_declaration(technique: Technique) -> None:
     assert technique.devices, "it runs on no device"
 
 
-def check_documentation(technique: Technique) -> None:
+def check_documentation(technique: Remedy) -> None:
     """Its docstring has the headings of its page, in order, each with text."""
     page = inspect.getdoc(type(technique)) or ""
     places = [page.find(f"\n{heading}:") for heading in HEADINGS]

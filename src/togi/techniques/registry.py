@@ -10,7 +10,8 @@ from togi.core.errors import UnknownNameError, nearest
 from togi.core.plugins import by_id, instances_in
 from togi.core.proven import Mark, MarkedPart, mark_of
 from togi.core.records import STAGES, Choice, Recipe
-from togi.techniques.base import Options, Technique
+from togi.techniques.base import Options, Remedy, Technique
+from togi.techniques.parts import Parts
 
 ENTRY_POINT_GROUP = "togi.techniques"
 
@@ -20,8 +21,13 @@ def all_techniques() -> Mapping[str, Technique]:
     """Every technique by id, in pipeline order. A built-in that cannot be imported raises: it is never dropped."""
     techniques = [t for stage in STAGES for t in instances_in(f"togi.techniques.{stage}", Technique)]  # type: ignore[type-abstract]
     techniques += [entry.load()() for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
-    techniques.sort(key=lambda t: (STAGES.index(t.stage), t.rank, t.id))
-    return by_id(techniques, "techniques")
+    return by_id(sorted(techniques, key=_place), "techniques")
+
+
+def all_remedies() -> Mapping[str, Remedy]:
+    """All that ``togi explain`` has a page of and can measure, in pipeline order: techniques, and a program's parts."""
+    remedies = sorted([*all_techniques().values(), Parts()], key=_place)
+    return {remedy.id: remedy for remedy in remedies}
 
 
 def technique(id: str) -> Technique:
@@ -44,7 +50,7 @@ def recipe(**choices: Options) -> Recipe:
 
 def is_exact(recipe: Recipe) -> bool:
     """No technique of it is approximate."""
-    return all(technique(choice.technique).exact_with(choice.options) for choice in recipe.choices)
+    return all(technique(choice.technique).exact for choice in recipe.every_choice)
 
 
 def compatible(techniques: Iterable[Technique]) -> bool:
@@ -59,11 +65,15 @@ def compatible(techniques: Iterable[Technique]) -> bool:
     return True
 
 
-def technique_mark(technique: Technique) -> Mark:
-    return mark_of(technique.id, technique.devices)
+def _place(remedy: Remedy) -> tuple[int, int, str]:
+    return STAGES.index(remedy.stage), remedy.rank, remedy.id
+
+
+def technique_mark(remedy: Remedy) -> Mark:
+    return mark_of(remedy.id, remedy.devices)
 
 
 def all_marks() -> tuple[Mark, ...]:
-    """One mark a technique (third-party ones too), then one each for the other parts. Imports no torch."""
+    """One mark a remedy (third-party ones too), then one each for the other parts. Imports no torch."""
     parts = sorted(MarkedPart, key=str)
-    return (*map(technique_mark, all_techniques().values()), *(mark_of(part, part.devices) for part in parts))
+    return (*map(technique_mark, all_remedies().values()), *(mark_of(part, part.devices) for part in parts))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from togi.artifact.installed import Installed
 from togi.artifact.links import EAGER, write_links
 from togi.artifact.manifest import MANIFEST, Link, Saved, read_manifest
-from togi.artifact.program import Installed
 from togi.artifact.reach import Ask, Call, proven
 from togi.core.errors import ArtifactError, NotSaveable, Refused
 from togi.core.records import ErrorReport, Stage
@@ -178,7 +178,8 @@ class LoadedArtifact(Contender):
     """The parts of a program, in the program."""
 
     def __init__(self, trial: ChildJob[Any], job: TryArtifact) -> None:
-        from togi.artifact.load import OptimizedProgram, load_manifest
+        from togi.artifact.load import load_manifest
+        from togi.artifact.optimized import OptimizedProgram
 
         super().__init__(trial)
         self._proven_on = job.proven_on
@@ -192,7 +193,7 @@ class LoadedArtifact(Contender):
                 raise ArtifactError(f"{folder} holds the parts of a program, which calls them: name the program first")
             ready = prepare(trial.subject, device=trial.config.device)
             for part in optimized.parts:
-                find_module(ready.module, part.entry.path, ready.samples[0])
+                find_module(ready.module, part.entry.key.path, ready.samples[0])
             self.installed = optimized.into(ready.module)
             self.call = torch.no_grad()(self.installed.program)  # as the original: parts serve no gradients
         else:
@@ -242,7 +243,8 @@ class LoadedArtifact(Contender):
         """Copy the files."""
         shutil.copytree(self._folder, folder, dirs_exist_ok=True)
         (folder / MANIFEST).unlink()
-        return Saved(links=read_manifest(self._folder).chain)
+        manifest = read_manifest(self._folder)
+        return Saved(links=manifest.chain, parts=manifest.parts)
 
 
 def _as_returned(program: FlatProgram, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from togi.artifact.load import OptimizedModule
-from togi.artifact.program import Installed
+from togi.artifact.installed import Installed
+from togi.artifact.part_engine import PartEngine
 from togi.core.choices import Mode
 from togi.core.records import ErrorReport, ForcedCalls
 from togi.decide.faithful import MAX_UNITS
@@ -67,9 +67,9 @@ def with_forced_calls(
     with installed.suspended():  # a program that cannot be copied is its own original
         for path, form in [(switch.path, form) for switch in installed.switches for form in switch.forms]:
             of_form = [
-                forced_calls(part_of(part), path, form.optimized, seed, device, limit_units)
+                forced_calls(part_of(part), path, form, seed, device, limit_units)
                 for part in parts
-                if path == part.path and form.entry.effects == part.effects
+                if path == part.key.path and form.entry.effects == part.effects
             ]
             if not any(of_form):
                 return report
@@ -113,7 +113,7 @@ def _decided_otherwise(expected: Any, result: Any) -> str:
 def forced_calls(
     subject: Subject,
     path: str,
-    optimized: OptimizedModule,
+    optimized: PartEngine,
     seed: int,
     device: str,
     limit_units: Callable[[Truth], float] = lambda _: MAX_UNITS,
@@ -141,7 +141,7 @@ def forced_calls(
     )
 
 
-def _serves(optimized: OptimizedModule, call: Inputs) -> bool:
+def _serves(optimized: PartEngine, call: Inputs) -> bool:
     try:
         optimized.signature.checked(call.args, call.kwargs)
     except (TypeError, ValueError):

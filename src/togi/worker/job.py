@@ -67,5 +67,5 @@ class ChildJob(abc.ABC, Generic[J]):
 def part_of(subject: Subject, part: PartRef, device: str) -> Subject:
     """A module of the subject with its recorded calls, as a subject; what the calls change is returned instead."""
     ready = prepare(subject, device=device)
-    module = find_module(ready.module, part.path, ready.samples[0])
+    module = find_module(ready.module, part.key.path, ready.samples[0])
     return Subject(pure(module, part.effects), read_inputs(Path(part.inputs)), mode=Mode.AS_IS)

@@ -11,7 +11,8 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from togi.artifact.manifest import Saved
-from togi.core.records import Decisions, Ending, ErrorReport, Footprint, LeafError, Recipe, Record
+from togi.core.recipe import AnyRecipe
+from togi.core.records import Decisions, Ending, ErrorReport, Footprint, LeafError, Record
 from togi.measure.turn import Turn, Warmup
 from togi.subject.batch import Batch
 from togi.worker.channel import Vocabulary
@@ -65,7 +66,7 @@ class CallFunction(_JobFields):
 
 
 class _TrialFields(_JobFields):
-    recipe: Recipe
+    recipe: AnyRecipe
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
     batch: Batch | None = None

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from togi.core.errors import TrialServerError
+from togi.core.recipe import PartKey
 from togi.core.records import Facts, Machine, Recipe, Record
 from togi.subject.batch import Batch
 from togi.subject.effects import Effects
@@ -83,22 +84,21 @@ class WorkerPool:
         self._proven_on: tuple[PartRef, ...] = ()
         self._started = 0
 
-    def part(self, path: str, effects: Effects, inputs: Path, survey: Survey) -> WorkerPool:
+    def part(self, key: PartKey, effects: Effects, inputs: Path, survey: Survey) -> WorkerPool:
         """The same processes, working on a part of the subject, which was surveyed when it was found. Ends with this
         pool; closing it ends what it alone started."""
         part = copy.copy(self)
         part.folder = Path(tempfile.mkdtemp(prefix="part-", dir=self.folder))
         part._captured = part._truth = None
-        part._part = PartRef(path=path, effects=effects, inputs=str(inputs), folder=str(part.folder))
+        part._part = PartRef(key=key, effects=effects, inputs=str(inputs), folder=str(part.folder))
         survey.write(part.folder)
         return part
 
-    def prove_on(self, calls: Iterable[tuple[str, Effects, Path]]) -> None:
-        """Prove each part of an artifact (its path, what its calls change) on the calls in a file, which the original
-        makes, if the artifact decides otherwise than the original."""
+    def prove_on(self, calls: Iterable[tuple[PartKey, Effects, Path]]) -> None:
+        """Where an artifact of parts decides otherwise than the original, each part is proven on the calls in a file:
+        those that the original makes. ``Effects``: what they change."""
         self._proven_on = tuple(
-            PartRef(path=path, effects=effects, inputs=str(file), folder=str(self.folder))
-            for path, effects, file in calls
+            PartRef(key=key, effects=effects, inputs=str(file), folder=str(self.folder)) for key, effects, file in calls
         )
 
     def __enter__(self) -> Self:

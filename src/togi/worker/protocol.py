@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from typing_extensions import Self
 
 from togi.core.errors import SubjectError, TogiError, error_class
+from togi.core.recipe import PartKey
 from togi.core.records import Facts, Machine, Record, Request, Scalar
 from togi.core.user_code import user_traceback
 from togi.subject.effects import Effects
@@ -74,8 +75,7 @@ class ServerConfig(Request):
 class PartRef(Record):
     """A part of the subject, which children of the same server work on as a subject of its own."""
 
-    path: str
-    """Name of the module below the subject's."""
+    key: PartKey
     effects: Effects
     inputs: str
     """File of recorded calls (``togi.subject.stored_inputs``)."""

@@ -105,7 +105,7 @@ class Keeps(nn.Module):
 @pytest.fixture
 def however_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a busy machine makes of a module's share of the time."""
-    monkeypatch.setattr("togi.program.cuts.LEAST_SHARE", 1e-3)
+    monkeypatch.setattr("togi.program.uses.LEAST_SHARE", 1e-3)
 
 
 class Chosen(nn.Module):

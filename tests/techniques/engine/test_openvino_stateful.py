@@ -19,10 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from togi.artifact.load import OptimizedModule
-from togi.artifact.manifest import Link
+from togi.artifact.manifest import Link, PartEntry
+from togi.artifact.part_engine import PartEngine
 from togi.core.errors import ArtifactError, Refused
-from togi.graph.candidate import Candidate
+from togi.core.recipe import PartKey
+from togi.graph.candidate import Candidate, FlatProgram
+from togi.subject.effects import Effects
 from togi.techniques.engine.programs import openvino_stateful as stateful
 from togi.techniques.engine.programs.openvino_cache import SequenceCache
 from togi.techniques.engine.programs.openvino_library import openvino
@@ -348,12 +350,21 @@ def test_engines_that_do_not_keep_it_are_given_plain_tensors(candidate, program,
     cache = step(program, 0, cache_of(4))[1]
     given = (token(1), mask_for(5), *cache)
     seen: list[Any] = []
-    manifest: Any = SimpleNamespace(signature=candidate.signature)
+
+    class Compiled(FlatProgram):
+        def run(self, inputs: list[Tensor]) -> list[Tensor]:
+            seen.extend(inputs)
+            return list(candidate.flat()(*inputs))
+
+        def save(self, folder: Path) -> dict[str, Any]:
+            raise NotImplementedError
+
+    loaded = candidate.with_(program=Compiled(candidate.signature), around=None if flat else lambda call: call)
+    manifest: Any = SimpleNamespace(signature=candidate.signature, facts=candidate.facts)
     link = Link(engine="aot_inductor", folder="aot_inductor", meta={})
-    optimized = OptimizedModule(
-        lambda *args: seen.extend(args), manifest, link, (), (lambda tensors: seen.extend(tensors)) if flat else None
-    )
-    optimized.call_with(candidate.signature.checked(given, {}), given, {})
+    entry = PartEntry(key=PartKey(path="step"), module="Step", effects=Effects(), weights="")
+    part = PartEngine(loaded, manifest, link, (), entry)
+    part.call_with(candidate.signature.checked(given, {}), given, {})
     assert {type(each) for each in seen} == {Tensor}
     close(seen[2:], [each + 0 for each in cache])
     close(step(program, 1, cache)[0], step(candidate.module, 1, seen[2:])[0])

@@ -73,9 +73,7 @@ def study_html(study: Study) -> str:
         modules=", ".join(f"{number} {name}" for name, number in modules),
         tensors=_tensors,
         settings={name: _setting(value) for name, value in study.settings.items()},
-        how_to_load=how_to_load("NAME.togi", program="parts" in study.best.techniques)
-        if study.best and has_files(study)
-        else None,
+        how_to_load=how_to_load("NAME.togi", study.best) if study.best and has_files(study) else None,
         next_steps=tuple(next_steps(study)),
     )
 

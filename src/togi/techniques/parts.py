@@ -1,25 +1,12 @@
-"""The engine ``parts``."""
+"""The parts of a program as a remedy: its page, which ``togi explain parts`` shows. ``togi.study.parts`` does it."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
-
-from togi.core.errors import Refused
-from togi.core.records import Facts
-from togi.techniques.base import Applies, Engine, Options, Refuses
-
-if TYPE_CHECKING:
-    from togi.graph.candidate import Candidate, Program
-    from togi.subject.signature import Signature
-
-_TECHNIQUES = re.compile(r"(?:^|\+)(\w+)")
-_HOW = "a study puts it together from the parts of a program that it tuned"
+from togi.core.recipe import PARTS, Stage
+from togi.techniques.base import Remedy
 
 
-@final
-class Parts(Engine):
+class Parts(Remedy):
     """Run each part of a program on the engine that is fastest for it, and leave the rest in Python.
 
     What it does: a run of the program is recorded; the biggest modules that ``torch.export`` can capture are tuned,
@@ -41,20 +28,5 @@ class Parts(Engine):
     decoding turns two logits that are as good as equal into another token where an engine rounds differently.
     """
 
-    id = "parts"
-    provides = frozenset({"engine:parts"})
-
-    def exact_with(self, options: Options) -> bool:
-        """What is done to each part is its option, such as ``fold_batch_norm+openvino``."""
-        from togi.techniques.registry import technique
-
-        return all(technique(id).exact for work in options.values() for id in _TECHNIQUES.findall(str(work)))
-
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        return Refuses(_HOW)
-
-    def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        raise Refused(_HOW)
-
-    def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
-        raise ImportError("parts are loaded into a program: togi.load(path).into(program)")
+    id = PARTS
+    stage = Stage.ENGINE

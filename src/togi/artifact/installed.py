@@ -1,0 +1,134 @@
+"""The tuned parts of a program at work: how they are put into the live program and taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from typing_extensions import Self
+
+from togi.artifact.part_engine import PartEngine
+from togi.artifact.switch import Switch
+from togi.artifact.weights import weights_hash
+from togi.core.errors import ArtifactError, TogiError
+from togi.subject.program import ProgramModule
+
+
+class Installed:
+    """Parts at work in a live program. As a context manager it takes them out at the end."""
+
+    def __init__(self, program: nn.Module, switches: Sequence[Switch]) -> None:
+        self.program = program
+        self.switches = tuple(switches)
+        self._before = [vars(switch.module).get("forward") for switch in switches]
+        warned: set[str] = set()
+        for switch in switches:
+            switch.told = warned
+            vars(switch.module)["forward"] = switch
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """By part: calls that its engine served, and calls that the original served."""
+        return {switch.path: (switch.engine_calls, switch.original_calls) for switch in self.switches}
+
+    def remove(self) -> None:
+        """The originals serve all calls again. Raises TogiError where they were freed."""
+        if freed := [switch.path for switch in self.switches if switch.original is None]:
+            raise TogiError(f"the original of {freed[0]} was freed (keep_originals=False): it cannot be put back")
+        for switch, before in zip(self.switches, self._before, strict=True):
+            if vars(switch.module).get("forward") is switch:
+                del vars(switch.module)["forward"]
+                if before is not None:
+                    vars(switch.module)["forward"] = before
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Inside, the originals serve all calls."""
+        self.remove()
+        try:
+            yield
+        finally:
+            for switch in self.switches:
+                vars(switch.module)["forward"] = switch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def __str__(self) -> str:
+        if not self.switches:
+            return "the program runs as it is: nothing was faster beyond doubt, so no part is in it"
+        served = ", ".join(
+            f"{switch.name} {switch.engine_calls} of {switch.engine_calls + switch.original_calls}"
+            for switch in self.switches
+        )
+        return f"calls served by engines: {served}"
+
+
+def install(parts: Sequence[PartEngine], program: Any, *, keep_originals: bool) -> Installed:
+    """Put parts into a program.
+
+    Raises ArtifactError when it is not the program that they were proven on (another structure or other weights).
+    """
+    module = program if isinstance(program, nn.Module) else ProgramModule(program)
+    if isinstance(module, ProgramModule):
+        module.look_again()
+    modules = dict(module.named_modules())
+    switches: dict[str, Switch] = {}
+    for part in parts:
+        path = part.entry.key.path
+        if path not in switches:
+            switches[path] = _switch(part, modules.get(path))
+        switches[path].serve_with(part)
+    installed = Installed(module, list(switches.values()))
+    if not keep_originals:
+        _free(module, installed.switches)
+    return installed
+
+
+def _switch(part: PartEngine, module: nn.Module | None) -> Switch:
+    """For the module of a program where the part should be. Raises ArtifactError where it is not the one that was
+    tuned, or has tuned parts already."""
+    entry, path = part.entry, part.entry.key.path
+    if module is None or type(module).__name__ != entry.module:
+        there = "nothing" if module is None else f"a {type(module).__name__}"
+        raise ArtifactError(
+            f"the program has {there} at '{path}', where the one that was tuned had a {entry.module}: it is another "
+            "program, or one that makes its modules in its first call and was not called yet. Tune this one, or call "
+            "it once"
+        )
+    if isinstance(vars(module).get("forward"), Switch):
+        raise ArtifactError(f"'{path}' of this program is a tuned part already: call .remove() on it first")
+    if weights_hash(module, without=entry.effects.state) != entry.weights:
+        raise ArtifactError(
+            f"the weights of '{path}' are not those that were tuned: its part would answer for other ones. Tune this "
+            "program again"
+        )
+    if part.in_place and any(isinstance(vars(inside).get("forward"), Switch) for inside in module.modules()):
+        raise ArtifactError(f"'{path}' of this program has tuned parts inside: call .remove() on them first")
+    return Switch(module, path, module.forward, entry.effects.state)
+
+
+def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
+    """Give back the memory of the originals' weights, but for those that other modules share."""
+    replaced = {id(part) for switch in switches for part in switch.module.modules()}
+    used = {
+        tensor.untyped_storage().data_ptr()
+        for part in program.modules()
+        if id(part) not in replaced
+        for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
+    }
+    for switch in switches:
+        if any(form.in_place for form in switch.forms):
+            continue  # it runs on them
+        switch.original = None
+        for tensor in (*switch.module.parameters(), *switch.module.buffers()):
+            if tensor.untyped_storage().data_ptr() not in used:
+                tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    for switch in switches:
+        switch.watch_again()

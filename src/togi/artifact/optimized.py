@@ -1,0 +1,98 @@
+"""What loading an artifact gives: a tuned model, or the tuned parts of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+from typing_extensions import Self
+
+from togi.artifact.autocast import call_without_autocast
+from togi.artifact.installed import Installed, install
+from togi.artifact.manifest import Link, Manifest
+from togi.artifact.part_engine import PartEngine
+from togi.core.errors import TogiError
+from togi.core.recipe import PARTS, Recipe
+from togi.core.records import Trial
+from togi.subject.signature import Signature
+
+
+class OptimizedModule(nn.Module):
+    """A tuned model: the original's call signature and output structure, on the engine that was proven fastest.
+
+    It runs inference only. Sizes and dtypes beyond those that were proven are refused with a clear error. Under
+    ``torch.autocast`` it computes as it was proven, too.
+    """
+
+    def __init__(
+        self, call: Callable[..., Any], manifest: Manifest, link: Link | None, warnings: Sequence[str] = ()
+    ) -> None:
+        """``link``: the engine of the chain that runs here; None for a program."""
+        super().__init__()
+        self._call = call
+        self.manifest = manifest
+        self._signature = manifest.signature if link is None else link.takes(manifest.signature)
+        self.engine = PARTS if link is None else link.engine
+        """The engine that runs here: the chosen one, or a fallback."""
+        self.warnings = tuple(warnings)
+        """What differs here from where it was proven: engines that could not be loaded, another machine."""
+        self.training = False
+
+    @property
+    def signature(self) -> Signature:
+        return self._signature
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.manifest.recipe
+
+    @property
+    def proof(self) -> Trial:
+        """The measurement and verification that the artifact carries."""
+        return self.manifest.proof
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return call_without_autocast(self.manifest.facts.device, self._call, args, kwargs)
+
+    def into(self, program: Any, *, keep_originals: bool = True) -> Installed:
+        """For the parts of a program (``OptimizedProgram.into``). Raises TogiError for a whole model."""
+        raise TogiError("this artifact stands for the whole model: call it as the model is called")
+
+    def train(self, mode: bool = True) -> Self:
+        """Inference only: ``train()`` raises, ``eval()`` changes nothing."""
+        if mode:
+            raise RuntimeError("a tuned model runs inference only: train the original, then tune it again")
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.recipe.label}, engine={self.engine}"
+
+
+class OptimizedProgram(OptimizedModule):
+    """The tuned parts of a program. They run inside the program: ``togi.load(path).into(program)``."""
+
+    def __init__(self, manifest: Manifest, parts: Sequence[PartEngine]) -> None:
+        super().__init__(self._alone, manifest, None, [warning for part in parts for warning in part.warnings])
+        self.parts = tuple(parts)
+
+    def into(self, program: Any, *, keep_originals: bool = True) -> Installed:
+        """Put the parts into the live program, whose own calls then use them; ``.remove()`` of what is returned takes
+        them out.
+
+        Args:
+            program: the module, bound method, pipeline or function that was tuned, with the same weights.
+            keep_originals: False frees the weights that the parts replace. Calls outside of what was proven, which the
+                original serves otherwise, then raise.
+
+        Raises:
+            ArtifactError: it is another program, or its weights differ.
+        """
+        return install(self.parts, program, keep_originals=keep_originals)
+
+    @staticmethod
+    def _alone(*_: Any, **__: Any) -> Any:
+        raise TogiError(
+            "this artifact holds parts of a program, and the rest of it is your Python code: put them into the program "
+            "with togi.load(path).into(program), then call the program"
+        )

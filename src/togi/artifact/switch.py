@@ -1,0 +1,137 @@
+"""What stands for the ``forward`` of a module in a live program: engines for the calls that were proven, else the
+original.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from togi.artifact.autocast import autocast
+from togi.artifact.part_engine import PartEngine
+from togi.artifact.watch import Watch
+from togi.core.errors import TogiError
+from togi.subject.state import STATE, State
+
+_GRADIENTS = (
+    "the original of {} serves calls whose inputs want gradients, and its tuned part does not. Where none are needed, "
+    "call the program under torch.no_grad() or torch.inference_mode()"
+)
+
+_AUTOCAST = (
+    "it is called under torch.autocast ({}), where the original computes in another precision, and its tuned part was "
+    "proven without"
+)
+
+_GRADIENTS_OF_WEIGHTS = (
+    "the tuned part of {} serves a call with gradients switched on, and none will reach its weights, which require "
+    "them. Where none are needed, call the program under torch.no_grad(), or .requires_grad_(False) on it; to train "
+    "it, call .remove() on what put the parts in"
+)
+
+
+class Switch:
+    """Stands for the ``forward`` of one module: calls of the forms that were proven go to the engine."""
+
+    def __init__(self, module: nn.Module, path: str, original: Callable[..., Any], state: Sequence[str] = ()) -> None:
+        """``state``: attributes that hold its state from call to call, which its engine is given and hands on."""
+        self.path = path
+        self.name = path or "the program"
+        self.module = module
+        self.original: Callable[..., Any] | None = original
+        self.forms: tuple[PartEngine, ...] = ()
+        self.plain: Callable[..., Any] | None = None
+        """The original in settings of its own."""
+        self.engine_calls = 0
+        self.original_calls = 0
+        """Calls outside of what was proven, which the original served."""
+        self._counting = threading.Lock()
+        self.told: set[str] = set()
+        """What was warned of already, by a word for it. The parts of one program share it."""
+        self.last_reason = ""
+        """Why the last of these was not the engine's."""
+        self.state = State(module, state) if state else None
+        self._state_names = tuple(state)
+        self.watch_again()
+        functools.update_wrapper(self, original)  # callers read its signature and pass what it names
+
+    def watch_again(self) -> None:
+        """From now on the engines answer for the module as it is."""
+        self.watch = Watch(self.module, self._state_names)
+
+    def serve_with(self, part: PartEngine) -> None:
+        """Serve calls of one more form."""
+        assert self.original is not None  # it is freed later
+        form = part.of(self.original)
+        self.forms += (form,)
+        if part.runs_original:
+            self.plain = form
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.plain is not None and not torch.is_grad_enabled():  # looking at the call costs more than they gain
+            with self._counting:
+                self.engine_calls += 1
+            return self.plain(*args, **kwargs)
+        if changed := self.watch.changed():
+            self._warn_once("changed", f"the original of {self.name} serves its calls: {changed}")
+            return self._fall_back(changed, args, kwargs)
+        if cast := autocast():
+            reason = _AUTOCAST.format(cast)
+            self._warn_once("autocast", f"the original of {self.name} serves its calls: {reason}")
+            return self._fall_back(reason, args, kwargs)
+        reason = "no form of its calls was tuned"
+        named = kwargs if self.state is None else {**kwargs, STATE: self.state.read()}
+        for position, form in enumerate(self.forms):
+            signature = form.signature
+            try:
+                tensors = signature.checked(args, named)
+            except (TypeError, ValueError) as error:
+                reason = str(error)
+                continue
+            if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+                self._warn_once("gradients", _GRADIENTS.format(self.name))
+                return self._fall_back("gradients are wanted", args, kwargs)
+            if torch.is_grad_enabled() and "weights" not in self.told and self.watch.wants_gradients():
+                self._warn_once("weights", _GRADIENTS_OF_WEIGHTS.format(self.name))
+            if position:  # the calls that follow are likely of the same form; a new tuple, since threads may be reading
+                self.forms = (form, *(other for other in self.forms if other is not form))
+            with self._counting:
+                self.engine_calls += 1
+            result = form.call_with(tensors, args, named)
+            if not form.entry.effects.changes:
+                return result
+            of_argument = functools.partial(signature.of_argument, tensors)
+            output = form.entry.effects.finish(result, args, named, of_argument)
+            if self.state is not None:
+                self.state.write(named[STATE])
+            return output
+        return self._fall_back(reason, args, kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copying, pickling and ``torch.save`` ask this. Raises TogiError."""
+        raise TogiError(
+            f"the program has a tuned part at '{self.name}', whose engine cannot be copied or pickled: call .remove() "
+            "on what put the parts in first, and put them into the copy afterwards. A state_dict can be saved as ever"
+        )
+
+    def _warn_once(self, of: str, text: str) -> None:
+        if of not in self.told:
+            self.told.add(of)
+            warnings.warn(text, stacklevel=3)
+
+    def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
+        with self._counting:
+            self.original_calls += 1
+        self.last_reason = reason
+        if self.original is None:
+            raise TogiError(
+                f"{self.name} was called outside of what was proven ({reason}), and its original was freed "
+                "(keep_originals=False). Put the parts into a new program that keeps them, or tune it with such calls"
+            )
+        return self.original(*args, **kwargs)

@@ -1,0 +1,23 @@
+"""The identity of a module: its classes and the bits of its weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+
+import torch
+from torch import nn
+
+
+def weights_hash(module: nn.Module, without: Collection[str] = ()) -> str:
+    """Of the classes of all parts and of every weight, bit by bit (buffers too, but for those in ``without``)."""
+    digest = hashlib.sha256()
+    for name, part in module.named_modules():
+        digest.update(f"{name}|{type(part).__name__};".encode())
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if name in without:
+            continue
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
+        if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

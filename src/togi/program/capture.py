@@ -1,0 +1,107 @@
+"""Whether the recorded calls of a module can be captured, and on which of them it is tuned and proven."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from togi.core.choices import Mode
+from togi.core.quantities import first_line
+from togi.program.parts import CutRequest
+from togi.program.uses import ModuleUse
+from togi.subject.effects import Effects
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.pure import pure
+from togi.subject.sample_facts import arguments_in_common
+from togi.subject.signature import Signature
+from togi.worker.protocol import Survey
+from togi.worker.survey import survey
+
+NOTHING_KEPT = "no call of it could be kept"
+_OTHER_NUMBERS = (
+    "its arguments hold numbers that differ from call to call and follow no size of what lies next to them, where an "
+    "engine is made for certain numbers"
+)
+_SAMPLES = 4
+"""Recorded calls of one form that a part is tuned and proven on."""
+
+
+@dataclass(frozen=True)
+class CapturedCut:
+    """Calls of one form that can be captured."""
+
+    calls: list[Inputs]
+    """A few of them, on which it is tuned."""
+    effects: Effects
+    """What a call changes."""
+    survey: Survey
+
+
+@dataclass(frozen=True)
+class RefusedCut:
+    """Calls of one form that cannot be captured."""
+
+    reason: str
+    survey: Survey | None = None
+    """What they are, where they run alone."""
+    with_what_it_calls: bool = False
+    """What it calls is refused for the same reason."""
+
+
+def capture(use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool) -> CapturedCut | RefusedCut:
+    """``calls``: one of each sizes. ``goes_on``: each is given what the last one left."""
+    of_one_structure = _of_one_structure(calls)
+    if 2 * len(of_one_structure) < len(calls):
+        return RefusedCut(_OTHER_NUMBERS)
+    if not of_one_structure:
+        return RefusedCut(NOTHING_KEPT)
+    samples = _spread(of_one_structure)
+    try:
+        state = Effects(state=use.kept)
+        with torch.no_grad():
+            changes = Effects.of(pure(use.module, state), *(call.clone() for call in samples)).changes
+        effects = state.model_copy(update={"changes": changes})
+        surveyed = survey(
+            Subject(pure(use.module, effects), samples, mode=Mode.AS_IS),
+            device=request.device,
+            seed=request.seed,
+            machine=request.machine,
+            callers=request.callers,
+        )
+    except Exception as error:  # foreign code: the module's own, or what its arguments hold
+        return RefusedCut(first_line(error))
+    if surveyed.facts.export_error is not None:
+        return RefusedCut(surveyed.facts.export_error, surveyed)
+    steps = goes_on and surveyed.facts.dynamic and any(None in change.kept for change in effects.changes)
+    facts = surveyed.facts.model_copy(update={"part": True, "steps": steps})
+    return CapturedCut(samples, effects, surveyed.model_copy(update={"facts": facts}))
+
+
+def taken_by(signature: Signature, calls: Sequence[Inputs]) -> list[Inputs]:
+    """The calls that have the signature's form."""
+    taken = []
+    for call in calls:
+        with contextlib.suppress(TypeError):
+            signature.flatten_inputs(call.args, call.kwargs)
+            taken.append(call)
+    return taken
+
+
+def _of_one_structure(calls: Sequence[Inputs]) -> list[Inputs]:
+    """Those whose numbers are constants, or counts of what lies next to them, together with the first's."""
+    alike = list(calls[:1])
+    for call in calls[1:]:
+        if arguments_in_common([*alike, call]) is not None:
+            alike.append(call)
+    return alike
+
+
+def _spread(calls: Sequence[Inputs]) -> list[Inputs]:
+    """A few of them, the first and the last among them."""
+    if len(calls) <= _SAMPLES:
+        return list(calls)
+    step = (len(calls) - 1) / (_SAMPLES - 1)
+    return [calls[round(i * step)] for i in range(_SAMPLES)]

@@ -1,0 +1,109 @@
+"""The study of a part in processes of its own: what it leaves behind, and what its copies are held to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from part_fakes import OPENVINO, part
+
+from togi.artifact.manifest import Saved
+from togi.core.errors import SubjectError
+from togi.core.records import Outcome
+from togi.core.settings import Settings
+from togi.study.parts.part_runner import PartRunner, settings_of_parts
+from togi.study.progress import Progress
+from togi.worker.deadline import Deadline
+
+
+def test_a_bound_on_the_metric_allows_a_part_nothing() -> None:
+    """The metric is the program's. An error is the part's own."""
+    assert not settings_of_parts(Settings(max_drop=0.01, allow=("bf16",))).has_bound
+    assert settings_of_parts(Settings(max_drop=0.01, max_error=0.01, allow=("bf16",))).allow == ("bf16",)
+
+
+class Pool:
+    """Of a part; ``running`` is built in it."""
+
+    def __init__(self, folder: Path, running: object = None, error: Exception | None = None) -> None:
+        self.folder, self.running, self.error = folder, running, error
+        self.deadline, self.closed = Deadline(), 0
+
+    def part(self, *_: object) -> Pool:
+        return self
+
+    def capture(self, *_: object, **__: object) -> Any:
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(facts=None, signature=SimpleNamespace(within=lambda _: None))
+
+    def make_truth(self, *_: object) -> None:
+        return None
+
+    def start(self, *_: object) -> object:
+        return self.running
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def study_in(pool: Pool, left_s: float = 60.0) -> Any:
+    """Of the program."""
+    subject = SimpleNamespace(pool=pool, name="program", settings=Settings(), limits=None)
+    budget = SimpleNamespace(explore_s=lambda: left_s, proof_s=10.0)
+    return SimpleNamespace(subject=subject, budget=budget, progress=Progress())
+
+
+def test_a_part_that_cannot_be_opened_leaves_no_process(tmp_path: Path) -> None:
+    pool = Pool(tmp_path, error=SubjectError("its truth cannot be made"))
+    given = part("a").model_copy(update={"survey": None})
+    with pytest.raises(SubjectError, match="its truth cannot be made"):
+        PartRunner.open(study_in(pool), None, given, (), 60.0, resume=False)  # type: ignore[arg-type]
+    assert pool.closed == 1
+
+
+class Running:
+    """A process that has built and verified a recipe."""
+
+    error = None
+
+    def __init__(self) -> None:
+        self.saved: list[Path] = []
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def save(self, folder: Path, _ask_s: float) -> Saved:
+        self.saved.append(folder)
+        return Saved()
+
+
+def copied(pool: Pool, form: int = 0, outcome: Outcome = Outcome.OK, left_s: float = 60.0) -> Path | None:
+    """``outcome``: by the bounds of a part, not the program's."""
+    given = part("l.0", "l.1", form=form).model_copy(update={"survey": None})
+    subject = SimpleNamespace(accepted=lambda _: (outcome, ""))
+    runner: Any = SimpleNamespace(study=SimpleNamespace(subject=subject, budget=SimpleNamespace(ask_s=2.0)))
+    finals: Any = None
+    return PartRunner(study_in(pool, left_s), given, runner, finals).copy("l.1", OPENVINO)
+
+
+def test_forms_of_one_module_keep_their_copies_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("togi.study.parts.part_runner.write_manifest", lambda *_, **__: None)
+    running = Running()
+    folders = [copied(Pool(tmp_path, running), form) for form in range(2)]
+    assert folders == running.saved
+    assert len(set(folders)) == 2
+
+
+def test_a_copy_that_is_wrong_or_comes_too_late_is_not_made(tmp_path: Path) -> None:
+    running = Running()
+    wrong = Pool(tmp_path, running)
+    assert copied(wrong, outcome=Outcome.WRONG) is None
+    assert wrong.closed == 1
+    assert copied(Pool(tmp_path, running), left_s=9.0) is None, "the program is to be proven yet"
+    assert running.saved == []

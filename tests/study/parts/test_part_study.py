@@ -1,0 +1,120 @@
+"""One part of a program: what is saved of it, what it should save, and why the original stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from part_fakes import OPENVINO, Faster, NotYetFaster, Trials, part, study_of, trial
+
+from togi.core.errors import SubjectError
+from togi.core.recipe import REFERENCE_RECIPE, ProgramRecipe, Recipe
+from togi.core.records import Outcome, Trial
+from togi.program.parts import Part
+from togi.study.conclusion import NOTHING_FASTER
+from togi.study.parts.assembly import fastest_before
+from togi.study.parts.part_study import PartStudy
+from togi.techniques import recipe
+
+TORCHSCRIPT = recipe(torchscript={})
+
+
+def test_a_part_that_cannot_be_opened_is_not_tried_again() -> None:
+    opened: list[Part] = []
+
+    def fail(of: Part, _firsts: Iterable[Recipe], _limit_s: float) -> Trials:
+        opened.append(of)
+        raise SubjectError("its reference ran out of memory")
+
+    study = PartStudy(part("a", share=1.0), fail)
+    assert study.promises(60.0) > 0
+    study.explore(60.0)
+    assert (study.reason, study.had_turn) == ("its reference ran out of memory", True)
+    assert study.promises(60.0) == 0.0
+    assert len(opened) == 1
+
+
+def test_opening_a_part_takes_of_its_time() -> None:
+    seconds, trials, limits = [0.0], Trials(), list[float]()
+
+    def opened(_part: Part, _firsts: Iterable[Recipe], limit_s: float) -> Trials:
+        seconds[0] += 7.0
+        limits.append(limit_s)
+        return trials
+
+    study = PartStudy(part("a"), opened, clock=lambda: seconds[0])
+    study.explore(10.0)
+    study.explore(5.0)
+    assert trials.explored == [3.0, 5.0]
+    assert limits == [30.0], "and three times its time at most"
+
+
+def test_what_won_elsewhere_is_tried_first() -> None:
+    told: list[Recipe] = []
+
+    def opened(_part: Part, firsts: Iterable[Recipe], _limit_s: float) -> Trials:
+        told.extend(firsts)
+        return Trials()
+
+    PartStudy(part("a"), opened).explore(1.0, (TORCHSCRIPT,))
+    assert told == [TORCHSCRIPT]
+
+
+def test_copies_that_could_not_be_made_save_nothing() -> None:
+    trials = Trials(trial(OPENVINO))
+    trials.not_built = {"l.2"}
+    layers = part("l.0", "l.1", "l.2", "l.3", share=0.8)
+    study = study_of(layers, trials)
+    assert study.saves(study.best) == pytest.approx(0.4 * 3 / 4)
+    assert "in 3 of 4 alike" in study.result(study.best, []).reason
+    trials.not_built = {"l.1", "l.2", "l.3"}
+    assert (alone := study_of(layers, trials)).saves(alone.best) == pytest.approx(0.4 / 4)
+
+
+def test_it_is_told_why_a_part_stays_as_it_is() -> None:
+    slower = NotYetFaster("a")
+    slower.trials.found = [trial(REFERENCE_RECIPE, 1.0)]
+    slower.study.save()
+    assert slower.study.reason == "nothing was tried on it: the time is over"
+    slower.trials.found += [trial(OPENVINO)]
+    slower.trials.unusable = {OPENVINO: "it has no file form here"}
+    slower.study.save()
+    assert slower.study.reason == "openvino was set aside: it has no file form here"
+    slower.trials.unusable.clear()
+    slower.study.save()
+    assert slower.study.reason == NOTHING_FASTER
+
+
+def test_what_was_wrong_twice_is_given_up() -> None:
+    faster = Faster("a", 1.0, TORCHSCRIPT, share=0.8)
+    assert faster.study.should_save == pytest.approx(0.4)
+    for _ in range(2):
+        faster.study.leave_out("the program was not right with it")
+        faster.study.save()
+    faster.gain(3.0, onnxruntime={})
+    assert faster.study.should_save == 0.0
+    assert faster.study.promises(60.0) == 0.0
+    assert faster.study.rivals(None) == []
+
+
+def test_what_an_earlier_study_chose_for_it_comes_first() -> None:
+    """Not what is fastest alone, with which the program was slower."""
+    study = study_of(part("a"), Trials(trial(OPENVINO, 3.0), trial(TORCHSCRIPT, 2.0)), before=TORCHSCRIPT)
+    study.save()
+    assert study.best is not None
+    assert study.best.recipe == TORCHSCRIPT
+    study.save()
+    assert study.best.recipe == OPENVINO
+
+
+def test_the_fastest_program_of_earlier_studies() -> None:
+    key = part("a").key
+
+    def program(of: Recipe, speedup_x: float, outcome: Outcome = Outcome.OK) -> Trial:
+        return trial(ProgramRecipe.of({key: of}), speedup_x).model_copy(update={"outcome": outcome})
+
+    wrong = program(recipe(aot_inductor={}), 3.0, Outcome.WRONG)
+    earlier = [trial(REFERENCE_RECIPE, 1.0), program(TORCHSCRIPT, 1.5), program(OPENVINO, 1.2), wrong]
+    assert fastest_before(earlier) == {key: TORCHSCRIPT}
+    assert fastest_before([wrong]) == {}
+    assert fastest_before([]) == {}

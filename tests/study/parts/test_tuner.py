@@ -1,0 +1,121 @@
+"""The order in which parts are tuned and the program is tried with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from part_fakes import OPENVINO, Program, Trials, part, trial
+
+from togi.core.records import ProgramCall, ProgramTree, Trial
+from togi.program.parts import Cuts, Part
+from togi.study.parts import PartsTuner
+from togi.study.parts.part_runner import PartRunner
+from togi.study.progress import Progress
+
+
+class Whole:
+    """The study of a program, whose parts are found and opened without a process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *parts: Part, trials: Mapping[str, Trials] | None = None):
+        self.program, self.opened = Program(), list[str]()
+        self.trials = dict(trials or {each.key.path: Trials() for each in parts})
+        tree = ProgramTree(calls=(ProgramCall(path="", module="Program", parent=None, calls=1, ms=1.0),))
+        cuts = Cuts.model_construct(tree=tree, parts=parts, obstacles=(), uncaptured=(), repeated=())
+        monkeypatch.setattr("togi.study.parts.tuner.record_parts", lambda _pool: cuts)
+        monkeypatch.setattr("togi.study.parts.tuner.write_assembly", lambda _whole, assembly: assembly)
+        monkeypatch.setattr(PartRunner, "open", self._open)
+        self.subject = SimpleNamespace(name="program", pool=None, make_truth=lambda _tell: None)
+        self.progress, self.budget = Progress(), self.program
+        self.log = SimpleNamespace(trials=tuple)
+
+    def _open(self, _whole: object, _journal: object, of: Part, *_: object, **__: object) -> Trials:
+        self.opened.append(of.key.path)
+        return self.trials[of.key.path]
+
+    def tuner(self) -> PartsTuner:
+        whole: Any = self
+        journal: Any = None
+        return PartsTuner(whole, self._try_composed, journal, resume=False)
+
+    def _try_composed(self, _recipe: object, assembly: Any) -> Trial:
+        return self.program.attempt(assembly)
+
+
+def tuned(whole: Whole, left_s: float = 100.0) -> PartsTuner:
+    tuner = whole.tuner()
+    tuner.run(left_s)
+    return tuner
+
+
+@pytest.mark.parametrize(
+    ("shares", "gains_later", "tried"),
+    [
+        ({"a": 0.6, "b": 0.15, "c": 0.1}, "", [{"a"}, {"a", "b", "c"}]),
+        ({"a": 0.6, "b": 0.15, "c": 0.1}, "a", [{"b", "c"}, {"a", "b", "c"}]),
+        ({"a": 0.1, "b": 0.05, "c": 0.02}, "", [{"a", "b", "c"}]),
+    ],
+)
+def test_the_program_is_tried_as_soon_as_its_parts_should_save_a_tenth(
+    shares: dict[str, float], gains_later: str, tried: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is most worth first, and once more with everything: not with each part that joins. Where they save
+    less, once every part had its turn."""
+    trials = {path: Trials() for path in shares}
+    for path, of_part in trials.items():
+        of_part.later = [trial(OPENVINO)]
+        if path == gains_later:
+            explore, of_part.promised = of_part.explore, [0.01]
+
+            def later(
+                seconds: float, *, first_gain: bool = False, trials: int | None = None, explore: Any = explore
+            ) -> None:
+                if not first_gain:
+                    explore(seconds, first_gain=first_gain, trials=trials)
+
+            monkeypatch.setattr(of_part, "explore", later)
+    whole = Whole(monkeypatch, *(part(path, share=share) for path, share in shares.items()), trials=trials)
+    tuned(whole)
+    assert whole.program.tried == tried
+    assert all(of_part.closed for of_part in trials.values())
+
+
+def test_the_part_of_which_most_is_expected_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its share of the program's time."""
+    explored: list[str] = []
+
+    class Noted(Trials):
+        def __init__(self, path: str, *promised: float) -> None:
+            super().__init__()
+            self.path, self.promised = path, [*promised]
+
+        def explore(self, seconds: float, *, first_gain: bool = False, trials: int | None = None) -> None:
+            explored.append(self.path)
+            super().explore(seconds, first_gain=first_gain, trials=trials)
+
+    trials = {"a": Noted("a", 0.03, 0.01, 0.001), "b": Noted("b", 0.05, 0.02)}
+    tuned(Whole(monkeypatch, part("a", share=0.8), part("b", share=0.2), trials=trials))
+    assert explored[:2] == ["a", "b"], "each once before"
+    assert explored[2:] == ["a", "b", "a", "b", "a"]
+
+
+@pytest.mark.parametrize(("left_s", "at_least"), [(3600.0, 2500.0), (math.inf, 500.0)])
+def test_parts_have_the_time_that_there_is(left_s: float, at_least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials()
+    tuned(Whole(monkeypatch, part("a", share=1.0), trials={"a": trials}), left_s)
+    assert at_least < trials.explored[0] < math.inf
+
+
+def test_a_part_for_which_no_time_is_left_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Whole(monkeypatch, part("a", share=1.0))
+    tree = tuned(whole, 5.0).tree(None)
+    assert whole.opened == []
+    assert tree is not None
+    assert [found.reason for found in tree.parts] == ["only 3 s were left for it"]
+
+
+def test_what_was_not_recorded_has_no_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Whole(monkeypatch).tuner().tree(None) is None
