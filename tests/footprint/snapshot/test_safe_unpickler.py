@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from togi.footprint.snapshot import is_snapshot, snapshot_account, unpickler
+from togi.footprint.snapshot import is_snapshot, snapshot_account, unpickler, window
 from togi.footprint.snapshot.account import SnapshotConsumer
 from togi.footprint.snapshot.allocator import Frame, frame_of, users_line
 from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler
@@ -121,7 +121,7 @@ def test_equals_what_pickle_loads(value: dict[str, Any], protocol: int, optimize
     if protocol == 2 and b"bytes" in data:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unpickler, "CHUNK_BYTES", chunk + 2**16)
+        patch.setattr(window, "CHUNK_BYTES", chunk + 2**16)
         found, consumer = parse(data)
     loaded = pickle.loads(data)
     assert found["allocator_settings"] == loaded["allocator_settings"]
