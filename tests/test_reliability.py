@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks is no installed package
 from benchmarks.reliability import files, growth, processes, surroundings
 
 pytestmark = pytest.mark.thorough

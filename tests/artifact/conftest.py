@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_artifacts import RECIPES, make
 
+from tests.artifact.small_artifacts import RECIPES, make
 from togi.techniques import technique
 from togi.techniques.base import Engine
 from togi.torch_internals.compiler import cpp_compiler_missing

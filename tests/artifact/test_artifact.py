@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_artifacts import RECIPES, make
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import togi
+from tests.artifact.small_artifacts import RECIPES, make
 from togi.artifact import load as loading
 from togi.artifact.export import export
 from togi.artifact.load import FallbackWarning, load

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_artifacts import make
 
+from tests.artifact.small_artifacts import make
 from togi.api import export
 from togi.artifact import triton
 from togi.artifact.export import ENGINES, EXPORT, Export

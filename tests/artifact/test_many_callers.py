@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_artifacts import RECIPES
 
+from tests.artifact.small_artifacts import RECIPES
 from togi.artifact.load import FallbackWarning, OptimizedModule, load
 from togi.measure.memory import mark_memory
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from small_artifacts import make
 from torch import Tensor, nn
 
+from tests.artifact.small_artifacts import make
 from togi.artifact.links import write_links
 from togi.artifact.load import FallbackWarning, load, load_link
 from togi.artifact.manifest import Link, Saved

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 from togi.worker import call
 from togi.worker.protocol import SubjectRef
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
 
 
 class PoolOfThisProcess:

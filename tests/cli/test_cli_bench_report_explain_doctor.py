@@ -11,9 +11,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from made_up_study import machine, made_up_study
 
 import togi.doctor
+from tests.render.made_up_study import machine, made_up_study
 from togi import api
 from togi.cli.app import run
 from togi.core.errors import JournalError

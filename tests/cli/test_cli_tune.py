@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_study import made_up_study
 
+from tests.render.made_up_study import made_up_study
 from togi import api
 from togi.api import StudyResult
 from togi.cli.app import run

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_intervals import intervals, shares
 
+from tests.render.made_up_intervals import intervals, shares
 from togi.core.records import Interval
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 from togi.decide.gate import Answer, Case, below, exit_code, slower_than

@@ -18,19 +18,16 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import gpu, gpu_jobs, gpu_models, gpu_rows, gpu_wheels
+from benchmarks.gpu_jobs import Job
+from benchmarks.gpu_parts import budgets, claims, engines, graphs, memory, ops, row, tests, timer
+
+import togi
+from togi.render.proven_table import BEGIN, BEGIN_SENTENCE, END, END_SENTENCE
+from togi.techniques import all_techniques
+from togi.techniques.registry import all_marks
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import gpu, gpu_jobs, gpu_models, gpu_rows, gpu_wheels  # noqa: E402
-from benchmarks.gpu_jobs import Job  # noqa: E402
-from benchmarks.gpu_parts import budgets, claims, engines, graphs, memory, ops, row, tests, timer  # noqa: E402
-
-import togi  # noqa: E402
-from togi.render.proven_table import BEGIN, BEGIN_SENTENCE, END, END_SENTENCE  # noqa: E402
-from togi.techniques import all_techniques  # noqa: E402
-from togi.techniques.registry import all_marks  # noqa: E402
-
 ROW = {"row": "one", "result": "pass", "figure": "a | b", "bound": "", "seconds": 0.1}
 
 

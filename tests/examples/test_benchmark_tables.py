@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from benchmarks import peers, tables
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import peers, tables  # noqa: E402
 
 
 def test_tables_are_up_to_date() -> None:

@@ -5,8 +5,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from journal_records import KEY, header, trial
 
+from tests.journal.journal_records import KEY, header, trial
 from togi.core.errors import JournalError, OutputExistsError
 from togi.journal import Journal, rescue
 from togi.journal.database import checksum

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_records import KEY, header, trial
 
+from tests.journal.journal_records import KEY, header, trial
 from togi.cli.app import run
 from togi.core.errors import JournalError
 from togi.journal import Journal

@@ -4,8 +4,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from journal_records import KEY, facts, header, machine, recipe, trial
 
+from tests.journal.journal_records import KEY, facts, header, machine, recipe, trial
 from togi.core.errors import JournalError
 from togi.journal import Journal, StudyLog, study_key
 from togi.journal.database import JOURNAL_VERSION

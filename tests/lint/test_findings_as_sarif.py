@@ -13,8 +13,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from made_up_findings import made_up_result
 
+from tests.lint.made_up_findings import made_up_result
 from togi.lint.check_paths import check_paths
 from togi.lint.finding import CheckResult, FileReport
 from togi.lint.rule import all_rules

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from made_up_findings import LETTER, SHOWN, made_up_result
 
+from tests.lint.made_up_findings import LETTER, SHOWN, made_up_result
 from togi.lint.finding import CheckResult, Finding, Fix, Place
 from togi.render.findings import lines
 from togi.render.findings.github import workflow_commands

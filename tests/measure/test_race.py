@@ -3,8 +3,8 @@ import math
 import random
 
 import pytest
-from simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 
+from tests.measure.simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
 from togi.measure import RaceResult, Verdict, compare, race, rounds_needed
 from togi.measure.turn import Turn

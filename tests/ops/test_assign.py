@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision
-from box_makers import random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.ops.box_makers import random_boxes, same
 from togi import ops
 from togi.ops import assign
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import torch
-from box_makers import random_boxes
 
+from tests.ops.box_makers import random_boxes
 from togi import ops
 from togi.core.errors import TogiError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision.ops as tv
-from box_makers import random_boxes
 from torch.autograd import gradcheck, gradgradcheck
 
+from tests.ops.box_makers import random_boxes
 from togi import ops
 
 MEASURES = {

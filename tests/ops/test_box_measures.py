@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision.ops as tv
-from box_makers import any_boxes, box_tensors, neat_boxes, plain_boxes, random_boxes, same
 from hypothesis import given, settings
 
+from tests.ops.box_makers import any_boxes, box_tensors, neat_boxes, plain_boxes, random_boxes, same
 from togi import ops
 
 mixed = box_tensors(neat_boxes | any_boxes | plain_boxes, most=25)

@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 import torch
-from box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, plain_boxes, random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection._utils import Matcher
 from torchvision.ops import box_iou as torchvision_iou
 
+from tests.ops.box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, plain_boxes, random_boxes, same
 from togi import ops
 
 pytestmark = pytest.mark.threads

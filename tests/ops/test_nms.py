@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 import torchvision
-from box_makers import any_boxes, grid_boxes, neat_boxes, plain_boxes, random_boxes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.ops.boxes import _batched_nms_vanilla
 
+from tests.ops.box_makers import any_boxes, grid_boxes, neat_boxes, plain_boxes, random_boxes
 from togi import ops
 from togi.ops.nms import nms_kept
 

@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 import torch
 import torchvision
-from box_makers import any_boxes, box_tensors, grid_boxes, random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
@@ -18,6 +17,7 @@ from torchvision import tv_tensors
 from torchvision.models import detection
 from torchvision.models.detection._utils import Matcher, SSDMatcher
 
+from tests.ops.box_makers import any_boxes, box_tensors, grid_boxes, random_boxes, same
 from togi import ops
 from togi.ops import drop_in, operators, pending
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, plain_boxes, random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.ops import box_iou as torchvision_iou
 
+from tests.ops.box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, plain_boxes, random_boxes, same
 from togi import ops
 
 mixed = box_tensors(neat_boxes | any_boxes | plain_boxes)

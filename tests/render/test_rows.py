@@ -1,8 +1,19 @@
 from __future__ import annotations
 
 import pytest
-from made_up_study import BF16, CHANNELS_LAST, FOLD, INFERENCE, NO_GRAD, OPENVINO, made_up_study, ran, recipe, timed
 
+from tests.render.made_up_study import (
+    BF16,
+    CHANNELS_LAST,
+    FOLD,
+    INFERENCE,
+    NO_GRAD,
+    OPENVINO,
+    made_up_study,
+    ran,
+    recipe,
+    timed,
+)
 from togi.core.records import Decisions, ErrorReport, ForcedCalls, Interval, Noise, Outcome, Timing, Trial
 from togi.render.attribution import effects
 from togi.render.gains import gains, how_soon

@@ -4,7 +4,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from made_up_study import (
+
+from tests.render.made_up_study import (
     CHANNELS_LAST,
     FOLD,
     HOSTILE,
@@ -16,7 +17,6 @@ from made_up_study import (
     recipe,
     timed,
 )
-
 from togi.core.records import Interval, Study
 from togi.render.gains import gains
 from togi.render.html import study_html

@@ -3,9 +3,9 @@ from __future__ import annotations
 import io
 
 import pytest
-from made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from rich.console import Console
 
+from tests.render.made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from togi.core.quantities import significant
 from togi.core.records import (
     Decisions,

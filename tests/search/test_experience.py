@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, Landscape, family, measured_trial
 
+from tests.search.search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, Landscape, family, measured_trial
 from togi.core.records import Choice, Facts, Machine, Outcome, Recipe, Stage, Study, Trial
 from togi.core.settings import Settings
 from togi.search import Experience, Search

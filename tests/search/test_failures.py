@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from search_landscapes import CONVOLUTIONAL, family, measured_trial
 
+from tests.search.search_landscapes import CONVOLUTIONAL, family, measured_trial
 from togi.core.records import Outcome, Trial
 from togi.core.settings import ALL, Settings
 from togi.search import Space

@@ -3,8 +3,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine, family
 
+from tests.search.search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine, family
 from togi.core.errors import TogiError, UnknownNameError
 from togi.core.records import Facts, Outcome, Recipe, Stage
 from togi.core.settings import ALL, Settings

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
 
+from tests.search.search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
 from togi.core.choices import Effort
 from togi.core.records import Choice, Outcome, Recipe, Stage, Trial
 from togi.core.settings import ALL, Settings

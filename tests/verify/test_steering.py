@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_beyond import reached
 
+from tests.verify.test_beyond import reached
 from togi.subject.domain import Domain
 from togi.verify.steering import candidates
 

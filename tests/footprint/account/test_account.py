@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small_models import Attention, Convolutions, Recurrent
 from torch import Tensor, nn
 
 import togi
+from tests.footprint.small_models import Attention, Convolutions, Recurrent
 from togi.core.errors import TogiError
 from togi.footprint.account.make import account_from, account_of
 from togi.footprint.account.record import Account, Category

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small_models import Attention, Convolutions, Recurrent
 from torch import Tensor, nn
 
+from tests.footprint.small_models import Attention, Convolutions, Recurrent
 from togi.core.errors import SubjectError
 from togi.footprint.account.make import account_of
 from togi.footprint.prediction.cpu import predict_cpu

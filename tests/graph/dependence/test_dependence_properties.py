@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from batch_programs import NAMES, Step, batches, depends, program
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.graph.dependence.batch_programs import NAMES, Step, batches, depends, program
 from togi.graph.dependence.any_size import rows_apart_at_any_size
 from togi.graph.dependence.proof import rows_apart
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_subjects import candidate_of
 from torch import Tensor, nn
 
+from tests.techniques.engine.engine_subjects import candidate_of
 from togi.core.errors import Refused
 from togi.graphs import recording as recordings
 from togi.graphs.recording import OnDevice, Recording

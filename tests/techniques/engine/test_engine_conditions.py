@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_subjects import MACHINE, Counting, candidate_of, made
 from torch import Tensor, nn
 
+from tests.techniques.engine.engine_subjects import MACHINE, Counting, candidate_of, made
 from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture
 from togi.techniques import conformance

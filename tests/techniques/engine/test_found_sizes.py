@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_subjects import candidate_of
 from torch import Tensor, nn
 
+from tests.techniques.engine.engine_subjects import candidate_of
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export, held_for

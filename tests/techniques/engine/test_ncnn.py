@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from engine_subjects import candidate_of, made
 from torch import nn
 
+from tests.techniques.engine.engine_subjects import candidate_of, made
 from togi.core.errors import Refused
 from togi.measure.memory import mark_memory
 from togi.techniques import Applies, Refuses, conformance, technique
