@@ -178,7 +178,7 @@ def test_a_device_that_it_was_not_tuned_for(artifact: Path) -> None:
     assert load(artifact, device="cpu").engine == load(artifact).engine
 
 
-def test_inference_only(artifact: Path) -> None:
+def test_a_loaded_artifact_is_for_inference_only(artifact: Path) -> None:
     optimized = load(artifact)
     assert optimized.eval() is optimized
     with pytest.raises(RuntimeError, match="inference only"):
@@ -196,7 +196,7 @@ def edit(artifact: Path, change: dict[str, object]) -> None:
     path.write_text(json.dumps(document | {"sha256": document_hash(document)}), encoding="utf-8")
 
 
-def test_a_changed_byte(artifact: Path) -> None:
+def test_a_file_with_a_changed_byte_is_refused(artifact: Path) -> None:
     path = some_file(artifact)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -230,20 +230,20 @@ def test_engines_whose_files_are_programs_are_known() -> None:
     assert native == {"aot_inductor", "torchscript", "ncnn"}
 
 
-def test_a_cut_file(artifact: Path) -> None:
+def test_a_file_that_was_cut_is_refused(artifact: Path) -> None:
     path = some_file(artifact)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ArtifactError, match="it was cut or changed"):
         load(artifact)
 
 
-def test_a_missing_file(artifact: Path) -> None:
+def test_an_artifact_that_lacks_a_file_is_refused(artifact: Path) -> None:
     some_file(artifact).unlink()
     with pytest.raises(ArtifactError, match=r"lacks .* copy the whole folder again"):
         load(artifact)
 
 
-def test_a_file_added_later(artifact: Path) -> None:
+def test_a_file_that_was_added_later_is_refused(artifact: Path) -> None:
     (artifact / "extra.bin").write_bytes(b"x")
     with pytest.raises(ArtifactError, match=r"holds extra\.bin, which its manifest does not list"):
         load(artifact)
@@ -256,7 +256,7 @@ def test_a_path_that_leaves_the_folder(artifact: Path, name: str) -> None:
         load(artifact)
 
 
-def test_a_link_to_elsewhere(artifact: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_in_an_artifact_is_refused(artifact: Path, tmp_path: Path) -> None:
     path = some_file(artifact)
     outside = tmp_path / "outside"
     path.rename(outside)
@@ -298,7 +298,7 @@ def test_a_manifest_of_another_kind(artifact: Path, change: dict[str, object]) -
         load(artifact)
 
 
-def test_an_engine_that_is_none(artifact: Path) -> None:
+def test_an_unknown_engine_is_refused(artifact: Path) -> None:
     manifest = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))
     edit(artifact, {"chain": [manifest["chain"][0] | {"engine": "no_grad"}]})
     with pytest.raises(ArtifactError, match="names no_grad as an engine"):
@@ -306,13 +306,13 @@ def test_an_engine_that_is_none(artifact: Path) -> None:
 
 
 @pytest.mark.parametrize("meta", [{}, {"parts": 3}, {"parts": [{"path": "a"}]}, {"parts": [], "more": 1}])
-def test_parts_that_are_none(artifact: Path, meta: dict[str, object]) -> None:
+def test_a_malformed_list_of_parts_is_refused(artifact: Path, meta: dict[str, object]) -> None:
     edit(artifact, {"chain": [{"engine": "parts", "folder": "parts", "meta": meta}]})
     with pytest.raises(ArtifactError, match="list of parts cannot be read"):
         load(artifact)
 
 
-def test_not_an_artifact(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_an_artifact_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="not a folder"):
         load(tmp_path / "none.togi")
     with pytest.raises(ArtifactError, match=r"holds no manifest\.json"):

@@ -41,7 +41,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_nothing_gets_in(base: Path, artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_hostile_artifacts_run_and_write_nothing(
+    base: Path, artifact_of: Callable[[str], Path], tmp_path: Path
+) -> None:
     check({"eager": base} | {each: artifact_of(each) for each in ("onnxruntime", "openvino")}, 8, [], tmp_path)
 
 
@@ -86,7 +88,7 @@ def test_torchscript_is_a_program_and_is_left_out_as_one(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["eager", "onnxruntime", "openvino", "torchscript"])
-def test_nothing_gets_in_by_more_draws(
+def test_more_drawn_hostile_artifacts_run_and_write_nothing(
     engine: str, base: Path, artifact_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     good = base if engine == "eager" else artifact_of(engine)

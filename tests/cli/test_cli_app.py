@@ -54,7 +54,7 @@ def test_help_shows_flags_without_a_value(command: str, capsys: pytest.CaptureFi
     assert "bool" not in shown.lower()
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     import togi
 
     assert run(["--version"]) == 0

@@ -44,7 +44,7 @@ def junit(path: Path) -> list[tuple[str | None, str]]:
 @pytest.mark.parametrize(
     ("outcome", "speedup_x", "code"), [(Outcome.OK, 1.0, 0), (Outcome.FAILED, None, 1), (Outcome.OK, None, 1)]
 )
-def test_bench(
+def test_bench_passes_its_options_on_and_exits_by_the_outcome(
     outcome: Outcome,
     speedup_x: float | None,
     code: int,
@@ -122,7 +122,7 @@ def test_options_of_batch_sizes_that_ask_for_nothing(
 
 
 @pytest.mark.parametrize("answer", Answer)
-def test_verify(
+def test_verify_passes_its_options_on_and_exits_by_the_answer(
     answer: Answer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     called: dict[str, Any] = {}

@@ -61,13 +61,15 @@ def test_a_device_that_is_not_here_and_a_limit(file: str, capsys: pytest.Capture
         ("subject", ["--optimizer", "adam"], "add --train"),
     ],
 )
-def test_refusals(file: str, factory: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_fit_a_prediction_are_refused(
+    file: str, factory: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["memory", f"{file}:{factory}", "--predict", *options]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.thorough
-def test_compiled(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_compiled_training_step_is_predicted(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["memory", f"{file}:subject", "--train", "--compile", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "prediction"

@@ -51,7 +51,7 @@ def test_a_tie_is_right_where_every_part_is_right_with_the_originals_decisions()
     ],
     ids=["no decision differs", "no part was proven", "one part is wrong"],
 )
-def test_no_tie(fields: dict[str, object]) -> None:
+def test_a_wrong_output_is_not_a_tie_without_proof(fields: dict[str, object]) -> None:
     assert accept(report(problems=("output differs",), **fields), exact=True) == (Outcome.WRONG, "output differs")
 
 
@@ -174,7 +174,7 @@ def test_a_better_metric_is_no_drop() -> None:
 
 
 @pytest.mark.parametrize("half", [{"metric": 0.5}, {"metric_original": 0.5}])
-def test_half_a_metric_is_none(half: dict[str, float]) -> None:
+def test_a_metric_of_one_side_only_is_wrong(half: dict[str, float]) -> None:
     outcome, reason = accept(report(**half), exact=False, max_drop=1.0)
     assert outcome is Outcome.WRONG
     assert "without a metric" in reason

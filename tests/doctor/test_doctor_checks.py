@@ -35,7 +35,7 @@ def machine(**changes: object) -> Machine:
         ((), Level.WARNING, "cannot be read"),
     ],
 )
-def test_instructions(flags: tuple[str, ...], level: Level, said: str) -> None:
+def test_instructions_that_make_models_fast_are_named(flags: tuple[str, ...], level: Level, said: str) -> None:
     check = hardware.check_processor(machine(cpu_flags=flags))[1]
     assert (check.level, said in check.found) == (level, True)
     assert ("bf16" in check.why) == (level is Level.OK and "amx_bf16" not in flags)

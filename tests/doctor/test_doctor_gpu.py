@@ -42,7 +42,7 @@ def test_a_gpu_is_needed_only_when_asked_for() -> None:
     assert found[0].found == "Some GPU, 1.00 GiB, driver 1.2"
 
 
-def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_with_all_packages_has_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "torch_build", lambda _: "13.2")
     found = checks(monkeypatch, WELL, cuda_headers="/usr/local/cuda/include")
     assert found["CUDA"].found == "driver 580.65.06 serves CUDA 13.0; torch was built for 13.2"

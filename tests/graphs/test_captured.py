@@ -96,7 +96,7 @@ def test_sizes_that_do_not_fit_run_in_eager() -> None:
         torch.testing.assert_close(captured(tokens(8)), double(tokens(8)))
 
 
-def test_nothing_fits() -> None:
+def test_memory_too_small_for_any_graph_is_refused() -> None:
     with pytest.raises(GraphError, match=r"no graph fits.*give more"):
         made(memory=Pool(100, Recorder(graph_bytes=GRAPH)))
 

@@ -78,7 +78,7 @@ def test_text_that_is_no_text(journal_path: Path) -> None:
     assert_refused_and_kept(journal_path, "damaged.*rescue.*mv ")
 
 
-def test_not_a_database(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a journal " * 100, encoding="utf-8")
     assert_refused_and_kept(path, "not a journal")

@@ -123,7 +123,9 @@ def assert_shown_or_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("seed", range(2))
-def test_contents(name: str, seed: int, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_with_hostile_contents_is_shown_or_refused(
+    name: str, seed: int, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         try:
             ATTACKS[name](connection, random.Random(seed))

@@ -55,7 +55,7 @@ def test_content_settings_and_rules_make_it_miss(folder: Path, monkeypatch: pyte
     assert check_paths(["."]).cached == 0
 
 
-def test_a_selection_does_not(folder: Path) -> None:
+def test_a_selection_of_rules_does_not_check_again(folder: Path) -> None:
     check_paths(["."])
     (folder / "pyproject.toml").write_text('[tool.togi.check]\nselect = ["torchscript"]\n', encoding="utf-8")
     result = check_paths(["."])

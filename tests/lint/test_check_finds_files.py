@@ -46,7 +46,7 @@ def test_what_is_named_is_always_checked(folder: Path) -> None:
     assert names(folder, *paths, exclude=("script",)) == ["build/x.py", "script", "stub.pyi"]
 
 
-def test_gitignore(folder: Path) -> None:
+def test_gitignore_files_are_respected(folder: Path) -> None:
     tree(folder, ".git/HEAD", "keep.py", "gen_a.py", "gen_keep.py", "sub/gen_b.py", "sub/data/x.py", "data.py")
     tree(folder, "top/only.py", "sub/top/only.py", "deep/a/b/c.py", "name [1].py")
     (folder / ".gitignore").write_text(
@@ -100,7 +100,7 @@ def test_hard_links_are_files_of_their_own(folder: Path) -> None:
     assert names(folder) == ["a.py", "b.py"]
 
 
-def test_deep_trees(folder: Path) -> None:
+def test_files_in_deep_folders_are_found(folder: Path) -> None:
     deep = folder
     for _ in range(400):
         deep = deep / "d"

@@ -66,7 +66,7 @@ def test_what_should_be_a_table(text: str, tmp_path: Path) -> None:
         read_table(table(tmp_path, text))
 
 
-def test_not_utf8(tmp_path: Path) -> None:
+def test_settings_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes(b"# togi \xff")
     with pytest.raises(SettingsError, match="not UTF-8"):
         read_table(tmp_path / "pyproject.toml")

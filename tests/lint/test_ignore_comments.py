@@ -76,7 +76,7 @@ def test_what_a_comment_silences(code: str) -> None:
         f"{CALL}  # togi ignore",
     ],
 )
-def test_what_it_does_not(code: str) -> None:
+def test_what_an_ignore_comment_does_not_cover(code: str) -> None:
     assert len(chosen(code).findings) == 1
 
 

@@ -96,7 +96,7 @@ def test_values_and_gradients_are_torchs_within_its_own_rounding(
 
 @pytest.mark.parametrize("memory", [ONE_BLOCK, SEVERAL, TINY])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_gradcheck(memory: str | int, reduction: str) -> None:
+def test_gradients_agree_with_finite_differences(memory: str | int, reduction: str) -> None:
     torch.manual_seed(0)
     hidden, weight, target, bias = _example(5, 3, 11, torch.float64, bias=True)
     target[2] = -100

@@ -260,7 +260,7 @@ def _detectron2(monkeypatch) -> ModuleType:
     return home
 
 
-def test_detectron2(monkeypatch, calls):
+def test_detectron2_is_patched_and_restored(monkeypatch, calls):
     home = _detectron2(monkeypatch)
     a, b = Boxes(torch.cat([random_boxes(30, 1), torch.zeros(2, 4)])), Boxes(random_boxes(20, 2))
     iou, intersection = home.pairwise_iou(a, b), home.pairwise_intersection(a, b)

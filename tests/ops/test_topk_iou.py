@@ -22,7 +22,7 @@ def sorted_iou(anchors, boxes, k):
 @pytest.mark.parametrize("backend", ["native", "tiled"])
 @settings(max_examples=100, deadline=None)
 @given(mixed, mixed, st.data())
-def test_any_floats(backend, anchors, boxes, data):
+def test_topk_iou_agrees_with_sorting_for_any_floats(backend, anchors, boxes, data):
     k = data.draw(st.integers(1, len(boxes)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOGI_OPS_BACKEND", backend)

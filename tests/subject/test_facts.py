@@ -300,7 +300,7 @@ def test_multi_head_attention_and_torchscript_are_seen_through():
     assert (functions["conv1d"], functions["conv_transpose1d"]) == (1, 1)
 
 
-def test_lstm():
+def test_an_lstm_has_three_outputs():
     facts = facts_of(nn.LSTM(4, 3, batch_first=True), torch.rand(1, 5, 4))
     assert facts.functions["lstm"] == 1
     assert [t.name for t in facts.outputs] == ["output[0]", "output[1][0]", "output[1][1]"]
@@ -322,7 +322,7 @@ def test_dynamic_dimensions_that_are_not_there(dynamic):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_a_gpu():
+def test_facts_and_signature_name_the_gpu():
     found = survey(Subject(nn.Linear(2, 1), torch.rand(3, 2)), device="cuda")
     assert (found.facts.device, found.signature.device) == ("cuda", "cuda")
 

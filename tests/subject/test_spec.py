@@ -22,12 +22,12 @@ from togi.subject.spec import check_spec, parse
         ("photos.togi", "artifact", "photos.togi", ""),
     ],
 )
-def test_forms(text, form, target, factory):
+def test_the_form_of_a_subject_is_recognised(text, form, target, factory):
     spec = parse(text)
     assert (spec.form, spec.target, spec.factory) == (form, target, factory)
 
 
-def test_options():
+def test_options_follow_the_question_mark():
     spec = parse("timm:resnet50?batch=8&size=160")
     assert (spec.integer("batch"), spec.integer("size"), spec.integer("classes")) == (8, 160, None)
 
@@ -46,7 +46,7 @@ def test_an_option_that_is_no_positive_integer(value):
         ("a.pt2?batch=8", "put the choice into the factory"),
     ],
 )
-def test_unknown_option(text, expected):
+def test_an_unknown_option_is_refused(text, expected):
     with pytest.raises(UnknownNameError, match=expected):
         parse(text)
 

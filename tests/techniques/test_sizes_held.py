@@ -98,7 +98,7 @@ TWO: dict[str, tuple[Answers, Callable[[tuple[int, ...]], bool]]] = {
 
 @pytest.mark.parametrize("samples", [((4, 9), (6, 7)), ((4, 4), (9, 9))], ids=["apart", "equal in all samples"])
 @pytest.mark.parametrize(("answers", "other"), TWO.values(), ids=TWO)
-def test_two_sizes(
+def test_two_dynamic_sizes_are_held_together_where_they_must_be(
     answers: Answers, other: Callable[[tuple[int, ...]], bool], samples: tuple[tuple[int, int], ...]
 ) -> None:
     start = conformance.candidate_of(Calls(answers), [torch.randn(*shape) for shape in samples])

@@ -418,7 +418,7 @@ def test_transforms_of_torch_see_the_plain_function():
 
 
 @pytest.mark.parametrize("memory", ["much", "-3MiB", "0", 0, -1, True, 1.5, "64 miles", ""])
-def test_budgets_that_are_none(memory):
+def test_a_budget_that_is_not_a_size_is_refused(memory):
     with pytest.raises(togi.TogiError, match="memory="):
         togi.lean(both_ways, memory=memory)
 

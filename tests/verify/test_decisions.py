@@ -53,7 +53,7 @@ def other_from(place: int, *, length: int) -> Callable[..., Any]:
     return call
 
 
-def test_all_agree() -> None:
+def test_equal_programs_agree_in_every_decision() -> None:
     found = report(count_up, count_up)
     assert found.faithful
     assert found.decisions == Decisions(agree=12, total=12)

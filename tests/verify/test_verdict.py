@@ -106,7 +106,7 @@ def test_one_element_that_is_not_finite(bad):
     assert report.units == math.inf
 
 
-def test_all_nan():
+def test_an_output_of_nothing_but_nan_is_wrong():
     assert check(lambda x: net(x) * math.nan, "not finite").rmse == math.inf
 
 
@@ -128,7 +128,7 @@ def test_a_nan_of_the_original_must_be_there():
     ],
     ids=["rolled", "transposed", "flipped", "scaled", "shifted", "zeros"],
 )
-def test_wrong_numbers(change):
+def test_changed_numbers_are_wrong(change):
     report = verdict(net, lambda x: change(net(x)))
     assert not report.faithful
     assert report.units > 8
@@ -149,14 +149,14 @@ def test_one_wrong_element_in_a_quarter_of_a_million():
     assert report.rmse < 1e-5
 
 
-def test_border_pixels():
+def test_wrong_border_pixels_are_wrong():
     other = copy.deepcopy(net)
     other.convolution = nn.Conv2d(3, 8, 3, padding=1, padding_mode="replicate")
     other.convolution.load_state_dict(net.convolution.state_dict())
     assert not verdict(net, other).faithful
 
 
-def test_stale_output():
+def test_a_stale_output_is_wrong():
     before = []
 
     def call(x):
@@ -166,7 +166,7 @@ def test_stale_output():
     check(call, "stale")
 
 
-def test_cached_by_identity():
+def test_an_output_cached_by_identity_is_wrong():
     cache = {}
 
     def call(x):

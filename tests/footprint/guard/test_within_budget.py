@@ -221,7 +221,7 @@ def test_always_out_of_memory_ends() -> None:
         togi.within("1GiB")(refuses)(torch.randn(8, 4))
 
 
-def test_other_errors_pass() -> None:
+def test_errors_other_than_out_of_memory_pass_through() -> None:
     def breaks(_: Tensor) -> Tensor:
         raise RuntimeError("no such thing")
 
@@ -230,7 +230,7 @@ def test_other_errors_pass() -> None:
 
 
 @pytest.mark.parametrize("budget", ["8GiBB", "much", "0"])
-def test_bad_budget(budget: str) -> None:
+def test_a_budget_that_is_not_a_size_is_refused(budget: str) -> None:
     with pytest.raises(TogiError):
         togi.within(budget)
 

@@ -60,7 +60,7 @@ SOON = {("convolutions", "adamw"), ("attention", "momentum"), ("tied", "adamw"),
         for run in RUNS
     ],
 )
-def test_within_one_percent(name: str, train: bool, optimizer: str) -> None:
+def test_the_prediction_is_within_one_percent(name: str, train: bool, optimizer: str) -> None:
     subject = Subject(*MODELS[name]())
     found = predict_cpu(make_step(subject, train=train, optimizer=optimizer))
     truth = account_of(make_step(subject, train=train, optimizer=optimizer))

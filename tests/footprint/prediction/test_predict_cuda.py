@@ -176,7 +176,7 @@ def test_largest_batch_fits_and_one_more_does_not() -> None:
     assert more.device_high_bytes > limit
 
 
-def test_nothing_fits() -> None:
+def test_a_device_on_which_no_batch_fits_is_reported() -> None:
     found = prediction_of(Subject(nn.Linear(8, 8), torch.randn(4, 8)), device="cuda", train=False, memory=1)
     assert found.largest_batch == 0
     assert found.batches[0].batch == 1

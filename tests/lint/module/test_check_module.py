@@ -42,7 +42,7 @@ def notes(module: nn.Module, sample: Any, **order: Any) -> str:
     return " ".join(check_module(Subject(module, sample), ModuleRequest(**{"device": "A100", **order})).notes)
 
 
-def test_in_a_child(tmp_path: Path) -> None:
+def test_a_subject_is_examined_in_a_child_process(tmp_path: Path) -> None:
     (tmp_path / "folded_subject.py").write_text(SUBJECT, encoding="utf-8")
     ref = SubjectRef.here("locator", f"{tmp_path / 'folded_subject.py'}:subject")
     answer = EXAMINE(ref, ModuleRequest(device="A100"))
@@ -51,7 +51,7 @@ def test_in_a_child(tmp_path: Path) -> None:
     assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def test_selection() -> None:
+def test_only_the_selected_rules_run() -> None:
     assert rules(norms().eval(), IMAGE, rules=["bias-before-norm", "scalar-from-tensor"]) == {"bias-before-norm"}
     assert rules(norms().eval(), IMAGE, rules=[]) == set()
 
@@ -149,7 +149,7 @@ def test_shared_blocks_count_once() -> None:
     ],
     ids=["nothing", "empty", "nan", "embedding", "lstm", "scripted", "compiled", "complex", "quantized"],
 )
-def test_unusual_modules(module: nn.Module, sample: torch.Tensor) -> None:
+def test_unusual_modules_are_checked_without_an_error(module: nn.Module, sample: torch.Tensor) -> None:
     answer = check_module(Subject(module, sample), ModuleRequest(device="A100"))
     json.dumps(answer.model_dump(mode="json"), allow_nan=False)
 

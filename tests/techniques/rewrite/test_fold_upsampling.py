@@ -69,7 +69,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("case", FORMS)
-def test_however_it_is_written(case, calls, error_units):
+def test_upsampling_is_folded_however_it_is_written(case, calls, error_units):
     sample = torch.randn(2, 4, 5, 6)
     original, result = folded(Calls(FORMS[case]), sample)
     assert calls(result)[0] == "conv_transpose2d"
@@ -91,7 +91,7 @@ def test_a_layer_that_is_used_twice_keeps_one_weight_for_both(calls, error_units
     error_units(original, result, [sample])
 
 
-def test_float64():
+def test_float64_stays_as_precise():
     sample = torch.randn(2, 4, 5, 6, dtype=torch.float64)
     original, result = folded(Calls(plain).double(), sample)
     torch.testing.assert_close(result.module(sample), original.module(sample), rtol=1e-12, atol=1e-12)

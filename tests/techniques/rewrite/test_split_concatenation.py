@@ -69,7 +69,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("case", FORMS)
-def test_however_it_is_written(case, calls, error_units):
+def test_a_concatenation_is_split_however_it_is_written(case, calls, error_units):
     inputs, function = FORMS[case]
     sample = torch.randn(2, 8, 5, 6)
     original, result = split(Calls(function, inputs), sample)
@@ -104,7 +104,7 @@ def test_a_layer_that_is_used_twice_keeps_each_part_of_its_weight_once(calls, er
     error_units(original, result, [sample])
 
 
-def test_float64():
+def test_float64_stays_as_precise():
     sample = torch.randn(2, 8, 5, 6, dtype=torch.float64)
     original, result = split(Calls(joined).double(), sample)
     torch.testing.assert_close(result.module(sample), original.module(sample), rtol=1e-12, atol=1e-12)
