@@ -53,52 +53,32 @@ def artifacts(folder: Path) -> Iterator[Path]:
     """One of each engine that works here, with its fallback, and one of a program with a part, made without a study."""
     import torch
 
-    from togi.artifact.links import write_links
+    from tests.artifact.artifact_maker import ArtifactMaker
     from togi.artifact.program import weights_hash
-    from togi.artifact.save import write_manifest
-    from togi.core.records import Outcome, Recipe, Trial
     from togi.subject.effects import Effects
     from togi.techniques import all_techniques, recipe
     from togi.techniques.base import Applies
-    from togi.techniques.build import build, first_candidate
     from togi.worker.locate import locate
-    from togi.worker.survey import survey
 
     torch.set_num_threads(1)  # a child that is forked from a process with a pool of threads hangs
     (folder / "tiny.py").write_text(SUBJECT, encoding="utf-8")
     found = locate(f"{folder / 'tiny.py'}:subject")
-    known = survey(found)
-    start = first_candidate(found, known.facts, known.signature)
-
-    def finished(made: Path, chosen: Recipe, chain: tuple[Link, ...]) -> Path:
-        write_manifest(
-            made,
-            subject="tiny.py:subject",
-            recipe=chosen,
-            signature=known.signature,
-            facts=known.facts,
-            proof=Trial(recipe=chosen, outcome=Outcome.OK),
-            chain=chain,
-            environment={},
-        )
-        return made
-
+    maker = ArtifactMaker.of(found, "tiny.py:subject")
     for engine, option in ENGINES.items():
         technique = all_techniques()[engine]
-        works = isinstance(technique.applies(known.facts), Applies)
+        works = isinstance(technique.applies(maker.facts), Applies)
         if not works or any(package.missing() for package in technique.packages):
             continue
-        chosen = recipe(fold_batch_norm={}, no_grad={}, **{engine: dict(technique.options(known.facts)[option])})
-        made = folder / f"{engine}.togi"
-        made.mkdir()
-        links, _ = write_links(build(chosen, start), start, chosen, made)
-        yield finished(made, chosen, links)
+        chosen = recipe(fold_batch_norm={}, no_grad={}, **{engine: dict(technique.options(maker.facts)[option])})
+        maker.make(folder / f"{engine}.togi", chosen)
+        yield folder / f"{engine}.togi"
     program = folder / "program.togi"
     shutil.copytree(folder / "torchscript.togi", program / PARTS / "0")
     weights = weights_hash(found.module)
     part = PartEntry(path="0", module="Sequential", folder="0", effects=Effects(), weights=weights)
     link = Link(engine=PARTS, folder=PARTS, meta={"parts": [part.model_dump(mode="json")]})
-    yield finished(program, recipe(parts={}, no_grad={}), (link,))
+    maker.write_manifest(program, recipe(parts={}, no_grad={}), (link,))
+    yield program
 
 
 def mutants(count: int, seed: int, folder: Path) -> dict[str, Any]:

@@ -17,12 +17,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import togi
+from tests.artifact.artifact_maker import write_with_chain
 from tests.artifact.small_artifacts import RECIPES, make
 from togi.artifact import load as loading
 from togi.artifact.export import export
 from togi.artifact.load import FallbackWarning, load
 from togi.artifact.manifest import MANIFEST, PARTS, Link, document_hash, read_manifest
-from togi.artifact.save import check_writable, publish, write_manifest
+from togi.artifact.save import check_writable, publish
 from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError
 from togi.core.records import Outcome
 from togi.techniques import Engine, all_techniques, recipe
@@ -162,10 +163,9 @@ def test_of_several_devices_it_runs_on_the_current_one(artifact: Path, monkeypat
 
 
 def test_parts_without_their_program_are_not_compared(artifact: Path, tmp_path: Path) -> None:
-    old = read_manifest(artifact)
-    about = {name: getattr(old, name) for name in ("subject", "recipe", "signature", "facts", "proof", "environment")}
     (tmp_path / "parts.togi" / PARTS).mkdir(parents=True)
-    write_manifest(tmp_path / "parts.togi", **about, chain=(Link(engine=PARTS, folder=PARTS, meta={"parts": []}),))
+    parts = Link(engine=PARTS, folder=PARTS, meta={"parts": []})
+    write_with_chain(tmp_path / "parts.togi", read_manifest(artifact), parts)
     whole, parts = togi.bench(str(artifact), str(tmp_path / "parts.togi"), time_limit_s=5).contestants
     assert whole.outcome is Outcome.OK
     assert parts.outcome is not Outcome.OK

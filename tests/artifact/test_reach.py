@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.artifact.artifact_maker import ArtifactMaker, write_with_chain
 from tests.artifact.small_artifacts import make
-from togi.artifact.links import write_links
-from togi.artifact.load import FallbackWarning, load, load_link
+from togi.artifact.load import FallbackWarning, load
 from togi.artifact.manifest import Link, Saved
 from togi.artifact.reach import proven
-from togi.artifact.save import write_manifest
-from togi.core.records import Outcome, Trial
 from togi.subject.domain import Domain
 from togi.subject.inputs import Subject
-from togi.subject.prepare import prepare
 from togi.techniques import recipe
-from togi.techniques.build import build, first_candidate
+from togi.techniques.build import build
 from togi.techniques.engine.onnxruntime import OnnxRuntime
-from togi.verify.beyond import Reach, reach_of
-from togi.verify.original import Original
-from togi.worker.survey import survey
+from togi.verify.beyond import Reach
 
 ENGINE, FALLBACK = (Link(engine=name, folder=name, meta={}) for name in ("onnxruntime", "eager"))
 BOTH = Saved(links=(ENGINE, FALLBACK))
@@ -110,38 +104,14 @@ class Shortcut(nn.Module):
         return y if torch.compiler.is_exporting() else torch.where(x.amax() > 50, y * 0 + 7, y)
 
 
-def made(folder: Path, **engine: Any) -> Saved:
-    """An artifact of it, proven as a study does."""
-    torch.manual_seed(0)
-    subject, chosen = Subject(Shortcut().eval(), [(torch.randn(64, 8),)]), recipe(**engine, no_grad={})
-    found = survey(subject)
-    start = first_candidate(subject, found.facts, found.signature)
-    folder.mkdir()
-    built = build(chosen, start)
-    links, _ = write_links(built, start, chosen, folder)
-    original = Original(prepare(subject).module, found.signature, seed=0)
-    ask = functools.partial(reach_of, original=original, samples=start.samples)
-    stored = lambda link: load_link(folder, found.signature, found.facts, link, native=True).runnable()  # noqa: E731
-    live = built.runnable() if engine else None
-    saved = proven(Saved(links=links), live, stored, ask, 5.0, exported=not engine)
-    write_manifest(
-        folder,
-        subject="Shortcut",
-        recipe=chosen,
-        signature=found.signature.within(saved.domains),
-        facts=found.facts,
-        proof=Trial(recipe=chosen, outcome=Outcome.OK),
-        chain=saved.links,
-        environment={},
-    )
-    return saved
-
-
 def test_what_an_export_lacks_of_the_original_is_refused(tmp_path: Path) -> None:
     """Also where nothing but settings was chosen: files hold an export, not the original."""
-    assert made(tmp_path / "plain.togi").domains
+    torch.manual_seed(0)
+    chosen, folder = recipe(no_grad={}), tmp_path / "plain.togi"
+    maker = ArtifactMaker.of(Subject(Shortcut().eval(), [(torch.randn(64, 8),)]), "Shortcut")
+    assert maker.make_proven(folder, chosen, build(chosen, maker.start), 5.0).domains
     with pytest.raises(ValueError, match="was proven for values from"):
-        load(tmp_path / "plain.togi")(torch.full((64, 8), 60.0))
+        load(folder)(torch.full((64, 8), 60.0))
 
 
 def test_a_loaded_fallback_refuses_what_it_alone_was_not_proven_for(
@@ -153,21 +123,20 @@ def test_a_loaded_fallback_refuses_what_it_alone_was_not_proven_for(
     domains = tuple(
         Domain(low=-5, high=5) if "x" in facts.name else Domain() for facts in manifest.signature.inputs_facts
     )
-    chain = (manifest.chain[0], manifest.chain[1].model_copy(update={"domains": domains}))
-    fields = ("subject", "recipe", "signature", "facts", "proof", "environment")
-    write_manifest(folder, **{name: getattr(manifest, name) for name in fields}, chain=chain)
+    chosen, fallback = manifest.chain
+    write_with_chain(folder, manifest, chosen, fallback.model_copy(update={"domains": domains}))
     large = {"x": torch.full((3, 8), 6.0), "scale": torch.ones(3, 4)}
-    chosen = load(folder)
-    assert chosen(**large)["y"].isfinite().all()
+    loaded = load(folder)
+    assert loaded(**large)["y"].isfinite().all()
 
     def broken(*_: object) -> None:
         raise OSError("illegal instruction")
 
     monkeypatch.setattr(OnnxRuntime, "load", broken)
     with pytest.warns(FallbackWarning):
-        fallback = load(folder)
+        standing_in = load(folder)
     with pytest.raises(ValueError, match="was proven for values from"):
-        fallback(**large)
+        standing_in(**large)
     small = {**large, "x": large["x"] / 3}
-    torch.testing.assert_close(fallback(**small), chosen(**small), rtol=1e-4, atol=1e-5)
-    assert fallback.signature.domains == domains
+    torch.testing.assert_close(standing_in(**small), loaded(**small), rtol=1e-4, atol=1e-5)
+    assert standing_in.signature.domains == domains

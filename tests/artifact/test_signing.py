@@ -22,9 +22,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 import togi
+from tests.artifact.artifact_maker import write_with_chain
 from togi import api
 from togi.artifact.manifest import MANIFEST, PARTS, Link, document_hash, read_manifest
-from togi.artifact.save import publish, write_manifest
+from togi.artifact.save import publish
 from togi.artifact.signing import SIGNATURE
 from togi.cli.app import run
 from togi.core.errors import ArtifactError, TogiError
@@ -126,10 +127,9 @@ def test_a_file_that_no_longer_fits_the_signed_manifest(artifact: Path, public: 
 
 
 def test_parts_are_covered_too(tmp_path: Path, key: Path) -> None:
-    folder, old = tmp_path / "parts.togi", read_manifest(OLD)
+    folder = tmp_path / "parts.togi"
     shutil.copytree(OLD, folder / PARTS / "0")
-    about = {name: getattr(old, name) for name in ("subject", "recipe", "signature", "facts", "proof", "environment")}
-    write_manifest(folder, **about, chain=(Link(engine=PARTS, folder=PARTS, meta={"parts": []}),))
+    write_with_chain(folder, read_manifest(OLD), Link(engine=PARTS, folder=PARTS, meta={"parts": []}))
     (tmp_path / "team.pub").write_text(api.sign(folder, key=key), encoding="utf-8")
     togi.load(folder, trusted=tmp_path / "team.pub")
     inside = folder / PARTS / "0" / MANIFEST
