@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from tests.small_modules import Counts
 from togi.torch_internals import archive, autograd, compiler, cuda, modules, profiler, tensors
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver, without_modes, without_torch_function
 from togi.torch_internals.modules import BACKWARD, FORWARD, OPTIMIZER, ModuleTracker
@@ -261,17 +262,8 @@ def test_what_dynamo_did_can_be_read_and_forgotten() -> None:
 
 
 def test_a_module_that_counts_is_compiled_anew_for_each_number_where_every_guard_is_checked() -> None:
-    class Counts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return x * self.calls
-
     compiler.reset_dynamo()
-    compiled = torch.compile(Counts(), backend="eager")
+    compiled = torch.compile(Counts(in_buffer=False), backend="eager")
     with compiler.checking_every_guard():
         assert [int(compiled(torch.ones(()))) for _ in range(3)] == [1, 2, 3]
     compiler.reset_dynamo()

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.small_modules import Counts
 from togi.core.callers import Callers
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
@@ -334,18 +335,8 @@ def test_randomness_follows_the_seed():
     assert not verdict(random, net).faithful
 
 
-class Counting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x):
-        self.calls += 1
-        return x * self.calls
-
-
 def test_a_state_must_follow_the_same_sequence():
-    module = Counting()
+    module = Counts()
     assert verdict(module, copy.deepcopy(module)).faithful
     assert not verdict(module, lambda x: x * 1.0).faithful
     used = copy.deepcopy(module)

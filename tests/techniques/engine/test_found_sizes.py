@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.small_modules import ComputesWith
 from tests.techniques.engine.engine_subjects import candidate_of
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate
@@ -16,15 +17,9 @@ from togi.graph.capture import export, held_for
 from togi.techniques.registry import technique
 
 
-class Finds(nn.Module):
-    def __init__(self, function: Callable[[Finds, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-        self.linear = nn.Linear(4, 4)
-        self.recurrent = nn.LSTM(4, 4, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
+class Finds(ComputesWith):
+    def __init__(self, function: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__(function, linear=nn.Linear(4, 4), recurrent=nn.LSTM(4, 4, batch_first=True))
 
 
 def mask(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.small_modules import ComputesWith
 from togi.core.errors import Refused
 from togi.techniques import conformance
 from togi.techniques.base import Applies, Refuses
@@ -16,16 +17,12 @@ from togi.techniques.rewrite.fold_upsampling import FoldUpsampling
 FOLD = FoldUpsampling()
 
 
-class Calls(nn.Module):
-    """``forward(x)`` is the given function of the module and x, ``[batch, 4, height, width]``."""
+class Calls(ComputesWith):
+    """x is ``[batch, 4, height, width]``."""
 
     def __init__(self, function, kernel_size=3, **kwargs):
-        super().__init__()
-        self.function = function
+        super().__init__(function)
         self.conv = nn.Conv2d(4, 4, kernel_size, **(kwargs or {"padding": 1}))
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def up(x, mode="nearest"):

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.small_modules import ComputesWith
 from togi.core.errors import Refused
 from togi.techniques import conformance
 from togi.techniques.base import Applies, Refuses
@@ -19,19 +20,15 @@ FUSE = FuseFormulas()
 TANH = math.sqrt(2 / math.pi)
 
 
-class Calls(nn.Module):
-    """``forward(x)`` is the given function of the module and x, ``[batch, tokens, 8]``."""
+class Calls(ComputesWith):
+    """x is ``[batch, tokens, 8]``."""
 
     def __init__(self, function):
-        super().__init__()
-        self.function = function
+        super().__init__(function)
         self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
         self.weight, self.bias = nn.Parameter(torch.randn(8)), nn.Parameter(torch.randn(8))
         self.register_buffer("causal", torch.ones(16, 16).tril())
         self.register_buffer("distances", torch.randn(1, 2, 5, 5))
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def fused(function, *samples):
