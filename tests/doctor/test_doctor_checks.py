@@ -9,21 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from togi.core.records import Machine
+from tests.made_up_machine import machine
 from togi.doctor import Level, hardware, processes, software
-
-
-def machine(**changes: object) -> Machine:
-    common = {
-        "cpu_model": "Made-up CPU",
-        "cpu_flags": ("avx2", "avx512f"),
-        "cpu_cores": 2,
-        "memory_bytes": 8 * 2**30,
-        "threads": 2,
-        "os": "Linux",
-        "python": "3.11",
-    }
-    return Machine.model_validate({**common, **changes})
 
 
 @pytest.mark.parametrize(

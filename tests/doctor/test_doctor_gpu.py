@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.doctor.test_doctor_checks import machine
+from tests.made_up_machine import machine
 from togi.doctor import Check, Level, gpu, updates
 from togi.machine.nvml import Gpu, GpuProcess
 

@@ -21,11 +21,6 @@ many = settings(max_examples=150, deadline=None)
 mixed = box_tensors(neat_boxes | any_boxes | plain_boxes)
 
 
-@pytest.fixture(params=["native", "tiled"])
-def each_backend(request, monkeypatch):
-    monkeypatch.setenv("TOGI_OPS_BACKEND", request.param)
-
-
 def detectron2_iou(anchors: Tensor, boxes: Tensor) -> Tensor:
     """detectron2.structures.pairwise_iou, written out: 0 wherever the intersection is not positive."""
     low = torch.max(anchors[:, None, :2], boxes[:, :2])

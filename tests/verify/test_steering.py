@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.verify.test_beyond import reached
+from tests.verify.beyond_samples import reached
 from togi.subject.domain import Domain
 from togi.verify.steering import candidates
 
