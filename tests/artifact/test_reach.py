@@ -58,7 +58,7 @@ def test_a_fallback_that_is_proven_for_as_much_says_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("files", [Reach((), problems=("it is wrong for ties",)), "it does not load"])
-def test_a_fallback_that_is_wrong_is_left_out_and_said(files: Reach | str) -> None:
+def test_a_wrong_fallback_is_left_out_with_a_note(files: Reach | str) -> None:
     found, _ = asked(Reach(FEW), files, exported=False)
     assert found.links == (ENGINE,)
     assert not found.wrong
@@ -66,14 +66,14 @@ def test_a_fallback_that_is_wrong_is_left_out_and_said(files: Reach | str) -> No
     assert "wrong for ties" in found.notes[-1] or "does not load" in found.notes[-1]
 
 
-def test_a_fallback_for_which_no_memory_was_left_stays_and_that_is_said() -> None:
+def test_a_fallback_stays_with_a_note_when_no_memory_is_left_to_ask_it() -> None:
     found, _ = asked(Reach(FEW), "no memory", exported=False)
     assert found.links == BOTH.links
     assert "no memory was left to ask the files of eager" in found.notes[-1]
     assert not asked(None, "no memory", exported=True, written=Saved(links=(FALLBACK,)))[0].wrong
 
 
-def test_where_the_chosen_engine_stores_the_same_export_what_is_wrong_with_that_is_wrong_with_both() -> None:
+def test_a_fault_of_an_export_that_both_links_share_counts_for_both() -> None:
     found, _ = asked(Reach(FEW), Reach(FEWER), exported=True)
     assert found.domains == (Domain(low=-2, high=9),)
     assert all(not link.domains for link in found.links)
@@ -86,7 +86,7 @@ def test_settings_of_the_original_have_all_of_the_time_for_their_files() -> None
     assert limits[0] == pytest.approx(8.0, abs=0.1)
 
 
-def test_what_is_wrong_before_its_files_are_asked_is_not_asked_further() -> None:
+def test_the_files_of_a_wrong_program_are_not_asked() -> None:
     found, limits = asked(Reach((), problems=("ties",)), Reach(()), exported=False)
     assert found.wrong == "ties"
     assert len(limits) == 1

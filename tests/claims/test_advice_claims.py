@@ -108,7 +108,7 @@ def test_unknown_claim_names_those_there_are() -> None:
         ([3.1], [], {"keeping": "RuntimeError: another C library"}, Verdict.UNTESTED),
     ],
 )
-def test_processes_that_settle_in_the_fast_state_by_themselves_make_it_hold_in_part(
+def test_a_claim_holds_in_part_where_some_processes_are_fast_by_themselves(
     left_alone: list[float], keeping: list[float], notes: dict[str, str], verdict: Verdict
 ) -> None:
     assert keep_freed_memory.judge(left_alone, keeping, notes)["verdict"] is verdict

@@ -140,7 +140,7 @@ def test_a_claim_of_speed_takes_no_proof_of_correctness_away() -> None:
 
 
 @pytest.mark.usefixtures("nothing_found")
-def test_what_a_sweep_of_a_cpu_finds_of_a_part_for_cuda_alone_proves_it_without(
+def test_a_sweep_on_a_cpu_proves_a_cuda_part_without_a_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "| `cuda_graph` | not proven | not proven on a device yet |" in proven_table.table()

@@ -32,7 +32,7 @@ PROVEN = ForcedCalls(path="model", calls=31, units=1.25, faithful=True)
 ELSEWHERE = "output differs in 3 of 32 places, first at [0, 71]"
 
 
-def test_a_tie_is_right_where_every_part_is_right_with_the_originals_decisions() -> None:
+def test_a_tie_is_accepted_if_every_part_is_right_with_the_originals_decisions() -> None:
     forced = (PROVEN, ForcedCalls(path="head", calls=2, units=0.5, faithful=True))
     found = report(problems=("output differs",), divergence=ELSEWHERE, forced=forced)
     assert accept(found, exact=True) == (

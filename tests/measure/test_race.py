@@ -88,7 +88,7 @@ def test_each_group_finds_its_own_fastest_and_these_are_compared():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_sentence_says_of_nobody_both_that_it_is_slower_and_that_it_cannot_be_told(seed):
+def test_the_sentence_calls_no_contestant_both_slower_and_undecided(seed):
     rng = random.Random(seed)
     machine = SimulatedMachine(gaussian(rng, 0.02))
     names = "abcd"[: rng.randint(2, 4)]

@@ -196,9 +196,7 @@ def test_a_device_is_kept_busy_until_its_clock_has_risen(device):
 
 @pytest.mark.parametrize("step_ms", [20, 70])
 @pytest.mark.parametrize("callers", [None, 3])
-def test_the_energy_of_a_call_is_what_the_device_took_between_steps_of_its_counter(
-    device, monkeypatch, step_ms, callers
-):
+def test_the_energy_of_a_call_is_counted_between_steps_of_the_devices_counter(device, monkeypatch, step_ms, callers):
     """At 300 W, a call of 1.001 ms takes 0.3 J; the counter is up to ``step_ms`` behind."""
     cuda = device(1.0)
 

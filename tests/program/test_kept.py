@@ -251,7 +251,7 @@ def test_torchscript_that_was_never_called_is_captured(tmp_path: Path) -> None:
         torch.testing.assert_close(captured(*sample.args), (once.module(*sample.args),))
 
 
-def test_torchscript_is_not_captured_where_values_decide_or_it_keeps_something() -> None:
+def test_torchscript_with_branches_or_state_is_not_captured() -> None:
     class Signed(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x if bool(x.sum() > 0) else -x

@@ -77,7 +77,7 @@ def test_headline_tile_and_row_of_the_chosen_agree() -> None:
     assert "3.00x<small>2.97-3.03</small>" in page
 
 
-def test_the_chosen_recipe_lies_on_the_line_or_the_page_says_why_another_was_not_chosen() -> None:
+def test_the_page_explains_why_a_recipe_that_looks_faster_was_not_chosen() -> None:
     study = made_up_study()
     page = study_html(study)
     assert re.search(r'class="point mark chosen"', page)

@@ -116,7 +116,7 @@ def test_a_choice_is_judged_beside_the_same_recipe_without_it_and_by_engine() ->
     assert expected_x(after, folded["eager"]) == expected_x(before, folded["eager"])
 
 
-def test_an_engine_that_was_tried_with_other_choices_only_is_what_they_gained_together() -> None:
+def test_an_engine_tried_only_with_other_choices_gets_their_joint_gain() -> None:
     folded = Recipe(choices=(Choice(stage=Stage.REWRITE, technique="fold"), *with_engine("vino").choices))
     trials = (measured_trial(REFERENCE, 1.0), measured_trial(folded, 7.0))
     experience = learned(Study(id="a", subject="a", facts=CONVOLUTIONAL, trials=trials))

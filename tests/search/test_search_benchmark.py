@@ -83,7 +83,7 @@ def test_report_and_command_line(recorded, tmp_path: Path, capsys, monkeypatch) 
     assert [line.split()[0] for line in printed.splitlines()[2:5]] == ["togi", "random", "tpe"]
 
 
-def test_recorded_studies_are_read_with_combinations_that_are_not_tried_any_more() -> None:
+def test_recorded_studies_with_outdated_combinations_are_read() -> None:
     """They were recorded when ``inference_mode`` was tried round engines that compute outside of torch."""
     techniques = dict(all_techniques())
     for path in sorted(benchmark.DATA.glob("*.json")):

@@ -39,7 +39,7 @@ def test_finds_nearly_the_best_in_few_trials(seed: int) -> None:
     assert "1 %" in search.stopped
 
 
-def test_the_reference_then_what_may_be_faster_then_the_original_and_nothing_twice() -> None:
+def test_the_order_is_reference_then_promising_engine_then_original_without_repetition() -> None:
     trials = run(search_for(), Landscape(1))
     assert trials[0].recipe.techniques == {"no_grad"}
     assert trials[1].recipe.at(Stage.ENGINE)

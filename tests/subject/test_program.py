@@ -122,7 +122,7 @@ class MakesItsNetwork(nn.Module):
         return self.predictor.network(x)  # type: ignore[no-any-return]
 
 
-def test_a_module_that_the_first_call_makes_and_the_program_keeps_is_found_after_a_call() -> None:
+def test_a_module_created_by_the_first_call_is_found_after_it() -> None:
     program, sample = ProgramModule(MakesItsNetwork().predict), Inputs((torch.randn(2, 3),))
     with pytest.raises(AttributeError):
         program.get_submodule("network")

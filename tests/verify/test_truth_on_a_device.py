@@ -99,7 +99,7 @@ class Embedding(nn.Module):
         return self.table(ids)
 
 
-def test_derived_inputs_with_indices_are_tried_on_the_cpu_before_they_can_end_the_device() -> None:
+def test_derived_indices_are_tried_on_the_cpu_before_the_device() -> None:
     tried: list[int] = []
     embedding = Embedding()
     inputs = [Inputs((torch.tensor([1, 2]),)), Inputs((torch.tensor([3, 4]),)), Inputs((torch.tensor([8, 9]),))]

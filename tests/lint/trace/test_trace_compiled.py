@@ -63,7 +63,7 @@ def test_a_failure_is_a_note_and_logging_is_as_before():
     assert all(event.kind in ("graph-break", "recompilation") for event in events)
 
 
-def test_a_step_gets_its_sample_as_the_factory_wrote_it_and_each_part_in_its_mode():
+def test_a_traced_step_keeps_the_factorys_sample_and_the_modes_of_its_parts():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()

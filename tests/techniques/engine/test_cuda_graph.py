@@ -71,7 +71,7 @@ def test_a_recording_made_in_inference_mode_serves_other_modes() -> None:
     assert [t[0].item() for t in (first, second, third)] == [2, 10, 14], "and outputs outlive the next call"
 
 
-def test_one_recording_for_each_combination_of_sizes_and_strides_up_to_the_limit() -> None:
+def test_each_combination_of_sizes_and_strides_is_recorded_up_to_the_limit() -> None:
     recorder = Recorder()
     graphs = CudaGraphs(double, limit=2, capture=recorder)
     for shape in ((2, 3), (2, 3), (4, 3), (8, 3)):

@@ -259,7 +259,7 @@ def test_it_conforms():
     )
 
 
-def test_a_model_without_slices_or_products_is_refused_before_anything_is_captured():
+def test_a_model_without_slices_or_products_is_refused_without_capture():
     def facts(function):
         return conformance.candidate_of(Calls(function), [torch.randn(2, 6, 8)]).facts
 

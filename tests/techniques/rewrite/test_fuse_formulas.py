@@ -273,7 +273,7 @@ def test_it_conforms():
     )
 
 
-def test_a_model_without_the_parts_of_a_formula_is_refused_before_anything_is_captured():
+def test_a_model_without_the_operators_of_a_formula_is_refused_without_capture():
     def facts(function):
         return conformance.candidate_of(Calls(function), [torch.randn(2, 5, 8)]).facts
 
