@@ -9,7 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.made_up_machine import machine
-from togi.doctor import Check, Level, gpu, updates
+from togi.doctor import Check, Level, gpu
+from togi.doctor.updates import updates
 from togi.machine.nvml import Gpu, GpuProcess
 
 GIB = 2**30
@@ -132,11 +133,8 @@ def test_libraries_are_those_that_torch_was_built_for(monkeypatch: pytest.Monkey
         ({}, {}, ""),
     ],
 )
-def test_what_an_update_brings(
-    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], brings: dict[str, list[str]], fix: str
-) -> None:
-    monkeypatch.setattr(updates, "installed", installed.get)
-    found = list(updates.updates())
+def test_what_an_update_brings(installed: dict[str, str], brings: dict[str, list[str]], fix: str) -> None:
+    found = list(updates(installed.get))
     assert all(check.level is Level.OPTIONAL and fix in check.fix for check in found)
     assert {check.name: [told.partition(":")[0] for told in check.why.split("; ")] for check in found} == brings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -57,7 +57,7 @@ UPDATES = (
 """2026-11-25. Triton comes with torch and is not updated alone; ``gpu`` tells of a driver that is too old."""
 
 
-def updates() -> Iterator[Check]:
+def updates(installed: Callable[[str], str | None] = installed) -> Iterator[Check]:
     for library in UPDATES:
         for distribution in library.distributions:
             if (version := installed(distribution)) is not None:
