@@ -3,18 +3,17 @@ users; and which parts of togi were proven on one."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 from collections.abc import Iterator
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from togi.core.quantities import size
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.doctor.software import compare_package, compile_and_run, installed, requirements
+from togi.doctor.packages import Packages, applies, without_marker
+from togi.doctor.software import compare_package, compile_and_run
 from togi.doctor.updates import updates
 from togi.machine import nvml
 from togi.machine.describe import headers_of_pip, torch_build
@@ -27,13 +26,14 @@ C_PROBE = "#include <Python.h>\nint main(void) { return 0; }\n"
 """What Triton's launchers include."""
 
 
-def check_gpu(machine: Machine, device: str) -> list[Check]:
+def check_gpu(machine: Machine, device: str, packages: Packages) -> list[Check]:
     wanted = device.startswith("cuda")
     proven = _proven_parts(wanted)
     if machine.gpu is None and not wanted:
         return [_no_gpu(wanted), proven]
     found = _no_gpu(wanted) if machine.gpu is None else _device(machine)
-    return [found, *_torch_build(wanted), *_libraries(), *updates(), *_toolchain(machine), *_state(device), proven]
+    installed = (*_torch_build(wanted, packages), *libraries(packages), *updates(packages))
+    return [found, *installed, *_toolchain(machine), *_state(device), proven]
 
 
 def _device(machine: Machine) -> Check:
@@ -65,13 +65,10 @@ def _no_gpu(wanted: bool) -> Check:
     )
 
 
-def _torch_build(wanted: bool) -> list[Check]:
+def _torch_build(wanted: bool, packages: Packages) -> list[Check]:
     """A torch for CPUs says so in its version: it cannot use a GPU that is there."""
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    if not version.endswith("+cpu"):
+    version = packages.version("torch")
+    if version is None or not version.endswith("+cpu"):
         return []
     return [
         Check(
@@ -85,39 +82,30 @@ def _torch_build(wanted: bool) -> list[Check]:
     ]
 
 
-def _libraries() -> Iterator[Check]:
+def libraries(packages: Packages) -> Iterator[Check]:
     """cuDNN, Triton and the rest of CUDA, as torch's own metadata asks for them; what was built for one torch."""
-    try:
-        asked = requirements("torch")
-    except importlib.metadata.PackageNotFoundError:
+    asked = packages.requirements("torch")
+    if asked is None:
         return
-    for requirement in asked:
-        if not requirement.name.startswith(("nvidia-", "cuda-", "triton")) or not _applies(requirement):
+    for requirement in filter(applies, asked):
+        if not requirement.name.startswith(("nvidia-", "cuda-", "triton")):
             continue
-        check = compare_package(requirement, Level.WARNING, f"pip install '{_without_marker(requirement)}'")
+        fix = f"pip install '{without_marker(requirement)}'"
+        check = compare_package(requirement, Level.WARNING, fix, packages)
         if check.level is not Level.OK or requirement.name.startswith(("nvidia-cudnn", "triton")):
             why = f"this torch was built for {requirement.name}{requirement.specifier}" if check.why else ""
             yield check.model_copy(update={"topic": "GPU", "why": why})
-    yield from _built_for_another_torch("torch-tensorrt")
-    yield from _tensorrt()
+    yield from _built_for_another_torch("torch-tensorrt", packages)
+    yield from tensorrt(packages)
 
 
-def _applies(requirement: Requirement) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-
-
-def _without_marker(requirement: Requirement) -> str:
-    return str(requirement).partition(";")[0].strip()
-
-
-def _built_for_another_torch(distribution: str) -> Iterator[Check]:
-    try:
-        version, asked = importlib.metadata.version(distribution), requirements(distribution)
-        torch = Version(importlib.metadata.version("torch"))
-    except importlib.metadata.PackageNotFoundError:
+def _built_for_another_torch(distribution: str, packages: Packages) -> Iterator[Check]:
+    version, torch = packages.version(distribution), packages.version("torch")
+    if version is None or torch is None:
         return
+    asked = packages.requirements(distribution) or ()
     wanted = next((requirement for requirement in asked if requirement.name == "torch"), None)
-    if wanted is None or wanted.specifier.contains(Version(torch.public), prereleases=True):
+    if wanted is None or wanted.specifier.contains(Version(torch).public, prereleases=True):
         yield Check(topic="GPU", name=distribution, level=Level.OK, found=version)
     else:
         why = f"it was built for torch {wanted.specifier}, and this is {torch}"
@@ -125,6 +113,7 @@ def _built_for_another_torch(distribution: str) -> Iterator[Check]:
         yield Check(topic="GPU", name=distribution, level=Level.WARNING, found=version, why=why, fix=fix)
 
 
+_TENSORRT = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
 TENSORRT_OF_ONNXRUNTIME = {"1.20": "10.4", "1.21": "10.8", "1.22": "10.9"}
 """What ``onnxruntime-gpu`` was built for: its own metadata does not say.
 
@@ -132,31 +121,23 @@ Source: https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvid
 """
 
 
-def _tensorrt() -> Iterator[Check]:
+def tensorrt(packages: Packages) -> Iterator[Check]:
     """TensorRT itself, where it is installed, against what torch-tensorrt and ONNX Runtime were built for."""
-    version = installed("tensorrt") or installed("tensorrt-cu13") or installed("tensorrt-cu12")
+    version = next((found for name in _TENSORRT if (found := packages.version(name))), None)
     if version is None:
         return
-    wanted = [("torch-tensorrt", requirement.specifier) for requirement in _asked_of_tensorrt()]
-    runtime = installed("onnxruntime-gpu")
+    asked = [one for one in packages.requirements("torch-tensorrt") or () if one.name in _TENSORRT and applies(one)]
+    wanted = [("torch-tensorrt", requirement.specifier) for requirement in asked]
+    runtime = packages.version("onnxruntime-gpu")
     if runtime is not None and (built := TENSORRT_OF_ONNXRUNTIME.get(".".join(runtime.split(".")[:2]))):
         wanted.append((f"onnxruntime-gpu {runtime}", SpecifierSet(f"~={built}")))
     unmet = [f"{name} was built for TensorRT {spec}" for name, spec in wanted if not spec.contains(version, True)]
     if not unmet:
         yield Check(topic="GPU", name="TensorRT", level=Level.OK, found=version)
         return
-    fix = f"pip install '{_without_marker(_asked_of_tensorrt()[0])}'" if _asked_of_tensorrt() else ""
+    fix = f"pip install '{without_marker(asked[0])}'" if asked else ""
     why = "; ".join(unmet)
     yield Check(topic="GPU", name="TensorRT", level=Level.WARNING, found=version, why=why, fix=fix)
-
-
-def _asked_of_tensorrt() -> list[Requirement]:
-    try:
-        asked = requirements("torch-tensorrt")
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    names = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13")
-    return [requirement for requirement in asked if requirement.name in names and _applies(requirement)]
 
 
 def _toolchain(machine: Machine) -> list[Check]:
@@ -191,15 +172,21 @@ def _headers(machine: Machine) -> Check:
 
 def _state(device: str) -> list[Check]:
     gpu = nvml.read_gpu(device)
-    if gpu is None:
-        why = "clocks, throttling, power and neighbours stay unknown, and memory is that of the whole device"
-        found, _, fix = nvml.why_not(device).partition(": ")
-        return [Check(topic="GPU", name="NVML", level=Level.OPTIONAL, found=found, why=why, fix=fix)]
-    return [_driver(gpu), _compute_mode(gpu), _clocks(gpu), _memory(gpu), _others(gpu)]
+    return [without_nvml(nvml.why_not(device))] if gpu is None else state_of(gpu, torch_build("cuda"))
 
 
-def _driver(gpu: Gpu) -> Check:
-    built = torch_build("cuda")
+def without_nvml(problem: str) -> Check:
+    why = "clocks, throttling, power and neighbours stay unknown, and memory is that of the whole device"
+    found, _, fix = problem.partition(": ")
+    return Check(topic="GPU", name="NVML", level=Level.OPTIONAL, found=found, why=why, fix=fix)
+
+
+def state_of(gpu: Gpu, built: str | None) -> list[Check]:
+    """``built``: the CUDA that torch was built for."""
+    return [_driver(gpu, built), _compute_mode(gpu), _clocks(gpu), _memory(gpu), _others(gpu)]
+
+
+def _driver(gpu: Gpu, built: str | None) -> Check:
     found = (
         f"driver {gpu.driver or 'unknown'} serves CUDA {gpu.cuda or 'unknown'}; torch was built for {built or 'none'}"
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 from packaging.version import Version
 
 from togi.doctor.check import Check, Level
-from togi.doctor.software import installed
+from togi.doctor.packages import Packages
 
 
 @final
@@ -57,10 +57,10 @@ UPDATES = (
 """2026-11-25. Triton comes with torch and is not updated alone; ``gpu`` tells of a driver that is too old."""
 
 
-def updates(installed: Callable[[str], str | None] = installed) -> Iterator[Check]:
+def updates(packages: Packages) -> Iterator[Check]:
     for library in UPDATES:
         for distribution in library.distributions:
-            if (version := installed(distribution)) is not None:
+            if (version := packages.version(distribution)) is not None:
                 yield from _update(library, distribution, version)
 
 
