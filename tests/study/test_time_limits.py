@@ -123,7 +123,7 @@ def test_on_a_busy_machine_an_effort_still_leaves_time_for_an_engine(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything takes four times as long. A given limit holds all the same."""
-    monkeypatch.setattr("test_time_limits.TIMES_S", {name: 4 * took_s for name, took_s in TIMES_S.items()})
+    monkeypatch.setattr(f"{__name__}.TIMES_S", {name: 4 * took_s for name, took_s in TIMES_S.items()})
     said: list[str] = []
     for given_s, gained in ((None, True), (40.0, False)):
         runner = runner_with(clock, effort="quick", time_limit_s=given_s)

@@ -87,7 +87,7 @@ def pool() -> Iterator[WorkerPool]:
 
 def end_of(pool: WorkerPool, how: str, limits: Limits | None = None) -> TrialEnded:
     with pytest.raises(TrialEnded) as caught:
-        pool.call("test_deadline:hang", {"how": how}, limits or Limits())
+        pool.call(f"{__name__}:hang", {"how": how}, limits or Limits())
     return caught.value
 
 
@@ -122,7 +122,7 @@ def test_a_stopped_server_is_noticed_and_the_time_that_is_over_is_said() -> None
         os.kill(server._process.pid, signal.SIGSTOP)
         began = time.monotonic()
         with pool.deadline.within(0.5), pytest.raises(NoTimeLeft, match="the time limit was over before"):
-            pool.call("test_deadline:hang", {"how": "sleeps"}, Limits())
+            pool.call(f"{__name__}:hang", {"how": "sleeps"}, Limits())
         assert time.monotonic() - began < 0.5 + LEAST_S
         assert server._process.returncode is not None
 
