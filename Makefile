@@ -34,14 +34,21 @@ CHECKS_SOURCE := -p togi.core -p togi.lint.source -p togi.lint.rules.source -p t
   $(foreach name,cache check_file check_paths files finding fix globs notebooks pages patterns pool rule selection \
   settings source_text targets,-m togi.lint.$(name)) -m togi.cli.check -m togi.cli.output
 
+# The types take half of the time, so they are checked next to the rest.
 lint: $(VENV)/.installed-test
+	$(MAKE) --no-print-directory --jobs=2 lint-types lint-style
+
+.PHONY: lint-types lint-style
+lint-types:
+	$(BIN)/mypy
+
+lint-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 --follow-imports silent $(CHECKS_SOURCE)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/togi check
 	$(BIN)/python docs/prose.py
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 --follow-imports silent $(CHECKS_SOURCE)
 
 # The site into build/site/index.html; the suite builds it too.
 docs: $(VENV)/.installed-test

@@ -341,7 +341,7 @@ def test_several_publish_to_one_place(artifact: Path, tmp_path: Path) -> None:
     assert [p.name for p in out.parent.iterdir()] == ["copy.togi"]
 
 
-def test_what_is_no_artifact_is_never_replaced(tmp_path: Path) -> None:
+def test_what_is_not_an_artifact_is_never_replaced(tmp_path: Path) -> None:
     precious = tmp_path / "photos.togi"
     precious.mkdir()
     (precious / "photo.jpg").write_bytes(b"x")

@@ -59,7 +59,7 @@ def test_what_there_was_no_time_for_is_not_called_forbidden() -> None:
     assert "forbids" in hooks.judge(plain, plain, forbidden)["sentence"]
 
 
-def test_scripting_is_judged_by_its_peak_beside_the_result_alone() -> None:
+def test_scripting_is_judged_by_its_peak_next_to_the_result_alone() -> None:
     def rows(eager: int, scripted: int) -> list[Measured]:
         peaks = {box_iou.EAGER: eager, box_iou.SCRIPTED: scripted, box_iou.MATCH_EAGER: 1, box_iou.MATCH_OURS: 1}
         return [Measured(name=name, peak_bytes=peak * MIB, median_ms=1.0) for name, peak in peaks.items()]

@@ -220,7 +220,7 @@ def test_report_lists_the_studies_of_a_journal(
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_setting_without_effect_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_setting_without_effect_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     run(["report", "--seed", "3"])
     assert "--seed has no effect here" in capsys.readouterr().err
 

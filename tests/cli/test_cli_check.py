@@ -151,7 +151,7 @@ def test_what_does_not_go_together(arguments: list[str], said: str, capsys: pyte
     assert said in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_a_name_for_standard_input_that_is_not_read_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_for_standard_input_that_is_not_read_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "clean.py", "--stdin-filename", "b.py"]) == 0
     assert "--stdin-filename without '-' has no effect" in capsys.readouterr().err
 

@@ -88,19 +88,19 @@ def test_any_text_is_parsed_or_refused_with_itself_in_the_message(text: str) -> 
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None, math.inf, math.nan, b"8GiB", [8]])
-def test_numbers_and_objects_that_are_no_size(value: object) -> None:
+def test_numbers_and_objects_that_are_not_a_size(value: object) -> None:
     with pytest.raises(BudgetError, match="memory="):
         parse_size(value, "memory")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0, -1.5, True, None, math.nan, [8]])
-def test_numbers_and_objects_that_are_no_duration(value: object) -> None:
+def test_numbers_and_objects_that_are_not_a_duration(value: object) -> None:
     with pytest.raises(TogiError, match="time_limit_s="):
         parse_duration(value, "time_limit_s")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.01, True, None, math.nan, [8]])
-def test_numbers_and_objects_that_are_no_share(value: object) -> None:
+def test_numbers_and_objects_that_are_not_a_share(value: object) -> None:
     with pytest.raises(ValueError, match="max_error="):
         parse_share(value, "max_error")  # type: ignore[arg-type]
 

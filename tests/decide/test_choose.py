@@ -258,7 +258,7 @@ def test_what_was_set_aside_stands_in_nobodys_way() -> None:
     assert why_not(unsaved[1], saved, trials=[saved, plain, unsaved[1]]) == "it has no file form here"
 
 
-def test_what_may_differ_is_said_in_percent() -> None:
+def test_what_may_differ_is_reported_in_percent() -> None:
     chosen = measured(recipe("chosen"), 2.0)
     assert why_not(measured(recipe("near"), 2.05), chosen) == (
         "faster than the chosen one by less than 4%, by which two processes of one recipe may differ or which does not "
@@ -340,7 +340,7 @@ def test_the_front_of_several_callers_knows_what_each_waits_for() -> None:
     assert labels(front([soon, worse, most])) == ["most", "soon"]
 
 
-def test_the_original_as_it_is_called_today_is_no_candidate() -> None:
+def test_the_original_as_it_is_called_today_is_not_a_candidate() -> None:
     reference, today = measured(REFERENCE, 1.0, total_bytes=2000), measured(Recipe(), 1.5, total_bytes=500)
     assert choose([reference, today]).trial == reference
     small = measured(recipe("small"), 0.5, total_bytes=900)
@@ -419,7 +419,7 @@ def test_the_reason_holds_what_was_measured() -> None:
     assert choose(trials[:1]).reason == "nothing is faster than plain eager beyond doubt, so it stays"
 
 
-def test_what_is_said_where_nothing_can_be_chosen() -> None:
+def test_what_is_reported_where_nothing_can_be_chosen() -> None:
     nothing = "no recipe ran, was measured and gave the right output"
     failed = Trial(recipe=recipe("failed"), outcome=Outcome.FAILED)
     assert choose([]).reason == choose([failed], within(1000)).reason == nothing

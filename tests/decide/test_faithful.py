@@ -113,7 +113,7 @@ def test_the_unit_never_falls_below_a_few_roundings_of_the_type() -> None:
     assert unit_of_error(0.0, size=0.0, epsilon=float64) == 0.0
 
 
-def test_an_error_that_is_no_number_is_not_faithful() -> None:
+def test_an_error_that_is_not_a_number_is_not_faithful() -> None:
     assert within(MAX_UNITS)
     assert not within(MAX_UNITS * 1.001)
     assert not within(math.nan)
@@ -169,7 +169,7 @@ def test_a_bound_is_met_by_what_equals_it() -> None:
     assert accept(at, exact=False) == (Outcome.WRONG, f"{how_far}, and no --max-error or --max-drop allows it")
 
 
-def test_a_better_metric_is_no_drop() -> None:
+def test_a_better_metric_is_not_a_drop() -> None:
     assert accept(report(metric=0.9, metric_original=0.5), exact=False, max_drop=0.0)[0] is Outcome.OK
 
 

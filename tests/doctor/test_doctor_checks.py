@@ -145,6 +145,6 @@ def test_a_tree_of_sources_says_what_it_needs(tmp_path: Path) -> None:
     assert found == {"togi": (Level.OK, "not installed"), "no-such-distribution": (Level.OPTIONAL, "not installed")}
 
 
-def test_where_nothing_tells_what_is_needed_that_is_said(tmp_path: Path) -> None:
+def test_it_is_reported_that_nothing_tells_what_is_needed(tmp_path: Path) -> None:
     python, told = software.check_packages(SourcesAlone(tmp_path / "pyproject.toml"))
     assert (python.name, told.name, told.level) == ("python", "togi", Level.WARNING)

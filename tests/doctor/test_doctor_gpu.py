@@ -85,7 +85,7 @@ def test_a_gpu_in_a_good_state_has_no_warning() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_mend(name: str, state: dict[str, Any], level: Level, said: str) -> None:
+def test_what_is_wrong_is_reported_with_its_mend(name: str, state: dict[str, Any], level: Level, said: str) -> None:
     check = checks(replace(WELL, **state))[name]
     assert check.level is level
     assert said in f"{check.found} {check.why} {check.fix}"

@@ -312,7 +312,7 @@ class FailsIn:
         return x + 1
 
 
-def test_what_waits_for_the_device_is_said_with_its_line() -> None:
+def test_what_waits_for_the_device_is_reported_with_its_line() -> None:
     pool = Pool("1MiB", Recorder(graph_bytes=GRAPH))
     with pytest.raises(GraphError, match=r"captured at .*test_captured\.py:\d+ .*: CUDA error: operation not"):
         made(FailsIn(3), memory=pool)

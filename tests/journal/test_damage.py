@@ -73,7 +73,7 @@ def test_no_trial_is_lost_where_only_an_index_is_damaged(journal_path: Path) -> 
             open_and_read(journal_path)
 
 
-def test_text_that_is_no_text(journal_path: Path) -> None:
+def test_text_that_is_not_utf8(journal_path: Path) -> None:
     journal_path.write_bytes(journal_path.read_bytes().replace(b"CREATE TABLE trials", b"CREATE T\xffBLE trials"))
     assert_refused_and_kept(journal_path, "damaged.*rescue.*mv ")
 

@@ -145,7 +145,7 @@ def test_contents_drawn_by_chance(seed: int, path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "link", "text"])
-def test_what_is_no_file_of_a_journal(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_a_file_of_a_journal(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "j.sqlite"
     match kind:
         case "pipe":

@@ -119,7 +119,7 @@ def test_unreadable_folders(folder: Path) -> None:
     assert "cannot be listed" in found.problems[0].message
 
 
-def test_names_that_are_no_text(folder: Path) -> None:
+def test_names_that_are_not_utf8(folder: Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\n", encoding="utf-8")
     assert len(discover([folder], Overrides()).files) == 1
 

@@ -52,7 +52,7 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
         ('per-file-ignores = {"!" = []}', "per-file-ignores: '!' is not a pattern"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_key(text: str, said: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_with_file_and_key(text: str, said: str, tmp_path: Path) -> None:
     path = table(tmp_path, f"[tool.togi.check]\n{text}\n")
     with pytest.raises(TogiError) as error:
         read_table(path)

@@ -120,7 +120,7 @@ def test_one_wild_anchor_among_many_and_any_number_of_threads(threads, wild_at):
         torch.set_num_threads(before)
 
 
-def test_a_negative_iou_is_no_tie_with_the_zero_that_is_best():
+def test_a_negative_iou_is_not_a_tie_with_the_zero_that_is_best():
     """Far from 0 a width of 0.04 rounds to 0.0625: the intersection exceeds both areas, the union is negative."""
     tiny = torch.tensor([[1e6, 1e6, 0.04, 0.04]])
     anchors = random_boxes(2000, 50)

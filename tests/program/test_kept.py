@@ -177,7 +177,7 @@ def test_its_state_may_be_any_when_a_part_is_put_in_and_other_values_may_not(
             install([entry], run, keep_originals=True)
 
 
-def test_a_buffer_beside_it_is_watched(tmp_path: Path) -> None:
+def test_a_buffer_next_to_it_is_watched(tmp_path: Path) -> None:
     model: Any = meter()
     run = follow(model)
     entry = loaded(model, part_of(run, tmp_path), tmp_path)

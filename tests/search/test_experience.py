@@ -98,7 +98,7 @@ def test_what_processes_differ_by_teaches_nothing() -> None:
     assert expected_x(learned(study(vino=2.4 * 1.02)), with_engine("vino")) == pytest.approx(2.4)
 
 
-def test_a_choice_is_judged_beside_the_same_recipe_without_it_and_by_engine() -> None:
+def test_a_choice_is_judged_next_to_the_same_recipe_without_it_and_by_engine() -> None:
     """Under vino, fold gained nothing: there and only there less is expected of it."""
     fold = Choice(stage=Stage.REWRITE, technique="fold")
     folded = {
@@ -125,7 +125,7 @@ def test_an_engine_tried_only_with_other_choices_gets_their_joint_gain() -> None
     assert experience.sentence({"vino", "fold"}).endswith("vino 7.00x")
 
 
-def test_what_was_measured_beside_busy_neighbours_teaches_nothing() -> None:
+def test_what_was_measured_next_to_busy_neighbours_teaches_nothing() -> None:
     quiet = study(vino=9.0)
     tried = quiet.trials[1]
     assert tried.timing is not None
@@ -227,7 +227,7 @@ def test_studies_that_mean_nothing_here_are_passed_over() -> None:
     )
 
 
-def test_what_was_learned_is_said_in_one_line() -> None:
+def test_what_was_learned_is_reported_in_one_line() -> None:
     other = Machine(**{**MACHINE.model_dump(), "versions": {"torch": "2.9"}})
     studies = [
         study("a", vino=3.1, onnx=2.0),

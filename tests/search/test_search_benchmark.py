@@ -39,7 +39,7 @@ def test_every_strategy_stays_within_the_recording(recorded) -> None:
     assert benchmark.by_random(recorded, 1) != benchmark.by_random(recorded, 2)
 
 
-def test_race_trials_are_no_part_of_the_recording(recorded) -> None:
+def test_race_trials_are_not_part_of_the_recording(recorded) -> None:
     assert max(trial.cost_s for trial in recorded.trials.values()) < 999
 
 
@@ -114,6 +114,6 @@ def test_what_other_studies_teach_shortens_the_way_without_guesses(recorded) -> 
     assert lines[1] == "  guesses: 20.0%, 3 s"
 
 
-def test_nothing_recorded_is_said(tmp_path: Path, capsys) -> None:
+def test_nothing_recorded_is_reported(tmp_path: Path, capsys) -> None:
     assert benchmark.main(["--data", str(tmp_path)]) == 2
     assert "--record" in capsys.readouterr().err

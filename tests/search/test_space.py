@@ -180,7 +180,7 @@ def test_no_reference_no_search() -> None:
         Space([])
 
 
-def test_eager_engine_is_no_choice_of_its_own() -> None:
+def test_eager_engine_is_not_a_choice_of_its_own() -> None:
     space = Space.of(CONVOLUTIONAL, EVERY, family() | {"eager": engine("eager")})
     assert not any(r.find("eager") for r in space.recipes())
 

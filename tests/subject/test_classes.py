@@ -96,7 +96,7 @@ def test_dicts_of_their_own_class_have_their_items_and_attributes() -> None:
     assert list(found) == ["y", "more"]
 
 
-def test_what_a_dict_keeps_beside_its_items_cannot_be_built_again() -> None:
+def test_what_a_dict_keeps_next_to_its_items_cannot_be_built_again() -> None:
     assert Structure.of(Keeping(y=torch.ones(1))).is_opaque
     assert not Structure.of(Mirrored(y=torch.ones(1))).is_opaque
 

@@ -146,7 +146,7 @@ class NotATensor:
     __slots__ = ("hidden",)
 
 
-def test_opaque_output_is_said():
+def test_opaque_output_is_reported():
     facts = facts_of(ComputesWith(lambda _, x: (x, NotATensor())), torch.rand(2))
     assert not facts.exportable
     assert noted(facts, "NotATensor")
@@ -222,7 +222,7 @@ def test_nan_is_found_and_does_not_look_random():
     assert noted(facts, "NaN or infinity")
 
 
-def test_outputs_that_are_all_zero_are_said():
+def test_outputs_that_are_all_zero_are_reported():
     assert noted(facts_of(ComputesWith(lambda _, x: x * 0), torch.rand(3)), "Every output is zero")
 
 
@@ -262,7 +262,7 @@ def test_wrappers_are_taken_off():
     assert noted(facts, "OptimizedModule")
 
 
-def test_hooks_are_said():
+def test_hooks_are_reported():
     module = nn.ReLU()
     module.register_forward_hook(lambda *_: None)
     assert noted(facts_of(module, torch.rand(2)), "1 of its modules have forward hooks")

@@ -95,7 +95,7 @@ def test_a_copy_runs_on_its_own_modules(make: Any) -> None:
     assert not torch.equal(copied(x), before)
 
 
-def test_what_reaches_no_module_is_said() -> None:
+def test_what_reaches_no_module_is_reported() -> None:
     with pytest.raises(SubjectError, match="no torch module can be found from <lambda>"):
         as_module(lambda x: x)
     assert as_module(3) == 3

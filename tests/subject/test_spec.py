@@ -33,7 +33,7 @@ def test_options_follow_the_question_mark():
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", ""])
-def test_an_option_that_is_no_positive_integer(value):
+def test_an_option_that_is_not_a_positive_integer(value):
     with pytest.raises(SubjectError, match="not a positive integer"):
         parse(f"timm:resnet50?batch={value}").integer("batch")
 
@@ -83,7 +83,7 @@ def test_a_file_whose_names_cannot_be_known_passes(tmp_path, text):
     check_spec(f"{path}:anything")
 
 
-def test_a_package_is_found_beside_the_current_folder_and_not_imported(tmp_path, monkeypatch):
+def test_a_package_is_found_next_to_the_current_folder_and_not_imported(tmp_path, monkeypatch):
     folder = tmp_path / "pkg" / "sub"
     folder.mkdir(parents=True)
     for init in (tmp_path / "pkg" / "__init__.py", folder / "__init__.py"):

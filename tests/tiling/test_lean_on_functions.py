@@ -484,7 +484,7 @@ def test_one_warning_for_each_kind_of_call_and_reason():
     assert len(told) == 2
 
 
-def test_tensors_that_are_not_dense_are_told():
+def test_tensors_that_are_not_dense_are_reported():
     call = lean(lambda a, x: torch.sparse.mm(a, x).sum(1))
     a, x = torch.eye(9).to_sparse(), torch.ones(9, 2)
     with pytest.warns(LeanWarning, match="not dense"):

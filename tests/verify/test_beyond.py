@@ -134,7 +134,7 @@ def test_only_the_input_that_is_answered_wrongly_is_bounded():
     assert reach.domains[1].everything
 
 
-def test_rounding_is_no_fault_however_large_the_values():
+def test_rounding_is_not_a_fault_however_large_the_values():
     weight = torch.randn(40, 30, generator=torch.Generator().manual_seed(1))
     reach, _ = reached(lambda x: torch.relu(x @ weight), lambda x: torch.relu((weight.T @ x.T).T.contiguous()), X)
     assert reach.problems == ()
@@ -161,14 +161,14 @@ def test_a_program_that_raises_answers_nothing_wrong():
     assert reach.domains == ()
 
 
-def test_what_is_not_asked_in_time_is_not_taken_and_said():
+def test_what_is_not_asked_in_time_is_not_taken_which_is_reported():
     clock = itertools.chain([0.0], itertools.repeat(2.0))
     reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
     assert reach.domains[0].high == pytest.approx(1e3 * float(X.abs().max()))
     assert "no time was left" in reach.notes[0]
 
 
-def test_an_original_that_takes_minutes_is_not_asked_and_that_is_said():
+def test_an_original_that_takes_minutes_is_not_asked_which_is_reported():
     clock = itertools.chain([0.0], itertools.repeat(100.0))
     reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
     assert reach.domains == ()
@@ -203,7 +203,7 @@ class TestDomain:
     def test_an_empty_tensor_lies_inside(self):
         assert Domain(low=0, high=1, constant=False, empty_rows=False).refusal(torch.zeros(0, 3)) == ""
 
-    def test_one_number_is_no_constant_tensor(self):
+    def test_one_number_is_not_a_constant_tensor(self):
         assert Domain(constant=False).refusal(torch.tensor(3.0)) == ""
         assert Domain(constant=False).refusal(torch.zeros(4))
 

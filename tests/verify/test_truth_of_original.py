@@ -100,7 +100,7 @@ def test_random_and_repeatable():
     assert not truth_of(nn.Linear(4, 4), X).facts.random
 
 
-def test_unrepeatable_is_said():
+def test_unrepeatable_is_reported():
     entropy = iter(range(1000))
     truth = truth_of(Of(lambda m, x: m.linear(x) + next(entropy)), X)
     assert not truth.facts.repeatable

@@ -470,7 +470,7 @@ def test_callers_may_come_with_inputs_of_several_sizes():
     assert any("another form when 3 call at once" in text for text in report.problems), report.problems
 
 
-def test_what_raises_beside_other_callers_raises():
+def test_what_raises_next_to_other_callers_raises():
     busy = threading.Lock()
 
     def alone(x):

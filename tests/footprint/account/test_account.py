@@ -210,7 +210,7 @@ def test_timeline_reaches_the_peak_and_is_complete_at_every_point() -> None:
     assert {c: b for c, b in at_peak.items() if b} == account.by_category()
 
 
-def test_what_was_there_before_watched_code_is_no_allocation_of_it() -> None:
+def test_what_was_there_before_watched_code_is_not_an_allocation_of_it() -> None:
     given = torch.randn(1024, 256)
 
     def watched(rows: Tensor) -> Tensor:

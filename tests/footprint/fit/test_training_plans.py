@@ -177,7 +177,7 @@ def test_noise_that_no_order_of_sums_explains_is_no_excuse() -> None:
         fit_training(_step(AtomicSums(0.01, False), torch.ones(4, 64)), 1 << 30)
 
 
-def test_a_planned_step_beyond_the_noise_is_told_from_one_within_it() -> None:
+def test_a_planned_step_beyond_the_noise_is_distinguished_from_one_within_it() -> None:
     def outcome(gradient: float) -> Outcome:
         weights = torch.ones(8)
         state = torch.zeros(4, dtype=torch.uint8)

@@ -98,7 +98,7 @@ def test_structure_of_results_is_kept() -> None:
     assert both.report.parts > 1
 
 
-def test_what_is_no_tensor_is_kept_as_the_first_part_returned_it() -> None:
+def test_what_is_not_a_tensor_is_kept_as_the_first_part_returned_it() -> None:
     guarded = togi.within(128 * KIB)(lambda rows: (None, hungry(rows), "rows"))
     data = torch.randn(256, 8)
     nothing, found, text = guarded(data)

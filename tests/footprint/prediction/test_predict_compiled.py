@@ -88,7 +88,7 @@ def test_a_batch_that_does_not_fit_this_machine() -> None:
     assert predict_cpu(make_step(subject, train=True), batch=1 << 24, compile=True).peak_bytes > 200 << 30
 
 
-def test_graph_breaks_are_said() -> None:
+def test_graph_breaks_are_reported() -> None:
     found = predict_cpu(make_step(Subject(Breaks(), torch.randn(4, 8)), train=True), compile=True)
     assert any("made 2 graphs" in note for note in found.notes)
 

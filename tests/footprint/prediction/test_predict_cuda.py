@@ -97,7 +97,7 @@ SOON = {("attention", True), ("convolutions", False), ("lstm", True), ("gru", Tr
         for train in (False, True)
     ],
 )
-def test_order_of_what_is_said(name: str, train: bool) -> None:
+def test_order_of_what_is_reported(name: str, train: bool) -> None:
     found = predicted(Subject(*MODELS[name]()), train=train, optimizer="adam" if train else "none")
     assert found.baseline_bytes <= found.low_bytes <= found.peak_bytes <= found.high_bytes
     assert found.reserved_low_bytes <= found.reserved_bytes <= found.reserved_high_bytes

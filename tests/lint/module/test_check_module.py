@@ -110,7 +110,7 @@ class Options(nn.Module):
         return {"y": [self.body(x["image"]) * scale, None, mode]}
 
 
-def test_inputs_and_outputs_that_are_no_tensors() -> None:
+def test_inputs_and_outputs_that_are_not_tensors() -> None:
     sample = ({"image": IMAGE, "none": None}, 2.0)
     assert "conv-batchnorm-unfolded" in rules(Options().eval(), sample)
 
@@ -165,7 +165,7 @@ class Closed(nn.Module):
         return x * 2
 
 
-def test_what_cannot_be_watched_is_said() -> None:
+def test_what_cannot_be_watched_is_reported() -> None:
     answer = check_module(Subject(Closed(), IMAGE), ModuleRequest(device="A100"))
     assert answer.tables == ()
     assert "not under a mode" in " ".join(answer.notes)
@@ -283,7 +283,7 @@ def test_a_step_that_never_calls_its_module_leaves_the_samples_as_they_are() -> 
     assert [one.rule for one in report.findings] == ["bias-before-norm"]
 
 
-def test_what_a_module_cannot_be_called_with_is_told_where_the_step_fails() -> None:
+def test_what_a_module_cannot_be_called_with_is_reported_where_the_step_fails() -> None:
     def step(*_: Any) -> torch.Tensor:
         raise ValueError("no such batch")
 

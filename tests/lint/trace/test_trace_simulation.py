@@ -97,7 +97,7 @@ def test_marks_belong_to_memory():
     assert on_cuda(sparse)
 
 
-def test_what_fails_only_under_simulation_is_watched_without_it_and_said():
+def test_what_fails_only_under_simulation_is_watched_without_it_which_is_reported():
     def no_kernel(x):
         if x.is_cuda:
             raise RuntimeError("no kernel image is available")
@@ -180,7 +180,7 @@ def test_counts_are_of_one_step():
     assert event.count == 6
 
 
-def test_the_layer_and_the_chain_are_told():
+def test_the_layer_and_the_chain_are_reported():
     class Inner(nn.Module):
         def forward(self, x):
             return self.scale(x)

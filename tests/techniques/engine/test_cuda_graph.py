@@ -148,7 +148,7 @@ def test_what_cannot_be_captured_is_refused_at_once_with_its_line() -> None:
 
 @pytest.mark.usefixtures("captured_with")
 @pytest.mark.parametrize("refusal", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling `x`"])
-def test_running_out_of_memory_in_a_capture_is_no_refusal(monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
+def test_running_out_of_memory_in_a_capture_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
     """Ending the capture raises an error of its own, which says nothing of memory."""
 
     @contextlib.contextmanager

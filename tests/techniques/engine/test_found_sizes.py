@@ -102,7 +102,7 @@ def test_none_one_and_many_are_answered_as_the_original_does(engine: str, name: 
             torch.testing.assert_close(program(rows(count)), subject.module(rows(count)), rtol=1e-4, atol=1e-5)
 
 
-def test_found_rows_beside_others_are_captured() -> None:
+def test_found_rows_next_to_others_are_captured() -> None:
     subject = candidate(ANSWERED["beside others"])
     program = export(subject)
     assert held_for(subject, program).conditions == subject.signature.conditions

@@ -141,7 +141,7 @@ def test_a_network_with_other_sizes_than_the_original_is_refused(monkeypatch):
         ncnn.build(candidate)
 
 
-def test_a_damaged_network_is_told_from_a_sound_one(tmp_path):
+def test_a_damaged_network_is_distinguished_from_a_sound_one(tmp_path):
     candidate = made("dense")
     meta = ncnn.build(candidate).save(tmp_path)
     layers = tmp_path / ncnn.LAYERS

@@ -101,7 +101,7 @@ def test_random_numbers_are_drawn_at_each_call():
         once(lambda m, x: x + torch.rand(6) - torch.rand(6))
 
 
-def test_a_buffer_that_the_pass_writes_is_no_constant(calls):
+def test_a_buffer_that_the_pass_writes_is_not_a_constant(calls):
     def count(m, x):
         m.state.add_(1)
         return x + m.state.exp() + m.table[0].exp()

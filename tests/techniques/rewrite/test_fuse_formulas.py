@@ -98,7 +98,7 @@ def test_a_layer_norm_is_found_however_it_is_written(case, calls, error_units):
     error_units(original, result, [torch.randn(2, 5, 8), torch.randn(2, 5, 8) + 3])
 
 
-def test_what_follows_a_norm_and_is_no_constant_stays(calls, error_units):
+def test_what_follows_a_norm_and_is_not_a_constant_stays(calls, error_units):
     original, result = fused(lambda m, x: layer_norm(m, x) * x.sum(1, True) + m.bias)
     assert calls(result) == ["layer_norm", "sum", "mul", "add"]
     error_units(original, result, [torch.randn(2, 5, 8)])

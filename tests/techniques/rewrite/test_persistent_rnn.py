@@ -139,7 +139,7 @@ def test_it_conforms():
     )
 
 
-def test_it_stands_beside_torchs_own_engines_alone():
+def test_it_stands_next_to_torchs_own_engines_alone():
     known = all_techniques()
     beside = {id for id, each in known.items() if each.stage == "engine" and compatible([PERSISTENT, each])}
     assert {"eager", "torch_compile"} <= beside

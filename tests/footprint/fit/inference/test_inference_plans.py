@@ -333,7 +333,7 @@ def test_integers_and_keyword_arguments() -> None:
     assert faithful(found.proof)
 
 
-def test_a_wrong_result_is_no_plan() -> None:
+def test_a_wrong_result_is_not_a_plan() -> None:
     step = _step(nn.Sequential(nn.Linear(16, 16)), _data(512, 16))
     outputs, form = outputs_of(step, 0)
     reference = Outputs(step, outputs, form, 0)
