@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import pytest
 
+from tests.cli import small_subjects
 from togi.worker import call
 from togi.worker.protocol import SubjectRef
 
@@ -30,6 +31,12 @@ class PoolOfThisProcess:
         from togi.worker.protocol import Job
 
         return _call(Job(kind="call", log="", function=function, request=request), self.subject, "cpu")
+
+
+@pytest.fixture
+def file() -> str:
+    """The file of subjects that many commands are given."""
+    return small_subjects.__file__
 
 
 @pytest.fixture
