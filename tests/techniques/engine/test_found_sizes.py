@@ -121,7 +121,7 @@ def test_found_rows_next_to_others_are_captured() -> None:
 )
 def test_a_rank_that_is_another_where_one_is_found_is_refused(function: Callable[[Finds, Tensor], Tensor]) -> None:
     subject = candidate(function)
-    with pytest.raises(Refused, match=r"decides the number of dimensions.*aten\.squeeze.*test_found_sizes\.py:\d+"):
+    with pytest.raises(Refused, match=r"decides the number of dimensions.*aten\.squeeze.*small_modules\.py:\d+"):
         export(subject)
     assert "the number of dimensions" in refused("torchscript", subject)
 
