@@ -6,7 +6,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Files in the order of tests/conftest.py: the longest first.
+IN_TWO := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python $(IN_TWO)
 
 .PHONY: demo test test-thorough test-all test-hangs lint docs browser clean
 
@@ -86,7 +88,7 @@ test-locale:
 
 test-folder:
 	to="$$(mktemp -d)/süß und leer/togi" && mkdir -p "$$to" && git ls-files -z | xargs -0 cp --parents -t "$$to" && \
-	  venv="$(CURDIR)/$(VENV)" && cd "$$to" && PYTHONPATH="$$to/src" "$$venv/bin/python" -m pytest -n 2 --dist loadfile
+	  venv="$(CURDIR)/$(VENV)" && cd "$$to" && PYTHONPATH="$$to/src" "$$venv/bin/python" $(IN_TWO)
 
 # The suite on another torch, in an environment of its own: make test-torch TORCH=2.9 PYTHON=python3.13
 TORCH ?= 2.11
@@ -94,7 +96,7 @@ TORCH ?= 2.11
 test-torch:
 	$(PYTHON) -m venv .venv-torch-$(TORCH)
 	.venv-torch-$(TORCH)/bin/python -m pip install --quiet 'torch==$(TORCH).*' -e '.[all,examples,test]'
-	.venv-torch-$(TORCH)/bin/python -m pytest -n 2 --dist loadfile
+	.venv-torch-$(TORCH)/bin/python $(IN_TWO)
 
 # The report's tests open it in Chromium; without one, and without the right to install it, they skip and say so.
 browser:

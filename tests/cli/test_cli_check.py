@@ -332,6 +332,7 @@ def test_names_that_a_shell_lists_are_never_run(folder: Path, target: str) -> No
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_subject_among_paths_needs_its_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
     assert run(["check", "clean.py", "s.py:subject"]) == 2

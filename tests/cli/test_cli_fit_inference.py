@@ -41,6 +41,7 @@ def test_json_and_exit_code_when_nothing_fits(file: str, capsys: pytest.CaptureF
     assert found["plan"]["policies"] == []
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_from_python_with_a_live_module() -> None:
     module = nn.Sequential(nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16)).eval()
     found = togi.fit(module, torch.randn(64, 16), memory="1GiB", train=False)
