@@ -7,8 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # Files in the order of tests/conftest.py: the longest first.
-IN_TWO := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-PYTEST := $(BIN)/python $(IN_TWO)
+WORKERS ?= 2
+SIDE_BY_SIDE := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python $(SIDE_BY_SIDE)
 
 .PHONY: demo test test-thorough test-all test-hangs lint docs browser clean
 
@@ -88,7 +89,7 @@ test-locale:
 
 test-folder:
 	to="$$(mktemp -d)/süß und leer/togi" && mkdir -p "$$to" && git ls-files -z | xargs -0 cp --parents -t "$$to" && \
-	  venv="$(CURDIR)/$(VENV)" && cd "$$to" && PYTHONPATH="$$to/src" "$$venv/bin/python" $(IN_TWO)
+	  venv="$(CURDIR)/$(VENV)" && cd "$$to" && PYTHONPATH="$$to/src" "$$venv/bin/python" $(SIDE_BY_SIDE)
 
 # The suite on another torch, in an environment of its own: make test-torch TORCH=2.9 PYTHON=python3.13
 TORCH ?= 2.11
@@ -96,7 +97,7 @@ TORCH ?= 2.11
 test-torch:
 	$(PYTHON) -m venv .venv-torch-$(TORCH)
 	.venv-torch-$(TORCH)/bin/python -m pip install --quiet 'torch==$(TORCH).*' -e '.[all,examples,test]'
-	.venv-torch-$(TORCH)/bin/python $(IN_TWO)
+	.venv-torch-$(TORCH)/bin/python $(SIDE_BY_SIDE)
 
 # The report's tests open it in Chromium; without one, and without the right to install it, they skip and say so.
 browser:

@@ -44,9 +44,9 @@ class Packages:
             return None
 
 
-def applies(requirement: Requirement) -> bool:
-    """Whether it is asked for here without any extra."""
-    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+def applies(requirement: Requirement, extra: str = "") -> bool:
+    """Whether it is asked for here, with an extra or without any."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def without_marker(requirement: Requirement) -> str:

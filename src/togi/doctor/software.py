@@ -93,7 +93,7 @@ def brought_by(extra: str, asked: Sequence[Requirement]) -> list[Requirement]:
     return [
         requirement
         for requirement in asked
-        if not applies(requirement) and requirement.marker.evaluate({"extra": extra}) and requirement.name != "togi"
+        if requirement.name != "togi" and applies(requirement, extra) and not applies(requirement)
     ]
 
 
