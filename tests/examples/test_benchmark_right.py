@@ -66,7 +66,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         return Planted(program.graph, program.signature, program.options)
 
     monkeypatch.setattr(TorchScript, "load", wrong)
-    monkeypatch.setattr(right, "ASKED_S", 0.3)
+    monkeypatch.setattr(right, "ASKED_S", 2.0)
     return monkeypatch
 
 

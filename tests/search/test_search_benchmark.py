@@ -74,7 +74,7 @@ def test_tree_reaches_every_recipe_and_only_those(recorded) -> None:
 def test_report_and_command_line(recorded, tmp_path: Path, capsys, monkeypatch) -> None:
     study = Study(id="s", subject="synthetic", facts=CONVOLUTIONAL, trials=tuple(recorded.trials.values()))
     (tmp_path / "synthetic.json").write_text(study.to_json(), encoding="utf-8")
-    monkeypatch.setattr("all_techniques", family)
+    monkeypatch.setattr(benchmark, "all_techniques", family)
     arguments = ["--data", str(tmp_path), "--random-seeds", "5", "--tpe-seeds", "1"]
     assert benchmark.main(arguments) == 0
     printed = capsys.readouterr().out
