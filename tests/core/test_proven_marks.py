@@ -15,6 +15,7 @@ from togi.core.proven import NOT_YET, WITHOUT, Mark, Proven, day, marked_parts, 
 from togi.core.records import Machine
 from togi.doctor import gpu
 from togi.doctor.check import Level
+from togi.doctor.packages import Packages
 from togi.render import proven_table
 from togi.render.pages import page_text, technique_page
 from togi.render.proven_table import sentence, with_table
@@ -75,7 +76,7 @@ def test_reading_the_marks_imports_no_torch() -> None:
 
 @pytest.mark.parametrize(("device", "level"), [("cpu", Level.OK), ("cuda", Level.WARNING)])
 def test_doctor_counts_what_was_proven_on_cuda(device: str, level: Level, here: Machine) -> None:
-    (check,) = [check for check in gpu.check_gpu(here, device) if check.name == "proven"]
+    (check,) = [check for check in gpu.check_gpu(here, device, Packages()) if check.name == "proven"]
     marks = [mark for mark in all_marks() if "cuda" in mark.days]
     proven = sum(mark.days["cuda"] is not None for mark in marks)
     assert check.found == f"{proven} of {len(marks)} parts of togi for CUDA were proven on a device"
