@@ -6,7 +6,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Files in the order of tests/conftest.py: the longest first.
+WORKERS ?= 2
+SIDE_BY_SIDE := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python $(SIDE_BY_SIDE)
 
 .PHONY: demo test test-thorough test-all test-hangs lint docs browser clean
 
@@ -34,14 +37,21 @@ CHECKS_SOURCE := -p togi.core -p togi.lint.source -p togi.lint.rules.source -p t
   $(foreach name,add_ignores cache check_file check_paths files finding fix globs notebooks pages patterns pool rule selection \
   settings source_text targets,-m togi.lint.$(name)) -m togi.cli.check -m togi.cli.output
 
+# The types take half of the time, so they are checked next to the rest.
 lint: $(VENV)/.installed-test
+	$(MAKE) --no-print-directory --jobs=2 lint-types lint-style
+
+.PHONY: lint-types lint-style
+lint-types:
+	$(BIN)/mypy
+
+lint-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 --follow-imports silent $(CHECKS_SOURCE)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/togi check
 	$(BIN)/python docs/prose.py
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 --follow-imports silent $(CHECKS_SOURCE)
 
 # The site into build/site/index.html; the suite builds it too.
 docs: $(VENV)/.installed-test
@@ -79,7 +89,7 @@ test-locale:
 
 test-folder:
 	to="$$(mktemp -d)/süß und leer/togi" && mkdir -p "$$to" && git ls-files -z | xargs -0 cp --parents -t "$$to" && \
-	  venv="$(CURDIR)/$(VENV)" && cd "$$to" && PYTHONPATH="$$to/src" "$$venv/bin/python" -m pytest -n 2 --dist loadfile
+	  venv="$(CURDIR)/$(VENV)" && cd "$$to" && PYTHONPATH="$$to/src" "$$venv/bin/python" $(SIDE_BY_SIDE)
 
 # The suite on another torch, in an environment of its own: make test-torch TORCH=2.9 PYTHON=python3.13
 TORCH ?= 2.11
@@ -87,7 +97,7 @@ TORCH ?= 2.11
 test-torch:
 	$(PYTHON) -m venv .venv-torch-$(TORCH)
 	.venv-torch-$(TORCH)/bin/python -m pip install --quiet 'torch==$(TORCH).*' -e '.[all,examples,test]'
-	.venv-torch-$(TORCH)/bin/python -m pytest -n 2 --dist loadfile
+	.venv-torch-$(TORCH)/bin/python $(SIDE_BY_SIDE)
 
 # The report's tests open it in Chromium; without one, and without the right to install it, they skip and say so.
 browser:

@@ -1,8 +1,8 @@
 """Synchronisations of a GPU that are found without one, and the cost of watching.
 
-    python benchmarks/check_synchronization.py              the tables of benchmarks/README.md
-    python benchmarks/check_synchronization.py --only "training"    programs whose name contains it
-    python benchmarks/check_synchronization.py --misses     also every line that was missed or wrongly reported
+    python -m benchmarks.check_synchronization              the tables of benchmarks/README.md
+    python -m benchmarks.check_synchronization --only "training"    programs whose name contains it
+    python -m benchmarks.check_synchronization --misses     also every line that was missed or wrongly reported
 
 The programs are those of tests/lint/trace/programs, whose lines are marked where the host waits for the GPU. Two ways
 are compared: *substitution* (what togi does: real CPU tensors that say they are CUDA tensors) and *fake tensors*
@@ -21,23 +21,19 @@ import json
 import os
 import signal
 import statistics
-import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests/lint/trace"))
-
 import torch
-from synchronization_programs import Program, programs
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.lint.trace.synchronization_programs import Program, programs
 from togi.lint.trace.check import debug_mode_events, trace_subject
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import mark_subject, watching

@@ -1,6 +1,6 @@
 """TorchFix and `togi check` compared, on snippets for each rule of both.
 
-    python benchmarks/check_torchfix.py [--json benchmarks/data/check_torchfix.json]
+    python -m benchmarks.check_torchfix [--json benchmarks/data/check_torchfix.json]
 
 Needs TorchFix (`pip install torchfix`), all of whose rules are switched on. The snippets are our own, after the
 semantics of TorchFix 0.7.0's rules and, below, for what togi reports beyond them: the invalid snippets of each of its
@@ -18,11 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests.lint.rule_snippets import snippets
 from togi.lint.rule import SourceRule, all_rules
 from togi.lint.source.model import Source
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lint"))
-from rule_snippets import snippets
 
 
 @dataclass(frozen=True)

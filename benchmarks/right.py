@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import functools
 import json
 import random
 import subprocess
@@ -34,26 +33,20 @@ from benchmarks.right_modules import Drawn, drawn, other
 from benchmarks.right_shrink import Fault, as_test, shrunk
 from torch import Tensor, nn
 
-from togi.artifact.links import write_links
-from togi.artifact.load import load, load_link
-from togi.artifact.manifest import Link, Saved
-from togi.artifact.reach import proven
-from togi.artifact.save import write_manifest
+from tests.artifact.artifact_maker import ArtifactMaker
+from togi.artifact.load import load
 from togi.core.errors import NotSaveable, Refused
-from togi.core.records import Outcome, Trial
+from togi.core.records import Outcome
 from togi.decide.faithful import accept
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.techniques import recipe, technique
-from togi.techniques.build import StepFailed, build, first_candidate
-from togi.verify.beyond import reach_of
+from togi.techniques.build import StepFailed, build
 from togi.verify.derived_inputs import variants
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, widened, widened_inputs
-from togi.verify.original import Original
 from togi.verify.reference import make_truth
 from togi.verify.verdict import verify
 from togi.worker.supervise import ASKED_S
-from togi.worker.survey import survey
 
 ENGINES = ("openvino", "onnxruntime", "torchscript", "torch_compile", "aot_inductor")
 _NUDGES = 8
@@ -124,40 +117,21 @@ def answers(seed: int, engine: str, calls: int) -> dict[str, Any]:
 def artifact(case: Drawn, engine: str, folder: Path) -> tuple[str, Any]:
     """The artifact of one engine, loaded, or how it ended before."""
     subject = Subject(case.module, Inputs(case.sample))
-    found = survey(subject)
-    start = first_candidate(subject, found.facts, found.signature)
-    chosen = recipe(**{engine: dict(technique(engine).options(found.facts)[0]), "no_grad": {}})
-    original = prepare(subject).module
-    folder.mkdir()
+    maker = ArtifactMaker.of(subject, case.name)
+    chosen = recipe(**{engine: dict(technique(engine).options(maker.facts)[0]), "no_grad": {}})
+    samples, signature = maker.start.samples, maker.signature
     try:
-        built = build(chosen, start)
-        inputs = variants(start.samples, found.signature, 0)
-        truth = make_truth(original, inputs, found.signature, seed=0, samples=len(start.samples))
-        outcome, why = accept(verify(built.runnable(), truth, inputs, found.signature, seed=0), exact=True)
+        built = build(chosen, maker.start)
+        inputs = variants(samples, signature, 0)
+        truth = make_truth(prepare(subject).module, inputs, signature, seed=0, samples=len(samples))
+        outcome, why = accept(verify(built.runnable(), truth, inputs, signature, seed=0), exact=True)
         if outcome is not Outcome.OK:
             return f"found wrong: {why}", None
-        links, _ = write_links(built, start, chosen, folder)
+        saved = maker.make_proven(folder, chosen, built, ASKED_S)
     except (Refused, NotSaveable, StepFailed) as refused:
         return f"refused: {refused.__cause__ or refused}"[:200], None
-    ask = functools.partial(reach_of, original=Original(original, found.signature, seed=0), samples=start.samples)
-    live, exported = built.runnable(), built.program is None or built.program.stores_export
-
-    def stored(link: Link) -> Call:
-        return load_link(folder, found.signature, found.facts, link, native=True).runnable()
-
-    saved = proven(Saved(links=links), live, stored, ask, ASKED_S, exported=exported)
     if saved.wrong:
         return f"found wrong: {saved.wrong}", None
-    write_manifest(
-        folder,
-        subject=case.name,
-        recipe=chosen,
-        signature=found.signature.within(saved.domains),
-        facts=found.facts,
-        proof=Trial(recipe=chosen, outcome=Outcome.OK),
-        chain=saved.links,
-        environment={},
-    )
     return "", load(folder)
 
 

@@ -17,7 +17,16 @@ _ALL_THREADS = torch.get_num_threads()
 _SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1 and "OMP_NUM_THREADS" not in os.environ
 
 
+_LONGEST = tuple(f"tests/{room}/" for room in ("study", "worker", "fleet", "program", "examples", "artifact", "docs"))
+"""Folders whose files take longest: they run first, so that no worker is left alone with one of them in the end."""
+
+
 gc.disable()  # while all is imported: nothing of it is garbage
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
 
 
 def pytest_collection_finish() -> None:

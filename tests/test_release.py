@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import togi
-from test_public_api import SEEN
+from tests.test_public_api import SEEN
 from togi.techniques import all_techniques
 
 ROOT = Path(__file__).parent.parent

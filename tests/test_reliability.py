@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks is no installed package
 from benchmarks.reliability import files, growth, processes, surroundings
 
 pytestmark = pytest.mark.thorough
@@ -58,14 +55,14 @@ def own_mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.mark.usefixtures("own_mounts")
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     found = surroundings.full_disk(3, 0, tmp_path)
     assert found["bad"] == []
     assert found["filled"] > 0
 
 
 @pytest.mark.usefixtures("own_mounts")
-def test_little_memory_is_said(tmp_path: Path) -> None:
+def test_little_memory_is_reported(tmp_path: Path) -> None:
     assert surroundings.little_memory(tmp_path, 1024, (16, 768))["bad"] == []
 
 

@@ -142,10 +142,8 @@ def test_technique_doctor_and_version(bare: dict[str, str], tmp_path: Path) -> N
 
 
 def test_studies_and_snapshots_are_read(bare: dict[str, str], tmp_path: Path) -> None:
+    from tests.render.made_up_study import made_up_study
     from togi.journal import Journal
-
-    sys.path.insert(0, str(ROOT / "tests" / "render"))  # ``own_import_path`` takes it out
-    from made_up_study import made_up_study
 
     study = made_up_study()
     with Journal.open(tmp_path / "journal.sqlite") as journal:

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.reliability.place import LONGEST_S, SUBJECT, Place, in_child
 
-from togi.artifact.manifest import MANIFEST, Link, PartEntry, document_hash, part_folder
+from togi.artifact.manifest import MANIFEST, PartEntry, document_hash, part_folder
 from togi.core.errors import ArtifactError, JournalError
 from togi.journal import Journal
 
@@ -53,53 +53,33 @@ def artifacts(folder: Path) -> Iterator[Path]:
     """One of each engine that works here, with its fallback, and one of a program with a part, made without a study."""
     import torch
 
-    from togi.artifact.links import write_links
-    from togi.artifact.save import write_manifest
+    from tests.artifact.artifact_maker import ArtifactMaker
     from togi.artifact.weights import weights_hash
-    from togi.core.recipe import PartKey, ProgramRecipe, Recipe
-    from togi.core.records import Outcome, Trial
+    from togi.core.recipe import PartKey, ProgramRecipe
     from togi.subject.effects import Effects
     from togi.techniques import all_techniques, recipe
     from togi.techniques.base import Applies
-    from togi.techniques.build import build, first_candidate
     from togi.worker.locate import locate
-    from togi.worker.survey import survey
 
     torch.set_num_threads(1)  # a child that is forked from a process with a pool of threads hangs
     (folder / "tiny.py").write_text(SUBJECT, encoding="utf-8")
     found = locate(f"{folder / 'tiny.py'}:subject")
-    known = survey(found)
-    start = first_candidate(found, known.facts, known.signature)
-
-    def finished(made: Path, chosen: Recipe, chain: tuple[Link, ...] = (), parts: tuple[PartEntry, ...] = ()) -> Path:
-        write_manifest(
-            made,
-            subject="tiny.py:subject",
-            recipe=chosen,
-            signature=known.signature,
-            facts=known.facts,
-            proof=Trial(recipe=chosen, outcome=Outcome.OK),
-            chain=chain,
-            parts=parts,
-        )
-        return made
-
+    maker = ArtifactMaker.of(found, "tiny.py:subject")
     for engine, option in ENGINES.items():
         technique = all_techniques()[engine]
-        works = isinstance(technique.applies(known.facts), Applies)
+        works = isinstance(technique.applies(maker.facts), Applies)
         if not works or any(package.missing() for package in technique.packages):
             continue
-        chosen = recipe(fold_batch_norm={}, no_grad={}, **{engine: dict(technique.options(known.facts)[option])})
-        made = folder / f"{engine}.togi"
-        made.mkdir()
-        links, _ = write_links(build(chosen, start), start, chosen, made)
-        yield finished(made, chosen, links)
+        chosen = recipe(fold_batch_norm={}, no_grad={}, **{engine: dict(technique.options(maker.facts)[option])})
+        maker.make(folder / f"{engine}.togi", chosen)
+        yield folder / f"{engine}.togi"
     program = folder / "program.togi"
     shutil.copytree(folder / "torchscript.togi", part_folder(program, 0))
     weights = weights_hash(found.module)
     part = PartEntry(key=PartKey(path="0"), module="Sequential", effects=Effects(), weights=weights)
     tuned = ProgramRecipe.of({part.key: recipe(torchscript={}, no_grad={})})
-    yield finished(program, tuned, parts=(part,))
+    maker.write_manifest(program, tuned, (), parts=(part,))
+    yield program
 
 
 def mutants(count: int, seed: int, folder: Path) -> dict[str, Any]:

@@ -90,7 +90,7 @@ _pytree.register_pytree_node(
     Registered,
     lambda _: ([], None),
     lambda _children, _context: Registered(),
-    serialized_type_name="canaries.Registered",
+    serialized_type_name=f"{__name__}.Registered",
     to_dumpable_context=lambda _: "null",
     from_dumpable_context=spring,
 )

@@ -21,6 +21,8 @@ from togi.artifact.manifest import MANIFEST, document_hash
 
 Change = Callable[[Path], None]
 TENSOR = {"kind": "tensor"}
+CANARIES = "tests.artifact.canaries"
+"""The module of classes that must not run: see there."""
 
 
 class Boom:
@@ -75,7 +77,7 @@ def _of_document(change: Callable[[Any], None]) -> Change:
 
 def _structures(thorough: bool) -> Iterator[tuple[str, Change]]:
     kinds = ("namedtuple", "mapping", "dataclass", "object")
-    loaded = [f"canaries:{name}" for name in _CANARIES]
+    loaded = [f"{CANARIES}:{name}" for name in _CANARY_CLASSES]
     library = [
         *("numpy.lib._npyio_impl:NpzFile", "shelve:DbfilenameShelf", "dbm.dumb:_Database", "subprocess:Popen"),
         *(
@@ -87,9 +89,9 @@ def _structures(thorough: bool) -> Iterator[tuple[str, Change]]:
         ),
         *("ctypes:CDLL", "torch.hub:Path", "torch.package:PackageImporter", "importlib.metadata:PathDistribution"),
         *("canary_side:Out", "antigravity:Out", "this:Out", "canary_side.inner:Out", "torch.canary_side:Out"),
-        *("canaries:missing", "canaries:Items.missing", "canaries:", ":Items", "canaries", "builtins:dict"),
-        *("builtins:object", "canaries:Path", "transformers.canary_side:Out"),
-        *("torch:Tensor", "torch.nn:Module", "../canary_side:Out", "canary_side\n:Out", "canaries:Items\x00"),
+        *(f"{CANARIES}:missing", f"{CANARIES}:Items.missing", f"{CANARIES}:", ":Items", CANARIES, "builtins:dict"),
+        *("builtins:object", f"{CANARIES}:Path", "transformers.canary_side:Out"),
+        *("torch:Tensor", "torch.nn:Module", "../canary_side:Out", "canary_side\n:Out", f"{CANARIES}:Items\x00"),
     ]
     for number, name in enumerate([*loaded, *library]):
         for kind in kinds if thorough or name in loaded else (kinds[number % len(kinds)],):
@@ -105,11 +107,11 @@ def _structures(thorough: bool) -> Iterator[tuple[str, Change]]:
         yield f"pytree {context[:60]!r}", _outputs({"kind": "pytree", "children": [TENSOR, TENSOR], "value": context})
     yield (
         "a class inside an object",
-        _outputs(_keyed("object", "canaries:Plain", {"kind": "class", "type": "os:system"})),
+        _outputs(_keyed("object", f"{CANARIES}:Plain", {"kind": "class", "type": "os:system"})),
     )
     yield (
         "another package's class",
-        _outputs(_keyed("object", "canaries:Plain", {"kind": "class", "type": "numpy:memmap"})),
+        _outputs(_keyed("object", f"{CANARIES}:Plain", {"kind": "class", "type": "numpy:memmap"})),
     )
     for depth in (50, 200, 5000):
         yield f"nested {depth}", _nested(depth)
@@ -117,7 +119,7 @@ def _structures(thorough: bool) -> Iterator[tuple[str, Change]]:
     yield "too few tensors", _outputs(TENSOR)
 
 
-_CANARIES = [
+_CANARY_CLASSES = [
     *("Items", "Wrapped", "Plain", "WithProperty", "Fields", "OwnInit", "Deleted", "Restored", "Slotted", "Tuple"),
     *("Member", "OwnLookup", "Registered", "spring", "lazily"),
 ]
@@ -134,10 +136,14 @@ _CONTEXTS = [
     *(_context("collections.defaultdict", text) for text in (_FACTORY, "null")),
     *(
         _context("collections.OrderedDict", f'[{{"__enum__": true{named}}}, "norm"]')
-        for named in ("", ', "fqn": "canary_side:Enum", "name": "ONE"', ', "fqn": "canaries:OwnLookup", "name": "TWO"')
+        for named in (
+            "",
+            ', "fqn": "canary_side:Enum", "name": "ONE"',
+            f', "fqn": "{CANARIES}:OwnLookup", "name": "TWO"',
+        )
     ),
-    _context("collections.namedtuple", '"canaries.Tuple"'),
-    *(_context(type_, "null") for type_ in ("canaries.Registered", "torch.Size", "builtins.type")),
+    _context("collections.namedtuple", f'"{CANARIES}.Tuple"'),
+    *(_context(type_, "null") for type_ in (f"{CANARIES}.Registered", "torch.Size", "builtins.type")),
     _context("builtins.dict", "[" * 100_000),
     *("", "[]", "null", "[2, {}]", "[1, []]", "[" * 100_000, '[1, {"type": "builtins.dict"}]', "9" * 5000),
 ]
@@ -417,8 +423,9 @@ def _archive(changes: dict[str, Callable[[bytes], bytes]], added: dict[str, byte
 
 _VALUES: list[Any] = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 1.5, 1e308, "", "x" * 10_000, "../../x", "/etc/passwd"),
-    *("canary_side:Out", "canaries:Items", "__import__('os')", "\x00", "\ud800", [], {}, [[]], [None] * 100, {"a": 1}),
-    *({"kind": "object", "type": "canaries:Plain"}, {"as_none": True}, {"as_custom_obj": {}}, "torch.save", "9**9**9"),
+    *("canary_side:Out", f"{CANARIES}:Items", "__import__('os')", "torch.save", "9**9**9", "\x00", "\ud800"),
+    *([], {}, [[]], [None] * 100, {"a": 1}, {"as_none": True}, {"as_custom_obj": {}}),
+    {"kind": "object", "type": f"{CANARIES}:Plain"},
 ]
 
 

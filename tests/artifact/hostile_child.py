@@ -17,9 +17,9 @@ from typing import Any
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
-import canaries
 import torch
 
+from tests.artifact import canaries
 from togi.artifact.load import load
 from togi.core.errors import TogiError
 

@@ -7,14 +7,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from togi.artifact.links import write_links
+from tests.artifact.artifact_maker import ArtifactMaker
 from togi.artifact.manifest import Manifest
-from togi.artifact.save import write_manifest
-from togi.core.records import Outcome, Recipe, Trial
+from togi.core.records import Recipe
 from togi.subject.inputs import Subject
 from togi.techniques import recipe
-from togi.techniques.build import build, first_candidate
-from togi.worker.survey import survey
 
 RECIPES = {
     "eager": recipe(eager={}, no_grad={}),
@@ -44,18 +41,4 @@ def make(folder: Path, chosen: Recipe, *, dynamic: bool = False) -> Manifest:
     samples = [
         {"x": torch.randn(count, 8), "scale": torch.full((count, 4), 2.0)} for count in ((3, 5) if dynamic else (3,))
     ]
-    subject = Subject(Net(), samples)
-    found = survey(subject)
-    start = first_candidate(subject, found.facts, found.signature)
-    folder.mkdir()
-    links, _ = write_links(build(chosen, start), start, chosen, folder)
-    return write_manifest(
-        folder,
-        subject="Net",
-        recipe=chosen,
-        signature=found.signature,
-        facts=found.facts,
-        proof=Trial(recipe=chosen, outcome=Outcome.OK),
-        chain=links,
-        environment={},
-    )
+    return ArtifactMaker.of(Subject(Net(), samples), "Net").make(folder, chosen)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_artifacts import RECIPES, make
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import togi
+from tests.artifact.small_artifacts import RECIPES, make
 from togi.artifact import load as loading
 from togi.artifact.export import export
 from togi.artifact.load import FallbackWarning, load
@@ -181,7 +181,7 @@ def test_a_device_that_it_was_not_tuned_for(artifact: Path) -> None:
     assert load(artifact, device="cpu").engine == load(artifact).engine
 
 
-def test_inference_only(artifact: Path) -> None:
+def test_a_loaded_artifact_is_for_inference_only(artifact: Path) -> None:
     optimized = load(artifact)
     assert optimized.eval() is optimized
     with pytest.raises(RuntimeError, match="inference only"):
@@ -199,7 +199,7 @@ def edit(artifact: Path, change: dict[str, object]) -> None:
     path.write_text(json.dumps(document | {"sha256": document_hash(document)}), encoding="utf-8")
 
 
-def test_a_changed_byte(artifact: Path) -> None:
+def test_a_file_with_a_changed_byte_is_refused(artifact: Path) -> None:
     path = some_file(artifact)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -233,20 +233,20 @@ def test_engines_whose_files_are_programs_are_known() -> None:
     assert native == {"aot_inductor", "torchscript", "ncnn"}
 
 
-def test_a_cut_file(artifact: Path) -> None:
+def test_a_file_that_was_cut_is_refused(artifact: Path) -> None:
     path = some_file(artifact)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ArtifactError, match="it was cut or changed"):
         load(artifact)
 
 
-def test_a_missing_file(artifact: Path) -> None:
+def test_an_artifact_that_lacks_a_file_is_refused(artifact: Path) -> None:
     some_file(artifact).unlink()
     with pytest.raises(ArtifactError, match=r"lacks .* copy the whole folder again"):
         load(artifact)
 
 
-def test_a_file_added_later(artifact: Path) -> None:
+def test_a_file_that_was_added_later_is_refused(artifact: Path) -> None:
     (artifact / "extra.bin").write_bytes(b"x")
     with pytest.raises(ArtifactError, match=r"holds extra\.bin, which its manifest does not list"):
         load(artifact)
@@ -259,7 +259,7 @@ def test_a_path_that_leaves_the_folder(artifact: Path, name: str) -> None:
         load(artifact)
 
 
-def test_a_link_to_elsewhere(artifact: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_in_an_artifact_is_refused(artifact: Path, tmp_path: Path) -> None:
     path = some_file(artifact)
     outside = tmp_path / "outside"
     path.rename(outside)
@@ -301,7 +301,7 @@ def test_a_manifest_of_another_kind(artifact: Path, change: dict[str, object]) -
         load(artifact)
 
 
-def test_an_engine_that_is_none(artifact: Path) -> None:
+def test_an_unknown_engine_is_refused(artifact: Path) -> None:
     manifest = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))
     edit(artifact, {"chain": [manifest["chain"][0] | {"engine": "no_grad"}]})
     with pytest.raises(ArtifactError, match="names no_grad as an engine"):
@@ -321,7 +321,7 @@ def test_an_artifact_of_another_schema_is_refused_in_one_line(artifact: Path) ->
         load(artifact)
 
 
-def test_not_an_artifact(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_an_artifact_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="not a folder"):
         load(tmp_path / "none.togi")
     with pytest.raises(ArtifactError, match=r"holds no manifest\.json"):
@@ -350,7 +350,7 @@ def test_several_publish_to_one_place(artifact: Path, tmp_path: Path) -> None:
     assert [p.name for p in out.parent.iterdir()] == ["copy.togi"]
 
 
-def test_what_is_no_artifact_is_never_replaced(tmp_path: Path) -> None:
+def test_what_is_not_an_artifact_is_never_replaced(tmp_path: Path) -> None:
     precious = tmp_path / "photos.togi"
     precious.mkdir()
     (precious / "photo.jpg").write_bytes(b"x")

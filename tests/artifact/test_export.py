@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_artifacts import make
 
+from tests.artifact.small_artifacts import make
 from togi.api import export
 from togi.artifact import triton
 from togi.artifact.export import ENGINES, EXPORT, Export
@@ -160,7 +160,7 @@ def test_tensors_that_the_server_does_not_take(
         triton.served(found, "net", manifest, manifest.chain[0], None)
 
 
-def test_a_model_of_a_gpu(schema: Any, artifact_of: Callable[[str], Path]) -> None:
+def test_a_model_of_a_gpu_is_exported_for_one(schema: Any, artifact_of: Callable[[str], Path]) -> None:
     from google.protobuf import text_format
 
     manifest = read_manifest(artifact_of("eager"))
@@ -206,7 +206,7 @@ def test_a_fallback_is_exported_with_the_word_that_its_speed_is_not_proven(
     assert "the proof is of onnxruntime; this is its fallback eager" in exported.notes[0]
 
 
-def test_what_has_no_such_form(artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_engine_without_the_asked_form_is_refused(artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     eager = artifact_of("eager")
     with pytest.raises(ArtifactError, match=r"takes onnxruntime: it holds eager\. .*--only onnxruntime.*--to pt2"):
@@ -240,7 +240,9 @@ def test_a_damaged_artifact_is_not_exported(artifact_of: Callable[[str], Path], 
         export(damaged, to="pt2", out=tmp_path / "out")
 
 
-def test_the_command(artifact_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_export_command_writes_the_form_that_is_asked_for(
+    artifact_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["export", str(artifact_of("eager")), "--to", "pt2", "--out"]
     assert run([*command, str(tmp_path / "a")]) == 0
     assert "input  1 = x: float32 (any, 8)" in capsys.readouterr().out

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 import torch
-from hostile_cases import cases, rewritten
-from small_artifacts import make
 from torch import nn
 
+from tests.artifact.hostile_cases import cases, rewritten
+from tests.artifact.small_artifacts import make
 from togi.artifact.load import FallbackWarning, load
 from togi.core.errors import ArtifactError
 from togi.techniques import recipe
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 MOST_LINE = 2000
 BATCH = 300
 """So many are given to one process."""
@@ -41,7 +41,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_nothing_gets_in(base: Path, artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_hostile_artifacts_run_and_write_nothing(
+    base: Path, artifact_of: Callable[[str], Path], tmp_path: Path
+) -> None:
     check({"eager": base} | {each: artifact_of(each) for each in ("onnxruntime", "openvino")}, 8, [], tmp_path)
 
 
@@ -86,7 +88,7 @@ def test_torchscript_is_a_program_and_is_left_out_as_one(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["eager", "onnxruntime", "openvino", "torchscript"])
-def test_nothing_gets_in_by_more_draws(
+def test_more_drawn_hostile_artifacts_run_and_write_nothing(
     engine: str, base: Path, artifact_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     good = base if engine == "eager" else artifact_of(engine)
@@ -118,14 +120,14 @@ def _loaded(good: list[Path], paths: list[str], place: Path) -> dict[str, Any]:
     (work / "home").mkdir(parents=True)
     (work / "canary_side.py").write_text("open('sprung', 'w').close()\n", encoding="utf-8")
     environment = dict(os.environ) | {
-        "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(HERE), str(work)]),
+        "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT), str(work)]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": str(work / "home"),
     }
     found: dict[str, Any] = {}
     while rest := [path for path in paths if path not in found][:BATCH]:
         done = subprocess.run(
-            [sys.executable, str(HERE / "hostile_child.py"), *map(str, good)],
+            [sys.executable, "-m", "tests.artifact.hostile_child", *map(str, good)],
             input=json.dumps(rest),
             capture_output=True,
             text=True,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_artifacts import RECIPES
 
+from tests.artifact.small_artifacts import RECIPES
 from togi.artifact.load import FallbackWarning, OptimizedModule, load
 from togi.measure.memory import mark_memory
 
@@ -100,7 +100,7 @@ def test_threads_that_come_and_go_leave_nothing(optimized: OptimizedModule) -> N
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
-def test_100_000_calls(optimized: OptimizedModule) -> None:
+def test_memory_does_not_grow_in_100_000_calls(optimized: OptimizedModule) -> None:
     call_from_all(optimized, 100)
     x, scale = torch.rand(3, 8), torch.rand(3, 4)
     for _ in range(1000):

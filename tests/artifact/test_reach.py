@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_artifacts import make
 from torch import Tensor, nn
 
-from togi.artifact.links import write_links
-from togi.artifact.load import FallbackWarning, load, load_link
+from tests.artifact.artifact_maker import ArtifactMaker, write_with_chain
+from tests.artifact.small_artifacts import make
+from togi.artifact.load import FallbackWarning, load
 from togi.artifact.manifest import Link, Saved
 from togi.artifact.reach import proven
-from togi.artifact.save import write_manifest
-from togi.core.records import Outcome, Trial
 from togi.subject.domain import Domain
 from togi.subject.inputs import Subject
-from togi.subject.prepare import prepare
 from togi.techniques import recipe
-from togi.techniques.build import build, first_candidate
+from togi.techniques.build import build
 from togi.techniques.engine.onnxruntime import OnnxRuntime
-from togi.verify.beyond import Reach, reach_of
-from togi.verify.original import Original
-from togi.worker.survey import survey
+from togi.verify.beyond import Reach
 
 ENGINE, FALLBACK = (Link(engine=name, folder=name, meta={}) for name in ("onnxruntime", "eager"))
 BOTH = Saved(links=(ENGINE, FALLBACK))
@@ -64,7 +58,7 @@ def test_a_fallback_that_is_proven_for_as_much_says_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("files", [Reach((), problems=("it is wrong for ties",)), "it does not load"])
-def test_a_fallback_that_is_wrong_is_left_out_and_said(files: Reach | str) -> None:
+def test_a_wrong_fallback_is_left_out_with_a_note(files: Reach | str) -> None:
     found, _ = asked(Reach(FEW), files, exported=False)
     assert found.links == (ENGINE,)
     assert not found.wrong
@@ -72,14 +66,14 @@ def test_a_fallback_that_is_wrong_is_left_out_and_said(files: Reach | str) -> No
     assert "wrong for ties" in found.notes[-1] or "does not load" in found.notes[-1]
 
 
-def test_a_fallback_for_which_no_memory_was_left_stays_and_that_is_said() -> None:
+def test_a_fallback_stays_with_a_note_when_no_memory_is_left_to_ask_it() -> None:
     found, _ = asked(Reach(FEW), "no memory", exported=False)
     assert found.links == BOTH.links
     assert "no memory was left to ask the files of eager" in found.notes[-1]
     assert not asked(None, "no memory", exported=True, written=Saved(links=(FALLBACK,)))[0].wrong
 
 
-def test_where_the_chosen_engine_stores_the_same_export_what_is_wrong_with_that_is_wrong_with_both() -> None:
+def test_a_fault_of_an_export_that_both_links_share_counts_for_both() -> None:
     found, _ = asked(Reach(FEW), Reach(FEWER), exported=True)
     assert found.domains == (Domain(low=-2, high=9),)
     assert all(not link.domains for link in found.links)
@@ -92,7 +86,7 @@ def test_settings_of_the_original_have_all_of_the_time_for_their_files() -> None
     assert limits[0] == pytest.approx(8.0, abs=0.1)
 
 
-def test_what_is_wrong_before_its_files_are_asked_is_not_asked_further() -> None:
+def test_the_files_of_a_wrong_program_are_not_asked() -> None:
     found, limits = asked(Reach((), problems=("ties",)), Reach(()), exported=False)
     assert found.wrong == "ties"
     assert len(limits) == 1
@@ -110,38 +104,14 @@ class Shortcut(nn.Module):
         return y if torch.compiler.is_exporting() else torch.where(x.amax() > 50, y * 0 + 7, y)
 
 
-def made(folder: Path, **engine: Any) -> Saved:
-    """An artifact of it, proven as a study does."""
-    torch.manual_seed(0)
-    subject, chosen = Subject(Shortcut().eval(), [(torch.randn(64, 8),)]), recipe(**engine, no_grad={})
-    found = survey(subject)
-    start = first_candidate(subject, found.facts, found.signature)
-    folder.mkdir()
-    built = build(chosen, start)
-    links, _ = write_links(built, start, chosen, folder)
-    original = Original(prepare(subject).module, found.signature, seed=0)
-    ask = functools.partial(reach_of, original=original, samples=start.samples)
-    stored = lambda link: load_link(folder, found.signature, found.facts, link, native=True).runnable()  # noqa: E731
-    live = built.runnable() if engine else None
-    saved = proven(Saved(links=links), live, stored, ask, 5.0, exported=not engine)
-    write_manifest(
-        folder,
-        subject="Shortcut",
-        recipe=chosen,
-        signature=found.signature.within(saved.domains),
-        facts=found.facts,
-        proof=Trial(recipe=chosen, outcome=Outcome.OK),
-        chain=saved.links,
-        environment={},
-    )
-    return saved
-
-
 def test_what_an_export_lacks_of_the_original_is_refused(tmp_path: Path) -> None:
     """Also where nothing but settings was chosen: files hold an export, not the original."""
-    assert made(tmp_path / "plain.togi").domains
+    torch.manual_seed(0)
+    chosen, folder = recipe(no_grad={}), tmp_path / "plain.togi"
+    maker = ArtifactMaker.of(Subject(Shortcut().eval(), [(torch.randn(64, 8),)]), "Shortcut")
+    assert maker.make_proven(folder, chosen, build(chosen, maker.start), 5.0).domains
     with pytest.raises(ValueError, match="was proven for values from"):
-        load(tmp_path / "plain.togi")(torch.full((64, 8), 60.0))
+        load(folder)(torch.full((64, 8), 60.0))
 
 
 def test_a_loaded_fallback_refuses_what_it_alone_was_not_proven_for(
@@ -153,21 +123,20 @@ def test_a_loaded_fallback_refuses_what_it_alone_was_not_proven_for(
     domains = tuple(
         Domain(low=-5, high=5) if "x" in facts.name else Domain() for facts in manifest.signature.inputs_facts
     )
-    chain = (manifest.chain[0], manifest.chain[1].model_copy(update={"domains": domains}))
-    fields = ("subject", "recipe", "signature", "facts", "proof", "environment")
-    write_manifest(folder, **{name: getattr(manifest, name) for name in fields}, chain=chain)
+    chosen, fallback = manifest.chain
+    write_with_chain(folder, manifest, chosen, fallback.model_copy(update={"domains": domains}))
     large = {"x": torch.full((3, 8), 6.0), "scale": torch.ones(3, 4)}
-    chosen = load(folder)
-    assert chosen(**large)["y"].isfinite().all()
+    loaded = load(folder)
+    assert loaded(**large)["y"].isfinite().all()
 
     def broken(*_: object) -> None:
         raise OSError("illegal instruction")
 
     monkeypatch.setattr(OnnxRuntime, "load", broken)
     with pytest.warns(FallbackWarning):
-        fallback = load(folder)
+        standing_in = load(folder)
     with pytest.raises(ValueError, match="was proven for values from"):
-        fallback(**large)
+        standing_in(**large)
     small = {**large, "x": large["x"] / 3}
-    torch.testing.assert_close(fallback(**small), chosen(**small), rtol=1e-4, atol=1e-5)
-    assert fallback.signature.domains == domains
+    torch.testing.assert_close(standing_in(**small), loaded(**small), rtol=1e-4, atol=1e-5)
+    assert standing_in.signature.domains == domains

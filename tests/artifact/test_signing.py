@@ -76,7 +76,7 @@ def test_what_a_trusted_key_signed_is_loaded_and_answers(artifact: Path, public:
     assert togi.load(artifact).engine == "eager"  # who does not ask need not have keys
 
 
-def test_openssl_agrees(artifact: Path, public: Path) -> None:
+def test_openssl_verifies_the_signature(artifact: Path, public: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl")
     command = ["openssl", "pkeyutl", "-verify", "-rawin", "-pubin", "-inkey", str(public)]
@@ -142,14 +142,14 @@ def test_parts_are_covered_too(tmp_path: Path, key: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:0], lambda data: data[:-1], lambda data: data + b"\0"])
-def test_a_damaged_signature(artifact: Path, public: Path, change: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_signature_is_refused(artifact: Path, public: Path, change: Callable[[bytes], bytes]) -> None:
     path = artifact / SIGNATURE
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(ArtifactError, match="was not signed with the key"):
         togi.load(artifact, trusted=public)
 
 
-def test_a_link_is_no_signature(artifact: Path, public: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_is_not_a_signature(artifact: Path, public: Path, tmp_path: Path) -> None:
     (artifact / SIGNATURE).rename(tmp_path / "elsewhere")
     (artifact / SIGNATURE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ArtifactError, match="is not signed"):
@@ -173,7 +173,7 @@ def test_keys_that_cannot_be_used(
         togi.load(artifact, trusted=public)
 
 
-def test_an_encrypted_key(artifact: Path, tmp_path: Path) -> None:
+def test_an_encrypted_key_needs_its_password(artifact: Path, tmp_path: Path) -> None:
     key = written(Ed25519PrivateKey.generate(), tmp_path / "team.pem", password="süß")
     with pytest.raises(TogiError, match=r"cannot be used: Password was not given.*encrypted"):
         api.sign(artifact, key=key)
@@ -202,7 +202,9 @@ def test_copies_stay_signed_and_other_commands_ask_for_it_too(
         api.verify(copy, trusted=other)
 
 
-def test_the_commands(artifact: Path, key: Path, other: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_sign_and_verify(
+    artifact: Path, key: Path, other: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["sign", str(artifact), "--key", str(key)]) == 0
     told = capsys.readouterr()
     assert "net.togi is signed" in told.err

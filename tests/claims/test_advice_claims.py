@@ -59,7 +59,7 @@ def test_what_there_was_no_time_for_is_not_called_forbidden() -> None:
     assert "forbids" in hooks.judge(plain, plain, forbidden)["sentence"]
 
 
-def test_scripting_is_judged_by_its_peak_beside_the_result_alone() -> None:
+def test_scripting_is_judged_by_its_peak_next_to_the_result_alone() -> None:
     def rows(eager: int, scripted: int) -> list[Measured]:
         peaks = {box_iou.EAGER: eager, box_iou.SCRIPTED: scripted, box_iou.MATCH_EAGER: 1, box_iou.MATCH_OURS: 1}
         return [Measured(name=name, peak_bytes=peak * MIB, median_ms=1.0) for name, peak in peaks.items()]
@@ -108,7 +108,7 @@ def test_unknown_claim_names_those_there_are() -> None:
         ([3.1], [], {"keeping": "RuntimeError: another C library"}, Verdict.UNTESTED),
     ],
 )
-def test_processes_that_settle_in_the_fast_state_by_themselves_make_it_hold_in_part(
+def test_a_claim_holds_in_part_where_some_processes_are_fast_by_themselves(
     left_alone: list[float], keeping: list[float], notes: dict[str, str], verdict: Verdict
 ) -> None:
     assert keep_freed_memory.judge(left_alone, keeping, notes)["verdict"] is verdict

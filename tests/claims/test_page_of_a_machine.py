@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
+from tests.made_up_machine import machine
 from togi.claims import Measured, Proof, Proofs, Verdict, all_claims
 from togi.claims.prove import attempt, every_id
 from togi.cli.app import run
-from togi.core.records import Interval, Machine
+from togi.core.records import Interval
 from togi.render.html import proofs_html
 from togi.techniques import all_remedies, technique
 
 HOSTILE = "<script>alert(1)</script>"
-MACHINE = Machine(cpu_model="a processor", cpu_cores=2, memory_bytes=2**34, threads=2, os="linux", python="3.11")
+MACHINE = machine()
 
 
 def fake_proof(id: str, **_: Any) -> Proof:
@@ -84,7 +85,7 @@ def test_the_page_is_the_same_for_the_same_proofs_and_loads_nothing() -> None:
     page = proofs_html(proofs())
     assert page == proofs_html(proofs())
     assert not re.search(r"@import|url\(|https?://", page)
-    assert "a processor, 2 threads" in page
+    assert "Made-up CPU, 2 threads" in page
     assert page.count('class="whisker"') == 1
 
 

@@ -107,7 +107,7 @@ def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         *(pytest.param(id, marks=pytest.mark.thorough) for id in ("no_grad", "fold-batch-norm")),
     ],
 )
-def test_a_claim_is_measured_beside_the_same_without_the_technique(id: str) -> None:
+def test_a_claim_is_measured_next_to_the_same_without_the_technique(id: str) -> None:
     """The figures are the machine's; that both took turns, and that the verdict follows from the interval, is ours."""
     proof = prove(id)
     without, with_ = proof.rows

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
+from tests.cli import small_subjects
 from togi.core.records import Record
 from togi.worker import call
 from togi.worker.channel import encoded
 from togi.worker.messages import CallFunction
 from togi.worker.protocol import SubjectRef
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
 
 
 class PoolOfThisProcess:
@@ -36,6 +33,12 @@ class PoolOfThisProcess:
         from togi.worker.answer import answer
 
         return answer(CallFunction(log="", function=function, request=encoded(request)), self.subject, "cpu")
+
+
+@pytest.fixture
+def file() -> str:
+    """The file of subjects that many commands are given."""
+    return small_subjects.__file__
 
 
 @pytest.fixture

@@ -55,7 +55,9 @@ def small():
         ("togi-bench", ["models.py:small", "models.py:none", "--fail-if-slower", "5%"], 2, "It has small"),
     ],
 )
-def test_hooks(hook: str, args: list[str], code: int, said: str, tmp_path: Path) -> None:
+def test_each_pre_commit_hook_runs_its_command(
+    hook: str, args: list[str], code: int, said: str, tmp_path: Path
+) -> None:
     (found,) = [
         each
         for each in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))

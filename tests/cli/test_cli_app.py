@@ -54,7 +54,7 @@ def test_help_shows_flags_without_a_value(command: str, capsys: pytest.CaptureFi
     assert "bool" not in shown.lower()
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     import togi
 
     assert run(["--version"]) == 0
@@ -107,7 +107,7 @@ def test_a_togi_error_is_a_message_and_its_exit_code(
     assert ("Traceback" in shown) is debug
 
 
-def test_a_defect_is_told_from_an_error_of_the_user(
+def test_a_defect_is_distinguished_from_an_error_of_the_user(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from togi import api
@@ -120,7 +120,7 @@ def test_a_defect_is_told_from_an_error_of_the_user(
     assert "Traceback" not in shown
 
 
-def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from togi import api
 
     monkeypatch.setattr(api, "tune", _raising(OSError(28, "No space left on device", "/data/journal")))
@@ -128,7 +128,7 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert "No space left on device: /data/journal" in capsys.readouterr().err
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     code = (
         "import os, sys; read, write = os.pipe(); os.close(read); os.dup2(write, 1); "
         "from togi.cli import main; main(['explain'])"

@@ -11,9 +11,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from made_up_study import machine, made_up_study
 
 import togi.doctor
+from tests.render.made_up_study import machine, made_up_study
 from togi import api
 from togi.cli.app import run
 from togi.core.errors import JournalError
@@ -44,7 +44,7 @@ def junit(path: Path) -> list[tuple[str | None, str]]:
 @pytest.mark.parametrize(
     ("outcome", "speedup_x", "code"), [(Outcome.OK, 1.0, 0), (Outcome.FAILED, None, 1), (Outcome.OK, None, 1)]
 )
-def test_bench(
+def test_bench_passes_its_options_on_and_exits_by_the_outcome(
     outcome: Outcome,
     speedup_x: float | None,
     code: int,
@@ -122,7 +122,7 @@ def test_options_of_batch_sizes_that_ask_for_nothing(
 
 
 @pytest.mark.parametrize("answer", Answer)
-def test_verify(
+def test_verify_passes_its_options_on_and_exits_by_the_answer(
     answer: Answer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     called: dict[str, Any] = {}
@@ -220,7 +220,7 @@ def test_report_lists_the_studies_of_a_journal(
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_setting_without_effect_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_setting_without_effect_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     run(["report", "--seed", "3"])
     assert "--seed has no effect here" in capsys.readouterr().err
 

@@ -42,7 +42,7 @@ def out(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
     return capsys.readouterr().out
 
 
-def test_exit_codes(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_the_exit_code_tells_findings_from_problems(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert "a.py:2:1: deprecated-function" in out(capsys, code=1)
     assert "Nothing found in 1 file." in out(capsys, "clean.py", code=0)
     assert "1 finding" in out(capsys, "--exit-zero", code=0)
@@ -65,7 +65,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
         (["--output-format", "xml"], "sarif"),
     ],
 )
-def test_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", *arguments]) == 2
     captured = capsys.readouterr()
     assert said in captured.err.replace("\n", " ")
@@ -151,7 +151,7 @@ def test_what_does_not_go_together(arguments: list[str], said: str, capsys: pyte
     assert said in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_a_name_for_standard_input_that_is_not_read_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_for_standard_input_that_is_not_read_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "clean.py", "--stdin-filename", "b.py"]) == 0
     assert "--stdin-filename without '-' has no effect" in capsys.readouterr().err
 
@@ -182,13 +182,13 @@ def test_tables_of_a_subject_go_there_too(folder: Path, capsys: pytest.CaptureFi
     assert sorted(line.split()[:1] for line in written) == sorted(line.split()[:1] for line in shown.splitlines())
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_the_findings(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(out(capsys, "--json", code=1))
     assert document["kind"] == "findings"
     assert document["findings"][0]["place"]["path"] == "a.py"
 
 
-def test_statistics(capsys: pytest.CaptureFixture[str]) -> None:
+def test_statistics_count_findings_by_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert out(capsys, "--statistics", code=1).startswith("     1 [*] deprecated-function  in 1 file\n")
 
 
@@ -202,7 +202,7 @@ def test_a_subject_that_cannot_be_imported_is_a_problem_and_its_source_is_checke
     assert [finding["rule"] for finding in document["findings"]] == ["deprecated-function"]
 
 
-def test_a_subject(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_subject_is_checked_with_its_source_and_its_module(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
     document = json.loads(out(capsys, "s.py:subject", "--json", "--select", "module,source", code=1))
     assert {"deprecated-function", "bias-before-norm"} <= {finding["rule"] for finding in document["findings"]}
@@ -332,6 +332,7 @@ def test_names_that_a_shell_lists_are_never_run(folder: Path, target: str) -> No
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_subject_among_paths_needs_its_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
     assert run(["check", "clean.py", "s.py:subject"]) == 2

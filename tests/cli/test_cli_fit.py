@@ -11,27 +11,8 @@ from pathlib import Path
 import pytest
 
 import togi
+from tests.cli import small_subjects
 from togi.cli.app import run
-
-SUBJECT = """
-import torch
-from torch import nn
-
-def subject():
-    torch.manual_seed(0)
-    block = lambda: nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(0.1))
-    return nn.Sequential(*[block() for _ in range(3)]), torch.randn(512, 64)
-
-def frozen():
-    module, sample = subject()
-    return module.requires_grad_(False), sample
-"""
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    (tmp_path / "fit_subject.py").write_text(SUBJECT, encoding="utf-8")
-    return str(tmp_path / "fit_subject.py")
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -39,7 +20,7 @@ def test_plan_is_written_and_applies_to_a_live_model(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "plan.json"
-    assert run(["fit", f"{file}:subject", "--memory", "1500KiB", "--out", str(out)]) == 0
+    assert run(["fit", f"{file}:blocks", "--memory", "1500KiB", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Fits 1.46 MiB: peak ")
     assert "to the bit" in said
@@ -47,19 +28,17 @@ def test_plan_is_written_and_applies_to_a_live_model(
     assert plan.exact
     assert plan.peak_bytes is not None
     assert plan.peak_bytes <= 1500 * 1024
-    scope: dict[str, object] = {}
-    exec(SUBJECT, scope)
-    module, sample = scope["subject"]()  # type: ignore[operator]
+    module, sample = small_subjects.blocks()
     plan.apply(module)
     module(sample).sum().backward()
     plan.remove()
-    assert run(["fit", f"{file}:subject", "--memory", "1GiB", "--out", str(out)]) == 2
+    assert run(["fit", f"{file}:blocks", "--memory", "1GiB", "--out", str(out)]) == 2
     assert "--force" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_this_process")
 def test_json_and_exit_code_when_nothing_fits(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["fit", f"{file}:subject", "--memory", "1KiB", "--optimizer", "adam", "--json", "--time-limit", "4s"]
+    command = ["fit", f"{file}:blocks", "--memory", "1KiB", "--optimizer", "adam", "--json", "--time-limit", "4s"]
     assert run(command) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "fit"
@@ -72,7 +51,7 @@ def test_nothing_is_written_when_nothing_fits_and_one_floor_is_named(
     file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "plan.json"
-    assert run(["fit", f"{file}:subject", "--memory", "1KiB", "--time-limit", "4s", "--out", str(out)]) == 1
+    assert run(["fit", f"{file}:blocks", "--memory", "1KiB", "--time-limit", "4s", "--out", str(out)]) == 1
     said, told = (" ".join(text.split()) for text in capsys.readouterr())
     assert not out.exists()
     assert "was not written, as no plan fits" in told
@@ -83,9 +62,7 @@ def test_nothing_is_written_when_nothing_fits_and_one_floor_is_named(
 
 @pytest.mark.usefixtures("in_this_process")
 def test_from_python_with_a_live_module_and_its_own_step() -> None:
-    scope: dict[str, object] = {}
-    exec(SUBJECT, scope)
-    module, sample = scope["subject"]()  # type: ignore[operator]
+    module, sample = small_subjects.blocks()
     found = togi.fit(module, sample, memory="1500KiB", step=lambda module, sample: module(sample).square().mean())
     assert found.fits
     assert found.proof.exact
@@ -100,10 +77,10 @@ def test_from_python_with_a_live_module_and_its_own_step() -> None:
     ("factory", "options", "said"),
     [
         ("frozen", ["--memory", "1MiB"], "set requires_grad on what is to be trained, or ask for inference."),
-        ("subject", ["--memory", "1MiB", "--optimizer", "adan"], "did you mean 'adam'"),
-        ("subject", ["--memory", "1MiB", "--allow", "approximat"], "did you mean 'approximate'"),
-        ("subject", ["--memory", "lots"], "not a size"),
-        ("subject", ["--memory", "1MiB", "--out", "nowhere/plan.json"], "does not exist"),
+        ("blocks", ["--memory", "1MiB", "--optimizer", "adan"], "did you mean 'adam'"),
+        ("blocks", ["--memory", "1MiB", "--allow", "approximat"], "did you mean 'approximate'"),
+        ("blocks", ["--memory", "lots"], "not a size"),
+        ("blocks", ["--memory", "1MiB", "--out", "nowhere/plan.json"], "does not exist"),
     ],
     ids=["frozen", "optimizer", "allow", "size", "folder"],
 )
@@ -117,6 +94,6 @@ def test_bad_input_is_explained(
 def test_parent_imports_no_torch(file: str) -> None:
     code = (
         "import sys\nfrom togi.cli.app import run\n"
-        f"assert run(['fit', {file + ':subject'!r}, '--memory', '1GiB']) == 0\nassert 'torch' not in sys.modules"
+        f"assert run(['fit', {file + ':blocks'!r}, '--memory', '1GiB']) == 0\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -13,26 +13,11 @@ import togi
 from togi.cli.app import run
 from togi.core.errors import TogiError
 
-FACTORY = """
-import torch
-from torch import nn
-
-def wide():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(16, 2048), nn.GELU(), nn.Linear(2048, 16)).eval(), torch.randn(2, 256, 16)
-"""
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    (tmp_path / "wide_net.py").write_text(FACTORY, encoding="utf-8")
-    return f"{tmp_path / 'wide_net.py'}:wide"
-
 
 @pytest.mark.usefixtures("in_this_process")
 def test_plan_is_written_and_applies(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
-    assert run(["fit", file, "--inference", "--memory", "3MiB", "--out", str(out)]) == 0
+    assert run(["fit", f"{file}:wide", "--inference", "--memory", "3MiB", "--out", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Fits 3.00 MiB: peak" in said
     assert "a pass takes" in said
@@ -49,13 +34,14 @@ def test_plan_is_written_and_applies(file: str, tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.usefixtures("in_this_process")
 def test_json_and_exit_code_when_nothing_fits(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", file, "--inference", "--memory", "1KiB", "--json", "--time-limit", "4s"]) == 1
+    assert run(["fit", f"{file}:wide", "--inference", "--memory", "1KiB", "--json", "--time-limit", "4s"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] is False
     assert found["train"] is False
     assert found["plan"]["policies"] == []
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_from_python_with_a_live_module() -> None:
     module = nn.Sequential(nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16)).eval()
     found = togi.fit(module, torch.randn(64, 16), memory="1GiB", train=False)
@@ -67,5 +53,5 @@ def test_from_python_with_a_live_module() -> None:
 
 
 def test_an_optimizer_has_no_part_in_it(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", file, "--inference", "--memory", "1GiB", "--optimizer", "adam"]) == 2
+    assert run(["fit", f"{file}:wide", "--inference", "--memory", "1GiB", "--optimizer", "adam"]) == 2
     assert "no part in inference" in " ".join(capsys.readouterr().err.split())

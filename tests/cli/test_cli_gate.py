@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up_intervals import intervals, shares
 
+from tests.render.made_up_intervals import intervals, shares
 from togi import api
 from togi.cli.app import run
 from togi.core.records import Interval, Outcome

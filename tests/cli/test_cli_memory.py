@@ -12,44 +12,17 @@ import pytest
 
 from togi.cli.app import run
 
-SUBJECT = """
-import torch
-from torch import nn
-
-def subject():
-    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 8)), torch.ones(16, 64)
-
-def wider():
-    return nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 8)), torch.ones(16, 64)
-
-def frozen():
-    module, sample = subject()
-    return module.requires_grad_(False), sample
-
-def breaks():
-    class Broken(nn.Module):
-        def forward(self, x):
-            raise ValueError("no forward today")
-    return Broken(), torch.ones(1)
-"""
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    (tmp_path / "memory_subject.py").write_text(SUBJECT, encoding="utf-8")
-    return str(tmp_path / "memory_subject.py")
-
 
 @pytest.mark.usefixtures("in_this_process")
 def test_text_json_and_report(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "memory.html"
-    assert run(["memory", f"{file}:subject", "--train", "--optimizer", "adam", "--report", str(page)]) == 0
+    assert run(["memory", f"{file}:perceptron", "--train", "--optimizer", "adam", "--report", str(page)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Peak ")
     assert "optimizer state" in said
     assert "kept for backward" in said
     assert "data-timeline" in page.read_text(encoding="utf-8")
-    assert run(["memory", f"{file}:subject", "--json"]) == 0
+    assert run(["memory", f"{file}:perceptron", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "account"
     assert sum(holding["bytes"] for holding in document["holdings"]) == document["peak_bytes"]
@@ -57,14 +30,14 @@ def test_text_json_and_report(file: str, tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.usefixtures("in_this_process")
 def test_difference_of_two_runs_and_the_gate(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["memory", f"{file}:subject", "--json"]) == 0
+    assert run(["memory", f"{file}:perceptron", "--json"]) == 0
     earlier = tmp_path / "earlier.json"
     earlier.write_text(capsys.readouterr().out, encoding="utf-8")
-    command = ["memory", f"{file}:wider", "--against", str(earlier), "--junit", str(tmp_path / "junit.xml")]
+    command = ["memory", f"{file}:wider_perceptron", "--against", str(earlier), "--junit", str(tmp_path / "junit.xml")]
     assert run([*command, "--fail-over", "1KiB"]) == 1
     said = capsys.readouterr()
     (case,) = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
-    assert (case.get("name"), case[0].tag) == (f"{file}:wider", "failure")
+    assert (case.get("name"), case[0].tag) == (f"{file}:wider_perceptron", "failure")
     assert "is above --fail-over 1.00 KiB" in str(case[0].text)
     assert "The peak grew by" in said.out
     assert "is above --fail-over 1.00 KiB" in said.err
@@ -81,11 +54,11 @@ def test_difference_of_two_runs_and_the_gate(file: str, tmp_path: Path, capsys: 
     ("factory", "options", "said"),
     [
         ("frozen", ["--train"], "no parameter of the module takes a gradient"),
-        ("subject", ["--optimizer", "adam"], "add --train"),
-        ("subject", ["--train", "--optimizer", "adan"], "did you mean 'adam'"),
-        ("subject", ["--dtype", "bf61"], "did you mean 'bf16'"),
-        ("subject", ["--against", "nowhere.json"], "togi memory SUBJECT --json > FILE"),
-        ("subject", ["--against", __file__], "is not an account of this version"),
+        ("perceptron", ["--optimizer", "adam"], "add --train"),
+        ("perceptron", ["--train", "--optimizer", "adan"], "did you mean 'adam'"),
+        ("perceptron", ["--dtype", "bf61"], "did you mean 'bf16'"),
+        ("perceptron", ["--against", "nowhere.json"], "togi memory SUBJECT --json > FILE"),
+        ("perceptron", ["--against", __file__], "is not an account of this version"),
     ],
     ids=["frozen", "no-train", "optimizer", "dtype", "no-file", "no-account"],
 )
@@ -97,13 +70,13 @@ def test_bad_input_is_explained(
 
 
 def test_what_the_subject_raises_in_the_child_is_shown(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["memory", f"{file}:breaks"]) == 2
+    assert run(["memory", f"{file}:broken"]) == 2
     assert "no forward today" in " ".join(capsys.readouterr().err.split())
 
 
 def test_parent_imports_no_torch(file: str) -> None:
     code = (
         "import sys\nfrom togi.cli.app import run\n"
-        f"assert run(['memory', {file + ':subject'!r}]) == 0\nassert 'torch' not in sys.modules"
+        f"assert run(['memory', {file + ':perceptron'!r}]) == 0\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from togi.cli.app import run
 
-SUBJECT = """
-import torch
-from torch import nn
-
-def subject():
-    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 8)), torch.ones(16, 64)
-
-class OfValues(nn.Module):
-    def forward(self, x):
-        return x[x > 0]
-
-def of_values():
-    return OfValues(), torch.ones(4)
-"""
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    (tmp_path / "prediction_subject.py").write_text(SUBJECT, encoding="utf-8")
-    return str(tmp_path / "prediction_subject.py")
-
 
 @pytest.mark.usefixtures("in_this_process")
 def test_prediction_equals_the_account(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [f"{file}:subject", "--train", "--optimizer", "adam", "--json"]
+    options = [f"{file}:perceptron", "--train", "--optimizer", "adam", "--json"]
     assert run(["memory", *options, "--predict"]) == 0
     predicted = json.loads(capsys.readouterr().out)
     assert run(["memory", *options]) == 0
@@ -43,7 +21,7 @@ def test_prediction_equals_the_account(file: str, capsys: pytest.CaptureFixture[
 
 @pytest.mark.usefixtures("in_this_process")
 def test_a_device_that_is_not_here_and_a_limit(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["memory", f"{file}:subject", "--train", "--device", "cuda", "--memory", "1GiB", "--fail-over", "1MiB"]
+    command = ["memory", f"{file}:perceptron", "--train", "--device", "cuda", "--memory", "1GiB", "--fail-over", "1MiB"]
     assert run(command) == 1
     said = capsys.readouterr()
     assert "Predicted peak" in said.out
@@ -57,23 +35,25 @@ def test_a_device_that_is_not_here_and_a_limit(file: str, capsys: pytest.Capture
     ("factory", "options", "said"),
     [
         ("of_values", [], "depends on values"),
-        ("subject", ["--report", "page.html"], "--report: not for a prediction"),
-        ("subject", ["--optimizer", "adam"], "add --train"),
+        ("perceptron", ["--report", "page.html"], "--report: not for a prediction"),
+        ("perceptron", ["--optimizer", "adam"], "add --train"),
     ],
 )
-def test_refusals(file: str, factory: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_do_not_fit_a_prediction_are_refused(
+    file: str, factory: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["memory", f"{file}:{factory}", "--predict", *options]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.thorough
-def test_compiled(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["memory", f"{file}:subject", "--train", "--compile", "--json"]) == 0
+def test_a_compiled_training_step_is_predicted(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["memory", f"{file}:perceptron", "--train", "--compile", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "prediction"
     assert document["compiled"] is True
 
 
 def test_compiled_for_another_device_is_refused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["memory", f"{file}:subject", "--compile", "--device", "cuda"]) != 0
+    assert run(["memory", f"{file}:perceptron", "--compile", "--device", "cuda"]) != 0
     assert "for the CPU only" in capsys.readouterr().err

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_study import made_up_study
 
+from tests.render.made_up_study import made_up_study
 from togi import api
 from togi.cli.app import run
 from togi.core.records import Study
@@ -161,7 +161,7 @@ def test_the_original_that_was_not_even_run_is_a_choice(
     assert "x.togi was not written: 'no_grad' was not run, since the time limit was over" in captured.err
 
 
-def test_an_artifact_that_was_not_written_is_exit_code_1_also_where_an_earlier_one_lies_there(
+def test_exit_code_1_without_an_artifact_even_if_an_earlier_one_exists(
     fake: FakeTune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.saves, out = False, tmp_path / "x.togi"

@@ -29,7 +29,7 @@ def test_others_may_read_it_as_any_new_file(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["report.html", "usual"]
 
 
-def test_a_pipe_is_no_report(tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_report(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "report.html")
     with pytest.raises(OutputExistsError):
         check_report_path(tmp_path / "report.html", force=False)

@@ -31,7 +31,7 @@ def test_all_of_them_are_there_at_once() -> None:
     Callers(3).answer(lambda _: together.wait(timeout=60) and None, 3)
 
 
-def test_what_one_raises_is_raised_when_the_others_have_ended_and_nobody_begins_another() -> None:
+def test_an_error_of_one_caller_is_raised_after_the_others_end_and_stops_new_calls() -> None:
     begun, ended, waiting = list[int](), list[int](), threading.Event()
 
     def request(number: int) -> None:

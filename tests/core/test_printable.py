@@ -37,7 +37,7 @@ def steering(text: str) -> set[str]:
 
 
 @given(HOSTILE)
-def test_nothing_steers(text: str) -> None:
+def test_control_characters_are_replaced(text: str) -> None:
     shown = printable(text)
     assert steering(shown) <= {"\n", "\t"}
     assert not COMMAND.search(shown)
@@ -47,7 +47,7 @@ def test_nothing_steers(text: str) -> None:
 
 
 @given(st.text(st.characters(categories=["L", "M", "N", "P", "S", "Zs"], exclude_characters="#:")))
-def test_other_text_stays(text: str) -> None:
+def test_text_without_control_characters_stays(text: str) -> None:
     assert printable(text) == text
 
 
@@ -103,7 +103,9 @@ def test_nothing_else_prints() -> None:
         ["explain", "{}"],
     ],
 )
-def test_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_show_no_control_characters_of_their_arguments(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     from togi.cli.app import run
 
     evil = "\x1b[2J\u202e\x9b\n::error::x"

@@ -26,6 +26,7 @@ from togi.core.proven import (
 from togi.core.records import Machine
 from togi.doctor import gpu
 from togi.doctor.check import Level
+from togi.doctor.packages import Packages
 from togi.render import proven_table
 from togi.render.pages import page_text, technique_page
 from togi.render.proven_table import sentence, with_table
@@ -88,7 +89,7 @@ def test_reading_the_marks_imports_no_torch() -> None:
 
 @pytest.mark.parametrize(("device", "level"), [("cpu", Level.OK), ("cuda", Level.WARNING)])
 def test_doctor_counts_what_was_proven_on_cuda(device: str, level: Level, here: Machine) -> None:
-    (check,) = [check for check in gpu.check_gpu(here, device) if check.name == "proven"]
+    (check,) = [check for check in gpu.check_gpu(here, device, Packages()) if check.name == "proven"]
     marks = [mark for mark in all_marks() if "cuda" in mark.days]
     proven = sum(mark.days["cuda"] is not None for mark in marks)
     assert check.found == f"{proven} of {len(marks)} parts of togi for CUDA were proven on a device"
@@ -152,7 +153,7 @@ def test_a_claim_of_speed_takes_no_proof_of_correctness_away() -> None:
     assert held["eager"]["cuda"]["speed"] == "2x the speed"
 
 
-def test_what_a_sweep_of_a_cpu_finds_of_a_part_for_cuda_alone_proves_it_without(known: Known) -> None:
+def test_a_sweep_on_a_cpu_proves_a_cuda_part_without_a_device(known: Known) -> None:
     assert "| `cuda_graph` | not proven | not proven on a device yet |" in proven_table.table()
     of_cpu = with_rows({}, [{**ROWS[2], "machine": "Some CPU"}], "cpu")
     known |= with_rows(of_cpu, ROWS[:1], "cuda")

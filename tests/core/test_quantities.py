@@ -33,45 +33,45 @@ from togi.core.records import Interval
     ("text", "count"),
     [("8GiB", 8 * 1024**3), ("500MB", 500_000_000), ("2g", 2 * 1024**3), ("1.5 kb", 1500), ("1024", 1024), ("7B", 7)],
 )
-def test_sizes(text: str, count: int) -> None:
+def test_sizes_are_parsed(text: str, count: int) -> None:
     assert parse_size(text) == count
 
 
 @pytest.mark.parametrize("given", ["1,2, 8,2", [1, 2, 8], (1, 2, 8, 1)])
-def test_counts(given: str | list[int]) -> None:
+def test_counts_are_parsed_sorted_and_without_repetition(given: str | list[int]) -> None:
     assert parse_counts(given) == (1, 2, 8)
 
 
 @pytest.mark.parametrize("given", ["", "1,,2", "0", "-1", "1;2", "2.5", [], [1, True], [1.0], ["x"], 8, None])
-def test_no_counts(given: object) -> None:
+def test_bad_counts_are_refused_with_an_example(given: object) -> None:
     with pytest.raises(QuantityError, match=r"sizes=.*write 1,2,4,8"):
         parse_counts(given, "sizes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5m", 300), ("90s", 90), ("90", 90), ("1h30m", 5400), ("250ms", 0.25)])
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize(("text", "share"), [("1e-2", 0.01), ("1%", 0.01), ("0", 0.0), (".5", 0.5)])
-def test_shares(text: str, share: float) -> None:
+def test_shares_are_parsed(text: str, share: float) -> None:
     assert parse_share(text) == share
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "8GiBB", "-1GB", "0", "1e9", "eight", "8 9"])
-def test_what_is_not_a_size(text: str) -> None:
+def test_bad_sizes_are_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_size(text)
 
 
 @pytest.mark.parametrize("text", ["", "m", "-5m", "0s", "5x", "1h30", "5 minutes and", "1,5m"])
-def test_what_is_not_a_duration(text: str) -> None:
+def test_bad_durations_are_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "one", "200%", "1.5"])
-def test_what_is_not_a_share(text: str) -> None:
+def test_bad_shares_are_refused(text: str) -> None:
     with pytest.raises(QuantityError):
         parse_share(text)
 
@@ -88,19 +88,19 @@ def test_any_text_is_parsed_or_refused_with_itself_in_the_message(text: str) -> 
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None, math.inf, math.nan, b"8GiB", [8]])
-def test_numbers_and_objects_that_are_no_size(value: object) -> None:
+def test_numbers_and_objects_that_are_not_a_size(value: object) -> None:
     with pytest.raises(BudgetError, match="memory="):
         parse_size(value, "memory")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0, -1.5, True, None, math.nan, [8]])
-def test_numbers_and_objects_that_are_no_duration(value: object) -> None:
+def test_numbers_and_objects_that_are_not_a_duration(value: object) -> None:
     with pytest.raises(TogiError, match="time_limit_s="):
         parse_duration(value, "time_limit_s")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.01, True, None, math.nan, [8]])
-def test_numbers_and_objects_that_are_no_share(value: object) -> None:
+def test_numbers_and_objects_that_are_not_a_share(value: object) -> None:
     with pytest.raises(ValueError, match="max_error="):
         parse_share(value, "max_error")  # type: ignore[arg-type]
 
@@ -128,7 +128,7 @@ def test_three_significant_digits(value: float, text: str) -> None:
     assert significant(value) == text
 
 
-def test_units() -> None:
+def test_quantities_are_written_with_their_units() -> None:
     assert [milliseconds(v) for v in (0.5, 12.3, 12_345)] == ["0.500 ms", "12.3 ms", "12.3 s"]
     assert [seconds(v) for v in (0.31, 42, 187, 3723)] == ["0.31 s", "42 s", "3:07", "1:02:03"]
     assert [size(v) for v in (0, 512, 1536, 98.4 * 2**20)] == ["0 B", "512 B", "1.50 KiB", "98.4 MiB"]

@@ -6,7 +6,7 @@ from togi.core.recipe import REFERENCE_RECIPE, PartKey, ProgramRecipe, Recipe
 from togi.core.records import Outcome, Trial
 from togi.decide.choose import extends
 from togi.techniques import is_exact, recipe
-from togi.worker.protocol import Job
+from togi.worker.messages import TryRecipe
 
 ENCODER, STEP = PartKey(path="encoder"), PartKey(path="model", form=1)
 OPENVINO = recipe(fold_batch_norm={}, openvino={}, no_grad={})
@@ -47,4 +47,4 @@ def test_records_keep_both_kinds_as_what_they_are() -> None:
         trial = Trial.from_json(Trial(recipe=kept, outcome=Outcome.OK).to_json())
         assert trial.recipe == kept
         assert type(trial.recipe) is type(kept)
-        assert Job.from_json(Job(kind="trial", log="", recipe=kept).to_json()).recipe == kept
+        assert TryRecipe.from_json(TryRecipe(log="", recipe=kept).to_json()).recipe == kept

@@ -118,7 +118,7 @@ def test_numbers_and_text_mean_the_same() -> None:
         ({"callers": 2}, "callers=2 are those of the objective throughput"),
     ],
 )
-def test_what_is_no_setting_is_refused_in_one_line(given: dict[str, object], said: str) -> None:
+def test_what_is_not_a_setting_is_refused_in_one_line(given: dict[str, object], said: str) -> None:
     with pytest.raises(TogiError) as caught:
         Settings.of(given, techniques=all_techniques())
     assert said in str(caught.value)

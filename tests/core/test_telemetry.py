@@ -50,12 +50,11 @@ import sys, time
 import togi
 from togi.techniques import technique
 if sys.argv[1:] == ["control"]:
-    import os, socket
-    os.environ.pop("ORT_DISABLE_TELEMETRY")
+    import socket
     try:
         socket.create_connection(("example.org", 80))
     except OSError:
-        pass
+        sys.exit()
 import onnxruntime, torch
 from togi.techniques.engine.programs.openvino_library import openvino
 with torch.no_grad():
@@ -102,8 +101,6 @@ def seen(counter: Path, folder: Path, *arguments: str, command: list[str]) -> tu
 
 
 def test_the_counter_sees_a_connection(counter: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("openvino")
     connections, _ = seen(counter, tmp_path, "control", command=[sys.executable, "-P", "-c", USES])
     assert "name example.org" in connections
 

@@ -155,7 +155,7 @@ def test_extra_choices_must_earn_their_place(gain: float, earned: bool) -> None:
     assert choose([reference, laden, plain], unusable={plain.recipe}).trial == laden
 
 
-def test_other_engines_and_other_options_need_not_be_faster_by_more_than_the_margin() -> None:
+def test_another_engine_needs_only_the_margin_to_be_chosen() -> None:
     reference, plain = measured(REFERENCE, 1.0), measured(on("vino"), 2.0)
     for other in (on("onnx", "pad"), on("vino", streams=True), on("onnx")):
         faster = measured(other, 2.03)
@@ -203,7 +203,7 @@ def test_noise_excludes_nothing_that_fits_where_memory_decides() -> None:
     assert "the smallest is small" in choose([large, noisy], within(50)).reason
 
 
-def test_a_proven_one_stays_while_others_are_within_what_two_processes_may_differ() -> None:
+def test_a_proven_recipe_stays_until_another_is_faster_beyond_the_process_bias() -> None:
     reference, saved = measured(REFERENCE, 1.0), measured(recipe("saved"), 2.0)
     near, far = measured(recipe("near"), 2.07), measured(recipe("far"), 2.2)
     assert choose([reference, saved, near], proven={saved.recipe}).trial == saved
@@ -264,7 +264,7 @@ def test_what_was_set_aside_stands_in_nobodys_way() -> None:
     assert why_not(unsaved[1], saved, trials=[saved, plain, unsaved[1]]) == "it has no file form here"
 
 
-def test_what_may_differ_is_said_in_percent() -> None:
+def test_what_may_differ_is_reported_in_percent() -> None:
     chosen = measured(recipe("chosen"), 2.0)
     assert why_not(measured(recipe("near"), 2.05), chosen) == (
         "faster than the chosen one by less than 4%, by which two processes of one recipe may differ or which does not "
@@ -346,7 +346,7 @@ def test_the_front_of_several_callers_knows_what_each_waits_for() -> None:
     assert labels(front([soon, worse, most])) == ["most", "soon"]
 
 
-def test_the_original_as_it_is_called_today_is_no_candidate() -> None:
+def test_the_original_as_it_is_called_today_is_not_a_candidate() -> None:
     reference, today = measured(REFERENCE, 1.0, total_bytes=2000), measured(Recipe(), 1.5, total_bytes=500)
     assert choose([reference, today]).trial == reference
     small = measured(recipe("small"), 0.5, total_bytes=900)
@@ -425,7 +425,7 @@ def test_the_reason_holds_what_was_measured() -> None:
     assert choose(trials[:1]).reason == "nothing is faster than plain eager beyond doubt, so it stays"
 
 
-def test_what_is_said_where_nothing_can_be_chosen() -> None:
+def test_what_is_reported_where_nothing_can_be_chosen() -> None:
     nothing = "no recipe ran, was measured and gave the right output"
     failed = Trial(recipe=recipe("failed"), outcome=Outcome.FAILED)
     assert choose([]).reason == choose([failed], within(1000)).reason == nothing

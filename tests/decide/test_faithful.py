@@ -32,7 +32,7 @@ PROVEN = ForcedCalls(path="model", calls=31, units=1.25, faithful=True)
 ELSEWHERE = "output differs in 3 of 32 places, first at [0, 71]"
 
 
-def test_a_tie_is_right_where_every_part_is_right_with_the_originals_decisions() -> None:
+def test_a_tie_is_accepted_if_every_part_is_right_with_the_originals_decisions() -> None:
     forced = (PROVEN, ForcedCalls(path="head", calls=2, units=0.5, faithful=True))
     found = report(problems=("output differs",), divergence=ELSEWHERE, forced=forced)
     assert accept(found, exact=True) == (
@@ -51,7 +51,7 @@ def test_a_tie_is_right_where_every_part_is_right_with_the_originals_decisions()
     ],
     ids=["no decision differs", "no part was proven", "one part is wrong"],
 )
-def test_no_tie(fields: dict[str, object]) -> None:
+def test_a_wrong_output_is_not_a_tie_without_proof(fields: dict[str, object]) -> None:
     assert accept(report(problems=("output differs",), **fields), exact=True) == (Outcome.WRONG, "output differs")
 
 
@@ -113,7 +113,7 @@ def test_the_unit_never_falls_below_a_few_roundings_of_the_type() -> None:
     assert unit_of_error(0.0, size=0.0, epsilon=float64) == 0.0
 
 
-def test_an_error_that_is_no_number_is_not_faithful() -> None:
+def test_an_error_that_is_not_a_number_is_not_faithful() -> None:
     assert within(MAX_UNITS)
     assert not within(MAX_UNITS * 1.001)
     assert not within(math.nan)
@@ -169,12 +169,12 @@ def test_a_bound_is_met_by_what_equals_it() -> None:
     assert accept(at, exact=False) == (Outcome.WRONG, f"{how_far}, and no --max-error or --max-drop allows it")
 
 
-def test_a_better_metric_is_no_drop() -> None:
+def test_a_better_metric_is_not_a_drop() -> None:
     assert accept(report(metric=0.9, metric_original=0.5), exact=False, max_drop=0.0)[0] is Outcome.OK
 
 
 @pytest.mark.parametrize("half", [{"metric": 0.5}, {"metric_original": 0.5}])
-def test_half_a_metric_is_none(half: dict[str, float]) -> None:
+def test_a_metric_of_one_side_only_is_wrong(half: dict[str, float]) -> None:
     outcome, reason = accept(report(**half), exact=False, max_drop=1.0)
     assert outcome is Outcome.WRONG
     assert "without a metric" in reason

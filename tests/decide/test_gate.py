@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_intervals import intervals, shares
 
+from tests.render.made_up_intervals import intervals, shares
 from togi.core.records import Interval
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 from togi.decide.gate import Answer, Case, below, exit_code, slower_than
@@ -48,7 +48,7 @@ def test_what_is_out_by_orders_of_magnitude_is_decided(found: Interval) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, 0.0, -1.0])
-def test_what_is_no_measurement_is_undecided(bad: float) -> None:
+def test_what_is_not_a_measurement_is_undecided(bad: float) -> None:
     for found in (Interval(median=bad, low=bad, high=bad), Interval(median=1, low=bad, high=math.nan)):
         assert slower_than(0.05, found) is Answer.UNDECIDED
 

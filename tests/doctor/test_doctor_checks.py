@@ -4,26 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from togi.core.records import Machine
+from tests.made_up_machine import machine
 from togi.doctor import Level, hardware, processes, software
-
-
-def machine(**changes: object) -> Machine:
-    common = {
-        "cpu_model": "Made-up CPU",
-        "cpu_flags": ("avx2", "avx512f"),
-        "cpu_cores": 2,
-        "memory_bytes": 8 * 2**30,
-        "threads": 2,
-        "os": "Linux",
-        "python": "3.11",
-    }
-    return Machine.model_validate({**common, **changes})
+from togi.doctor.packages import Packages
 
 
 @pytest.mark.parametrize(
@@ -35,7 +24,7 @@ def machine(**changes: object) -> Machine:
         ((), Level.WARNING, "cannot be read"),
     ],
 )
-def test_instructions(flags: tuple[str, ...], level: Level, said: str) -> None:
+def test_instructions_that_make_models_fast_are_named(flags: tuple[str, ...], level: Level, said: str) -> None:
     check = hardware.check_processor(machine(cpu_flags=flags))[1]
     assert (check.level, said in check.found) == (level, True)
     assert ("bf16" in check.why) == (level is Level.OK and "amx_bf16" not in flags)
@@ -60,10 +49,10 @@ def test_no_compiler_is_missing_with_its_fix(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_packages_are_compared_with_what_is_asked_for() -> None:
     pytest_version = pytest.__version__
-    there = software.compare_package(Requirement("pytest>=1"), Level.MISSING, "fix")
-    old = software.compare_package(Requirement("pytest>=9999"), Level.OPTIONAL, "fix")
-    needed = software.compare_package(Requirement("pytest>=9999"), Level.MISSING, "fix")
-    absent = software.compare_package(Requirement("no-such-distribution"), Level.OPTIONAL, "fix")
+    there = software.compare_package(Requirement("pytest>=1"), Level.MISSING, "fix", Packages())
+    old = software.compare_package(Requirement("pytest>=9999"), Level.OPTIONAL, "fix", Packages())
+    needed = software.compare_package(Requirement("pytest>=9999"), Level.MISSING, "fix", Packages())
+    absent = software.compare_package(Requirement("no-such-distribution"), Level.OPTIONAL, "fix", Packages())
     assert [check.level for check in (there, old, needed, absent)] == [
         Level.OK,
         Level.WARNING,
@@ -83,7 +72,7 @@ def test_the_python_that_hides_changes_of_dicts_is_warned_of(version: str, level
 
 
 def test_the_metadata_of_togi_is_what_is_checked() -> None:
-    names = {check.name for check in software.check_packages()}
+    names = {check.name for check in software.check_packages(Packages())}
     assert {"python", "torch", "pydantic", "onnxruntime", "openvino"} <= names
 
 
@@ -130,39 +119,32 @@ def test_children_can_be_forked_killed_and_waited_for_here():
     assert "fork, kill and wait work" in check.found
 
 
-def hidden(monkeypatch):
+class SourcesAlone(Packages):
     """As in a tree of sources that runs without being installed."""
-    real = software.importlib.metadata
 
-    def hiding(ask):
-        def asked(name):
-            if name == "togi":
-                raise real.PackageNotFoundError(name)
-            return ask(name)
+    def version(self, distribution: str) -> str | None:
+        return None if distribution == "togi" else super().version(distribution)
 
-        return asked
-
-    monkeypatch.setattr(software.importlib.metadata, "requires", hiding(real.requires))
-    monkeypatch.setattr(software.importlib.metadata, "version", hiding(real.version))
+    def requires(self, distribution: str) -> Sequence[str] | None:
+        return None if distribution == "togi" else super().requires(distribution)
 
 
-def test_a_tree_of_sources_says_what_it_needs(monkeypatch, tmp_path):
-    hidden(monkeypatch)
-    assert {"pydantic", "rich"} <= {one.name for one in software.requirements() if one.marker is None}
-    assert {"torch", "numpy"} <= {one.name for one in software._brought_by(software.TORCH)}
+def test_a_tree_of_sources_says_what_it_needs(tmp_path: Path) -> None:
+    asked = SourcesAlone().requirements()
+    assert asked is not None
+    assert {"pydantic", "rich"} <= {one.name for one in asked if one.marker is None}
+    assert {"torch", "numpy"} <= {one.name for one in software.brought_by(software.TORCH, asked)}
     (tmp_path / "pyproject.toml").write_text(
         "[project]\ndependencies = ['pytest>=1']\n[project.optional-dependencies]\n"
         "onnx = ['no-such-distribution>=2', \"never; python_version < '3'\"]\n",
         encoding="utf-8",
     )
-    monkeypatch.setattr(software, "PROJECT", tmp_path / "pyproject.toml")
-    found = {check.name: (check.level, check.found.partition(",")[0]) for check in software.check_packages()[1:]}
+    checks = software.check_packages(SourcesAlone(tmp_path / "pyproject.toml"))[1:]
+    found = {check.name: (check.level, check.found.partition(",")[0]) for check in checks}
     assert found.pop("pytest")[0] is Level.OK
     assert found == {"togi": (Level.OK, "not installed"), "no-such-distribution": (Level.OPTIONAL, "not installed")}
 
 
-def test_where_nothing_tells_what_is_needed_that_is_said(monkeypatch, tmp_path):
-    hidden(monkeypatch)
-    monkeypatch.setattr(software, "PROJECT", tmp_path / "pyproject.toml")
-    python, told = software.check_packages()
+def test_it_is_reported_that_nothing_tells_what_is_needed(tmp_path: Path) -> None:
+    python, told = software.check_packages(SourcesAlone(tmp_path / "pyproject.toml"))
     assert (python.name, told.name, told.level) == ("python", "togi", Level.WARNING)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
-from test_doctor_checks import machine
 
-from togi.doctor import Check, Level, gpu, updates
+from tests.made_up_machine import machine
+from togi.doctor import Check, Level, gpu
+from togi.doctor.packages import Packages
+from togi.doctor.updates import updates
 from togi.machine.nvml import Gpu, GpuProcess
 
 GIB = 2**30
@@ -28,28 +32,37 @@ WELL = Gpu(
 )
 
 
-def checks(monkeypatch: pytest.MonkeyPatch, state: Gpu | None, **found: object) -> dict[str, Check]:
-    monkeypatch.setattr(gpu.nvml, "read_gpu", lambda _: state)
-    monkeypatch.setattr(gpu.nvml, "why_not", lambda _: "the package is not installed: pip install 'togi[gpu]'")
-    here = machine(gpu="NVIDIA H200", gpu_driver="580.65.06", gpu_memory_bytes=141 * GIB, **found)
-    return {check.name: check for check in gpu.check_gpu(here, "cuda")}
+@dataclass(frozen=True)
+class MadeUpPackages(Packages):
+    versions: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def version(self, distribution: str) -> str | None:
+        return self.versions.get(distribution)
+
+    def requires(self, distribution: str) -> Sequence[str] | None:
+        return self.asked.get(distribution) if distribution in self.versions else None
+
+
+def checks(state: Gpu) -> dict[str, Check]:
+    return {check.name: check for check in gpu.state_of(state, built="13.2")}
 
 
 def test_a_gpu_is_needed_only_when_asked_for() -> None:
-    assert gpu.check_gpu(machine(), "cpu")[0].level is Level.OK
-    assert gpu.check_gpu(machine(), "cuda:0")[0].level is Level.MISSING
-    found = gpu.check_gpu(machine(gpu="Some GPU", gpu_driver="1.2", gpu_memory_bytes=2**30), "cuda")
+    assert gpu.check_gpu(machine(), "cpu", Packages())[0].level is Level.OK
+    assert gpu.check_gpu(machine(), "cuda:0", Packages())[0].level is Level.MISSING
+    some = machine(gpu="Some GPU", gpu_driver="1.2", gpu_memory_bytes=2**30)
+    found = gpu.check_gpu(some, "cuda", Packages())
     assert found[0].found == "Some GPU, 1.00 GiB, driver 1.2"
 
 
-def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "torch_build", lambda _: "13.2")
-    found = checks(monkeypatch, WELL, cuda_headers="/usr/local/cuda/include")
+def test_a_gpu_in_a_good_state_has_no_warning() -> None:
+    found = checks(WELL)
     assert found["CUDA"].found == "driver 580.65.06 serves CUDA 13.0; torch was built for 13.2"
     assert found["clocks"].found == "345 MHz of 1980, 76 W of 700, 31 °C"
     assert found["memory"].found == "140 GiB of 141 GiB free"
-    names = ("CUDA", "compute mode", "clocks", "memory", "other processes", "CUDA headers")
-    assert {found[name].level for name in names} == {Level.OK}
+    assert set(found) == {"CUDA", "compute mode", "clocks", "memory", "other processes"}
+    assert {check.level for check in found.values()} == {Level.OK}
 
 
 @pytest.mark.parametrize(
@@ -72,24 +85,18 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_mend(
-    monkeypatch: pytest.MonkeyPatch, name: str, state: dict[str, object], level: Level, said: str
-) -> None:
-    monkeypatch.setattr(gpu, "torch_build", lambda _: "13.2")
-    values = {field: getattr(WELL, field) for field in Gpu.__dataclass_fields__} | state
-    check = checks(monkeypatch, Gpu(**values))[name]
+def test_what_is_wrong_is_reported_with_its_mend(name: str, state: dict[str, Any], level: Level, said: str) -> None:
+    check = checks(replace(WELL, **state))[name]
     assert check.level is level
     assert said in f"{check.found} {check.why} {check.fix}"
 
 
-def test_a_device_that_tells_nothing_is_unknown_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = checks(monkeypatch, Gpu())
-    for name in ("CUDA", "compute mode", "clocks", "memory", "other processes"):
-        assert found[name].level is Level.OK
+def test_a_device_that_tells_nothing_is_unknown_not_wrong() -> None:
+    assert {check.level for check in checks(Gpu()).values()} == {Level.OK}
 
 
-def test_without_nvml_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = checks(monkeypatch, None)["NVML"]
+def test_without_nvml_the_extra_is_named() -> None:
+    found = gpu.without_nvml("the package is not installed: pip install 'togi[gpu]'")
     assert (found.level, found.found, found.fix) == (
         Level.OPTIONAL,
         "the package is not installed",
@@ -97,19 +104,11 @@ def test_without_nvml_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-def test_libraries_are_those_that_torch_was_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_are_those_that_torch_was_built_for() -> None:
     asked = ("triton==9999.0; platform_system == 'Linux'", "nvidia-cudnn-cu13==9.26.0", "nvidia-cudnn-cu99==1", "sympy")
     installed = {"triton": "3.9.0", "nvidia-cudnn-cu13": "9.26.0", "torch": "2.15.0+cu132", "torch-tensorrt": "2.11.0"}
-
-    def version(name: str) -> str:
-        if name not in installed:
-            raise gpu.importlib.metadata.PackageNotFoundError(name)
-        return installed[name]
-
-    monkeypatch.setattr("importlib.metadata.version", version)
-    of = {"torch": asked, "torch-tensorrt": ("torch<2.12,>=2.11",)}
-    monkeypatch.setattr(gpu, "requirements", lambda name: tuple(map(Requirement, of[name])))
-    found = {check.name: check for check in gpu._libraries()}
+    asked_by = {"torch": asked, "torch-tensorrt": ("torch<2.12,>=2.11",)}
+    found = {check.name: check for check in gpu.libraries(MadeUpPackages(versions=installed, asked=asked_by))}
     assert set(found) == {"triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu99", "torch-tensorrt"}
     assert found["nvidia-cudnn-cu13"].level is Level.OK
     assert found["triton"].level is found["nvidia-cudnn-cu99"].level is found["torch-tensorrt"].level is Level.WARNING
@@ -132,11 +131,8 @@ def test_libraries_are_those_that_torch_was_built_for(monkeypatch: pytest.Monkey
         ({}, {}, ""),
     ],
 )
-def test_what_an_update_brings(
-    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], brings: dict[str, list[str]], fix: str
-) -> None:
-    monkeypatch.setattr(updates, "installed", installed.get)
-    found = list(updates.updates())
+def test_what_an_update_brings(installed: dict[str, str], brings: dict[str, list[str]], fix: str) -> None:
+    found = list(updates(MadeUpPackages(versions=installed)))
     assert all(check.level is Level.OPTIONAL and fix in check.fix for check in found)
     assert {check.name: [told.partition(":")[0] for told in check.why.split("; ")] for check in found} == brings
 
@@ -152,21 +148,9 @@ def test_what_an_update_brings(
         ({"onnxruntime-gpu": "1.31.0", "tensorrt": "11.0.0"}, ""),
     ],
 )
-def test_tensorrt_is_what_its_users_were_built_for(
-    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], said: str | None
-) -> None:
-    def version(name: str) -> str:
-        if name not in installed:
-            raise gpu.importlib.metadata.PackageNotFoundError(name)
-        return installed[name]
-
-    def requirements(name: str) -> tuple[Requirement, ...]:
-        version(name)
-        return (Requirement("torch<2.12,>=2.11"), Requirement("tensorrt<10.16,>=10.15; platform_system == 'Linux'"))
-
-    monkeypatch.setattr("importlib.metadata.version", version)
-    monkeypatch.setattr(gpu, "requirements", requirements)
-    found = list(gpu._tensorrt())
+def test_tensorrt_is_what_its_users_were_built_for(installed: dict[str, str], said: str | None) -> None:
+    asked = {"torch-tensorrt": ("torch<2.12,>=2.11", "tensorrt<10.16,>=10.15; platform_system == 'Linux'")}
+    found = list(gpu.tensorrt(MadeUpPackages(versions=installed, asked=asked)))
     assert len(found) == (said is not None)
     for check in found:
         assert check.why == said
@@ -176,6 +160,7 @@ def test_tensorrt_is_what_its_users_were_built_for(
 
 def test_missing_headers_are_found_where_pip_puts_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert gpu._headers(machine(cuda_headers="/usr/local/cuda/include")).level is Level.OK
     assert gpu._headers(machine()).found == "none"
     headers = tmp_path / "nvidia" / "cu13" / "include"
     headers.mkdir(parents=True)

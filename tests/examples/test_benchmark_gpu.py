@@ -18,19 +18,16 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import gpu, gpu_jobs, gpu_models, gpu_rows, gpu_wheels
+from benchmarks.gpu_jobs import Job
+from benchmarks.gpu_parts import budgets, claims, engines, graphs, memory, ops, row, tests, timer
+
+import togi
+from togi.render.proven_table import BEGIN, BEGIN_SENTENCE, END, END_SENTENCE
+from togi.techniques import all_techniques
+from togi.techniques.registry import all_marks
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import gpu, gpu_jobs, gpu_models, gpu_rows, gpu_wheels  # noqa: E402
-from benchmarks.gpu_jobs import Job  # noqa: E402
-from benchmarks.gpu_parts import budgets, claims, engines, graphs, memory, ops, row, tests, timer  # noqa: E402
-
-import togi  # noqa: E402
-from togi.render.proven_table import BEGIN, BEGIN_SENTENCE, END, END_SENTENCE  # noqa: E402
-from togi.techniques import all_techniques  # noqa: E402
-from togi.techniques.registry import all_marks  # noqa: E402
-
 ROW = {"row": "one", "result": "pass", "figure": "a | b", "bound": "", "seconds": 0.1}
 
 
@@ -94,7 +91,7 @@ def test_a_part_that_the_budget_cuts_off_is_skipped_and_not_failed(
     assert row["figure"] == f"the budget of {kept + 2:g} s was over after 2 s of it: --resume goes on"
 
 
-def test_jobs_beside_each_other_overlap_and_the_others_run_alone(
+def test_jobs_next_to_each_other_overlap_and_the_others_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that may wait for each other before they end, at most 20 s; the others say how many run. Three files come
@@ -188,7 +185,7 @@ def test_what_measures_time_or_the_whole_device_runs_alone() -> None:
         assert not any(one.beside and one.part == part and re.match(one.rows, name) for one in gpu_jobs.JOBS), name
 
 
-def test_what_is_expected_is_said_with_what_will_not_fit() -> None:
+def test_what_is_expected_is_reported_with_what_will_not_fit() -> None:
     jobs = [
         job("engines", beside=True, expected_s=30),
         job("numerics", beside=True, expected_s=20),
@@ -297,7 +294,7 @@ def test_what_rows_of_a_cpu_prove_is_named_as_the_marks_are() -> None:
 
 
 @pytest.mark.parametrize(("slow", "result"), [(1, True), (3, False)])
-def test_match_boxes_is_timed_beside_its_own_arithmetic(
+def test_match_boxes_is_timed_next_to_its_own_arithmetic(
     monkeypatch: pytest.MonkeyPatch, slow: int, result: bool
 ) -> None:
     anchors, boxes = ops.made_boxes(50, "cpu"), ops.made_boxes(7, "cpu")

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from benchmarks import operations
 from torch import nn
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import operations  # noqa: E402
 
 FLOPS_PER_S, BYTES_PER_S = 1e9, 1e30
 """So that the limit of an operation tells its multiplications."""

@@ -36,7 +36,7 @@ def test_prices_are_read_in_their_order(tmp_path: Path) -> None:
         ('currency = "USD"\n[per_hour]\na = \n', "line 3"),
     ],
 )
-def test_what_is_no_price_is_said_with_its_file_and_key(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_not_a_price_is_reported_with_its_file_and_key(tmp_path: Path, text: str, said: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(FleetError) as error:
         read_prices(file)

@@ -148,7 +148,7 @@ def test_what_stays_lost_or_fails_is_named_and_tried_by_the_next_run(subject: Pa
     assert large.reason == "no node of the kind is in the cluster"
 
 
-def test_an_answer_that_is_no_study_is_refused_and_leaves_no_file_outside(subject: Path) -> None:
+def test_an_answer_that_is_not_a_study_is_refused_and_leaves_no_file_outside(subject: Path) -> None:
     outside = packed(**{"../../escaped": "x"})
     cluster = ScriptedCluster([node("s", "small"), node("l", "large")], {"s": [b"\x80\x04N."], "l": [outside]})
     small, large = fleet(subject, cluster).kinds

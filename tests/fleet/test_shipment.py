@@ -27,7 +27,7 @@ def test_a_file_comes_with_its_folder_but_not_with_what_can_be_made_again(tmp_pa
         assert archive.read("layers/block.py") == b"def subject(): ...\n"
 
 
-def test_a_file_of_a_package_comes_with_what_is_beside_the_package(tmp_path: Path) -> None:
+def test_a_file_of_a_package_comes_with_what_is_next_to_the_package(tmp_path: Path) -> None:
     write(tmp_path, "shop/__init__.py", "shop/nets/__init__.py", "shop/nets/model.py", "settings.py")
     shipped = shipment(f"{tmp_path}/shop/nets/model.py:subject", without=())
     assert shipped.locator == "shop/nets/model.py:subject"
@@ -62,7 +62,7 @@ def test_files_and_folders_that_a_name_points_to_go_under_their_own_names(tmp_pa
         assert (shipped.locator, sorted(shipped.files)) == (locator, files)
 
 
-def test_what_is_too_much_is_said_with_what_takes_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_much_is_reported_with_what_takes_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "model.py")
     (tmp_path / "big.bin").write_bytes(b"0" * 3000)
     monkeypatch.setattr(module, "LARGEST_BYTES", 2000)

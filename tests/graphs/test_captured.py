@@ -96,7 +96,7 @@ def test_sizes_that_do_not_fit_run_in_eager() -> None:
         torch.testing.assert_close(captured(tokens(8)), double(tokens(8)))
 
 
-def test_nothing_fits() -> None:
+def test_memory_too_small_for_any_graph_is_refused() -> None:
     with pytest.raises(GraphError, match=r"no graph fits.*give more"):
         made(memory=Pool(100, Recorder(graph_bytes=GRAPH)))
 
@@ -312,7 +312,7 @@ class FailsIn:
         return x + 1
 
 
-def test_what_waits_for_the_device_is_said_with_its_line() -> None:
+def test_what_waits_for_the_device_is_reported_with_its_line() -> None:
     pool = Pool("1MiB", Recorder(graph_bytes=GRAPH))
     with pytest.raises(GraphError, match=r"captured at .*test_captured\.py:\d+ .*: CUDA error: operation not"):
         made(FailsIn(3), memory=pool)

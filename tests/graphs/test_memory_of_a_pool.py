@@ -58,7 +58,7 @@ def test_what_another_process_takes_meanwhile_is_not_the_graphs(card: Card) -> N
     assert held.held_bytes == 0
 
 
-def test_without_nvml_it_is_the_device_and_said(card: Card) -> None:
+def test_without_nvml_it_is_that_of_the_device_with_a_note(card: Card) -> None:
     before = replace(card)
     card.own = None
     assert captured(card, own=None, every=9000).held_bytes == 9000 - before.every

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_without_a_device import Runtime, Stream
 from torch import Tensor, nn
 
+from tests.graphs.cuda_without_a_device import Runtime, Stream
 from togi.core.user_code import error_line
 from togi.graphs import GraphError, Pool, capture, pool, recording, waits
 from togi.graphs.pool import Cuda

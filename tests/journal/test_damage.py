@@ -5,8 +5,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from journal_records import KEY, header, trial
 
+from tests.journal.journal_records import KEY, header, trial
 from togi.core.errors import JournalError, OutputExistsError
 from togi.journal import Journal, rescue
 from togi.journal.database import checksum
@@ -73,12 +73,12 @@ def test_no_trial_is_lost_where_only_an_index_is_damaged(journal_path: Path) -> 
             open_and_read(journal_path)
 
 
-def test_text_that_is_no_text(journal_path: Path) -> None:
+def test_text_that_is_not_utf8(journal_path: Path) -> None:
     journal_path.write_bytes(journal_path.read_bytes().replace(b"CREATE TABLE trials", b"CREATE T\xffBLE trials"))
     assert_refused_and_kept(journal_path, "damaged.*rescue.*mv ")
 
 
-def test_not_a_database(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a journal " * 100, encoding="utf-8")
     assert_refused_and_kept(path, "not a journal")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_records import KEY, header, trial
 
+from tests.journal.journal_records import KEY, header, trial
 from togi.cli.app import run
 from togi.core.errors import JournalError
 from togi.journal import Journal
@@ -123,7 +123,9 @@ def assert_shown_or_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("seed", range(2))
-def test_contents(name: str, seed: int, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_with_hostile_contents_is_shown_or_refused(
+    name: str, seed: int, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         try:
             ATTACKS[name](connection, random.Random(seed))
@@ -143,7 +145,7 @@ def test_contents_drawn_by_chance(seed: int, path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "link", "text"])
-def test_what_is_no_file_of_a_journal(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_a_file_of_a_journal(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "j.sqlite"
     match kind:
         case "pipe":

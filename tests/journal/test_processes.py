@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import journal_records
 import pytest
-from journal_records import KEY, header, recipe, trial
 
+from tests.journal import journal_records
+from tests.journal.journal_records import KEY, header, recipe, trial
 from togi.journal import Journal
 from togi.journal.study_log import Owner
 

@@ -4,8 +4,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from journal_records import KEY, facts, header, machine, recipe, trial
 
+from tests.journal.journal_records import KEY, facts, header, machine, recipe, trial
 from togi.core.errors import JournalError
 from togi.core.settings import Settings
 from togi.journal import Journal, StudyLog, study_key
@@ -36,7 +36,7 @@ def test_same_key_goes_on_and_fresh_begins_again(tmp_path: Path) -> None:
         assert len(journal.read(first.id).trials) == 1
 
 
-def test_another_machine_is_another_study_and_is_said(tmp_path: Path) -> None:
+def test_another_machine_is_another_study_which_is_reported(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "j.db") as journal:
         here = journal.study(KEY, header())
         here.append(trial(1))
@@ -110,7 +110,7 @@ def test_read_only_changes_nothing_and_cannot_append(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_missing_file_is_said_where_one_must_exist(tmp_path: Path) -> None:
+def test_missing_file_is_reported_where_one_must_exist(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal"):
         Journal.open(tmp_path / "none.db", create=False)
     assert list(tmp_path.iterdir()) == []

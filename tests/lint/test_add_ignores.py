@@ -82,7 +82,7 @@ def test_a_declared_encoding_stays(file: Path) -> None:
     assert file.read_bytes() == f"# coding: latin-1\nimport torch\ns = 'é'; {CALL}  {NAMED}\n".encode("latin-1")
 
 
-def test_notebooks(file: Path) -> None:
+def test_ignore_comments_are_added_to_notebooks(file: Path) -> None:
     path = file.with_suffix(".ipynb")
     cells = [
         {"cell_type": "code", "source": ["import torch\n", "%matplotlib inline"], "outputs": [{"text": CALL}]},

@@ -55,7 +55,7 @@ def test_content_settings_and_rules_make_it_miss(folder: Path, monkeypatch: pyte
     assert check_paths(["."]).cached == 0
 
 
-def test_a_selection_does_not(folder: Path) -> None:
+def test_a_selection_of_rules_does_not_check_again(folder: Path) -> None:
     check_paths(["."])
     (folder / "pyproject.toml").write_text('[tool.togi.check]\nselect = ["torchscript"]\n', encoding="utf-8")
     result = check_paths(["."])
@@ -91,7 +91,7 @@ def test_a_cache_of_another_schema_is_replaced(own_cache: Path) -> None:
     assert check_paths(["."]).cached == 2
 
 
-def test_a_cache_that_cannot_be_written_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("TOGI_CACHE", str(folder / "file" / "below"))
     result = check_paths(["a.py"])
@@ -151,7 +151,7 @@ def test_reports_that_somebody_planted_are_not_believed(report: str, own_cache: 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("kind", ["view", "pipe", "link", "folder"])
-def test_what_is_no_cache_is_not_used(kind: str, own_cache: Path, tmp_path: Path) -> None:
+def test_what_is_not_a_cache_is_not_used(kind: str, own_cache: Path, tmp_path: Path) -> None:
     own_cache.mkdir(exist_ok=True)
     file = own_cache / "check.sqlite"
     match kind:

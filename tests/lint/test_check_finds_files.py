@@ -46,7 +46,7 @@ def test_what_is_named_is_always_checked(folder: Path) -> None:
     assert names(folder, *paths, exclude=("script",)) == ["build/x.py", "script", "stub.pyi"]
 
 
-def test_gitignore(folder: Path) -> None:
+def test_gitignore_files_are_respected(folder: Path) -> None:
     tree(folder, ".git/HEAD", "keep.py", "gen_a.py", "gen_keep.py", "sub/gen_b.py", "sub/data/x.py", "data.py")
     tree(folder, "top/only.py", "sub/top/only.py", "deep/a/b/c.py", "name [1].py")
     (folder / ".gitignore").write_text(
@@ -100,7 +100,7 @@ def test_hard_links_are_files_of_their_own(folder: Path) -> None:
     assert names(folder) == ["a.py", "b.py"]
 
 
-def test_deep_trees(folder: Path) -> None:
+def test_files_in_deep_folders_are_found(folder: Path) -> None:
     deep = folder
     for _ in range(400):
         deep = deep / "d"
@@ -119,7 +119,7 @@ def test_unreadable_folders(folder: Path) -> None:
     assert "cannot be listed" in discovery.problems[0].message
 
 
-def test_names_that_are_no_text(folder: Path) -> None:
+def test_names_that_are_not_utf8(folder: Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\n", encoding="utf-8")
     assert len(discover([folder], Overrides()).files) == 1
 

@@ -17,7 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_paths(folder: Path) -> None:
+def test_paths_are_checked_once_each(folder: Path) -> None:
     for result in (check(), check("a.py"), check(folder), check("a.py", "a.py")):
         assert [finding.rule for finding in result] == ["deprecated-function"]
         assert result

@@ -64,7 +64,7 @@ def test_ignore_comments_speak_for_their_cell() -> None:
         ("%timeit -n 3 f(x)", "pass"),
     ],
 )
-def test_magics(code: str, python: str) -> None:
+def test_magics_become_python_of_the_same_lines(code: str, python: str) -> None:
     assert without_magics(code) == python
     ast.parse(python)
 
@@ -95,12 +95,12 @@ def test_every_cell_keeps_its_number_of_lines(cells: list[str]) -> None:
         ("[" * 100_000, "is not JSON"),
     ],
 )
-def test_no_notebook(text: str, said: str) -> None:
+def test_a_file_that_is_not_a_notebook_is_reported(text: str, said: str) -> None:
     with pytest.raises(NotebookError, match=said):
         read_notebook(text)
 
 
-def test_odd_notebooks() -> None:
+def test_unusual_notebooks_are_read() -> None:
     odd = [
         None,
         3,

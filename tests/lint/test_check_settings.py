@@ -52,7 +52,7 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
         ('per-file-ignores = {"!" = []}', "per-file-ignores: '!' is not a pattern"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_key(text: str, said: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_with_file_and_key(text: str, said: str, tmp_path: Path) -> None:
     path = table(tmp_path, f"[tool.togi.check]\n{text}\n")
     with pytest.raises(TogiError) as error:
         read_table(path)
@@ -66,7 +66,7 @@ def test_what_should_be_a_table(text: str, tmp_path: Path) -> None:
         read_table(table(tmp_path, text))
 
 
-def test_not_utf8(tmp_path: Path) -> None:
+def test_settings_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes(b"# togi \xff")
     with pytest.raises(SettingsError, match="not UTF-8"):
         read_table(tmp_path / "pyproject.toml")

@@ -13,8 +13,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from made_up_findings import made_up_result
 
+from tests.lint.made_up_findings import made_up_result
 from togi.lint.check_paths import check_paths
 from togi.lint.finding import CheckResult, FileReport
 from togi.lint.rule import all_rules
@@ -84,13 +84,13 @@ def test_rules_say_how_to_read_more(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert rule["helpUri"] == f"https://example.org/docs/rules/{rule['id']}.md"
 
 
-def test_names_that_are_no_text(folder: Path) -> None:
+def test_names_that_are_not_utf8(folder: Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\ntorch.qr(x)\n", encoding="utf-8")
     (result,) = valid(check_paths(["."], cache=False))["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "caf%E9.py"
 
 
-def test_names_that_are_no_text_are_kept_and_sent(folder: Path) -> None:
+def test_names_that_are_not_text_are_kept_and_sent(folder: Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\ntorch.qr(x)\n", encoding="utf-8")
     report = FileReport(findings=check_paths(["."], cache=False).findings)
     assert report.findings

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from made_up_findings import LETTER, SHOWN, made_up_result
 
+from tests.lint.made_up_findings import LETTER, SHOWN, made_up_result
 from togi.lint.finding import CheckResult, Finding, Fix, Place
 from togi.render.findings import lines
 from togi.render.findings.github import workflow_commands
@@ -30,7 +30,7 @@ def shown(code: str, place: Place, width: int, folder: Path) -> str:
     return plain_text(excerpt(place, width))
 
 
-def test_full_text(result: CheckResult) -> None:
+def test_the_full_text_shows_source_cost_and_advice(result: CheckResult) -> None:
     text = plain_text(full(result, 80))
     assert text.startswith(
         f"src, a/tr{SHOWN}in:1.py:3:11: torchscript [*] 100% of steps wait: here\n"
@@ -52,7 +52,7 @@ def test_full_text(result: CheckResult) -> None:
     assert "\x1b" not in text
 
 
-def test_summary(result: CheckResult) -> None:
+def test_the_summary_counts_findings_fixes_and_problems(result: CheckResult) -> None:
     assert plain(summary(result)) == (
         "5 findings in 3 files; 3 can be fixed with --fix; 1 ignored; 2 problems: not everything was checked."
     )
@@ -85,7 +85,7 @@ def test_wide_and_long_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert lines[1].endswith("b...")
 
 
-def test_many_lines_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_over_many_lines_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = shown("f(\n" + "  1,\n" * 20 + ")\n", Place(path="w.py", line=1, end_line=22, end_column=2), 80, tmp_path)
     assert "... 16 more lines" in text
@@ -97,7 +97,7 @@ def test_no_excerpt_of_what_is_not_there(place: Place, result: CheckResult) -> N
     assert excerpt(place, 80) == []
 
 
-def test_github(result: CheckResult) -> None:
+def test_github_gets_one_escaped_command_for_each_finding(result: CheckResult) -> None:
     lines = list(workflow_commands(result))
     assert lines[0] == (
         f"::warning file=src%2C a/tr{LETTER}in%3A1.py,line=3,endLine=3,col=11,endColumn=22,title=togi%3A torchscript::"
@@ -113,7 +113,7 @@ def test_github(result: CheckResult) -> None:
     assert all("\n" not in line for line in lines)
 
 
-def test_statistics(result: CheckResult) -> None:
+def test_statistics_are_ordered_by_count(result: CheckResult) -> None:
     assert counts(result) == {"torchscript": 2, "unsafe-load": 2, "bias-before-norm": 1}
     lines = plain_text(statistics(result)).split("\n")
     assert lines[0] == "     2 [*] torchscript  in 1 file"
@@ -126,7 +126,7 @@ def test_json_comes_back(result: CheckResult) -> None:
     assert tuple(Finding.model_validate(entry) for entry in document["findings"]) == result.findings
 
 
-def test_tables(result: CheckResult) -> None:
+def test_tables_are_aligned(result: CheckResult) -> None:
     from rich.console import Console
 
     file = io.StringIO()

@@ -184,7 +184,7 @@ def test_ignored_findings_are_not_fixed(file: Path, use: Callable[..., None]) ->
     assert file.read_text(encoding="utf-8") == "import torch\nx = old  # togi: ignore[torchscript]\ny = new\n"
 
 
-def test_notebooks(file: Path, use: Callable[..., None]) -> None:
+def test_cells_of_notebooks_are_fixed_in_place(file: Path, use: Callable[..., None]) -> None:
     use(one_at_a_time)
     path = file.with_name("n.ipynb")
     cells = [

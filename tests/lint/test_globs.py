@@ -27,11 +27,11 @@ def test_stars_do_not_backtrack(line: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["[", "[a", "a\\", "[z-a]", "/", "!", "!/", "[[:alpha:]"])
-def test_what_is_no_pattern(line: str) -> None:
+def test_malformed_patterns_are_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"it matches nothing|not closed|bad character"):
         glob(line)
 
 
 @pytest.mark.parametrize("line", ["", "   ", "# x"])
-def test_what_says_nothing(line: str) -> None:
+def test_comments_and_empty_lines_are_not_patterns(line: str) -> None:
     assert glob(line) is None

@@ -24,7 +24,7 @@ def chosen(code: str, path: str = "a.py", **settings: object) -> Selected:
 
 @pytest.mark.parametrize("named", ["scalar-from-tensor", "synchronization"])
 @pytest.mark.parametrize("found", ["scalar-from-tensor", "synchronization"])
-def test_a_comment_for_one_kind_of_rule_silences_the_same_wait_seen_by_the_other(found: str, named: str) -> None:
+def test_a_comment_for_a_rule_also_silences_its_counterpart_on_source_or_run(found: str, named: str) -> None:
     ignore = Ignore(rules=(named,), line=2, first=2, last=2)
     finding = Finding(rule=found, message="m", remedy="r", place=Place(path="a.py", line=2, column=1))
     settings = CheckSettings(select=(found,), folder=Path("/p"))
@@ -76,7 +76,7 @@ def test_what_a_comment_silences(code: str) -> None:
         f"{CALL}  # togi ignore",
     ],
 )
-def test_what_it_does_not(code: str) -> None:
+def test_what_an_ignore_comment_does_not_cover(code: str) -> None:
     assert len(chosen(code).findings) == 1
 
 

@@ -7,8 +7,8 @@ import inspect
 from pathlib import Path
 
 import pytest
-from rule_snippets import Snippet, snippets
 
+from tests.lint.rule_snippets import Snippet, snippets
 from togi.core.docstring import split_docstring
 from togi.lint import pages
 from togi.lint.finding import Finding

@@ -152,7 +152,7 @@ def test_version_2_takes_the_lowest_limit_of_all_levels(groups):
     assert limits.memory_limit_bytes() == 2000
 
 
-def test_version_1(groups):
+def test_limits_of_cgroup_version_1_are_read(groups):
     files = {
         "cpu,cpuacct/x/cpu.cfs_quota_us": "50000\n",
         "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n",
@@ -171,7 +171,7 @@ def test_membership_of_the_host_falls_back_to_the_mounts_root(groups):
     assert limits.memory_limit_bytes() == 3000
 
 
-def test_no_limit(groups):
+def test_groups_without_a_limit_have_none(groups):
     groups("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"})
     assert limits.cpu_quota() is None
     assert limits.memory_limit_bytes() is None

@@ -151,7 +151,7 @@ def test_a_process_that_cannot_find_itself_calls_nobody_a_neighbour(monkeypatch:
     assert (gpu.own_bytes, gpu.busy_neighbours) == (None, ())
 
 
-def test_trials_of_the_same_study_are_no_neighbours(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_of_the_same_study_are_not_neighbours(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """What NVML samples reaches back over many turns, so the reference is seen in each turn of a candidate."""
     monkeypatch.setenv(nvml.PARENT, "1")
     started = [
@@ -178,7 +178,7 @@ def test_trials_of_the_same_study_are_no_neighbours(recorded: Recorded, monkeypa
     assert len(alone.busy_neighbours) == 4, "a process that no study started knows none as its own"
 
 
-def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     library = nvml._library.__wrapped__
     monkeypatch.setattr(nvml, "_library", library)
@@ -186,7 +186,7 @@ def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'togi[gpu]'" in nvml.why_not()
 
 
-def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("NVML Shared Library Not Found")
 
@@ -196,7 +196,7 @@ def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NVML Shared Library Not Found" in nvml.why_not()
 
 
-def test_memory_beside_torchs_is_that_of_this_process(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_next_to_torchs_is_that_of_this_process(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """A neighbour that allocates between the mark and the measurement is not the candidate's memory."""
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 500 * MIB)
     free = iter((300 * MIB, 100 * MIB))
@@ -215,7 +215,7 @@ def test_memory_beside_torchs_is_that_of_this_process(recorded: Recorded, monkey
         (False, 0, ""),
     ],
 )
-def test_what_other_processes_hold_is_said(
+def test_what_other_processes_hold_is_reported(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch, known: bool, free_mib: int, said: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 500 * MIB)

@@ -35,7 +35,7 @@ def test_interval_holds_the_median_and_does_not_depend_on_the_order(values, conf
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=8, max_size=40))
-def test_a_single_wild_value_moves_the_interval_no_further_than_to_the_next_values(values):
+def test_one_outlier_moves_the_interval_at_most_to_the_neighbouring_values(values):
     ordered = sorted(values)
     assert median_interval([*values, 1e12]).low >= ordered[0]
 

@@ -119,7 +119,7 @@ def test_inherited_weights_count_only_by_what_the_caller_says():
     assert _near(_footprint(build, held_bytes=64 * MB)["idle_bytes"], 64 * MB)
 
 
-def test_writing_to_inherited_memory_is_no_growth():
+def test_writing_to_inherited_memory_is_not_growth():
     inherited = torch.ones(32 * MB // 4)
     found = _footprint(lambda: lambda _: inherited.add_(1))
     assert _near(found["idle_bytes"], 0)

@@ -47,7 +47,7 @@ def test_chaos_and_a_stolen_machine_are_not_usable():
     assert not usable(noise_of(_turns(stolen_s=0.04)))
 
 
-def test_no_turns_is_said():
+def test_no_turns_is_reported():
     assert noise_of([]).warnings == ("there is no finished turn to judge",)
 
 

@@ -4,7 +4,6 @@ import time
 
 import pytest
 
-from togi.measure import threads
 from togi.measure.threads import spread_threads, spread_while_running
 
 several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -57,11 +56,9 @@ def test_nothing_happens_where_the_system_has_no_such_call(monkeypatch):
 
 
 @pytest.mark.parametrize(("lasts_s", "spread"), [(0.0, 0), (0.2, 1)])
-def test_what_lasts_is_spread_once_it_runs(monkeypatch, lasts_s, spread):
+def test_what_lasts_is_spread_once_it_runs(lasts_s, spread):
     calls, before = [], threading.active_count()
-    monkeypatch.setattr(threads, "_STARTED_S", 0.05)
-    monkeypatch.setattr(threads, "spread_threads", lambda: calls.append(1))
-    with spread_while_running():
+    with spread_while_running(0.05, lambda: calls.append(1)):
         time.sleep(lasts_s)
     assert len(calls) == spread
     assert threading.active_count() == before

@@ -3,8 +3,8 @@ import math
 import random
 
 import pytest
-from simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 
+from tests.measure.simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
 from togi.measure import RaceResult, Verdict, race, rounds_needed
 from togi.measure.turn import Turn
@@ -88,7 +88,7 @@ def test_each_group_finds_its_own_fastest_and_these_are_compared():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_sentence_says_of_nobody_both_that_it_is_slower_and_that_it_cannot_be_told(seed):
+def test_the_sentence_calls_no_contestant_both_slower_and_undecided(seed):
     rng = random.Random(seed)
     machine = SimulatedMachine(gaussian(rng, 0.02))
     names = "abcd"[: rng.randint(2, 4)]
@@ -313,7 +313,7 @@ def test_intervals_of_a_race_hold_together():
         assert result.rounds == rounds_needed(confidence)
 
 
-def test_how_far_behind_one_was_is_said_in_times():
+def test_how_far_behind_one_was_is_reported_in_times():
     machine = SimulatedMachine()
     base, slow = SimulatedRunner("base", machine), SimulatedRunner("slow", machine, ms=20.0)
     result = race([slow], base, budget_s=60, seed=0, clock=machine.clock)
@@ -328,7 +328,7 @@ def test_how_far_behind_one_was_is_said_in_times():
     assert result.order == "fast is the fastest beyond doubt after 8 rounds"
 
 
-def test_what_is_said_where_nobody_is_ahead():
+def test_what_is_reported_where_nobody_is_ahead():
     machine = SimulatedMachine()
     base, same = SimulatedRunner("base", machine), SimulatedRunner("same", machine)
     result = race([same], base, budget_s=60, seed=0, clock=machine.clock)
@@ -344,7 +344,7 @@ def test_what_is_said_where_nobody_is_ahead():
     assert result.sentence == "no runner was left to compare base with"
 
 
-def test_a_turn_without_time_is_no_round_of_a_pair():
+def test_a_turn_without_time_is_not_a_round_of_a_pair():
     class Timeless(SimulatedRunner):
         def turn(self, passes):
             return super().turn(passes).model_copy(update={"times_ms": (0.0,)})
@@ -410,7 +410,7 @@ def test_rounds_in_which_the_reference_was_slow_count_for_nobody():
     assert (calm.speedup_x.low, calm.speedup_x.median, calm.latency_ms.median) == (2.0, 2.0, 5.0)
 
 
-def test_where_nearly_all_rounds_were_disturbed_all_of_them_are_told():
+def test_where_nearly_all_rounds_were_disturbed_all_of_them_are_reported():
     result = _raced([(10.0, 5.0)] * (rounds_needed() - 1) + [(20.0, 20.0)] * 12)
     assert result.timing("b", slowest_ms=13.0) == result.timing("b")
     assert result.timing("b", slowest_ms=13.0).reference_ms > 13.0

@@ -1,5 +1,4 @@
 import contextlib
-import functools
 import gc
 import threading
 import time
@@ -8,8 +7,7 @@ import pytest
 
 from togi.core.callers import Callers
 from togi.machine.nvml import Gpu
-from togi.measure import Turn, call_ms_of, choose_passes, energy, noise_of, take_turn, wait_for, warm
-from togi.measure import turn as turn_module
+from togi.measure import Turn, call_ms_of, choose_passes, noise_of, take_turn, wait_for, warm
 from togi.measure.counters import Counters
 from togi.subject.inputs import Inputs
 
@@ -196,22 +194,19 @@ def test_a_device_is_kept_busy_until_its_clock_has_risen(device):
 
 @pytest.mark.parametrize("step_ms", [20, 70])
 @pytest.mark.parametrize("callers", [None, 3])
-def test_the_energy_of_a_call_is_what_the_device_took_between_steps_of_its_counter(
-    device, monkeypatch, step_ms, callers
-):
+def test_the_energy_of_a_call_is_counted_between_steps_of_the_devices_counter(device, step_ms, callers):
     """At 300 W, a call of 1.001 ms takes 0.3 J; the counter is up to ``step_ms`` behind."""
     cuda = device(1.0)
 
     def counter():
         return cuda.clock.ns // (step_ms * 10**6) * step_ms * 300.0
 
-    monkeypatch.setattr(turn_module, "EnergyMeter", functools.partial(energy.EnergyMeter, read=counter))
     together = None if callers is None else OneAfterTheOther(callers)
-    warmup = warm(cuda.call, SAMPLES, clock=cuda.clock, device="cuda", callers=together)
+    warmup = warm(cuda.call, SAMPLES, clock=cuda.clock, device="cuda", callers=together, read_energy=counter)
     assert warmup.energy_mj == pytest.approx(300.3, rel=0.05)
 
 
-def test_asking_for_the_energy_of_short_calls_is_not_most_of_it(device, monkeypatch):
+def test_asking_for_the_energy_of_short_calls_is_not_most_of_it(device):
     """A call takes 0.021 ms, a question 0.1 ms."""
     cuda = device(0.02)
 
@@ -219,8 +214,7 @@ def test_asking_for_the_energy_of_short_calls_is_not_most_of_it(device, monkeypa
         cuda.clock.ns += 100_000
         return cuda.clock.ns // (20 * 10**6) * 20 * 300.0
 
-    monkeypatch.setattr(turn_module, "EnergyMeter", functools.partial(energy.EnergyMeter, read=counter))
-    warmup = warm(cuda.call, SAMPLES[:1], clock=cuda.clock, device="cuda")
+    warmup = warm(cuda.call, SAMPLES[:1], clock=cuda.clock, device="cuda", read_energy=counter)
     assert warmup.energy_mj == pytest.approx(0.021 * 300, rel=0.1)
 
 
@@ -239,18 +233,16 @@ class OneAfterTheOther:
 
 
 @pytest.mark.parametrize("read", [lambda: None, lambda: 5.0, iter([1.0, 2.0, 3.0, *[None] * 1000]).__next__])
-def test_energy_is_not_told_where_the_counter_does_not_tell(device, monkeypatch, read):
+def test_energy_is_not_told_where_the_counter_does_not_tell(device, read):
     cuda = device(1.0)
-    monkeypatch.setattr(turn_module, "EnergyMeter", functools.partial(energy.EnergyMeter, read=read))
-    assert warm(cuda.call, SAMPLES, clock=cuda.clock, device="cuda").energy_mj is None
+    assert warm(cuda.call, SAMPLES, clock=cuda.clock, device="cuda", read_energy=read).energy_mj is None
     assert warm(_model(FakeClock(), [1.0])[0], SAMPLES, limit_s=0.0).energy_mj is None
 
 
-def test_what_nvml_says_is_part_of_a_turn_and_of_its_noise(device, monkeypatch):
+def test_what_nvml_says_is_part_of_a_turn_and_of_its_noise(device):
     gpu = Gpu(clock_mhz=1500.0, slowed_by=("heat",), busy=(1, 2), own_pid=1)
-    monkeypatch.setattr(turn_module, "read_gpu", lambda **_: gpu)
     cuda = device(1.0)
-    turn = take_turn(cuda.call, SAMPLES, 4, clock=cuda.clock, device="cuda")
+    turn = take_turn(cuda.call, SAMPLES, 4, clock=cuda.clock, device="cuda", gpu_state=lambda **_: gpu)
     assert (turn.frequency_mhz, turn.gpu_slowed_by, turn.gpu_neighbours) == (1500.0, ("heat",), ("process 2",))
     calm = turn.model_copy(update={"gpu_slowed_by": (), "gpu_neighbours": ()})
     warned = noise_of([turn, calm]).warnings

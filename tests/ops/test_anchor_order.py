@@ -9,10 +9,10 @@ import random
 
 import pytest
 import torch
-from box_makers import same
 from torch import Tensor
 from torchvision.ops import box_iou as torchvision_iou
 
+from tests.ops.box_makers import same
 from togi import ops
 
 pytestmark = pytest.mark.threads

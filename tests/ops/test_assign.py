@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision
-from box_makers import random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.ops.box_makers import random_boxes, same
 from togi import ops
 from togi.ops import assign
 
@@ -88,7 +88,7 @@ def plain_task_aligned(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("count", [1, 7, 60])
 @pytest.mark.parametrize("ties", [False, True])
-def test_atss(count, dtype, ties):
+def test_atss_agrees_with_the_plain_formula(count, dtype, ties):
     anchors, level_sizes = pyramid()
     anchors = (anchors if ties else shuffled(anchors, 1)).to(dtype)
     boxes = targets(count, 2, dtype).round() if ties else targets(count, 2, dtype)
@@ -122,7 +122,7 @@ def case(count: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Ten
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("count", "k"), [(1, 13), (8, 1), (50, 13), (50, 5000)])
-def test_task_aligned(count, k, dtype):
+def test_task_aligned_agrees_with_the_plain_formula(count, k, dtype):
     given = case(count, 3, dtype)
     found = ops.assign_task_aligned(*given, k=k)
     for ours, plain in zip(found, plain_task_aligned(*given, k=k), strict=True):
@@ -175,7 +175,7 @@ def test_nothing_to_assign():
     assert ops.assign_atss(anchors[:1], boxes, [1]).box.tolist() == [-1], "one candidate has no deviation"
 
 
-def test_formats():
+def test_assignment_does_not_depend_on_the_box_format():
     anchors, level_sizes = pyramid()
     boxes = targets(20, 8).round()
     converted = [torchvision.ops.box_convert(t, "xyxy", "cxcywh") for t in (anchors, boxes)]
@@ -195,7 +195,7 @@ def test_formats():
         ({"boxes": torch.tensor([[9.0, 9, 1, 1]] * 4)}, "negative size"),
     ],
 )
-def test_what_is_refused(change, message):
+def test_bad_arguments_of_an_assignment_are_refused(change, message):
     given = dict(zip(("predictions", "scores", "anchors", "boxes", "labels"), case(4, 9), strict=True))
     with pytest.raises(ops.BoxError, match=message):
         ops.assign_task_aligned(**{**given, **change})

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import torch
-from box_makers import random_boxes
 
+from tests.ops.box_makers import random_boxes
 from togi import ops
 from togi.core.errors import TogiError
 
@@ -31,7 +31,7 @@ CASES = {
 
 @pytest.mark.parametrize("function", PAIRWISE)
 @pytest.mark.parametrize("case", CASES)
-def test_refusals(function, case):
+def test_bad_boxes_are_refused_with_their_name(function, case):
     first, second, message = CASES[case]
     with pytest.raises(ops.BoxError, match=message) as caught:
         function(first, second)

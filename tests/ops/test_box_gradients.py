@@ -5,17 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision.ops as tv
-from box_makers import random_boxes
 from torch.autograd import gradcheck, gradgradcheck
 
+from tests.ops.box_makers import MEASURES, random_boxes
 from togi import ops
 
-MEASURES = {
-    "iou": (ops.box_iou, tv.box_iou),
-    "giou": (ops.box_giou, tv.generalized_box_iou),
-    "diou": (ops.box_diou, tv.distance_box_iou),
-    "ciou": (ops.box_ciou, tv.complete_box_iou),
-}
 LOSSES = {
     "giou": (ops.giou_loss, tv.generalized_box_iou_loss),
     "diou": (ops.diou_loss, tv.distance_box_iou_loss),

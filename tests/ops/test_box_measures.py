@@ -5,25 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision.ops as tv
-from box_makers import any_boxes, box_tensors, neat_boxes, plain_boxes, random_boxes, same
 from hypothesis import given, settings
 
+from tests.ops.box_makers import MEASURES, any_boxes, box_tensors, neat_boxes, plain_boxes, random_boxes, same
 from togi import ops
 
 mixed = box_tensors(neat_boxes | any_boxes | plain_boxes, most=25)
 sized = box_tensors(plain_boxes.map(lambda b: [b[0], b[1], b[2] + 1, b[3] + 1]), most=25)
-MEASURES = {
-    "iou": (ops.box_iou, tv.box_iou),
-    "giou": (ops.box_giou, tv.generalized_box_iou),
-    "diou": (ops.box_diou, tv.distance_box_iou),
-    "ciou": (ops.box_ciou, tv.complete_box_iou),
-}
 EXACT = ("iou", "giou", "diou")  # complete IoU takes an arc tangent, which torch and the C library round differently
-
-
-@pytest.fixture(params=["native", "tiled"])
-def each_backend(request, monkeypatch):
-    monkeypatch.setenv("TOGI_OPS_BACKEND", request.param)
 
 
 def reference_iou(a: list[float], b: list[float]) -> float:

@@ -96,7 +96,7 @@ def test_values_and_gradients_are_torchs_within_its_own_rounding(
 
 @pytest.mark.parametrize("memory", [ONE_BLOCK, SEVERAL, TINY])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_gradcheck(memory: str | int, reduction: str) -> None:
+def test_gradients_agree_with_finite_differences(memory: str | int, reduction: str) -> None:
     torch.manual_seed(0)
     hidden, weight, target, bias = _example(5, 3, 11, torch.float64, bias=True)
     target[2] = -100
@@ -167,7 +167,7 @@ def test_nothing_to_learn_from(reduction: str) -> None:
         [3e38, 3e38, -3e38, 0],
     ],
 )
-def test_logits_that_are_no_numbers_give_what_torch_gives(bias: list[float], memory: str | int) -> None:
+def test_logits_that_are_not_finite_give_what_torch_gives(bias: list[float], memory: str | int) -> None:
     torch.manual_seed(0)
     for at in range(4):
         leaves = [torch.randn(2, 3), torch.randn(4, 3), torch.tensor(bias)]
@@ -329,7 +329,7 @@ def test_memory_stays_within_what_was_said(dtype: torch.dtype, memory_mib: int) 
     assert peak < rows * vocabulary * dtype.itemsize  # the logits alone
 
 
-def test_what_is_refused_and_what_is_said() -> None:
+def test_what_is_refused_and_what_is_reported() -> None:
     hidden, weight, target, bias = _example(bias=True)
     call = ops.linear_cross_entropy
     for run, said in (

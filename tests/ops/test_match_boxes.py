@@ -6,24 +6,19 @@ import itertools
 
 import pytest
 import torch
-from box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, plain_boxes, random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection._utils import Matcher
 from torchvision.ops import box_iou as torchvision_iou
 
+from tests.ops.box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, plain_boxes, random_boxes, same
 from togi import ops
 
 pytestmark = pytest.mark.threads
 
 many = settings(max_examples=150, deadline=None)
 mixed = box_tensors(neat_boxes | any_boxes | plain_boxes)
-
-
-@pytest.fixture(params=["native", "tiled"])
-def each_backend(request, monkeypatch):
-    monkeypatch.setenv("TOGI_OPS_BACKEND", request.param)
 
 
 def detectron2_iou(anchors: Tensor, boxes: Tensor) -> Tensor:
@@ -125,7 +120,7 @@ def test_one_wild_anchor_among_many_and_any_number_of_threads(threads, wild_at):
         torch.set_num_threads(before)
 
 
-def test_a_negative_iou_is_no_tie_with_the_zero_that_is_best():
+def test_a_negative_iou_is_not_a_tie_with_the_zero_that_is_best():
     """Far from 0 a width of 0.04 rounds to 0.0625: the intersection exceeds both areas, the union is negative."""
     tiny = torch.tensor([[1e6, 1e6, 0.04, 0.04]])
     anchors = random_boxes(2000, 50)

@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 import torchvision
-from box_makers import any_boxes, grid_boxes, neat_boxes, plain_boxes, random_boxes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.ops.boxes import _batched_nms_vanilla
 
+from tests.ops.box_makers import any_boxes, grid_boxes, neat_boxes, plain_boxes, random_boxes
 from togi import ops
 from togi.ops.nms import nms_kept
 
@@ -113,7 +113,7 @@ def test_half_precision_is_converted_exactly(dtype):
 
 
 @pytest.mark.parametrize("fmt", ["xywh", "cxcywh"])
-def test_formats(fmt):
+def test_nms_does_not_depend_on_the_box_format(fmt):
     boxes, scores = grid_boxes(9), random_scores(243, 1)
     converted = torchvision.ops.box_convert(boxes, "xyxy", fmt)
     assert torch.equal(ops.nms(converted, scores, 0.2, format=fmt), ops.nms(boxes, scores, 0.2))
@@ -170,7 +170,7 @@ def test_strided_inputs_are_read_and_left_alone():
         ((torch.zeros(3, 4), torch.zeros(3, device="meta"), 0.5), r"on meta"),
     ],
 )
-def test_what_is_refused(arguments, message):
+def test_bad_arguments_of_nms_are_refused(arguments, message):
     with pytest.raises(ops.BoxError, match=message):
         ops.nms(*arguments)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from box_makers import random_boxes, same
 
+from tests.ops.box_makers import random_boxes, same
 from togi import ops
 from togi.ops import operators
 from togi.ops.kernels import library, native

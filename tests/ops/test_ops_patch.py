@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 import torch
 import torchvision
-from box_makers import any_boxes, box_tensors, grid_boxes, random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
@@ -18,6 +17,7 @@ from torchvision import tv_tensors
 from torchvision.models import detection
 from torchvision.models.detection._utils import Matcher, SSDMatcher
 
+from tests.ops.box_makers import any_boxes, box_tensors, grid_boxes, random_boxes, same
 from togi import ops
 from togi.ops import drop_in, operators, pending
 
@@ -260,7 +260,7 @@ def _detectron2(monkeypatch) -> ModuleType:
     return home
 
 
-def test_detectron2(monkeypatch, calls):
+def test_detectron2_is_patched_and_restored(monkeypatch, calls):
     home = _detectron2(monkeypatch)
     a, b = Boxes(torch.cat([random_boxes(30, 1), torch.zeros(2, 4)])), Boxes(random_boxes(20, 2))
     iou, intersection = home.pairwise_iou(a, b), home.pairwise_intersection(a, b)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, plain_boxes, random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.ops import box_iou as torchvision_iou
 
+from tests.ops.box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, plain_boxes, random_boxes, same
 from togi import ops
 
 mixed = box_tensors(neat_boxes | any_boxes | plain_boxes)
@@ -22,7 +22,7 @@ def sorted_iou(anchors, boxes, k):
 @pytest.mark.parametrize("backend", ["native", "tiled"])
 @settings(max_examples=100, deadline=None)
 @given(mixed, mixed, st.data())
-def test_any_floats(backend, anchors, boxes, data):
+def test_topk_iou_agrees_with_sorting_for_any_floats(backend, anchors, boxes, data):
     k = data.draw(st.integers(1, len(boxes)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOGI_OPS_BACKEND", backend)

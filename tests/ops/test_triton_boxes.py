@@ -6,7 +6,6 @@ The interpreter is chosen when the kernels are imported, so it runs in a process
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import subprocess
@@ -15,20 +14,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from box_makers import grid_boxes, random_boxes, same
 
+from tests.ops.box_makers import grid_boxes, random_boxes, same
 from togi import ops
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 
 @needs_triton
 @pytest.mark.thorough
 def test_interpreted_kernels_agree_with_the_native_kernel():
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(HERE)}
-    command = [sys.executable, "-W", "ignore", str(HERE / "triton_cases.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.ops.triton_cases"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "all agree"
 
@@ -37,10 +36,8 @@ def test_interpreted_kernels_agree_with_the_native_kernel():
 @pytest.mark.parametrize("capability", [80, 90])
 def test_compiled_kernels_spill_nothing(capability, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # Triton needs a folder to write to, and its own lies at home
-    path = HERE.parents[1] / "benchmarks" / "triton_boxes.py"
-    specification = importlib.util.spec_from_file_location("benchmark_of_triton_boxes", path)
-    benchmark = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(benchmark)
+    from benchmarks import triton_boxes as benchmark
+
     kernels = benchmark.kernels
     for kernel, constants in (
         (kernels.best_kernel, {"FORMAT": 0, "ZERO": False, "BOUNDED": False}),

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 
 import torch
-from box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.ops.box_makers import any_boxes, box_tensors, grid_boxes, neat_boxes, random_boxes, same
 from togi import ops
 from togi.ops import operators
 from togi.ops.kernels import triton_boxes

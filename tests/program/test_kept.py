@@ -173,7 +173,7 @@ def test_its_state_may_be_any_when_a_part_is_put_in_and_other_values_may_not(
             install([entry], run, keep_originals=True)
 
 
-def test_a_buffer_beside_it_is_watched(tmp_path: Path) -> None:
+def test_a_buffer_next_to_it_is_watched(tmp_path: Path) -> None:
     model: Any = meter()
     run = follow(model)
     entry = loaded(model, part_of(run, tmp_path), tmp_path)
@@ -247,7 +247,7 @@ def test_torchscript_that_was_never_called_is_captured(tmp_path: Path) -> None:
         torch.testing.assert_close(captured(*sample.args), (once.module(*sample.args),))
 
 
-def test_torchscript_is_not_captured_where_values_decide_or_it_keeps_something() -> None:
+def test_torchscript_with_branches_or_state_is_not_captured() -> None:
     class Signed(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x if bool(x.sum() > 0) else -x

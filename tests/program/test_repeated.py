@@ -38,7 +38,7 @@ def test_what_is_called_in_two_forms_is_one() -> None:
     assert found(network, "first", "second", "first") == [["first", "second", "first"]]
 
 
-def test_layers_and_torchscript_are_no_blocks() -> None:
+def test_layers_and_torchscript_are_not_blocks() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     assert found(network, "0", "1") == []
     scripted = nn.ModuleList(torch.jit.script(Mixer(nn.Linear(2, 2))) for _ in range(2))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from made_up_study import HOSTILE, hostile_study, machine, made_up_study
-
+from tests.render.made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from togi.core.records import Interval
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.result import FitResult, Point, Proof

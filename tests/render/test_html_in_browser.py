@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_study import hostile_study, made_up_study
 
+from tests.render.made_up_study import hostile_study, made_up_study
 from togi.render.html import study_html
 from togi.render.rows import rows
 

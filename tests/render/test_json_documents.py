@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up_study import machine, made_up_study
 
+from tests.render.made_up_study import machine, made_up_study
 from togi.artifact.export import Export
 from togi.claims import Measured, Proof, Verdict
 from togi.claims.prove import every_id

@@ -59,7 +59,7 @@ def test_a_report_of_before_is_not_taken_for_one_of_this_run(tmp_path: Path) -> 
     assert not path.exists()
 
 
-def test_a_place_where_it_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+def test_an_unwritable_junit_path_is_reported_before_anything_is_measured(tmp_path: Path) -> None:
     with (
         pytest.raises(OutputExistsError, match="does not exist"),
         junit_report(tmp_path / "no" / "junit.xml", "togi verify", "a.togi"),

@@ -5,9 +5,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from made_up_study import made_up_study
 from rich.console import Console
 
+from tests.render.made_up_study import made_up_study
 from togi.core.records import Choice, ErrorReport, Interval, Outcome, Recipe, Stage, Timing, Trial
 from togi.decide.budget import Budget
 from togi.render.progress import (

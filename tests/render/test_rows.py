@@ -1,8 +1,19 @@
 from __future__ import annotations
 
 import pytest
-from made_up_study import BF16, CHANNELS_LAST, FOLD, INFERENCE, NO_GRAD, OPENVINO, made_up_study, ran, recipe, timed
 
+from tests.render.made_up_study import (
+    BF16,
+    CHANNELS_LAST,
+    FOLD,
+    INFERENCE,
+    NO_GRAD,
+    OPENVINO,
+    made_up_study,
+    ran,
+    recipe,
+    timed,
+)
 from togi.core.records import Decisions, ErrorReport, ForcedCalls, Interval, Noise, Outcome, Timing, Trial
 from togi.render.attribution import effects
 from togi.render.gains import gains, how_soon
@@ -80,7 +91,7 @@ def test_an_effect_compares_recipes_that_differ_in_one_technique() -> None:
     assert {effect.units_before for effect in alone} == {None}
 
 
-def test_of_equal_warnings_the_worst_is_told() -> None:
+def test_of_equal_warnings_the_worst_is_reported() -> None:
     def noisy(cores: str) -> Trial:
         noise = Noise(warnings=(f"other processes kept {cores} cores busy",))
         return ran(recipe(NO_GRAD), 1.0, 1.0, 1.0, (1, 1), timing=timed(1.0, 1.0, noise=noise))
@@ -144,7 +155,7 @@ def test_extra_choices_that_did_not_earn_their_place_are_explained() -> None:
     assert not any("verdict" in why or original.recipe.label in why for why in looks_faster(beside, rows(beside)))
 
 
-def test_too_few_rounds_are_said_in_words() -> None:
+def test_too_few_rounds_are_reported_in_words() -> None:
     study = made_up_study()
     trial = ran(recipe(CHANNELS_LAST, OPENVINO, NO_GRAD), 12.0, 3.4, 2.0, (58, 9), timing=unmeasured(3.4))
     row = next(row for row in rows(study.model_copy(update={"trials": (trial,)})))

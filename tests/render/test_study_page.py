@@ -4,7 +4,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from made_up_study import (
+
+from tests.render.made_up_study import (
     CHANNELS_LAST,
     FOLD,
     HOSTILE,
@@ -16,7 +17,6 @@ from made_up_study import (
     recipe,
     timed,
 )
-
 from togi.core.records import Interval, Study
 from togi.render.gains import gains
 from togi.render.html import study_html
@@ -78,7 +78,7 @@ def test_headline_tile_and_row_of_the_chosen_agree() -> None:
     assert "3.00x<small>2.97-3.03</small>" in page
 
 
-def test_the_chosen_recipe_lies_on_the_line_or_the_page_says_why_another_was_not_chosen() -> None:
+def test_the_page_explains_why_a_recipe_that_looks_faster_was_not_chosen() -> None:
     study = made_up_study()
     page = study_html(study)
     assert re.search(r'class="point mark chosen"', page)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import io
 
 import pytest
-from made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from rich.console import Console
 
+from tests.render.made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from togi.core.quantities import significant
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import (
@@ -83,7 +83,7 @@ def test_a_name_cannot_steer_the_terminal() -> None:
     assert HOSTILE.partition("\x1b")[0][:30] in shown
 
 
-def test_nothing_chosen_is_said() -> None:
+def test_nothing_chosen_is_reported() -> None:
     empty = made_up_study().model_copy(update={"trials": (), "best": None, "verdict": ""})
     assert "Nothing could be chosen." in text(empty, 80)
 
@@ -160,7 +160,7 @@ def busy_study() -> Study:
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_the_energy_of_a_call_is_told_where_a_gpu_tells_it(width: int) -> None:
+def test_the_energy_of_a_call_is_reported_where_a_gpu_tells_it(width: int) -> None:
     plain = made_up_study()
     trials = [
         trial.model_copy(update={"timing": trial.timing.model_copy(update={"energy_mj": 321.4})})
@@ -179,7 +179,7 @@ def test_the_energy_of_a_call_is_told_where_a_gpu_tells_it(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_what_several_callers_were_answered_is_told_from_a_call(width: int) -> None:
+def test_what_several_callers_were_answered_is_distinguished_from_a_call(width: int) -> None:
     study = busy_study()
     chosen = next(row for row in rows(study) if row.chosen)
     assert chosen.trial.timing is not None

@@ -12,12 +12,12 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from tests.made_up_machine import machine
 from togi.core.records import (
     ErrorReport,
     Facts,
     Footprint,
     Interval,
-    Machine,
     Outcome,
     Recipe,
     Stage,
@@ -26,7 +26,7 @@ from togi.core.records import (
 )
 from togi.techniques.base import Applies, Options, Package, Refuses, Technique
 
-MACHINE = Machine(cpu_model="cpu", cpu_cores=2, memory_bytes=2**34, threads=2, os="linux", python="3.11")
+MACHINE = machine()
 CONVOLUTIONAL = Facts(machine=MACHINE, module_class="Net", functions={"conv2d": 50, "batch_norm": 50}, latency_ms=50)
 TRANSFORMER = Facts(machine=MACHINE, module_class="Bert", functions={"linear": 70, "layer_norm": 25}, latency_ms=50)
 

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, Landscape, family, measured_trial
 
+from tests.search.search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, Landscape, family, measured_trial
 from togi.core.records import Choice, Facts, Machine, Outcome, Recipe, Stage, Study, Trial
 from togi.core.settings import Settings
 from togi.search import Experience, Search
@@ -98,7 +98,7 @@ def test_what_processes_differ_by_teaches_nothing() -> None:
     assert expected_x(learned(study(vino=2.4 * 1.02)), with_engine("vino")) == pytest.approx(2.4)
 
 
-def test_a_choice_is_judged_beside_the_same_recipe_without_it_and_by_engine() -> None:
+def test_a_choice_is_judged_next_to_the_same_recipe_without_it_and_by_engine() -> None:
     """Under vino, fold gained nothing: there and only there less is expected of it."""
     fold = Choice(stage=Stage.REWRITE, technique="fold")
     folded = {
@@ -116,7 +116,7 @@ def test_a_choice_is_judged_beside_the_same_recipe_without_it_and_by_engine() ->
     assert expected_x(after, folded["eager"]) == expected_x(before, folded["eager"])
 
 
-def test_an_engine_that_was_tried_with_other_choices_only_is_what_they_gained_together() -> None:
+def test_an_engine_tried_only_with_other_choices_gets_their_joint_gain() -> None:
     folded = Recipe(choices=(Choice(stage=Stage.REWRITE, technique="fold"), *with_engine("vino").choices))
     trials = (measured_trial(REFERENCE, 1.0), measured_trial(folded, 7.0))
     experience = learned(Study(id="a", subject="a", facts=CONVOLUTIONAL, trials=trials))
@@ -125,7 +125,7 @@ def test_an_engine_that_was_tried_with_other_choices_only_is_what_they_gained_to
     assert experience.sentence({"vino", "fold"}).endswith("vino 7.00x")
 
 
-def test_what_was_measured_beside_busy_neighbours_teaches_nothing() -> None:
+def test_what_was_measured_next_to_busy_neighbours_teaches_nothing() -> None:
     quiet = study(vino=9.0)
     tried = quiet.trials[1]
     assert tried.timing is not None
@@ -227,7 +227,7 @@ def test_studies_that_mean_nothing_here_are_passed_over() -> None:
     )
 
 
-def test_what_was_learned_is_said_in_one_line() -> None:
+def test_what_was_learned_is_reported_in_one_line() -> None:
     other = Machine(**{**MACHINE.model_dump(), "versions": {"torch": "2.9"}})
     studies = [
         study("a", vino=3.1, onnx=2.0),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from search_landscapes import CONVOLUTIONAL, family, measured_trial
 
+from tests.search.search_landscapes import CONVOLUTIONAL, family, measured_trial
 from togi.core.records import Outcome, Trial
 from togi.core.settings import ALL, Settings
 from togi.search import Space
@@ -49,7 +49,7 @@ def test_what_has_worked_elsewhere_is_blamed_with_what_it_failed_with(space: Spa
     assert model.learn(both, failed(both, "verify", Outcome.WRONG, "off by 1")) == ""  # nothing new
 
 
-def test_a_rewrite_that_finds_nothing_left_after_another_may_find_something_alone() -> None:
+def test_a_rewrite_with_nothing_to_do_after_another_is_still_tried_alone() -> None:
     """One that never finds anything is known before any trial (``Facts.idle_rewrites``)."""
     space = Space.of(CONVOLUTIONAL, Settings(without=("allocator",)), family())
     model, after_another = FailureModel(), made_of(space, "fold", "pad", "no_grad")

@@ -5,8 +5,8 @@ import random
 
 import numpy as np
 import pytest
-from search_landscapes import CONVOLUTIONAL, family
 
+from tests.search.search_landscapes import CONVOLUTIONAL, family
 from togi.core.settings import Settings
 from togi.search import Space
 from togi.search.model import NOISE, Regression, expected_improvement

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from pathlib import Path
 
 import pytest
-from search_landscapes import CONVOLUTIONAL, Landscape, family
+from benchmarks import search as benchmark
 
+from tests.search.search_landscapes import CONVOLUTIONAL, Landscape, family
 from togi.core.choices import Effort
 from togi.core.records import Recipe, Study
 from togi.core.settings import Settings
 from togi.search import Space
 from togi.techniques import all_techniques, compatible, technique
 
-SOURCE = Path(__file__).parents[2] / "benchmarks" / "search.py"
-
 
 @pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location("search_benchmark", SOURCE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["search_benchmark"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["search_benchmark"]
-
-
-@pytest.fixture(scope="module")
-def recorded(benchmark):
+def recorded():
     settings = Settings(without=("allocator", "pad", "compile"))
     landscape = Landscape(5)
     recipes = [Recipe(), *Space.of(CONVOLUTIONAL, settings, family()).recipes()]
@@ -39,7 +26,7 @@ def recorded(benchmark):
     return benchmark.Recorded.of(Study(id="s", subject="synthetic", facts=CONVOLUTIONAL, trials=(*trials, raced)))
 
 
-def test_every_strategy_stays_within_the_recording(benchmark, recorded) -> None:
+def test_every_strategy_stays_within_the_recording(recorded) -> None:
     for tried in (
         benchmark.by_togi(recorded, family(), 0, Effort.NORMAL),
         benchmark.by_random(recorded, 0),
@@ -52,11 +39,11 @@ def test_every_strategy_stays_within_the_recording(benchmark, recorded) -> None:
     assert benchmark.by_random(recorded, 1) != benchmark.by_random(recorded, 2)
 
 
-def test_race_trials_are_no_part_of_the_recording(recorded) -> None:
+def test_race_trials_are_not_part_of_the_recording(recorded) -> None:
     assert max(trial.cost_s for trial in recorded.trials.values()) < 999
 
 
-def test_curve_counts_cost_once_and_ends_at_the_best(benchmark, recorded) -> None:
+def test_curve_counts_cost_once_and_ends_at_the_best(recorded) -> None:
     everything = list(recorded.trials)
     curve = benchmark.curve(recorded, [recorded.reference, *everything, *everything])
     spent, regrets = zip(*curve.steps, strict=True)
@@ -69,7 +56,7 @@ def test_curve_counts_cost_once_and_ends_at_the_best(benchmark, recorded) -> Non
     assert math.isinf(benchmark.curve(recorded, [recorded.reference]).cost_to_near)
 
 
-def test_tree_reaches_every_recipe_and_only_those(benchmark, recorded) -> None:
+def test_tree_reaches_every_recipe_and_only_those(recorded) -> None:
     class First:
         """Chooses like a path through the tree, written down."""
 
@@ -84,7 +71,7 @@ def test_tree_reaches_every_recipe_and_only_those(benchmark, recorded) -> None:
         assert tree.suggest(First(benchmark.parameters(recipe))) == recipe
 
 
-def test_report_and_command_line(benchmark, recorded, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_report_and_command_line(recorded, tmp_path: Path, capsys, monkeypatch) -> None:
     study = Study(id="s", subject="synthetic", facts=CONVOLUTIONAL, trials=tuple(recorded.trials.values()))
     (tmp_path / "synthetic.json").write_text(study.to_json(), encoding="utf-8")
     monkeypatch.setattr(benchmark, "all_techniques", family)
@@ -96,7 +83,7 @@ def test_report_and_command_line(benchmark, recorded, tmp_path: Path, capsys, mo
     assert [line.split()[0] for line in printed.splitlines()[2:5]] == ["togi", "random", "tpe"]
 
 
-def test_recorded_studies_are_read_with_combinations_that_are_not_tried_any_more(benchmark) -> None:
+def test_recorded_studies_with_outdated_combinations_are_read() -> None:
     """They were recorded when ``inference_mode`` was tried round engines that compute outside of torch."""
     techniques = dict(all_techniques())
     for path in sorted(benchmark.DATA.glob("*.json")):
@@ -110,7 +97,7 @@ def test_recorded_studies_are_read_with_combinations_that_are_not_tried_any_more
     assert set(tried) <= set(study.trials)
 
 
-def test_what_other_studies_teach_shortens_the_way_without_guesses(benchmark, recorded) -> None:
+def test_what_other_studies_teach_shortens_the_way_without_guesses(recorded) -> None:
     def elsewhere(seed: int) -> Study:
         trials = tuple(Landscape(seed).trial(recipe) for recipe in recorded.trials)
         return Study(id=str(seed), subject=str(seed), facts=CONVOLUTIONAL, trials=trials)
@@ -127,6 +114,6 @@ def test_what_other_studies_teach_shortens_the_way_without_guesses(benchmark, re
     assert lines[1] == "  guesses: 20.0%, 3 s"
 
 
-def test_nothing_recorded_is_said(benchmark, tmp_path: Path, capsys) -> None:
+def test_nothing_recorded_is_reported(tmp_path: Path, capsys) -> None:
     assert benchmark.main(["--data", str(tmp_path)]) == 2
     assert "--record" in capsys.readouterr().err

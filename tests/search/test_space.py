@@ -3,8 +3,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine, family
 
+from tests.search.search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine, family
 from togi.core.errors import TogiError, UnknownNameError
 from togi.core.records import Facts, Outcome, Recipe, Stage
 from togi.core.settings import ALL, Settings
@@ -180,7 +180,7 @@ def test_no_reference_no_search() -> None:
         Space([])
 
 
-def test_eager_engine_is_no_choice_of_its_own() -> None:
+def test_eager_engine_is_not_a_choice_of_its_own() -> None:
     space = Space.of(CONVOLUTIONAL, EVERY, family() | {"eager": engine("eager")})
     assert not any(r.find("eager") for r in space.recipes())
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
 
+from tests.search.search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
 from togi.core.choices import Effort
 from togi.core.records import Choice, Outcome, Recipe, Stage, Trial
 from togi.core.settings import ALL, Settings
@@ -39,7 +39,7 @@ def test_finds_nearly_the_best_in_few_trials(seed: int) -> None:
     assert "1 %" in search.stopped
 
 
-def test_the_reference_then_what_may_be_faster_then_the_original_and_nothing_twice() -> None:
+def test_the_order_is_reference_then_promising_engine_then_original_without_repetition() -> None:
     trials = run(search_for(), Landscape(1))
     assert trials[0].recipe.techniques == {"no_grad"}
     assert trials[1].recipe.at(Stage.ENGINE)
@@ -94,7 +94,7 @@ def test_asking_changes_nothing_and_busy_recipes_are_passed_over() -> None:
     assert other != first
 
 
-def test_quick_tries_eight() -> None:
+def test_quick_effort_tries_eight_recipes() -> None:
     search = search_for(effort=Effort.QUICK)
     assert search.planned == 8
     assert search.remaining() <= 8
@@ -103,7 +103,7 @@ def test_quick_tries_eight() -> None:
     assert search.remaining() == 0
 
 
-def test_thorough_tries_all() -> None:
+def test_thorough_effort_tries_every_recipe() -> None:
     search = search_for(effort=Effort.THOROUGH, only=("vino", "threads", "inference_mode", "channels_last"))
     landscape = Landscape(0)
     landscape.broken = set()
@@ -114,7 +114,7 @@ def test_thorough_tries_all() -> None:
     assert search.stopped == "every recipe that can work has been tried"
 
 
-def test_time_limit() -> None:
+def test_trials_end_with_the_time_limit() -> None:
     now = [0.0]
     landscape, search = Landscape(0), search_for(clock=lambda: now[0], time_limit_s=60)
     while (recipe := search.next()) is not None:

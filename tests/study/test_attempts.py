@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stand_ins import FAST, MACHINE, NEXT, WRONG, Clock, Does, Pool, open_study, pool_of
 
+from tests.study.stand_ins import FAST, MACHINE, NEXT, WRONG, Clock, Does, Pool, open_study, pool_of
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Facts, Outcome
 from togi.study.attempts import Attempts
 from togi.worker.launch import NoTimeLeft, ServerNotStarted

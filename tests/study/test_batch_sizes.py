@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from made_artifacts import made_artifact
 
 import togi
+from tests.study.made_artifacts import made_artifact
 from togi.cli.app import run
 from togi.core.errors import SubjectError
 from togi.core.records import Interval, Noise, Outcome

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_artifacts import made_artifact
 
+from tests.study.made_artifacts import made_artifact
 from togi import api
 from togi.claims.technique import prove_technique
 from togi.core.errors import TogiError

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_ins import MACHINE, open_study
 
+from tests.study.stand_ins import MACHINE, open_study
 from togi.core.errors import TogiError
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import (

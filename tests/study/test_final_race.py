@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_ins import FAST, NEXT, REFERENCE_MS, SLOW, Clock, Does, open_study, pool_of, trial
 
+from tests.study.stand_ins import FAST, NEXT, REFERENCE_MS, SLOW, Clock, Does, open_study, pool_of, trial
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.study.final_race import FinalRace

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stand_ins import FAST, NEXT, SLOW, Does, open_study, pool_of, trial
 
+from tests.study.stand_ins import FAST, NEXT, SLOW, Does, open_study, pool_of, trial
 from togi.artifact.manifest import Saved
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial

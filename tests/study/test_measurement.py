@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from stand_ins import REFERENCE_MS, Clock, Does, Process
 
+from tests.study.stand_ins import REFERENCE_MS, Clock, Does, Process
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Timing
 from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_ins import FAST, MACHINE, NEXT, Said, signature, trial
 
+from tests.study.stand_ins import FAST, MACHINE, NEXT, Said, signature, trial
 from togi.core.records import REFERENCE_RECIPE, Facts
 from togi.core.settings import Settings
 from togi.journal import Journal

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from stand_ins import FAITHFUL, FAST, MACHINE, NEXT, REFERENCE_MS, WRONG, Does, open_study, pool_of, trial
 
+from tests.study.stand_ins import FAITHFUL, FAST, MACHINE, NEXT, REFERENCE_MS, WRONG, Does, open_study, pool_of, trial
 from togi.artifact.manifest import Link, Saved, read_manifest
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Facts, Outcome, Trial
 from togi.study.open_study import OpenStudy

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_ins import FAST, MACHINE, NEXT, Clock, Said, open_study, pool_of, trial
 
+from tests.study.stand_ins import FAST, MACHINE, NEXT, Clock, Said, open_study, pool_of, trial
 from togi.core.choices import Effort
 from togi.core.errors import SubjectError
 from togi.core.recipe import PartKey, ProgramRecipe

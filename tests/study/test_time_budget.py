@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from stand_ins import Clock
 
+from tests.study.stand_ins import Clock
 from togi.core.settings import Settings
 from togi.study.pace import USUAL
 from togi.study.time_budget import GRACE_S, TimeBudget, share_of_trial_s

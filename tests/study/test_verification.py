@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_artifacts import made_artifact
 
+from tests.study.made_artifacts import made_artifact
 from togi import api
 from togi.artifact.manifest import read_manifest
 from togi.core.choices import Objective

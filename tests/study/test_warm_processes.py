@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stand_ins import FAST, MACHINE, NEXT, Does, open_study, pool_of
 
+from tests.study.stand_ins import FAST, MACHINE, NEXT, Does, open_study, pool_of
 from togi.artifact.manifest import Saved, read_manifest
 from togi.core.choices import Objective
 from togi.core.records import REFERENCE_RECIPE, Facts, Outcome

@@ -62,7 +62,7 @@ def write(tmp_path, body):
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_factories(tmp_path, body):
+def test_a_bad_factory_is_explained(tmp_path, body):
     with pytest.raises(SubjectError) as caught:
         locate(f"{write(tmp_path, body)}:make")
     assert re.search(BODIES[body], str(caught.value)), str(caught.value)
@@ -118,7 +118,7 @@ def test_a_file_that_is_not_text(tmp_path, content):
         (".relative:make", "no module"),
     ],
 )
-def test_names(tmp_path, monkeypatch, text, expected):
+def test_a_bad_name_of_a_subject_is_explained(tmp_path, monkeypatch, text, expected):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SubjectError) as caught:
         locate(text)

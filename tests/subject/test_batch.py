@@ -96,7 +96,7 @@ def test_calls_are_made_larger_and_smaller_in_the_batch_alone() -> None:
     assert batch.in_words(signature) == f"dimension 0 of x and {names[keys_at]}"
 
 
-def test_rows_are_repeated_along_any_dimension_and_are_no_view() -> None:
+def test_rows_are_repeated_along_any_dimension_and_are_not_a_view() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
     found = rows(tensor, 7, dim=1)
     torch.testing.assert_close(found, tensor[:, [0, 1, 2, 0, 1, 2, 0]])

@@ -96,7 +96,7 @@ def test_dicts_of_their_own_class_have_their_items_and_attributes() -> None:
     assert list(found) == ["y", "more"]
 
 
-def test_what_a_dict_keeps_beside_its_items_cannot_be_built_again() -> None:
+def test_what_a_dict_keeps_next_to_its_items_cannot_be_built_again() -> None:
     assert Structure.of(Keeping(y=torch.ones(1))).is_opaque
     assert not Structure.of(Mirrored(y=torch.ones(1))).is_opaque
 
@@ -131,7 +131,7 @@ def test_a_name_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.thorough
 def test_a_fresh_process_finds_the_outputs_of_a_known_library() -> None:
-    named = {"known": "transformers.models.clip.modeling_clip:CLIPOutput", "own": "test_classes:Frozen"}
+    named = {"known": "transformers.models.clip.modeling_clip:CLIPOutput", "own": f"{__name__}:Frozen"}
     asks = (
         "import json, sys\n"
         "from togi.subject.classes import find_class\n"
@@ -152,13 +152,12 @@ def test_a_fresh_process_finds_the_outputs_of_a_known_library() -> None:
         ("types:SimpleNamespace", "class"),
         ("builtins:int", "object"),
         ("collections:OrderedDict", "dataclass"),
-        ("test_classes:Mode", "object"),
-        ("test_classes:missing", "object"),
-        ("test_classes:Frozen.y", "class"),
+        (f"{__name__}:Mode", "object"),
+        (f"{__name__}:missing", "object"),
+        (f"{__name__}:Frozen.y", "class"),
     ],
 )
 def test_classes_of_other_kinds_and_of_the_standard_library_are_refused(name: str, kind: str) -> None:
-    sys.modules.setdefault("test_classes", sys.modules[__name__])
     with pytest.raises(ArtifactError, match=r"is not a|is not defined|not imported"):
         classes.find_class(name, kind)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.small_modules import ComputesWith
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs, Subject
 from togi.techniques import conformance
@@ -18,22 +19,6 @@ def facts_of(module, samples, **options):
 
 def noted(facts, part):
     return any(part in note for note in facts.notes)
-
-
-class Call(nn.Module):
-    """A module made of a function and whatever it needs."""
-
-    def __init__(self, function, **parts):
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
-                self.register_buffer(name, part)
-            else:
-                setattr(self, name, part)
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def test_a_plain_network():
@@ -100,7 +85,7 @@ def test_parts_left_in_training_mode():
 
 
 def test_no_parameters():
-    facts = facts_of(Call(lambda _, x: x * 2), torch.rand(3))
+    facts = facts_of(ComputesWith(lambda _, x: x * 2), torch.rand(3))
     assert (facts.parameters, facts.parameter_bytes, facts.parameter_dtypes, facts.flops) == (0, 0, (), None)
 
 
@@ -139,7 +124,7 @@ class Pair(NamedTuple):
     ],
 )
 def test_structured_outputs(build, names):
-    facts = facts_of(Call(lambda _, x: build(x)), torch.rand(2, 3))
+    facts = facts_of(ComputesWith(lambda _, x: build(x)), torch.rand(2, 3))
     assert [tensor.name for tensor in facts.outputs] == names
     assert facts.exportable, facts.export_error
 
@@ -161,27 +146,27 @@ class NotATensor:
     __slots__ = ("hidden",)
 
 
-def test_opaque_output_is_said():
-    facts = facts_of(Call(lambda _, x: (x, NotATensor())), torch.rand(2))
+def test_opaque_output_is_reported():
+    facts = facts_of(ComputesWith(lambda _, x: (x, NotATensor())), torch.rand(2))
     assert not facts.exportable
     assert noted(facts, "NotATensor")
 
 
 def test_an_output_constant_that_depends_on_the_input_is_opaque():
-    facts = facts_of(Call(lambda _, x: (x + 1, len(x))), [torch.rand(2), torch.rand(3)])
+    facts = facts_of(ComputesWith(lambda _, x: (x + 1, len(x))), [torch.rand(2), torch.rand(3)])
     assert not facts.exportable
     assert noted(facts, "int that differs from call to call")
 
 
 def test_dropout_that_stays_on_is_random_and_repeatable():
-    facts = facts_of(Call(lambda _, x: nn.functional.dropout(x, 0.5, True)), torch.rand(64))
+    facts = facts_of(ComputesWith(lambda _, x: nn.functional.dropout(x, 0.5, True)), torch.rand(64))
     assert (facts.random, facts.repeatable) == (True, True)
     assert noted(facts, "random")
 
 
 def test_a_generator_of_its_own_is_neither():
     generator = torch.Generator()
-    facts = facts_of(Call(lambda _, x: x + torch.rand(x.shape, generator=generator)), torch.rand(64))
+    facts = facts_of(ComputesWith(lambda _, x: x + torch.rand(x.shape, generator=generator)), torch.rand(64))
     assert (facts.random, facts.repeatable) == (False, False)
     assert noted(facts, "same seed differ")
 
@@ -191,7 +176,7 @@ def test_a_counter_that_the_output_ignores():
         self.count.add_(1)
         return x * 2
 
-    facts = facts_of(Call(forward, count=torch.zeros(())), torch.rand(3))
+    facts = facts_of(ComputesWith(forward, count=torch.zeros(())), torch.rand(3))
     assert (facts.buffers_change, facts.repeatable) == (True, True)
     assert noted(facts, "does not depend")
 
@@ -201,7 +186,7 @@ def test_a_cache_that_the_output_depends_on_and_that_grows():
         self.cache = torch.cat([self.cache, x])
         return self.cache.sum()
 
-    facts = facts_of(Call(forward, cache=torch.zeros(0)), torch.rand(3))
+    facts = facts_of(ComputesWith(forward, cache=torch.zeros(0)), torch.rand(3))
     assert (facts.buffers_change, facts.repeatable, facts.random) == (True, False, False)
     assert noted(facts, "depends on earlier calls")
 
@@ -209,14 +194,14 @@ def test_a_cache_that_the_output_depends_on_and_that_grows():
 def test_input_changed_in_place():
     given = torch.rand(3)
     before = given.clone()
-    facts = facts_of(Call(lambda _, x: x.add_(1).clone()), given)
+    facts = facts_of(ComputesWith(lambda _, x: x.add_(1).clone()), given)
     assert noted(facts, "changes its inputs in place")
     assert torch.equal(given, before)
 
 
 def test_output_that_is_an_input_or_a_weight():
-    assert noted(facts_of(Call(lambda _, x: x[1:]), torch.rand(3)), "shares memory with an input")
-    facts = facts_of(Call(lambda self, _: self.w, w=nn.Parameter(torch.rand(3))), torch.rand(3))
+    assert noted(facts_of(ComputesWith(lambda _, x: x[1:]), torch.rand(3)), "shares memory with an input")
+    facts = facts_of(ComputesWith(lambda self, _: self.w, w=nn.Parameter(torch.rand(3))), torch.rand(3))
     assert noted(facts, "shares memory with a parameter")
 
 
@@ -225,30 +210,30 @@ def test_output_that_the_next_call_overwrites():
         self.kept.copy_(x + torch.rand(()))
         return self.kept
 
-    facts = facts_of(Call(forward, kept=torch.zeros(3)), torch.rand(3))
+    facts = facts_of(ComputesWith(forward, kept=torch.zeros(3)), torch.rand(3))
     assert noted(facts, "shares memory with a parameter or a buffer")
 
 
 def test_nan_is_found_and_does_not_look_random():
-    facts = facts_of(Call(lambda _, x: x / 0 * 0), torch.rand(3))
+    facts = facts_of(ComputesWith(lambda _, x: x / 0 * 0), torch.rand(3))
     assert facts.non_finite_outputs
     assert facts.repeatable
     assert not facts.random
     assert noted(facts, "NaN or infinity")
 
 
-def test_outputs_that_are_all_zero_are_said():
-    assert noted(facts_of(Call(lambda _, x: x * 0), torch.rand(3)), "Every output is zero")
+def test_outputs_that_are_all_zero_are_reported():
+    assert noted(facts_of(ComputesWith(lambda _, x: x * 0), torch.rand(3)), "Every output is zero")
 
 
 def test_non_contiguous_bool_and_complex_outputs():
-    facts = facts_of(Call(lambda _, x: (x.T, x > 0, torch.fft.fft(x))), torch.rand(2, 4))
+    facts = facts_of(ComputesWith(lambda _, x: (x.T, x > 0, torch.fft.fft(x))), torch.rand(2, 4))
     assert [tensor.dtype for tensor in facts.outputs] == ["float32", "bool", "complex64"]
     assert facts.repeatable
 
 
 def test_a_module_that_cannot_be_copied():
-    module = Call(lambda _, x: x + 1, lock=threading.Lock())
+    module = ComputesWith(lambda _, x: x + 1, lock=threading.Lock())
     facts = facts_of(module, torch.rand(2))
     assert noted(facts, "cannot be copied")
 
@@ -277,14 +262,14 @@ def test_wrappers_are_taken_off():
     assert noted(facts, "OptimizedModule")
 
 
-def test_hooks_are_said():
+def test_hooks_are_reported():
     module = nn.ReLU()
     module.register_forward_hook(lambda *_: None)
     assert noted(facts_of(module, torch.rand(2)), "1 of its modules have forward hooks")
 
 
 def test_control_flow_that_cannot_be_exported():
-    facts = facts_of(Call(lambda _, x: x if x.sum() > 0 else -x), torch.rand(3))
+    facts = facts_of(ComputesWith(lambda _, x: x if x.sum() > 0 else -x), torch.rand(3))
     assert not facts.exportable
     assert facts.export_error
     assert "\n" not in facts.export_error
@@ -300,7 +285,7 @@ def test_multi_head_attention_and_torchscript_are_seen_through():
     assert (functions["conv1d"], functions["conv_transpose1d"]) == (1, 1)
 
 
-def test_lstm():
+def test_an_lstm_has_three_outputs():
     facts = facts_of(nn.LSTM(4, 3, batch_first=True), torch.rand(1, 5, 4))
     assert facts.functions["lstm"] == 1
     assert [t.name for t in facts.outputs] == ["output[0]", "output[1][0]", "output[1][1]"]
@@ -322,7 +307,7 @@ def test_dynamic_dimensions_that_are_not_there(dynamic):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_a_gpu():
+def test_facts_and_signature_name_the_gpu():
     found = survey(Subject(nn.Linear(2, 1), torch.rand(3, 2)), device="cuda")
     assert (found.facts.device, found.signature.device) == ("cuda", "cuda")
 
@@ -334,11 +319,11 @@ def test_denormal_numbers_are_met_in_weights_inputs_and_intermediates():
     assert facts_of(linear, ones).denormals is False
     assert facts_of(linear, zeros).denormals is False
     assert facts_of(linear, denormal.expand(1, 2).clone()).denormals
-    assert facts_of(Call(lambda _, x: x + x * 1e-30 * 1e-12), ones).denormals
+    assert facts_of(ComputesWith(lambda _, x: x + x * 1e-30 * 1e-12), ones).denormals
     with torch.no_grad():
         linear.weight[0, 0] = denormal
     assert facts_of(linear, ones).denormals
-    assert facts_of(Call(lambda _, x: x[:, :0]), ones).denormals is False
+    assert facts_of(ComputesWith(lambda _, x: x[:, :0]), ones).denormals is False
 
 
 def test_rewrites_without_anything_to_do_are_known_before_any_trial():
@@ -357,6 +342,6 @@ def test_a_rewrite_that_has_something_to_do_only_after_another_is_not_idle():
     def run(parts, x):
         return parts.norm(parts.conv(x).transpose(2, 3).transpose(2, 3))
 
-    between = Call(run, conv=nn.Conv2d(16, 16, 3), norm=nn.BatchNorm2d(16)).eval()
+    between = ComputesWith(run, conv=nn.Conv2d(16, 16, 3), norm=nn.BatchNorm2d(16)).eval()
     idle = idle_rewrites(conformance.candidate_of(between, [torch.rand(1, 16, 8, 8)]))
     assert not {"drop_no_ops", "fold_batch_norm"} & {*idle}

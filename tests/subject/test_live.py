@@ -104,7 +104,7 @@ def test_what_cannot_be_asked_is_left_to_the_survey(patchable: ModuleType) -> No
 
 
 @pytest.mark.parametrize(("scale", "told"), [(1.0, False), (1.0001, False), (1.1, True), (float("nan"), True)])
-def test_other_numbers_are_told(patchable: ModuleType, scale: float, told: bool) -> None:
+def test_other_numbers_are_reported(patchable: ModuleType, scale: float, told: bool) -> None:
     module, sample = patchable.Net(), torch.rand(2, 8)
     patchable.SCALE = scale  # type: ignore[attr-defined]
     live = answered(module, sample)

@@ -67,7 +67,7 @@ def test_the_files_name_hides_no_other_module(tmp_path):
     assert sys.modules["json"] is json
 
 
-def test_files_beside_it_are_imported(tmp_path):
+def test_files_next_to_it_are_imported(tmp_path):
     (tmp_path / "togi_test_neighbour.py").write_text("WIDTH = 5\n", encoding="utf-8")
     path = tmp_path / "m.py"
     path.write_text(

@@ -152,13 +152,13 @@ def test_an_exported_program_with_the_wrong_suffix(exported):
         locate(str(renamed))
 
 
-def test_a_text_file_is_no_torchscript(tmp_path):
+def test_a_text_file_is_not_torchscript(tmp_path):
     (tmp_path / "m.pt").write_text("hello", encoding="utf-8")
     with pytest.raises(SubjectError, match="not a TorchScript file"):
         locate(str(tmp_path / "m.pt"))
 
 
-def test_an_empty_folder_is_no_artifact(tmp_path):
+def test_an_empty_folder_is_not_an_artifact(tmp_path):
     (tmp_path / "m.togi").mkdir()
     with pytest.raises(ArtifactError):
         locate(str(tmp_path / "m.togi"))

@@ -22,18 +22,18 @@ from togi.subject.locator import check_locator, parse
         ("photos.togi", "artifact", "photos.togi", ""),
     ],
 )
-def test_forms(text, form, target, factory):
+def test_the_form_of_a_subject_is_recognised(text, form, target, factory):
     locator = parse(text)
     assert (locator.form, locator.target, locator.factory) == (form, target, factory)
 
 
-def test_options():
+def test_options_follow_the_question_mark():
     locator = parse("timm:resnet50?batch=8&size=160")
     assert (locator.integer("batch"), locator.integer("size"), locator.integer("classes")) == (8, 160, None)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", ""])
-def test_an_option_that_is_no_positive_integer(value):
+def test_an_option_that_is_not_a_positive_integer(value):
     with pytest.raises(SubjectError, match="not a positive integer"):
         parse(f"timm:resnet50?batch={value}").integer("batch")
 
@@ -46,7 +46,7 @@ def test_an_option_that_is_no_positive_integer(value):
         ("a.pt2?batch=8", "put the choice into the factory"),
     ],
 )
-def test_unknown_option(text, expected):
+def test_an_unknown_option_is_refused(text, expected):
     with pytest.raises(UnknownNameError, match=expected):
         parse(text)
 
@@ -83,7 +83,7 @@ def test_a_file_whose_names_cannot_be_known_passes(tmp_path, text):
     check_locator(f"{path}:anything")
 
 
-def test_a_package_is_found_beside_the_current_folder_and_not_imported(tmp_path, monkeypatch):
+def test_a_package_is_found_next_to_the_current_folder_and_not_imported(tmp_path, monkeypatch):
     folder = tmp_path / "pkg" / "sub"
     folder.mkdir(parents=True)
     for init in (tmp_path / "pkg" / "__init__.py", folder / "__init__.py"):

@@ -95,7 +95,7 @@ def test_a_copy_runs_on_its_own_modules(make: Any) -> None:
     assert not torch.equal(copied(x), before)
 
 
-def test_what_reaches_no_module_is_said() -> None:
+def test_what_reaches_no_module_is_reported() -> None:
     with pytest.raises(SubjectError, match="no torch module can be found from <lambda>"):
         as_module(lambda x: x)
     assert as_module(3) == 3
@@ -122,7 +122,7 @@ class MakesItsNetwork(nn.Module):
         return self.predictor.network(x)  # type: ignore[no-any-return]
 
 
-def test_a_module_that_the_first_call_makes_and_the_program_keeps_is_found_after_a_call() -> None:
+def test_a_module_created_by_the_first_call_is_found_after_it() -> None:
     program, sample = ProgramModule(MakesItsNetwork().predict), Inputs((torch.randn(2, 3),))
     with pytest.raises(AttributeError):
         program.get_submodule("network")

@@ -205,7 +205,7 @@ def signature_of_caches(*caches):
     return signature(*(Inputs((cache,)) for cache in caches), module=Keys())
 
 
-def test_numbers_that_count_what_lies_beside_them_follow_it():
+def test_numbers_that_count_what_lies_next_to_them_follow_it():
     found = signature_of_caches(Counted(4), Counted(7))
     found = Signature.model_validate_json(found.model_dump_json())
     (kept,), _ = found.build_inputs(found.checked((Counted(9),), {}))
@@ -224,7 +224,7 @@ def test_a_count_of_something_else_is_refused_with_both(seen):
 @pytest.mark.parametrize(
     "keys", [None, 3, torch.rand(2), [torch.rand(1, 9, 3)]], ids=["none", "number", "flat", "list"]
 )
-def test_a_count_of_what_is_no_such_tensor_is_refused(keys):
+def test_a_count_of_what_is_not_such_a_tensor_is_refused(keys):
     cache = Counted(9)
     cache.keys = keys
     with pytest.raises(TypeError, match=r"x\.(keys|seen)"):
@@ -237,7 +237,7 @@ def test_numbers_that_follow_nothing_make_another_form():
 
 
 @pytest.mark.parametrize("counted", [("window", 0), ("keys", -1), ("keys", "seen"), ("gone", 1), ("keys",)])
-def test_a_stored_count_of_what_is_no_tensor_is_refused(counted):
+def test_a_stored_count_of_what_is_not_a_tensor_is_refused(counted):
     document = json.loads(signature_of_caches(Counted(4), Counted(7)).model_dump_json())
     document["arguments"][0]["children"][0]["keys"] = counted
     with pytest.raises(ValidationError, match="which is not a size of a tensor next to it"):

@@ -297,7 +297,7 @@ def test_the_result_can_be_copied_traced_exported_and_compiled():
     assert not any(part.training for part in result.module.modules())
 
 
-def test_a_program_without_loops_is_captured_whole_and_one_with_loops_part_by_part():
+def test_only_a_program_without_loops_is_captured_whole():
     tower, head = nn.Sequential(nn.Linear(4, 4), nn.GELU()), nn.Linear(4, 2)
 
     def compare(x: Tensor, y: Tensor) -> Tensor:

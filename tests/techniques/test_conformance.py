@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.small_modules import Counts
 from togi.core.errors import Refused
 from togi.core.records import Stage
 from togi.techniques import Applies, Refuses, Technique, all_remedies, all_techniques, conformance
@@ -133,13 +134,4 @@ def test_an_approximate_technique_may_be_off():
 
 
 def test_a_stateful_module_is_judged_on_equal_states():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(1))
-
-        def forward(self, x):
-            self.calls += 1
-            return x * self.calls
-
-    conformance.check(Base(), [lambda: conformance.candidate_of(Counter(), [torch.randn(3)])])
+    conformance.check(Base(), [lambda: conformance.candidate_of(Counts(), [torch.randn(3)])])

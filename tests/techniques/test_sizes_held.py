@@ -11,21 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.small_modules import Computes
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate
 from togi.graph.capture import capture, export, held_for
 from togi.techniques import conformance
 
 Answers = Callable[..., Tensor]
-
-
-class Calls(nn.Module):
-    def __init__(self, answers: Answers) -> None:
-        super().__init__()
-        self.answers = answers
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.answers(x)
 
 
 def halved(x: Tensor) -> Tensor:
@@ -82,7 +74,7 @@ BRANCHES: dict[str, tuple[Answers, Callable[[int], bool]]] = {
 @pytest.mark.parametrize(("answers", "other"), BRANCHES.values(), ids=BRANCHES)
 def test_what_it_computes_otherwise_is_not_taken(answers: Answers, other: Callable[[int], bool]) -> None:
     sizes = [n for n in (13, 9, 10, 14, 11, 7) if not other(n)][:2]
-    start = conformance.candidate_of(Calls(answers), [torch.randn(2, n) for n in sizes])
+    start = conformance.candidate_of(Computes(answers), [torch.randn(2, n) for n in sizes])
     refused = refused_sizes(start, [(2, n) for n in range(24)])
     wrong = {(2, n) for n in range(1, 24) if other(n)}
     assert refused - {(2, 0), (2, 1), (2, 2)} == wrong - {(2, 0), (2, 1), (2, 2)}
@@ -98,10 +90,10 @@ TWO: dict[str, tuple[Answers, Callable[[tuple[int, ...]], bool]]] = {
 
 @pytest.mark.parametrize("samples", [((4, 9), (6, 7)), ((4, 4), (9, 9))], ids=["apart", "equal in all samples"])
 @pytest.mark.parametrize(("answers", "other"), TWO.values(), ids=TWO)
-def test_two_sizes(
+def test_two_dynamic_sizes_are_held_together_where_they_must_be(
     answers: Answers, other: Callable[[tuple[int, ...]], bool], samples: tuple[tuple[int, int], ...]
 ) -> None:
-    start = conformance.candidate_of(Calls(answers), [torch.randn(*shape) for shape in samples])
+    start = conformance.candidate_of(Computes(answers), [torch.randn(*shape) for shape in samples])
     refused = refused_sizes(start, list(itertools.product(range(1, 11), repeat=2)))
     wrong = {shape for shape in itertools.product(range(1, 11), repeat=2) if other(shape)}
     assert wrong <= refused
@@ -109,7 +101,7 @@ def test_two_sizes(
 
 
 def test_a_size_of_one_that_a_sample_has_is_taken() -> None:
-    start = conformance.candidate_of(Calls(lambda x: x.squeeze(0)), [torch.randn(2, 1), torch.randn(4, 6)])
+    start = conformance.candidate_of(Computes(lambda x: x.squeeze(0)), [torch.randn(2, 1), torch.randn(4, 6)])
     assert held_for(start, export(start)).conditions_in_words() == ["x.shape[0] >= 2"]
 
 
@@ -131,7 +123,7 @@ def test_a_module_that_keeps_what_it_was_given_is_not_called_again() -> None:
 
 
 def test_samples_on_both_sides_of_a_rest_are_refused() -> None:
-    pads = Calls(lambda x: F.pad(x, (0, 4 - x.shape[1] % 4)) if x.shape[1] % 4 else x)
+    pads = Computes(lambda x: F.pad(x, (0, 4 - x.shape[1] % 4)) if x.shape[1] % 4 else x)
     start = conformance.candidate_of(pads, [torch.randn(2, 8), torch.randn(2, 13)])
     with pytest.raises(
         Refused, match=r"something else for sample 1 than for the largest, where x\.shape\[1\] % 4 != 0"
@@ -140,7 +132,7 @@ def test_samples_on_both_sides_of_a_rest_are_refused() -> None:
 
 
 def test_a_branch_that_cannot_be_stated_is_refused() -> None:
-    shifts = Calls(lambda x: x * 2 if torch.sym_ite(x.shape[1] > 3, x.shape[1], x.shape[1] * 2) > 50 else x)
+    shifts = Computes(lambda x: x * 2 if torch.sym_ite(x.shape[1] > 3, x.shape[1], x.shape[1] * 2) > 50 else x)
     start = conformance.candidate_of(shifts, [torch.randn(2, 8), torch.randn(2, 13)])
     with pytest.raises(Refused, match=r"branches by sizes in a way that togi cannot state"):
         export(start)

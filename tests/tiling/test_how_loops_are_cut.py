@@ -76,7 +76,7 @@ def test_a_tile_is_freed_before_the_next_one_is_made(pair):
     assert (torch_allocator_peak_bytes(lambda: call(x, y)) or 0) <= budget
 
 
-def test_memory_that_an_operation_takes_for_itself_is_kept_within_the_budget_at_every_size():
+def test_temporary_memory_of_an_operation_stays_within_the_budget_at_every_size():
     """``logsumexp`` over columns in tiles of columns copies its operand, which no model of results knows of."""
     x, y = torch.randn(221, 4), torch.randn(259, 4)
     budget = 64 << 10
@@ -103,7 +103,7 @@ def test_tiles_that_could_not_be_measured_are_measured_at_the_next_call():
 
 
 @given(st.integers(1, 400), st.integers(1, 60), st.integers(0, 60), st.integers(1, 60), st.integers(1, 90))
-def test_a_rehearsal_sees_every_kind_of_tile_before_and_after_the_accumulators_have_their_size(
+def test_a_rehearsal_runs_every_kind_of_tile_before_and_after_the_accumulators_settle(
     length, plain, compiled, least, settled
 ):
     body = compiled_body if compiled else None
@@ -114,7 +114,7 @@ def test_a_rehearsal_sees_every_kind_of_tile_before_and_after_the_accumulators_h
     assert {one[1:] for one in cut if one[0] >= settled} == {one[1:] for one in seen if one[0] >= settled}
 
 
-def test_a_loop_is_compiled_only_once_it_has_run_for_as_long_as_compiling_takes(monkeypatch):
+def test_a_loop_is_compiled_after_running_as_long_as_compiling_takes(monkeypatch):
     pytest.importorskip("torch._inductor")
     x, y = torch.randn(2_000, 3), torch.randn(800, 3)
     call = togi.lean(nearest, memory=256 << 10)
@@ -148,7 +148,7 @@ def test_a_loop_is_compiled_where_a_library_copies_what_torch_compile_is_given(m
     assert "Error" not in call.plan().loops[0]
 
 
-def test_a_machine_that_became_slower_meanwhile_does_not_speak_against_compiled_code(monkeypatch):
+def test_compiled_code_is_not_rejected_because_the_machine_became_slower(monkeypatch):
     """Plain tiles were timed long before: they are timed again, in turns with the compiled ones."""
     call = togi.lean(nearest, memory=256 << 10, compile=False)
     call(torch.randn(2_000, 3), torch.randn(800, 3))

@@ -418,7 +418,7 @@ def test_transforms_of_torch_see_the_plain_function():
 
 
 @pytest.mark.parametrize("memory", ["much", "-3MiB", "0", 0, -1, True, 1.5, "64 miles", ""])
-def test_budgets_that_are_none(memory):
+def test_a_budget_that_is_not_a_size_is_refused(memory):
     with pytest.raises(togi.TogiError, match="memory="):
         togi.lean(both_ways, memory=memory)
 
@@ -484,7 +484,7 @@ def test_one_warning_for_each_kind_of_call_and_reason():
     assert len(told) == 2
 
 
-def test_tensors_that_are_not_dense_are_told():
+def test_tensors_that_are_not_dense_are_reported():
     call = lean(lambda a, x: torch.sparse.mm(a, x).sum(1))
     a, x = torch.eye(9).to_sparse(), torch.ones(9, 2)
     with pytest.warns(LeanWarning, match="not dense"):

@@ -36,7 +36,7 @@ def reported(*told: Any) -> GraphReport:
     return report
 
 
-def test_a_mutated_input_is_told_with_its_line() -> None:
+def test_a_mutated_input_is_reported_with_its_line() -> None:
     message = utils.get_mutation_stack_trace([utils.to_placeholder_info(placeholder())], [0])
     report = reported(lambda: utils.log_cudagraph_skip_and_bump_counter(message))
     assert report.reasons == [NotRecorded("mutated inputs (1 instances)", TRACE.lstrip())]
@@ -57,13 +57,13 @@ def test_a_reason_that_passes_two_functions_is_told_once() -> None:
     assert report.reasons[1].stack.startswith('File "/home/a/model.py"')
 
 
-def test_the_number_of_sizes_is_told() -> None:
+def test_the_number_of_sizes_is_reported() -> None:
     sizes: dict[Any, Any] = {(n,): None for n in range(60)}
     (reason,) = reported(lambda: utils.maybe_warning_due_to_dynamic_shape(sizes, (61,))).reasons
     assert reason == NotRecorded("one graph is recorded for each of 61 distinct sizes")
 
 
-def test_what_cuts_a_graph_into_parts_is_told_with_its_line() -> None:
+def test_what_cuts_a_graph_into_parts_is_reported_with_its_line() -> None:
     origin = fx.Graph().placeholder("cumsum")
     origin.meta["stack_trace"] = TRACE
     node: Any = SimpleNamespace(node=SimpleNamespace(get_origin_node=lambda: origin), get_name=lambda: "buf0")
@@ -110,7 +110,7 @@ def test_on_a_cpu_everything_is_skipped() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_a_mutated_input_is_told_at_the_first_call() -> None:
+def test_on_a_gpu_a_mutated_input_is_reported_at_the_first_call() -> None:
     def written(x: Tensor, cache: Tensor) -> Tensor:
         cache.add_(1)
         return x + cache

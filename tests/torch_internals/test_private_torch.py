@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from private_torch import defined_names, private_torch_uses
 
 import togi
+from tests.torch_internals.private_torch import defined_names, private_torch_uses
 
 SOURCES = Path(togi.__file__).parent
 ALLOWED = SOURCES / "torch_internals"

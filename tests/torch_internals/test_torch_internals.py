@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from tests.small_modules import Counts
 from togi.torch_internals import accepted_archives, archive, autograd, compiler, cuda, modules, profiler, tensors
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver, without_modes, without_torch_function
 from togi.torch_internals.modules import BACKWARD, FORWARD, OPTIMIZER, ModuleTracker
@@ -59,7 +60,7 @@ class Functions(FunctionObserver):
         return function(*args, **kwargs)
 
 
-def test_a_dispatch_observer_sees_operators_and_a_function_observer_what_was_called() -> None:
+def test_a_dispatch_observer_sees_operators_and_a_function_observer_sees_calls() -> None:
     x, weight = torch.randn(2, 3), torch.randn(4, 3)
     with Operators() as operators, Functions() as functions:
         result = nn.functional.linear(x, weight)
@@ -260,18 +261,9 @@ def test_what_dynamo_did_can_be_read_and_forgotten() -> None:
     assert compiler.compilations() == compiler.Compilations(graphs=0, breaks=(), counted_breaks={}, metrics=())
 
 
-def test_a_module_that_counts_is_compiled_anew_for_each_number_where_every_guard_is_checked() -> None:
-    class Counts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return x * self.calls
-
+def test_checking_every_guard_recompiles_a_module_that_counts_its_calls() -> None:
     compiler.reset_dynamo()
-    compiled = torch.compile(Counts(), backend="eager")
+    compiled = torch.compile(Counts(in_buffer=False), backend="eager")
     with compiler.checking_every_guard():
         assert [int(compiled(torch.ones(()))) for _ in range(3)] == [1, 2, 3]
     compiler.reset_dynamo()
@@ -363,7 +355,7 @@ def test_archives_are_written_and_read(tmp_path: Path) -> None:
     assert accepted_archives.ArchiveReader(str(tmp_path / "one.zip")).get_record("text") == b"words"
 
 
-def test_a_process_whose_parallel_operators_are_over_can_fork_one_that_computes() -> None:
+def test_a_child_forked_after_parallel_operators_ended_can_compute() -> None:
     code = """
 import os
 import torch

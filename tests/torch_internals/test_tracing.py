@@ -166,7 +166,7 @@ FREE: dict[str, Callable[[Any, Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("function", FREE.values(), ids=FREE)
-def test_what_values_do_not_decide_is_no_read(function: Callable[..., Any]) -> None:
+def test_what_values_do_not_decide_is_not_a_read(function: Callable[..., Any]) -> None:
     assert reads(Calls(function)) == []
 
 
@@ -178,7 +178,7 @@ def checks(x: Tensor) -> Tensor:
     return x * 2
 
 
-def test_a_check_that_only_raises_is_no_read() -> None:
+def test_a_check_that_only_raises_is_not_a_read() -> None:
     assert reads(Calls(lambda _, x: checks(x))) == []
 
 

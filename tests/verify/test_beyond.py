@@ -7,31 +7,11 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
+from tests.verify.beyond_samples import asked_original, reached
 from togi.subject.domain import Domain
-from togi.subject.inputs import Inputs, Subject
-from togi.subject.prepare import prepare
-from togi.subject.signature import Signature
+from togi.subject.inputs import Inputs
 from togi.verify.beyond import reach_of
-from togi.verify.original import Original
-
-
-class Module(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.forward = function
-
-
-def reached(original, program, *args, **options):
-    subject = Subject(Module(original), Inputs(args))
-    ready = prepare(subject)
-    with torch.no_grad():
-        outputs = [ready.module(*sample.args) for sample in ready.samples]
-    signature = Signature.of(ready.module, ready.samples, outputs)
-    reach = reach_of(program, Original(ready.module, signature, seed=0), ready.samples, **options)
-    return reach, signature.within(reach.domains)
-
 
 WEIGHT = torch.linspace(-1, 1, 13).reshape(13, 1)
 
@@ -154,7 +134,7 @@ def test_only_the_input_that_is_answered_wrongly_is_bounded():
     assert reach.domains[1].everything
 
 
-def test_rounding_is_no_fault_however_large_the_values():
+def test_rounding_is_not_a_fault_however_large_the_values():
     weight = torch.randn(40, 30, generator=torch.Generator().manual_seed(1))
     reach, _ = reached(lambda x: torch.relu(x @ weight), lambda x: torch.relu((weight.T @ x.T).T.contiguous()), X)
     assert reach.problems == ()
@@ -181,14 +161,14 @@ def test_a_program_that_raises_answers_nothing_wrong():
     assert reach.domains == ()
 
 
-def test_what_is_not_asked_in_time_is_not_taken_and_said():
+def test_what_is_not_asked_in_time_is_not_taken_which_is_reported():
     clock = itertools.chain([0.0], itertools.repeat(2.0))
     reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
     assert reach.domains[0].high == pytest.approx(1e3 * float(X.abs().max()))
     assert "no time was left" in reach.notes[0]
 
 
-def test_an_original_that_takes_minutes_is_not_asked_and_that_is_said():
+def test_an_original_that_takes_minutes_is_not_asked_which_is_reported():
     clock = itertools.chain([0.0], itertools.repeat(100.0))
     reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
     assert reach.domains == ()
@@ -223,7 +203,7 @@ class TestDomain:
     def test_an_empty_tensor_lies_inside(self):
         assert Domain(low=0, high=1, constant=False, empty_rows=False).refusal(torch.zeros(0, 3)) == ""
 
-    def test_one_number_is_no_constant_tensor(self):
+    def test_one_number_is_not_a_constant_tensor(self):
         assert Domain(constant=False).refusal(torch.tensor(3.0)) == ""
         assert Domain(constant=False).refusal(torch.zeros(4))
 
@@ -243,13 +223,10 @@ def test_an_original_is_called_once_for_what_two_programs_are_asked() -> None:
         calls.append(1)
         return x.relu().sum(-1)
 
-    sample = torch.linspace(-1, 1, 24).reshape(4, 6)
-    ready = prepare(Subject(Module(original), Inputs((sample,))))
-    signature = Signature.of(ready.module, ready.samples, [ready.module(sample)])
-    known = Original(ready.module, signature, seed=0)
+    asked, samples = asked_original(original, torch.linspace(-1, 1, 24).reshape(4, 6))
     called = [len(calls)]
     for _ in range(2):
-        assert reach_of(lambda x: x.relu().sum(-1), known, ready.samples).domains == ()
+        assert reach_of(lambda x: x.relu().sum(-1), asked, samples).domains == ()
         called.append(len(calls))
     assert called[1] - called[0] > 10
     assert called[2] - called[1] == 1  # watched for jumps
@@ -261,10 +238,8 @@ def test_an_answer_that_a_later_call_writes_into_is_kept_as_it_was() -> None:
     def original(x):
         return buffer.copy_(x)
 
-    sample = torch.ones(4)
-    ready = prepare(Subject(Module(original), Inputs((sample,))))
-    known = Original(ready.module, Signature.of(ready.module, ready.samples, [ready.module(sample)]), seed=0)
+    asked, _ = asked_original(original, torch.ones(4))
     for _ in range(2):
         for value in (1.0, 2.0):
-            ((_, leaf),) = known.answer(Inputs((torch.full((4,), value),))).leaves
+            ((_, leaf),) = asked.answer(Inputs((torch.full((4,), value),))).leaves
             assert leaf.tolist() == [value] * 4

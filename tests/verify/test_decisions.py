@@ -53,14 +53,14 @@ def other_from(place: int, *, length: int) -> Callable[..., Any]:
     return call
 
 
-def test_all_agree() -> None:
+def test_equal_programs_agree_in_every_decision() -> None:
     found = report(count_up, count_up)
     assert found.faithful
     assert found.decisions == Decisions(agree=12, total=12)
 
 
 @pytest.mark.parametrize(("length", "sample"), [(3, 1), (5, 3)])
-def test_the_first_that_differs_is_told(length: int, sample: int) -> None:
+def test_the_first_that_differs_is_reported(length: int, sample: int) -> None:
     found = counted(count_up, other_from(2, length=length))
     agree = 12 - (length - 2)
     assert found == Decisions(agree=agree, total=12, sample=sample, output="output", position=(2,))
@@ -104,7 +104,7 @@ def test_values_of_python_and_those_that_one_has_alone_are_decisions() -> None:
     assert counted(answer, other) == Decisions(agree=13, total=15, sample=2, output="output['text']")
 
 
-def test_numbers_are_no_decisions_and_how_many_there_are_is_one() -> None:
+def test_numbers_are_not_decisions_and_how_many_there_are_is_one() -> None:
     def numbers(given: Tensor) -> Any:
         return torch.ones(int(given)) / 3
 

@@ -25,7 +25,7 @@ def against(output, truth, eager=None, threshold=math.inf):
 
 @quick
 @given(lists)
-def test_a_tensor_is_no_distance_from_itself(values):
+def test_a_tensor_is_not_a_distance_from_itself(values):
     t = torch.tensor(values, dtype=torch.float64)
     found = difference(t, t, t)
     assert (found.rms, found.peak, found.rmse, found.max_abs, found.misplaced) == (0, 0, 0, 0, 0)
@@ -86,7 +86,7 @@ def test_ratio_never_divides_zero_by_zero():
 
 
 @pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])
-def test_a_mask_value_does_not_hide_errors_beside_it(mask):
+def test_a_mask_value_does_not_hide_errors_next_to_it(mask):
     logits = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     logits[::3] = mask
     threshold = sentinel_threshold(logits)

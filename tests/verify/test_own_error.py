@@ -48,7 +48,7 @@ def test_without_float64_the_nudged_module_says_what_rounding_explains() -> None
     assert "float32 only" in own.note
 
 
-def test_structure_is_compared_beside_the_tensors() -> None:
+def test_structure_is_compared_next_to_the_tensors() -> None:
     one, other = nn.Identity(), nn.Flatten(0)
     (_, structure), (_, same), (found, _) = (
         seeded_outputs(one, SAMPLE, 0),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_beyond import reached
 
+from tests.verify.beyond_samples import reached
 from togi.subject.domain import Domain
 from togi.verify.steering import candidates
 
@@ -78,7 +78,7 @@ def test_divisions_of_large_integers_are_bounded_where_floats_end():
     signature.check([IDS])
 
 
-def test_roundings_of_what_is_computed_are_no_missed_step():
+def test_roundings_of_what_is_computed_are_not_a_missed_step():
     """Weights that are no simple numbers lead to no step exactly: which side is taken is chance."""
     weight = torch.rand(16, generator=torch.Generator().manual_seed(1)) + 0.3
     reach, _ = reached(lambda x: (x * weight).floor(), lambda x: (x * (weight * LESS)).floor() + 0.0, X * 1.1)

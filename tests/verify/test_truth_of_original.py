@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.small_modules import ComputesWith, Counts
 from togi.core.errors import SubjectError, TogiError
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
@@ -26,14 +27,9 @@ def truth_of(module, *samples, seed=0, **options):
     return make_truth(module, found, signature, seed=seed, samples=len(inputs), **options)
 
 
-class Of(nn.Module):
+class Of(ComputesWith):
     def __init__(self, function):
-        super().__init__()
-        self.function = function
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.function(self, x)
+        super().__init__(function, linear=nn.Linear(4, 4))
 
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(5))
@@ -104,7 +100,7 @@ def test_random_and_repeatable():
     assert not truth_of(nn.Linear(4, 4), X).facts.random
 
 
-def test_unrepeatable_is_said():
+def test_unrepeatable_is_reported():
     entropy = iter(range(1000))
     truth = truth_of(Of(lambda m, x: m.linear(x) + next(entropy)), X)
     assert not truth.facts.repeatable
@@ -119,18 +115,8 @@ def test_what_differs_from_run_to_run_by_rounding_alone_is_repeatable():
     assert "the original is not repeatable to the bit, but within rounding" in truth.notes
 
 
-class Counting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x):
-        self.calls += 1
-        return x * self.calls
-
-
 def test_a_state_gives_a_sequence_and_is_put_back():
-    module = Counting()
+    module = Counts()
     truth = truth_of(module, X)
     before = float(module.calls)
     assert truth.facts.stateful

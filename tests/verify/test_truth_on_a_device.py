@@ -55,7 +55,7 @@ def truth_of(module: nn.Module, device: str = "cuda", **options: float) -> tuple
     return make_truth(module, INPUTS, signature, seed=0, samples=2, device=device, **options), signature
 
 
-def test_the_unit_is_that_of_ieee_float32_and_what_eager_does_here_is_told() -> None:
+def test_the_unit_is_that_of_ieee_float32_and_what_eager_does_here_is_reported() -> None:
     before = float32.tf32_operators("cuda")
     truth, signature = truth_of(Rounding())
     assert truth.facts.answers[0].leaves[0].eager_rmse < 1e-6
@@ -99,7 +99,7 @@ class Embedding(nn.Module):
         return self.table(ids)
 
 
-def test_derived_inputs_with_indices_are_tried_on_the_cpu_before_they_can_end_the_device() -> None:
+def test_derived_indices_are_tried_on_the_cpu_before_the_device() -> None:
     tried: list[int] = []
     embedding = Embedding()
     inputs = [Inputs((torch.tensor([1, 2]),)), Inputs((torch.tensor([3, 4]),)), Inputs((torch.tensor([8, 9]),))]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.small_modules import Counts
 from togi.core.callers import Callers
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
@@ -106,7 +107,7 @@ def test_one_element_that_is_not_finite(bad):
     assert report.units == math.inf
 
 
-def test_all_nan():
+def test_an_output_of_nothing_but_nan_is_wrong():
     assert check(lambda x: net(x) * math.nan, "not finite").rmse == math.inf
 
 
@@ -128,7 +129,7 @@ def test_a_nan_of_the_original_must_be_there():
     ],
     ids=["rolled", "transposed", "flipped", "scaled", "shifted", "zeros"],
 )
-def test_wrong_numbers(change):
+def test_changed_numbers_are_wrong(change):
     report = verdict(net, lambda x: change(net(x)))
     assert not report.faithful
     assert report.units > 8
@@ -149,14 +150,14 @@ def test_one_wrong_element_in_a_quarter_of_a_million():
     assert report.rmse < 1e-5
 
 
-def test_border_pixels():
+def test_wrong_border_pixels_are_wrong():
     other = copy.deepcopy(net)
     other.convolution = nn.Conv2d(3, 8, 3, padding=1, padding_mode="replicate")
     other.convolution.load_state_dict(net.convolution.state_dict())
     assert not verdict(net, other).faithful
 
 
-def test_stale_output():
+def test_a_stale_output_is_wrong():
     before = []
 
     def call(x):
@@ -166,7 +167,7 @@ def test_stale_output():
     check(call, "stale")
 
 
-def test_cached_by_identity():
+def test_an_output_cached_by_identity_is_wrong():
     cache = {}
 
     def call(x):
@@ -334,18 +335,8 @@ def test_randomness_follows_the_seed():
     assert not verdict(random, net).faithful
 
 
-class Counting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x):
-        self.calls += 1
-        return x * self.calls
-
-
 def test_a_state_must_follow_the_same_sequence():
-    module = Counting()
+    module = Counts()
     assert verdict(module, copy.deepcopy(module)).faithful
     assert not verdict(module, lambda x: x * 1.0).faithful
     used = copy.deepcopy(module)
@@ -479,7 +470,7 @@ def test_callers_may_come_with_inputs_of_several_sizes():
     assert any("another form when 3 call at once" in text for text in report.problems), report.problems
 
 
-def test_what_raises_beside_other_callers_raises():
+def test_what_raises_next_to_other_callers_raises():
     busy = threading.Lock()
 
     def alone(x):

@@ -45,9 +45,7 @@ class Model(torch.nn.Module):
 def ref(tmp_path_factory: pytest.TempPathFactory) -> SubjectRef:
     file = tmp_path_factory.mktemp("subject") / "called_subject.py"
     file.write_text(SUBJECT, encoding="utf-8")
-    here = str(Path(__file__).parent)
-    found = SubjectRef.here("locator", f"{file}:subject")
-    return found.model_copy(update={"path": (here, *found.path)})
+    return SubjectRef.here("locator", f"{file}:subject")
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +141,7 @@ def untyped(_subject: Any, _request: dict[str, Any]) -> Width:
 
 
 def call(name: str) -> ChildCall[Asked, Width]:
-    return ChildCall(function=f"test_call_in_child:{name}", request=Asked, answer=Width, purpose="examined")
+    return ChildCall(function=f"{__name__}:{name}", request=Asked, answer=Width, purpose="examined")
 
 
 def test_answers_from_another_process(ref: SubjectRef) -> None:
@@ -225,7 +223,7 @@ def test_a_call_alone_may_take_all_that_the_machine_has(ref: SubjectRef, monkeyp
 
 
 def test_a_child_that_has_ended_says_so_again_when_it_is_asked(pool: WorkerPool, tmp_path: Path) -> None:
-    job = CallFunction(function="test_call_in_child:is_killed", request=encoded(Asked()), log=str(tmp_path / "log"))
+    job = CallFunction(function=f"{__name__}:is_killed", request=encoded(Asked()), log=str(tmp_path / "log"))
     trial = RunningTrial.begin(pool.server({}), job, Limits(), "is_killed")
     with pytest.raises(TrialEnded) as caught:
         trial.wait_for(Returned)

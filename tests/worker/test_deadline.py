@@ -90,7 +90,7 @@ def pool() -> Iterator[WorkerPool]:
 
 def end_of(pool: WorkerPool, how: str, limits: Limits | None = None) -> TrialEnded:
     with pytest.raises(TrialEnded) as caught:
-        pool.call("test_deadline:hang", How(how=how), limits or Limits())
+        pool.call(f"{__name__}:hang", How(how=how), limits or Limits())
     return caught.value
 
 
@@ -125,7 +125,7 @@ def test_a_stopped_server_is_noticed_and_the_time_that_is_over_is_said() -> None
         os.kill(server.process.pid, signal.SIGSTOP)
         began = time.monotonic()
         with pool.deadline.within(0.5), pytest.raises(NoTimeLeft, match="the time limit was over before"):
-            pool.call("test_deadline:hang", How(how="sleeps"), Limits())
+            pool.call(f"{__name__}:hang", How(how="sleeps"), Limits())
         assert time.monotonic() - began < 0.5 + LEAST_S
         assert server.process.returncode is not None
 

@@ -3,19 +3,17 @@ users; and which parts of togi were proven on one."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 from collections.abc import Iterator
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from togi.core.packages import installed
 from togi.core.quantities import size
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.doctor.software import compare_package, compile_and_run, requirements
+from togi.doctor.packages import Packages, applies, without_marker
+from togi.doctor.software import compare_package, compile_and_run
 from togi.doctor.updates import updates
 from togi.machine import nvml
 from togi.machine.describe import headers_of_pip, torch_build
@@ -28,22 +26,14 @@ C_PROBE = "#include <Python.h>\nint main(void) { return 0; }\n"
 """What Triton's launchers include."""
 
 
-def check_gpu(machine: Machine, device: str) -> list[Check]:
+def check_gpu(machine: Machine, device: str, packages: Packages) -> list[Check]:
     wanted = device.startswith("cuda")
     proven = _proven_parts(wanted)
     if machine.gpu is None and not wanted:
         return [_no_gpu(wanted), proven]
     found = _no_gpu(wanted) if machine.gpu is None else _device(machine)
-    return [
-        found,
-        *_torch_build(wanted),
-        *_libraries(),
-        *updates(),
-        _c_compiler(machine),
-        _headers(machine),
-        *_state(device),
-        proven,
-    ]
+    installed = (*_torch_build(wanted, packages), *libraries(packages), *updates(packages))
+    return [found, *installed, *_toolchain(machine), *_state(device), proven]
 
 
 def _device(machine: Machine) -> Check:
@@ -53,19 +43,17 @@ def _device(machine: Machine) -> Check:
 
 
 def _proven_parts(wanted: bool) -> Check:
-    """Count what of togi has ever been run on a GPU: a warning for those who want to use one."""
+    """How much of togi has ever been run on a GPU: a warning for those who want to use one."""
     marks = [mark for mark in all_marks() if "cuda" in mark.days]
     proven = [mark for mark in marks if mark.days["cuda"] is not None]
-    unproven = len(marks) - len(proven)
+    left = len(marks) - len(proven)
     return Check(
         topic="GPU",
         name="proven",
-        level=Level.WARNING if wanted and unproven else Level.OK,
+        level=Level.WARNING if wanted and left else Level.OK,
         found=f"{len(proven)} of {len(marks)} parts of togi for CUDA were proven on a device",
-        why=f"{unproven} have never been run on one: docs/gpu.md lists them" if wanted and unproven else "",
-        fix="in a clone of togi: python -m benchmarks.gpu --out sweep --docs docs/gpu.md"
-        if wanted and unproven
-        else "",
+        why=f"{left} have never been run on one: docs/gpu.md lists them" if wanted and left else "",
+        fix="in a clone of togi: python -m benchmarks.gpu --out sweep --docs docs/gpu.md" if wanted and left else "",
     )
 
 
@@ -77,9 +65,9 @@ def _no_gpu(wanted: bool) -> Check:
     )
 
 
-def _torch_build(wanted: bool) -> list[Check]:
+def _torch_build(wanted: bool, packages: Packages) -> list[Check]:
     """A torch for CPUs says so in its version: it cannot use a GPU that is there."""
-    version = installed("torch")
+    version = packages.version("torch")
     if version is None or not version.endswith("+cpu"):
         return []
     return [
@@ -94,44 +82,38 @@ def _torch_build(wanted: bool) -> list[Check]:
     ]
 
 
-def _libraries() -> Iterator[Check]:
+def libraries(packages: Packages) -> Iterator[Check]:
     """cuDNN, Triton and the rest of CUDA, as torch's own metadata asks for them; what was built for one torch."""
-    try:
-        needed = requirements("torch")
-    except importlib.metadata.PackageNotFoundError:
+    asked = packages.requirements("torch")
+    if asked is None:
         return
-    for requirement in needed:
-        if not requirement.name.startswith(("nvidia-", "cuda-", "triton")) or not _applies(requirement):
+    for requirement in filter(applies, asked):
+        if not requirement.name.startswith(("nvidia-", "cuda-", "triton")):
             continue
-        check = compare_package(requirement, Level.WARNING, f"pip install '{_without_marker(requirement)}'")
+        fix = f"pip install '{without_marker(requirement)}'"
+        check = compare_package(requirement, Level.WARNING, fix, packages)
         if check.level is not Level.OK or requirement.name.startswith(("nvidia-cudnn", "triton")):
             why = f"this torch was built for {requirement.name}{requirement.specifier}" if check.why else ""
             yield check.model_copy(update={"topic": "GPU", "why": why})
-    yield from _built_for_another_torch("torch-tensorrt")
-    yield from _tensorrt()
+    yield from _built_for_another_torch("torch-tensorrt", packages)
+    yield from tensorrt(packages)
 
 
-def _applies(requirement: Requirement) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-
-
-def _without_marker(requirement: Requirement) -> str:
-    return str(requirement).partition(";")[0].strip()
-
-
-def _built_for_another_torch(distribution: str) -> Iterator[Check]:
-    version, torch = installed(distribution), installed("torch")
+def _built_for_another_torch(distribution: str, packages: Packages) -> Iterator[Check]:
+    version, torch = packages.version(distribution), packages.version("torch")
     if version is None or torch is None:
         return
-    needed = next((requirement for requirement in requirements(distribution) if requirement.name == "torch"), None)
-    if needed is None or needed.specifier.contains(Version(torch).public, prereleases=True):
+    asked = packages.requirements(distribution) or ()
+    wanted = next((requirement for requirement in asked if requirement.name == "torch"), None)
+    if wanted is None or wanted.specifier.contains(Version(torch).public, prereleases=True):
         yield Check(topic="GPU", name=distribution, level=Level.OK, found=version)
     else:
-        why = f"it was built for torch {needed.specifier}, and this is {torch}"
+        why = f"it was built for torch {wanted.specifier}, and this is {torch}"
         fix = f"pip install --upgrade {distribution}"
         yield Check(topic="GPU", name=distribution, level=Level.WARNING, found=version, why=why, fix=fix)
 
 
+_TENSORRT = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
 TENSORRT_OF_ONNXRUNTIME = {"1.20": "10.4", "1.21": "10.8", "1.22": "10.9"}
 """What ``onnxruntime-gpu`` was built for: its own metadata does not say.
 
@@ -139,31 +121,27 @@ Source: https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvid
 """
 
 
-def _tensorrt() -> Iterator[Check]:
+def tensorrt(packages: Packages) -> Iterator[Check]:
     """TensorRT itself, where it is installed, against what torch-tensorrt and ONNX Runtime were built for."""
-    version = installed("tensorrt") or installed("tensorrt-cu13") or installed("tensorrt-cu12")
+    version = next((found for name in _TENSORRT if (found := packages.version(name))), None)
     if version is None:
         return
-    needed = [("torch-tensorrt", requirement.specifier) for requirement in _asked_of_tensorrt()]
-    runtime = installed("onnxruntime-gpu")
+    asked = [one for one in packages.requirements("torch-tensorrt") or () if one.name in _TENSORRT and applies(one)]
+    wanted = [("torch-tensorrt", requirement.specifier) for requirement in asked]
+    runtime = packages.version("onnxruntime-gpu")
     if runtime is not None and (built := TENSORRT_OF_ONNXRUNTIME.get(".".join(runtime.split(".")[:2]))):
-        needed.append((f"onnxruntime-gpu {runtime}", SpecifierSet(f"~={built}")))
-    unmet = [f"{name} was built for TensorRT {spec}" for name, spec in needed if not spec.contains(version, True)]
+        wanted.append((f"onnxruntime-gpu {runtime}", SpecifierSet(f"~={built}")))
+    unmet = [f"{name} was built for TensorRT {spec}" for name, spec in wanted if not spec.contains(version, True)]
     if not unmet:
         yield Check(topic="GPU", name="TensorRT", level=Level.OK, found=version)
         return
-    fix = f"pip install '{_without_marker(_asked_of_tensorrt()[0])}'" if _asked_of_tensorrt() else ""
+    fix = f"pip install '{without_marker(asked[0])}'" if asked else ""
     why = "; ".join(unmet)
     yield Check(topic="GPU", name="TensorRT", level=Level.WARNING, found=version, why=why, fix=fix)
 
 
-def _asked_of_tensorrt() -> list[Requirement]:
-    try:
-        needed = requirements("torch-tensorrt")
-    except importlib.metadata.PackageNotFoundError:
-        return []
-    names = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13")
-    return [requirement for requirement in needed if requirement.name in names and _applies(requirement)]
+def _toolchain(machine: Machine) -> list[Check]:
+    return [_c_compiler(machine), _headers(machine)]
 
 
 def _c_compiler(machine: Machine) -> Check:
@@ -194,15 +172,21 @@ def _headers(machine: Machine) -> Check:
 
 def _state(device: str) -> list[Check]:
     gpu = nvml.read_gpu(device)
-    if gpu is None:
-        why = "clocks, throttling, power and neighbours stay unknown, and memory is that of the whole device"
-        found, _, fix = nvml.why_not(device).partition(": ")
-        return [Check(topic="GPU", name="NVML", level=Level.OPTIONAL, found=found, why=why, fix=fix)]
-    return [_driver(gpu), _compute_mode(gpu), _clocks(gpu), _memory(gpu), _others(gpu)]
+    return [without_nvml(nvml.why_not(device))] if gpu is None else state_of(gpu, torch_build("cuda"))
 
 
-def _driver(gpu: Gpu) -> Check:
-    built = torch_build("cuda")
+def without_nvml(problem: str) -> Check:
+    why = "clocks, throttling, power and neighbours stay unknown, and memory is that of the whole device"
+    found, _, fix = problem.partition(": ")
+    return Check(topic="GPU", name="NVML", level=Level.OPTIONAL, found=found, why=why, fix=fix)
+
+
+def state_of(gpu: Gpu, built: str | None) -> list[Check]:
+    """``built``: the CUDA that torch was built for."""
+    return [_driver(gpu, built), _compute_mode(gpu), _clocks(gpu), _memory(gpu), _others(gpu)]
+
+
+def _driver(gpu: Gpu, built: str | None) -> Check:
     found = (
         f"driver {gpu.driver or 'unknown'} serves CUDA {gpu.cuda or 'unknown'}; torch was built for {built or 'none'}"
     )

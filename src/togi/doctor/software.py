@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from togi.core.backports import tomllib
 from togi.core.needs_torch import COMMAND, OLDEST_PYTHON
-from togi.core.packages import installed
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
+from togi.doctor.packages import Packages, applies, without_marker
 from togi.machine.describe import DEBIAN_PACKAGES
 
 TORCH = "torch"
@@ -29,20 +26,26 @@ EXTRAS = ("onnx", "openvino", "ncnn", "nncf")
 """Extras that make more techniques possible."""
 
 
-def check_packages() -> list[Check]:
+def check_packages(packages: Packages) -> list[Check]:
     """If nothing says what togi needs, the check says so: it works with what it finds."""
-    python = check_python(platform.python_version())
-    try:
-        return [python, *_installed(), *_required(), *_torch(), *_optional()]
-    except importlib.metadata.PackageNotFoundError:
+    python, asked = check_python(platform.python_version()), packages.requirements()
+    if asked is None:
         why = "neither its metadata nor a pyproject.toml next to its sources says which packages it needs"
         fix = "pip install togi, or run it from a clone"
         return [python, Check(topic="packages", name="togi", level=Level.WARNING, found="unknown", why=why, fix=fix)]
+    return [
+        python,
+        *_togi(packages),
+        *_required(asked, packages),
+        *_torch(asked, packages),
+        *_optional(asked, packages),
+    ]
 
 
-def _installed() -> Iterator[Check]:
-    if installed("togi") is None:
-        yield Check(topic="packages", name="togi", level=Level.OK, found=f"not installed, from {PROJECT.parent}")
+def _togi(packages: Packages) -> Iterator[Check]:
+    if packages.version("togi") is None:
+        found = f"not installed, from {packages.project.parent}"
+        yield Check(topic="packages", name="togi", level=Level.OK, found=found)
 
 
 def check_python(version: str) -> Check:
@@ -59,73 +62,44 @@ def check_python(version: str) -> Check:
     return python.model_copy(update={"level": Level.WARNING, "why": why, "fix": "install Python 3.13.1 or newer"})
 
 
-PROJECT = Path(__file__).parents[3] / "pyproject.toml"
-"""Of a tree of sources in which togi runs without being installed."""
+def _required(asked: Sequence[Requirement], packages: Packages) -> Iterator[Check]:
+    for requirement in filter(applies, asked):
+        fix = f"pip install --upgrade '{without_marker(requirement)}'"
+        yield compare_package(requirement, Level.MISSING, fix, packages)
 
 
-def requirements(distribution: str = "togi") -> tuple[Requirement, ...]:
-    """The requirements by the distribution's own metadata; togi's by its sources, where it was not installed.
-
-    Raises PackageNotFoundError where there is neither.
-    """
-    try:
-        lines = importlib.metadata.requires(distribution) or ()
-    except importlib.metadata.PackageNotFoundError:
-        if distribution != "togi" or not PROJECT.is_file():
-            raise
-        lines = _in_sources(tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"])
-    return tuple(Requirement(line) for line in lines)
-
-
-def _in_sources(project: dict[str, Any]) -> list[str]:
-    """The requirements as metadata would spell them: those of an extra with a marker that names it."""
-    lines: list[str] = list(project["dependencies"])
-    for extra, needed in project.get("optional-dependencies", {}).items():
-        for line in needed:
-            named, _, marker = line.partition(";")
-            lines.append(f"{named}; ({marker}) and extra == '{extra}'" if marker else f"{named}; extra == '{extra}'")
-    return lines
-
-
-def _required() -> Iterator[Check]:
-    for requirement in requirements():
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            name = str(requirement).partition(";")[0]
-            yield compare_package(requirement, Level.MISSING, f"pip install --upgrade '{name}'")
-
-
-def _torch() -> Iterator[Check]:
+def _torch(asked: Sequence[Requirement], packages: Packages) -> Iterator[Check]:
     """Its absence may be wanted: for a linter, a report. Where it is installed, all that it is used with is needed."""
-    level = Level.OPTIONAL if installed(TORCH) is None else Level.MISSING
-    for requirement in _brought_by(TORCH):
-        check = compare_package(requirement, level, COMMAND)
+    level = Level.OPTIONAL if packages.version(TORCH) is None else Level.MISSING
+    for requirement in brought_by(TORCH, asked):
+        check = compare_package(requirement, level, COMMAND, packages)
         if check.level is Level.OPTIONAL:
             check = check.model_copy(update={"why": "whatever runs a model needs it: tune, fit, bench, ..."})
         yield check
 
 
-def _optional() -> Iterator[Check]:
-    seen = {requirement.name for requirement in _brought_by(TORCH)}
+def _optional(asked: Sequence[Requirement], packages: Packages) -> Iterator[Check]:
+    seen = {requirement.name for requirement in brought_by(TORCH, asked)}
     for extra in EXTRAS:
-        for requirement in _brought_by(extra):
+        for requirement in brought_by(extra, asked):
             if requirement.name not in seen:
-                yield compare_package(requirement, Level.OPTIONAL, f"pip install --upgrade 'togi[{extra}]'")
+                fix = f"pip install --upgrade 'togi[{extra}]'"
+                yield compare_package(requirement, Level.OPTIONAL, fix, packages)
             seen.add(requirement.name)
 
 
-def _brought_by(extra: str) -> Iterator[Requirement]:
-    """The requirements of an extra of togi alone; not of the extras that it names in turn."""
-    for requirement in requirements():
-        marker = requirement.marker
-        only_so = marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
-        if only_so and requirement.name != "togi":
-            yield requirement
+def brought_by(extra: str, asked: Sequence[Requirement]) -> list[Requirement]:
+    """What is required only with an extra of togi; not the extras that it names in turn."""
+    return [
+        requirement
+        for requirement in asked
+        if requirement.name != "togi" and applies(requirement, extra) and not applies(requirement)
+    ]
 
 
-def compare_package(requirement: Requirement, level: Level, fix: str) -> Check:
+def compare_package(requirement: Requirement, level: Level, fix: str, packages: Packages) -> Check:
     """``level`` is what it is when the package is not there, or older than needed."""
-    common = {"topic": "packages", "name": requirement.name}
-    version = installed(requirement.name)
+    common, version = {"topic": "packages", "name": requirement.name}, packages.version(requirement.name)
     if version is None:
         why = "needed" if level is Level.MISSING else "its techniques are left out"
         return Check(**common, level=level, found="not installed", why=why, fix=fix)
@@ -142,8 +116,7 @@ INSTALL = "sudo apt-get install g++ python3-dev"
 
 
 def check_compiler() -> list[Check]:
-    names = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
-    path = next(filter(None, (shutil.which(name) for name in names if name)), None)
+    path = next((found for name in _compilers() if (found := shutil.which(name))), None)
     if path is None:
         why = "torch.compile and AOTInductor generate C++ and cannot work without one"
         return [_compiler(Level.MISSING, "no C++ compiler", why)]
@@ -154,8 +127,7 @@ def check_compiler() -> list[Check]:
 
 
 def compile_and_run(compiler: str, program: str = PROBE, name: str = "probe.cpp") -> str:
-    """Try a three-line program. Returns what goes wrong; empty when nothing does. The language is that of the file's
-    name."""
+    """What goes wrong with a three-line program; empty when nothing does. The language is that of the file's name."""
     import sysconfig
 
     with tempfile.TemporaryDirectory(prefix="togi-doctor-") as folder:
@@ -176,6 +148,11 @@ def _run(*command: str) -> str:
         return ""
     lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
     return lines[0] if lines else f"exit code {done.returncode}"
+
+
+def _compilers() -> tuple[str, ...]:
+    named = os.environ.get("CXX", "")
+    return tuple(name for name in (named, "g++", "clang++", "c++") if name)
 
 
 def _compiler(level: Level, found: str, why: str) -> Check:

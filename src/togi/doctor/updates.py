@@ -1,16 +1,18 @@
-"""Updates of libraries for GPUs that bring something, by a release note, an issue or a pull request."""
+"""What an update of a library for GPUs would bring, where a release note, an issue or a pull request says so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import final
 
 from packaging.version import Version
 
-from togi.core.packages import installed
 from togi.doctor.check import Check, Level
+from togi.doctor.packages import Packages
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Library:
     """One that an update of would bring something."""
@@ -55,17 +57,17 @@ UPDATES = (
 """2026-11-25. Triton comes with torch and is not updated alone; ``gpu`` tells of a driver that is too old."""
 
 
-def updates() -> Iterator[Check]:
+def updates(packages: Packages) -> Iterator[Check]:
     for library in UPDATES:
         for distribution in library.distributions:
-            if (version := installed(distribution)) is not None:
+            if (version := packages.version(distribution)) is not None:
                 yield from _update(library, distribution, version)
 
 
 def _update(library: Library, distribution: str, version: str) -> Iterator[Check]:
     brought = {new: what for new, what in library.brought.items() if Version(version) < Version(new)}
     if brought:
-        news = "; ".join(f"{new}: {what}" for new, what in brought.items())
+        told = "; ".join(f"{new}: {what}" for new, what in brought.items())
         fix = library.fix.format(release=list(brought)[-1], distribution=distribution)
         name = f"newer {library.name}"
-        yield Check(topic="GPU", name=name, level=Level.OPTIONAL, found=version, why=news, fix=fix)
+        yield Check(topic="GPU", name=name, level=Level.OPTIONAL, found=version, why=told, fix=fix)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,9 +39,9 @@ def spread_threads() -> None:
 
 
 @contextmanager
-def spread_while_running() -> Iterator[None]:
+def spread_while_running(after_s: float = _STARTED_S, spread: Callable[[], None] = spread_threads) -> Iterator[None]:
     """Spread the threads once inside, while they run: one that sleeps wakes where it slept, wherever it was moved."""
-    timer = threading.Timer(_STARTED_S, spread_threads)
+    timer = threading.Timer(after_s, spread)
     timer.start()
     try:
         yield

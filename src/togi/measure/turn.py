@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.core.callers import Callers
 from togi.core.records import Record
-from togi.machine.nvml import Gpu, read_gpu
+from togi.machine.nvml import Gpu, energy_mj, read_gpu
 from togi.measure.counters import Counters, frequency_mhz, read_counters
 from togi.measure.energy import EnergyMeter
 from togi.measure.streams import Wait, wait_for
@@ -123,6 +123,7 @@ def warm(
     limit_s: float = 3.0,
     clock: Clock = time.perf_counter_ns,
     device: str = "cpu",
+    read_energy: Callable[[], float | None] = energy_mj,
     given_as: GivenAs | None = None,
 ) -> Warmup:
     """Call until the times stop falling: no pass faster by 2 % in five (in two where one takes 0.1 s and more), on a
@@ -137,7 +138,7 @@ def warm(
     first_ms = timer(_passes(call, samples[:1], wait, clock, given_as))
     run, warm_from = _passes_of(callers, call, samples, wait, clock, given_as)[0], clock()
     best_ms, passes, since_best = float("inf"), 0, 0
-    meter = EnergyMeter(clock, after_s=_CLOCKS_LOW_S) if device != "cpu" else None
+    meter = EnergyMeter(clock, after_s=_CLOCKS_LOW_S, read=read_energy) if device != "cpu" else None
     calls = len(samples) * (callers.count if callers else 1)
     while passes == 0 or (
         (spent_s := (clock() - warm_from) * 1e-9) < limit_s and (since_best < _steady(best_ms) or spent_s < least_s)
@@ -173,6 +174,7 @@ def take_turn(
     clock: Clock = time.perf_counter_ns,
     device: str = "cpu",
     counters: Callable[[], Counters] = read_counters,
+    gpu_state: Callable[..., Gpu | None] = read_gpu,
     given_as: GivenAs | None = None,
 ) -> Turn:
     """Time ``passes`` passes over all samples. Whatever ``call`` raises goes through.
@@ -192,6 +194,7 @@ def take_turn(
         callers: who call at once; None: this thread, one call after the other.
         clock: nanoseconds.
         device: ``cpu`` or ``cuda``.
+        gpu_state: what a CUDA device says of its last seconds; called as ``read_gpu``.
         given_as: for one caller.
     """
     wait = wait_for(device)
@@ -204,7 +207,8 @@ def take_turn(
     with _no_garbage_collection(), spread_while_running() if alone else nullcontext():
         times = [timer(run, count) / (count * calls) for count in _blocks(passes, callers)]
     wall_s, after = (clock() - began) * 1e-9, counters()
-    turn = _turn(tuple(times), passes, wall_s, before, after, device)
+    gpu = gpu_state(busy_since_s=wall_s) or Gpu() if device == "cuda" else None
+    turn = _turn(tuple(times), passes, wall_s, before, after, gpu)
     if callers is None:
         return turn
     call_ms = sorted(waited_ns)[round(_WAITED * (len(waited_ns) - 1))] * 1e-6
@@ -213,10 +217,9 @@ def take_turn(
 
 
 def _turn(
-    times_ms: tuple[float, ...], passes: int, wall_s: float, before: Counters, after: Counters, device: str
+    times_ms: tuple[float, ...], passes: int, wall_s: float, before: Counters, after: Counters, gpu: Gpu | None
 ) -> Turn:
     cpu_s = after.cpu_s - before.cpu_s
-    gpu = (read_gpu(busy_since_s=wall_s) if device == "cuda" else None) or Gpu()
     return Turn(
         times_ms=times_ms,
         passes=passes,
@@ -227,9 +230,9 @@ def _turn(
         neighbours_s=after.busy_s - before.busy_s - cpu_s,
         machine_s=after.machine_s - before.machine_s,
         throttled_s=after.throttled_s - before.throttled_s,
-        frequency_mhz=gpu.clock_mhz if device == "cuda" else frequency_mhz(),
-        gpu_slowed_by=gpu.slowed_by,
-        gpu_neighbours=gpu.busy_neighbours,
+        frequency_mhz=frequency_mhz() if gpu is None else gpu.clock_mhz,
+        gpu_slowed_by=() if gpu is None else gpu.slowed_by,
+        gpu_neighbours=() if gpu is None else gpu.busy_neighbours,
     )
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small_models import Attention, Convolutions, Recurrent
 from torch import Tensor, nn
 
 import togi
+from tests.footprint.small_models import Attention, Convolutions, Recurrent
 from togi.core.errors import TogiError
 from togi.footprint.account.make import account_from
 from togi.footprint.account.record import Account, Category
@@ -211,7 +211,7 @@ def test_timeline_reaches_the_peak_and_is_complete_at_every_point() -> None:
     assert {c: b for c, b in at_peak.items() if b} == account.by_category()
 
 
-def test_what_was_there_before_watched_code_is_no_allocation_of_it() -> None:
+def test_what_was_there_before_watched_code_is_not_an_allocation_of_it() -> None:
     given = torch.randn(1024, 256)
 
     def watched(rows: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from training_steps import Block
 
+from tests.footprint.fit.training_steps import Block
 from togi.core.errors import FitError
 from togi.footprint.fit.forward import forward_of
 from togi.footprint.fit.plan import Plan, architecture_of

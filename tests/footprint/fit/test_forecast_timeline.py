@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from training_steps import STEPS, Block
 
+from tests.footprint.fit.training_steps import STEPS, Block
 from togi.footprint.fit.measure import tensors_before
 from togi.footprint.fit.policies import Action
 from togi.footprint.fit.training.observe import Call, Observed, Result, Saved, observe, watched_by

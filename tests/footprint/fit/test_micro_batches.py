@@ -152,12 +152,14 @@ def _sequential_loss(module: nn.Module, sample: Inputs) -> Tensor:
         (_sequential_loss, "reverse order"),
     ],
 )
-def test_losses_that_are_no_mean_over_rows_are_refused(loss: Callable[[nn.Module, Inputs], Tensor], said: str) -> None:
+def test_losses_that_are_not_a_mean_over_rows_are_refused(
+    loss: Callable[[nn.Module, Inputs], Tensor], said: str
+) -> None:
     torch.manual_seed(0)
     assert said in why_not(_step(nn.Linear(4, 3), torch.randn(6, 4), loss=loss), 2)
 
 
-def test_gradients_that_are_no_numbers_are_named() -> None:
+def test_gradients_that_are_not_finite_are_named() -> None:
     assert "NaN or infinities" in why_not(_step(nn.Linear(3, 1), torch.full((4, 3), torch.nan)), 2)
 
 

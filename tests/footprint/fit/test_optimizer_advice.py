@@ -95,7 +95,7 @@ def test_groups_frozen_parameters_and_optimizers_without_these_ways() -> None:
     assert advise(_step(torch.optim.LBFGS)) == ()
 
 
-def test_what_is_too_large_to_copy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_to_copy_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizer_advice, "_COPIED_BYTES", 1000)
     (note,) = advise(_step(lambda parameters: torch.optim.Adam(parameters)))
     assert "not measured" in note

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
-from training_steps import STEPS, Block
 
+from tests.footprint.fit.training_steps import STEPS, Block
 from togi.core.errors import FitError
 from togi.footprint.fit.measure import same_start
 from togi.footprint.fit.plan import Plan

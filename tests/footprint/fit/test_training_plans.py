@@ -66,7 +66,7 @@ def _run(step: Step) -> None:
     outcome_of(step)
 
 
-def test_a_budget_that_cannot_be_met_says_the_least_that_can_and_what_no_plan_lowers() -> None:
+def test_an_impossible_budget_reports_the_least_memory_and_what_takes_it() -> None:
     found = fit_training(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
     assert not found.fits
     assert found.plan.policies
@@ -158,7 +158,7 @@ def tight(step: Step) -> int:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_sums_in_another_order_each_time_are_proven_in_deterministic_mode_else_within_their_noise(
+def test_nondeterministic_sums_are_proven_deterministically_or_within_their_noise(
     listens: bool,
 ) -> None:
     random.seed(3)
@@ -178,7 +178,7 @@ def test_noise_that_no_order_of_sums_explains_is_no_excuse() -> None:
         fit_training(_step(AtomicSums(0.01, False), torch.ones(4, 64)), 1 << 30)
 
 
-def test_a_planned_step_beyond_the_noise_is_told_from_one_within_it() -> None:
+def test_a_planned_step_beyond_the_noise_is_distinguished_from_one_within_it() -> None:
     def outcome(gradient: float) -> Outcome:
         weights = torch.ones(8)
         state = torch.zeros(4, dtype=torch.uint8)
@@ -376,7 +376,7 @@ def test_what_is_remembered_without_its_graph_is_named() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_recurrent_layers_are_lowered_and_nothing_is_offered_that_was_not_reached(kind: Any) -> None:
+def test_plans_for_recurrent_layers_lower_memory_as_far_as_they_promise(kind: Any) -> None:
     step = _step(Layered(kind), torch.randn(16, 12, 16))
     found = fit_training(step, 1, time_limit_s=4)
     assert found.chosen.peak_bytes < found.plain.peak_bytes

@@ -98,7 +98,7 @@ def test_structure_of_results_is_kept() -> None:
     assert both.report.parts > 1
 
 
-def test_what_is_no_tensor_is_kept_as_the_first_part_returned_it() -> None:
+def test_what_is_not_a_tensor_is_kept_as_the_first_part_returned_it() -> None:
     guarded = togi.within(128 * KIB)(lambda rows: (None, hungry(rows), "rows"))
     data = torch.randn(256, 8)
     nothing, found, text = guarded(data)
@@ -221,7 +221,7 @@ def test_always_out_of_memory_ends() -> None:
         togi.within("1GiB")(refuses)(torch.randn(8, 4))
 
 
-def test_other_errors_pass() -> None:
+def test_errors_other_than_out_of_memory_pass_through() -> None:
     def breaks(_: Tensor) -> Tensor:
         raise RuntimeError("no such thing")
 
@@ -230,7 +230,7 @@ def test_other_errors_pass() -> None:
 
 
 @pytest.mark.parametrize("budget", ["8GiBB", "much", "0"])
-def test_bad_budget(budget: str) -> None:
+def test_a_budget_that_is_not_a_size_is_refused(budget: str) -> None:
     with pytest.raises(TogiError):
         togi.within(budget)
 

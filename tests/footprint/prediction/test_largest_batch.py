@@ -11,7 +11,7 @@ from togi.footprint.prediction.predict import halvings, largest_batch
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 10**10), st.integers(1, 4096))
-def test_linear_need(fixed: int, slope: int, limit: int, start: int) -> None:
+def test_the_largest_batch_of_a_linear_need(fixed: int, slope: int, limit: int, start: int) -> None:
     runs: list[int] = []
 
     def need(batch: int) -> int:
@@ -27,7 +27,7 @@ def test_linear_need(fixed: int, slope: int, limit: int, start: int) -> None:
 
 
 @given(st.integers(1, 500), st.integers(1, 64))
-def test_steps_and_curves(limit: int, width: int) -> None:
+def test_the_largest_batch_of_a_need_with_steps_and_curves(limit: int, width: int) -> None:
     def need(batch: int) -> int:
         return math.ceil(batch / width) * width + int(batch**1.5) // 50
 
@@ -36,6 +36,6 @@ def test_steps_and_curves(limit: int, width: int) -> None:
     assert found == 0 or need(max(found + 1, found + found // 4)) > limit
 
 
-def test_halvings() -> None:
+def test_batches_are_halved_down_to_one() -> None:
     assert halvings(13) == [13, 6, 3, 1]
     assert halvings(1) == [1]

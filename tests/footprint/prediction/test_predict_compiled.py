@@ -46,7 +46,7 @@ class BranchesOnValues(Breaks):
         return self.second(hidden) if hidden.sum() > 0 else hidden
 
 
-def test_exact_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prediction_is_exact_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real tensors, allocations and libraries; only the C++ of fused kernels, which takes none of torch's memory, is
     not built, because that takes a minute. benchmarks/memory_prediction.py --compile builds it."""
     monkeypatch.setattr(AsyncCompile, "cpp_pybinding", lambda *_: lambda *_: None)
@@ -88,7 +88,7 @@ def test_a_batch_that_does_not_fit_this_machine() -> None:
     assert predict_cpu(make_step(subject, train=True), batch=1 << 24, compile=True).peak_bytes > 200 << 30
 
 
-def test_graph_breaks_are_said() -> None:
+def test_graph_breaks_are_reported() -> None:
     found = predict_cpu(make_step(Subject(Breaks(), torch.randn(4, 8)), train=True), compile=True)
     assert any("made 2 graphs" in note for note in found.notes)
 

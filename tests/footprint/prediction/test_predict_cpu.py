@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small_models import Attention, Convolutions, Recurrent
 from torch import Tensor, nn
 
+from tests.footprint.small_models import Attention, Convolutions, Recurrent
 from togi.core.errors import SubjectError
 from togi.footprint.account.watched import account_of
 from togi.footprint.prediction.cpu import predict_cpu
@@ -60,7 +60,7 @@ SOON = {("convolutions", "adamw"), ("attention", "momentum"), ("tied", "adamw"),
         for run in RUNS
     ],
 )
-def test_within_one_percent(name: str, train: bool, optimizer: str) -> None:
+def test_the_prediction_is_within_one_percent(name: str, train: bool, optimizer: str) -> None:
     subject = Subject(*MODELS[name]())
     found = predict_cpu(make_step(subject, train=train, optimizer=optimizer))
     truth = account_of(make_step(subject, train=train, optimizer=optimizer))

@@ -97,7 +97,7 @@ SOON = {("attention", True), ("convolutions", False), ("lstm", True), ("gru", Tr
         for train in (False, True)
     ],
 )
-def test_order_of_what_is_said(name: str, train: bool) -> None:
+def test_order_of_what_is_reported(name: str, train: bool) -> None:
     found = predicted(Subject(*MODELS[name]()), train=train, optimizer="adam" if train else "none")
     assert found.baseline_bytes <= found.low_bytes <= found.peak_bytes <= found.high_bytes
     assert found.reserved_low_bytes <= found.reserved_bytes <= found.reserved_high_bytes
@@ -176,7 +176,7 @@ def test_largest_batch_fits_and_one_more_does_not() -> None:
     assert more.device_high_bytes > limit
 
 
-def test_nothing_fits() -> None:
+def test_a_device_on_which_no_batch_fits_is_reported() -> None:
     found = prediction_of(Subject(nn.Linear(8, 8), torch.randn(4, 8)), device="cuda", train=False, memory_bytes=1)
     assert found.largest_batch == 0
     assert found.batches[0].batch == 1

@@ -183,7 +183,7 @@ def test_every_other_opcode_is_refused_by_name(opcode: Any) -> None:
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
-def test_a_file_cut_off_is_told(training: dict[str, Any], share: float) -> None:
+def test_a_file_cut_off_is_reported(training: dict[str, Any], share: float) -> None:
     data = pickle.dumps(training, protocol=4)
     with pytest.raises(SnapshotError, match="cut off"):
         parse(data[: max(3, int(len(data) * share))])

@@ -100,7 +100,7 @@ def test_only_completed_frees_recorded(making: Any, tmp_path: Path) -> None:
     assert device.notes == ()
 
 
-def test_frees_not_recorded_are_told(making: Any, tmp_path: Path) -> None:
+def test_frees_not_recorded_are_reported(making: Any, tmp_path: Path) -> None:
     for _ in range(3):
         making.event(0, "alloc", 1 * MIB, addr=0)
     making.segment(0, 0, [making.block(1 * MIB)])
@@ -135,7 +135,7 @@ def test_expandable_segments_and_private_pools(making: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_what_a_private_pool_holds_is_told(making: Any, tmp_path: Path, recorded: bool) -> None:
+def test_what_a_private_pool_holds_is_reported(making: Any, tmp_path: Path, recorded: bool) -> None:
     output = [making.frame("/home/a/model.py", 12, "forward")]
     if recorded:
         making.event(0, "alloc", 3 * MIB, output, addr=0, pool_id=(0, 3))

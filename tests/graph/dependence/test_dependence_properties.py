@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from batch_programs import NAMES, Step, batches, depends, program
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.graph.dependence.batch_programs import NAMES, Step, batches, depends, program
 from togi.graph.dependence.any_size import rows_apart_at_any_size
 from togi.graph.dependence.proof import rows_apart
 
@@ -58,7 +58,7 @@ def test_every_operator_of_the_table_by_itself() -> None:
 
 
 @pytest.mark.thorough
-def test_longer_programs() -> None:
+def test_longer_programs_are_judged_right() -> None:
     draw = random.Random(7)
     for _ in range(1500):
         steps = [(draw.choice(NAMES), draw.randrange(1000)) for _ in range(draw.randint(2, 7))]

@@ -235,7 +235,7 @@ DEPENDENT: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DEPENDENT)
-def test_dependence_is_named(name: str) -> None:
+def test_the_operator_that_mixes_rows_is_named(name: str) -> None:
     call, said = DEPENDENT[name]
     found = rows_apart(call, [torch.randn(ROWS, 8)], [0], [3, 2, 1])
     assert said in found.reason
@@ -271,7 +271,7 @@ def test_a_call_of_very_many_operators_is_not_followed_with_symbols() -> None:
     )
 
 
-def test_the_line_is_named() -> None:
+def test_the_line_that_mixes_rows_is_named() -> None:
     def forward(x: Tensor) -> Tensor:
         y = x.exp()
         return y - y.mean()

@@ -42,7 +42,7 @@ def notes(module: nn.Module, sample: Any, **order: Any) -> str:
     return " ".join(check_module(Subject(module, sample), ModuleRequest(**{"device": "A100", **order})).notes)
 
 
-def test_in_a_child(tmp_path: Path) -> None:
+def test_a_subject_is_examined_in_a_child_process(tmp_path: Path) -> None:
     (tmp_path / "folded_subject.py").write_text(SUBJECT, encoding="utf-8")
     ref = SubjectRef.here("locator", f"{tmp_path / 'folded_subject.py'}:subject")
     answer = EXAMINE(ref, ModuleRequest(device="A100"))
@@ -52,7 +52,7 @@ def test_in_a_child(tmp_path: Path) -> None:
     assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def test_selection() -> None:
+def test_only_the_selected_rules_run() -> None:
     assert rules(norms().eval(), IMAGE, rules=["bias-before-norm", "scalar-from-tensor"]) == {"bias-before-norm"}
     assert rules(norms().eval(), IMAGE, rules=[]) == set()
 
@@ -111,7 +111,7 @@ class Options(nn.Module):
         return {"y": [self.body(x["image"]) * scale, None, mode]}
 
 
-def test_inputs_and_outputs_that_are_no_tensors() -> None:
+def test_inputs_and_outputs_that_are_not_tensors() -> None:
     sample = ({"image": IMAGE, "none": None}, 2.0)
     assert "conv-batchnorm-unfolded" in rules(Options().eval(), sample)
 
@@ -150,7 +150,7 @@ def test_shared_blocks_count_once() -> None:
     ],
     ids=["nothing", "empty", "nan", "embedding", "lstm", "scripted", "compiled", "complex", "quantized"],
 )
-def test_unusual_modules(module: nn.Module, sample: torch.Tensor) -> None:
+def test_unusual_modules_are_checked_without_an_error(module: nn.Module, sample: torch.Tensor) -> None:
     answer = check_module(Subject(module, sample), ModuleRequest(device="A100"))
     json.dumps(answer.model_dump(mode="json"), allow_nan=False)
 
@@ -166,7 +166,7 @@ class Closed(nn.Module):
         return x * 2
 
 
-def test_what_cannot_be_watched_is_said() -> None:
+def test_what_cannot_be_watched_is_reported() -> None:
     answer = check_module(Subject(Closed(), IMAGE), ModuleRequest(device="A100"))
     assert answer.tables == ()
     assert "not under a mode" in " ".join(answer.notes)
@@ -289,7 +289,7 @@ def test_a_step_that_never_calls_its_module_leaves_the_samples_as_they_are() -> 
     assert [finding.rule for finding in report.findings] == ["bias-before-norm"]
 
 
-def test_what_a_module_cannot_be_called_with_is_told_where_the_step_fails() -> None:
+def test_what_a_module_cannot_be_called_with_is_reported_where_the_step_fails() -> None:
     def step(*_: Any) -> torch.Tensor:
         raise ValueError("no such batch")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from module_findings import findings, layers
 from torch import nn
 
+from tests.lint.rules.module_findings import findings, layers
 from togi.subject.program import ProgramModule
 
 

@@ -8,8 +8,9 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from module_findings import findings
 from torch import nn
+
+from tests.lint.rules.module_findings import findings
 
 RULE = "handwritten-attention"
 SAMPLE = torch.randn(1, 64, 96)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from module_findings import findings, layers
 from torch import nn
 
+from tests.lint.rules.module_findings import findings, layers
 from togi.lint.calls import ModuleRequest
 from togi.lint.module.check import check_module
 from togi.subject.inputs import Subject

@@ -8,8 +8,9 @@ import torch
 import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from module_findings import findings, layers
 from torch import nn
+
+from tests.lint.rules.module_findings import findings, layers
 
 IMAGE = torch.randn(1, 3, 32, 32)
 

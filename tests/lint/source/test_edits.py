@@ -67,7 +67,7 @@ def test_the_call_stays_the_same_but_for_the_argument(arguments: list[str], sepa
         ("import torch as t\n", "import torch\nimport torch as t\n"),
     ],
 )
-def test_add_import(before: str, after: str | None) -> None:
+def test_add_import_keeps_docstring_and_future_imports_first(before: str, after: str | None) -> None:
     edit = add_import(Source.parse(before), "torch")
     text = apply_fixes(before, [Fix(title="", edits=(edit,))])[0] if edit else before
     assert text == (after or '"""Doc."""\nfrom __future__ import annotations\nimport torch\nimport os\n')

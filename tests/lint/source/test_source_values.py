@@ -99,7 +99,7 @@ def test_kinds_in_forward(body: str, kind: Kind) -> None:
         ("x = torch.rand(3)\nif flag:\n    x = x.cuda()\nprobe(x)", None),
     ],
 )
-def test_devices(body: str, device: str | None) -> None:
+def test_the_device_of_a_value_is_followed(body: str, device: str | None) -> None:
     value = probe(body)
     assert (value.kind, value.device) == (Kind.TENSOR, device)
 
@@ -168,7 +168,7 @@ def test_helpers_are_entered_with_what_they_are_passed() -> None:
         ("np.ones(3).item", "numpy.ndarray.item"),
     ],
 )
-def test_qualified(text: str, name: str | None) -> None:
+def test_names_are_resolved_to_qualified_names(text: str, name: str | None) -> None:
     source = parse(f"probe({text})")
     call = next(n for n in source.nodes(ast.Call) if isinstance(n.func, ast.Name) and n.func.id == "probe")
     assert source.qualified(call.args[0]) == name
@@ -194,7 +194,7 @@ def test_local_names_hide_imports() -> None:
         "class Net(Base):\n    def training_step(self, batch):\n        probe()",
     ],
 )
-def test_hot(body: str) -> None:
+def test_code_that_runs_in_each_step_is_hot(body: str) -> None:
     assert is_hot(body)
 
 
@@ -221,7 +221,7 @@ def test_hot(body: str) -> None:
         "class Data(torch.utils.data.Dataset):\n    def __getitem__(self, i):\n        probe()",
     ],
 )
-def test_not_hot(body: str) -> None:
+def test_code_that_runs_rarely_is_not_hot(body: str) -> None:
     assert not is_hot(body)
 
 

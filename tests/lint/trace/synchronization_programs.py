@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 import togi
+from tests.small_modules import Computes
 
 FOLDER = Path(__file__).parent / "programs"
 _MARK = re.compile(r"#\s*sync( unseen)?(?: before ([\d.]+))?\s*$")
@@ -36,7 +36,7 @@ class Program:
         if not inspect.signature(self.function).parameters:
             return self.function()
         torch.manual_seed(0)
-        return togi.Subject(_Calls(self.function), torch.randn(6, 4))
+        return togi.Subject(Computes(self.function), torch.randn(6, 4))
 
     def lines_of(self, events) -> set[int]:
         """Lines of this program at which ``events`` happened: the innermost frame that lies in it."""
@@ -45,15 +45,6 @@ class Program:
     def _line(self, event) -> int | None:
         own = (f.line for f in event.stack if f.path == str(self.path) and f.line in self.lines)
         return next(own, None)
-
-
-class _Calls(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def programs() -> list[Program]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import togi
+from tests.small_modules import Counts
 from togi.lint.trace.check import trace_subject
 from togi.lint.trace.compiled import compile_events
 
@@ -17,16 +18,6 @@ class Branches(nn.Module):
         if x.sum() > 0:
             x = x + 1
         return x * factor
-
-
-class Counts(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return x * self.calls
 
 
 def lines(events, kind):
@@ -49,7 +40,7 @@ def test_sizes_and_numbers_that_change_recompile():
 
 
 def test_a_counter_recompiles_although_the_input_is_the_same():
-    events, _ = compile_events(togi.Subject(Counts(), torch.ones(3)))
+    events, _ = compile_events(togi.Subject(Counts(in_buffer=False), torch.ones(3)))
     (event,) = events
     assert event.kind == "recompilation"
     assert "calls" in event.why
@@ -72,7 +63,7 @@ def test_a_failure_is_a_note_and_logging_is_as_before():
     assert all(event.kind in ("graph-break", "recompilation") for event in events)
 
 
-def test_a_step_gets_its_sample_as_the_factory_wrote_it_and_each_part_in_its_mode():
+def test_a_traced_step_keeps_the_factorys_sample_and_the_modes_of_its_parts():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from synchronization_programs import Program, programs
 
+from tests.lint.trace.synchronization_programs import Program, programs
 from togi.lint.trace.check import debug_mode_events, trace_subject
 from togi.lint.trace.record import Trace
 from togi.lint.trace.recorder import Recorder

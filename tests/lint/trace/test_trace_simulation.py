@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import togi
+from tests.small_modules import Computes
 from togi.core.errors import SubjectError
 from togi.lint.trace import check as trace_check
 from togi.lint.trace.check import MESSAGE, agreement, confirmed, debug_mode_events, trace_subject
@@ -20,18 +21,9 @@ from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import watching
 
 
-class Calls(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 def traced(function, sample=None):
     torch.manual_seed(0)
-    return trace_subject(togi.Subject(Calls(function).eval(), torch.randn(6, 4) if sample is None else sample))
+    return trace_subject(togi.Subject(Computes(function).eval(), torch.randn(6, 4) if sample is None else sample))
 
 
 def kinds(trace):
@@ -105,7 +97,7 @@ def test_marks_belong_to_memory():
     assert on_cuda(sparse)
 
 
-def test_what_fails_only_under_simulation_is_watched_without_it_and_said():
+def test_what_fails_only_under_simulation_is_watched_without_it_which_is_reported():
     def no_kernel(x):
         if x.is_cuda:
             raise RuntimeError("no kernel image is available")
@@ -188,7 +180,7 @@ def test_counts_are_of_one_step():
     assert event.count == 6
 
 
-def test_the_layer_and_the_chain_are_told():
+def test_the_layer_and_the_chain_are_reported():
     class Inner(nn.Module):
         def forward(self, x):
             return self.scale(x)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from part_fakes import in_place
 from torch import nn
 
+from tests.study.parts.part_fakes import in_place
 from togi.artifact.load import load
 from togi.artifact.manifest import read_manifest
 from togi.core.errors import TogiError

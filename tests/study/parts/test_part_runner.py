@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from part_fakes import OPENVINO, part
 
+from tests.study.parts.part_fakes import OPENVINO, part
 from togi.artifact.manifest import Saved
 from togi.core.errors import SubjectError
 from togi.core.records import Outcome

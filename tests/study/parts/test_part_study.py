@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from part_fakes import OPENVINO, Faster, NotYetFaster, Trials, part, study_of, trial
 
+from tests.study.parts.part_fakes import OPENVINO, Faster, NotYetFaster, Trials, part, study_of, trial
 from togi.core.errors import SubjectError
 from togi.core.recipe import REFERENCE_RECIPE, ProgramRecipe, Recipe
 from togi.core.records import Outcome, Trial

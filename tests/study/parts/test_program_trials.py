@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from part_fakes import OPENVINO, Faster, NotYetFaster, Program, in_place
 
+from tests.study.parts.part_fakes import OPENVINO, Faster, NotYetFaster, Program, in_place
 from togi.core.records import ForcedCalls, Outcome, PartResult, Trial
 from togi.study.parts.assembly import TunedPart
 from togi.study.parts.program_trials import ProgramTrials

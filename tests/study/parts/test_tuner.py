@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from part_fakes import OPENVINO, Program, Trials, part, trial
 
+from tests.study.parts.part_fakes import OPENVINO, Program, Trials, part, trial
 from togi.core.records import ProgramCall, ProgramTree, Trial
 from togi.program.parts import Cuts, Part
 from togi.study.parts import PartsTuner

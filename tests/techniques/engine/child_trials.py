@@ -26,7 +26,7 @@ ENGINES = {
 def trial(id: str) -> None:
     """Build and run with two threads; nothing may be reported to anybody, and no process may be left."""
     torch.set_num_threads(2)
-    from engine_subjects import made
+    from tests.techniques.engine.engine_subjects import made
 
     candidate = made("dense" if id == "ncnn" else "strided_input").with_(threads=2)
     program = technique(id).apply(candidate, dict(ENGINES[id])).program

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_subjects import candidate_of
 from torch import Tensor, nn
 
+from tests.techniques.engine.engine_subjects import candidate_of
 from togi.core.errors import Refused
 from togi.graphs import recording as recordings
 from togi.graphs.recording import OnDevice, Recording
@@ -71,7 +71,7 @@ def test_a_recording_made_in_inference_mode_serves_other_modes() -> None:
     assert [t[0].item() for t in (first, second, third)] == [2, 10, 14], "and outputs outlive the next call"
 
 
-def test_one_recording_for_each_combination_of_sizes_and_strides_up_to_the_limit() -> None:
+def test_each_combination_of_sizes_and_strides_is_recorded_up_to_the_limit() -> None:
     recorder = Recorder()
     graphs = CudaGraphs(double, limit=2, capture=recorder)
     for shape in ((2, 3), (2, 3), (4, 3), (8, 3)):
@@ -148,7 +148,7 @@ def test_what_cannot_be_captured_is_refused_at_once_with_its_line() -> None:
 
 @pytest.mark.usefixtures("captured_with")
 @pytest.mark.parametrize("refusal", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling `x`"])
-def test_running_out_of_memory_in_a_capture_is_no_refusal(monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
+def test_running_out_of_memory_in_a_capture_is_not_a_refusal(monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
     """Ending the capture raises an error of its own, which says nothing of memory."""
 
     @contextlib.contextmanager

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_subjects import MACHINE, Counting, candidate_of, made
 from torch import Tensor, nn
 
+from tests.techniques.engine.engine_subjects import MACHINE, Counting, candidate_of, made
 from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture
 from togi.techniques import conformance
@@ -106,7 +106,7 @@ def test_compilers_refuse_without_a_compiler_and_name_the_mend(id: str) -> None:
         ("torch_compile", "cuda_headers", ""),
     ],
 )
-def test_on_a_gpu_compilers_need_tritons_compiler_and_whole_programs_cudas_headers(
+def test_on_a_gpu_compiling_engines_need_a_c_compiler_and_some_the_cuda_headers(
     id: str, missing: str, said: str
 ) -> None:
     here = MACHINE.model_copy(update={"compiler": "g++", "c_compiler": "gcc", "cuda_headers": "/cuda/include"})

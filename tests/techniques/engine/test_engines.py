@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_subjects import FAMILY, made
 from torch import Tensor
 
+from tests.techniques.engine.engine_subjects import FAMILY, made
 from togi.artifact.manifest import FILE_KINDS
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate, Program

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from child_trials import ENGINES
 
-HERE = Path(__file__).parent
+from tests.techniques.engine.child_trials import ENGINES
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="trials fork, and this system cannot")
@@ -23,13 +24,13 @@ HERE = Path(__file__).parent
 )
 def test_engines_run_in_a_forked_child(ids: tuple[str, ...], tmp_path: Path) -> None:
     assert set(ids) <= set(ENGINES)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, str(HERE / "child_trials.py"), *ids],
+        [sys.executable, "-m", "tests.techniques.engine.child_trials", *ids],
         capture_output=True,
         text=True,
         timeout=280,
-        env=environment,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     left = [path.name for path in tmp_path.iterdir() if path.name.startswith("togi-")]

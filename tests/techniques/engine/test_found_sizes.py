@@ -7,24 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from engine_subjects import candidate_of
 from torch import Tensor, nn
 
+from tests.small_modules import ComputesWith
+from tests.techniques.engine.engine_subjects import candidate_of
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export, held_for
 from togi.techniques.registry import technique
 
 
-class Finds(nn.Module):
-    def __init__(self, function: Callable[[Finds, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-        self.linear = nn.Linear(4, 4)
-        self.recurrent = nn.LSTM(4, 4, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
+class Finds(ComputesWith):
+    def __init__(self, function: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__(function, linear=nn.Linear(4, 4), recurrent=nn.LSTM(4, 4, batch_first=True))
 
 
 def mask(x: Tensor) -> Tensor:
@@ -107,7 +102,7 @@ def test_none_one_and_many_are_answered_as_the_original_does(engine: str, name: 
             torch.testing.assert_close(program(rows(count)), subject.module(rows(count)), rtol=1e-4, atol=1e-5)
 
 
-def test_found_rows_beside_others_are_captured() -> None:
+def test_found_rows_next_to_others_are_captured() -> None:
     subject = candidate(ANSWERED["beside others"])
     program = export(subject)
     assert held_for(subject, program).conditions == subject.signature.conditions
@@ -126,7 +121,7 @@ def test_found_rows_beside_others_are_captured() -> None:
 )
 def test_a_rank_that_is_another_where_one_is_found_is_refused(function: Callable[[Finds, Tensor], Tensor]) -> None:
     subject = candidate(function)
-    with pytest.raises(Refused, match=r"decides the number of dimensions.*aten\.squeeze.*test_found_sizes\.py:\d+"):
+    with pytest.raises(Refused, match=r"decides the number of dimensions.*aten\.squeeze.*small_modules\.py:\d+"):
         export(subject)
     assert "the number of dimensions" in refused("torchscript", subject)
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from engine_subjects import candidate_of, made
 from torch import nn
 
+from tests.techniques.engine.engine_subjects import candidate_of, made
 from togi.core.errors import Refused
 from togi.measure.memory import mark_memory
 from togi.techniques import Applies, Refuses, conformance, technique
@@ -141,7 +141,7 @@ def test_a_network_with_other_sizes_than_the_original_is_refused(monkeypatch):
         ncnn.build(candidate)
 
 
-def test_a_damaged_network_is_told_from_a_sound_one(tmp_path):
+def test_a_damaged_network_is_distinguished_from_a_sound_one(tmp_path):
     candidate = made("dense")
     meta = ncnn.build(candidate).save(tmp_path)
     layers = tmp_path / ncnn.LAYERS

@@ -10,9 +10,9 @@ from typing import Any
 import onnxruntime
 import pytest
 import torch
-from engine_subjects import candidate_of, made
 from torch import Tensor, nn
 
+from tests.techniques.engine.engine_subjects import candidate_of, made
 from togi.core.caches import cache_folder
 from togi.core.callers import Callers
 from togi.core.errors import Refused

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 import torch
-from engine_subjects import made
 from torch import nn
 
+from tests.techniques.engine.engine_subjects import made
 from togi.core.callers import Callers
 from togi.core.errors import ArtifactError, Refused
 from togi.techniques import conformance

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from engine_subjects import candidate_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tests.techniques.engine.engine_subjects import candidate_of
 from togi.artifact.manifest import Link, PartEntry
 from togi.artifact.part_engine import PartEngine
 from togi.core.errors import ArtifactError, Refused

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from engine_subjects import made
 
+from tests.techniques.engine.engine_subjects import made
 from togi.core.errors import Refused
 from togi.core.records import Facts
 from togi.techniques.engine.programs.compiled import FreshOutputs, graph_notes

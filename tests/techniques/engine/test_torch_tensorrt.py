@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from engine_subjects import made
 from torch import fx, nn
 
+from tests.techniques.engine.engine_subjects import made
 from togi.core.errors import Refused
 from togi.techniques.engine.torch_tensorrt import TorchTensorRt
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
-from precision_subjects import mixed
 
+from tests.techniques.precision.precision_subjects import mixed
 from togi.graph.candidate import Candidate
 from togi.techniques.base import Applies, Engine, Options, Refuses
 from togi.techniques.registry import technique

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.small_modules import ComputesWith
 from togi.core.errors import Refused
 from togi.graph import repeated
 from togi.techniques import compatible, conformance, technique
@@ -17,18 +18,10 @@ from togi.techniques.rewrite.compute_once import ComputeOnce
 ONCE = ComputeOnce()
 
 
-class Calls(nn.Module):
-    """``forward(x)`` is the given function of the module and x."""
-
+class Calls(ComputesWith):
     def __init__(self, function):
-        super().__init__()
-        self.function = function
-        self.linear = nn.Linear(6, 6)
-        self.table = nn.Parameter(torch.randn(9, 6))
-        self.register_buffer("state", torch.zeros(6))
-
-    def forward(self, x):
-        return self.function(self, x)
+        table, state = nn.Parameter(torch.randn(9, 6)), torch.zeros(6)
+        super().__init__(function, linear=nn.Linear(6, 6), table=table, state=state)
 
 
 def once(function, *samples, dynamic=None):
@@ -108,7 +101,7 @@ def test_random_numbers_are_drawn_at_each_call():
         once(lambda m, x: x + torch.rand(6) - torch.rand(6))
 
 
-def test_a_buffer_that_the_pass_writes_is_no_constant(calls):
+def test_a_buffer_that_the_pass_writes_is_not_a_constant(calls):
     def count(m, x):
         m.state.add_(1)
         return x + m.state.exp() + m.table[0].exp()

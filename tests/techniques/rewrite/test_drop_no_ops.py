@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.small_modules import Computes
 from togi.core.errors import Refused
 from togi.techniques import conformance
 from togi.techniques.rewrite.drop_no_ops import DropNoOps
@@ -16,19 +17,8 @@ from togi.techniques.rewrite.drop_no_ops import DropNoOps
 DROP = DropNoOps()
 
 
-class Call(nn.Module):
-    """A module of one function of its input."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 def drop(function, *samples):
-    original = conformance.candidate_of(Call(function), list(samples) or [torch.randn(2, 3, 4)])
+    original = conformance.candidate_of(Computes(function), list(samples) or [torch.randn(2, 3, 4)])
     return original, DROP.apply(original, {})
 
 

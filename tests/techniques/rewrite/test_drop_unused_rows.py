@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.small_modules import ComputesWith
 from togi.core.errors import Refused
 from togi.graph.edit import call_name, shape
 from togi.techniques import conformance
@@ -18,21 +19,17 @@ from togi.techniques.rewrite.drop_unused_rows import DropUnusedRows
 DROP = DropUnusedRows()
 
 
-class Calls(nn.Module):
-    """``forward(x)`` is the given function of the module and x, ``[batch, 6 tokens, 8]``."""
+class Calls(ComputesWith):
+    """x is ``[batch, 6 tokens, 8]``."""
 
     def __init__(self, function):
-        super().__init__()
-        self.function = function
+        super().__init__(function)
         self.first, self.second, self.third = (nn.Linear(8, 8) for _ in range(3))
         self.plain = nn.Linear(8, 8, bias=False)
         self.norm = nn.LayerNorm(8)
         self.table, self.rows = nn.Parameter(torch.randn(6, 8)), nn.Parameter(torch.randn(6, 1))
         self.register_buffer("kept", torch.ones(6, 6).tril() > 0)
         self.register_buffer("state", torch.zeros(6, 8))
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def dropped(function, *samples, dynamic=None):
@@ -262,7 +259,7 @@ def test_it_conforms():
     )
 
 
-def test_a_model_without_slices_or_products_is_refused_before_anything_is_captured():
+def test_a_model_without_slices_or_products_is_refused_without_capture():
     def facts(function):
         return conformance.candidate_of(Calls(function), [torch.randn(2, 6, 8)]).facts
 

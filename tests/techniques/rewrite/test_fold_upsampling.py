@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.small_modules import ComputesWith
 from togi.core.errors import Refused
 from togi.techniques import conformance
 from togi.techniques.base import Applies, Refuses
@@ -16,16 +17,12 @@ from togi.techniques.rewrite.fold_upsampling import FoldUpsampling
 FOLD = FoldUpsampling()
 
 
-class Calls(nn.Module):
-    """``forward(x)`` is the given function of the module and x, ``[batch, 4, height, width]``."""
+class Calls(ComputesWith):
+    """x is ``[batch, 4, height, width]``."""
 
     def __init__(self, function, kernel_size=3, **kwargs):
-        super().__init__()
-        self.function = function
+        super().__init__(function)
         self.conv = nn.Conv2d(4, 4, kernel_size, **(kwargs or {"padding": 1}))
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def up(x, mode="nearest"):
@@ -69,7 +66,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("case", FORMS)
-def test_however_it_is_written(case, calls, error_units):
+def test_upsampling_is_folded_however_it_is_written(case, calls, error_units):
     sample = torch.randn(2, 4, 5, 6)
     original, result = folded(Calls(FORMS[case]), sample)
     assert calls(result)[0] == "conv_transpose2d"
@@ -91,7 +88,7 @@ def test_a_layer_that_is_used_twice_keeps_one_weight_for_both(calls, error_units
     error_units(original, result, [sample])
 
 
-def test_float64():
+def test_float64_stays_as_precise():
     sample = torch.randn(2, 4, 5, 6, dtype=torch.float64)
     original, result = folded(Calls(plain).double(), sample)
     torch.testing.assert_close(result.module(sample), original.module(sample), rtol=1e-12, atol=1e-12)

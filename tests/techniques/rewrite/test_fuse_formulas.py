@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.small_modules import ComputesWith
 from togi.core.errors import Refused
 from togi.techniques import conformance
 from togi.techniques.base import Applies, Refuses
@@ -19,19 +20,15 @@ FUSE = FuseFormulas()
 TANH = math.sqrt(2 / math.pi)
 
 
-class Calls(nn.Module):
-    """``forward(x)`` is the given function of the module and x, ``[batch, tokens, 8]``."""
+class Calls(ComputesWith):
+    """x is ``[batch, tokens, 8]``."""
 
     def __init__(self, function):
-        super().__init__()
-        self.function = function
+        super().__init__(function)
         self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
         self.weight, self.bias = nn.Parameter(torch.randn(8)), nn.Parameter(torch.randn(8))
         self.register_buffer("causal", torch.ones(16, 16).tril())
         self.register_buffer("distances", torch.randn(1, 2, 5, 5))
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def fused(function, *samples):
@@ -101,7 +98,7 @@ def test_a_layer_norm_is_found_however_it_is_written(case, calls, error_units):
     error_units(original, result, [torch.randn(2, 5, 8), torch.randn(2, 5, 8) + 3])
 
 
-def test_what_follows_a_norm_and_is_no_constant_stays(calls, error_units):
+def test_what_follows_a_norm_and_is_not_a_constant_stays(calls, error_units):
     original, result = fused(lambda m, x: layer_norm(m, x) * x.sum(1, True) + m.bias)
     assert calls(result) == ["layer_norm", "sum", "mul", "add"]
     error_units(original, result, [torch.randn(2, 5, 8)])
@@ -276,7 +273,7 @@ def test_it_conforms():
     )
 
 
-def test_a_model_without_the_parts_of_a_formula_is_refused_before_anything_is_captured():
+def test_a_model_without_the_operators_of_a_formula_is_refused_without_capture():
     def facts(function):
         return conformance.candidate_of(Calls(function), [torch.randn(2, 5, 8)]).facts
 

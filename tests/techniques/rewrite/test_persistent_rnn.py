@@ -139,7 +139,7 @@ def test_it_conforms():
     )
 
 
-def test_it_stands_beside_torchs_own_engines_alone():
+def test_it_stands_next_to_torchs_own_engines_alone():
     known = all_techniques()
     beside = {id for id, each in known.items() if each.stage == "engine" and compatible([PERSISTENT, each])}
     assert {"eager", "torch_compile"} <= beside
@@ -147,7 +147,7 @@ def test_it_stands_beside_torchs_own_engines_alone():
     assert not compatible([PERSISTENT, known["bf16"]])
 
 
-def test_what_has_no_such_layer_or_no_compiler_is_refused_before_anything_is_captured():
+def test_without_a_recurrent_layer_or_a_compiler_it_is_refused_without_capture():
     facts = conformance.candidate_of(Layer(nn.GRU(8, 12)), [torch.randn(4, 2, 8)]).facts
     with_compiler = facts.model_copy(update={"machine": facts.machine.model_copy(update={"compiler": "g++"})})
     assert PERSISTENT.applies(with_compiler) == Applies()

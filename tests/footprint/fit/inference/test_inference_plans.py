@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.small_modules import Counts
 from togi.core.errors import FitError
 from togi.footprint.fit.inference.divisions import divisions_of, why_dependent_in_full
 from togi.footprint.fit.inference.planner import InferencePlanner, fit_inference
@@ -297,17 +298,8 @@ def test_a_model_that_reads_values_is_planned_on_real_runs() -> None:
 
 
 def test_two_passes_that_differ_are_refused() -> None:
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return x * self.calls
-
     with pytest.raises(FitError, match="two passes"):
-        fit_inference(_step(Counting(), _data(4, 8)), 100)
+        fit_inference(_step(Counts(in_buffer=False), _data(4, 8)), 100)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +333,7 @@ def test_integers_and_keyword_arguments() -> None:
     assert faithful(found.proof)
 
 
-def test_a_wrong_result_is_no_plan() -> None:
+def test_a_wrong_result_is_not_a_plan() -> None:
     step = _step(nn.Sequential(nn.Linear(16, 16)), _data(512, 16))
     outputs, form = outputs_of(step, 0)
     reference = Outputs(step, outputs, form, 0)
