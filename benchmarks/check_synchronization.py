@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.lint.trace.synchronization_programs import Program, programs
 from togi.lint.trace.check import debug_mode_events, trace_subject
-from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.recorder import EventRecorder
 from togi.lint.trace.watching import mark_subject, watching
 from togi.subject.prepare import Prepared, prepare
 
@@ -72,7 +72,7 @@ def by_substitution(program: Program) -> tuple[set[int], str]:
 class _Answered(TorchDispatchMode):
     """Above the fake mode: notes what fake tensors cannot answer, and answers a read with 1."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: EventRecorder) -> None:
         super().__init__()
         self.recorder = recorder
 
@@ -111,7 +111,7 @@ def by_fake_tensors(program: Program) -> tuple[set[int], str]:
     """Lines noted until the run ended or failed. A dynamic size becomes a symbol; where that cannot go on, it ends."""
     subject = program.subject()
     prepared = prepare(subject)
-    recorder = Recorder()
+    recorder = EventRecorder()
     recorder.armed = True
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
@@ -207,7 +207,7 @@ def overhead(name: str, subject: Any) -> str:
         call(subject, prepared, sample)
         return time.perf_counter() - started
 
-    recorder = Recorder()
+    recorder = EventRecorder()
     recorder.armed = True
     plain, watched = [], []
     timed()

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import memory_models
 
 from togi.footprint.account.make import account_from
-from togi.footprint.account.watch import Watch
+from togi.footprint.account.watch import AccountWatch
 from togi.footprint.account.watched import account_of
 from togi.footprint.step import Step, make_step
 from togi.machine.describe import machine
@@ -72,7 +72,7 @@ def _plain(step: Step) -> float:
 
 def _watched(step: Step) -> tuple[float, float]:
     started = time.perf_counter()
-    watch = Watch(step.module)
+    watch = AccountWatch(step.module)
     watch.add_module(step.module)
     with watch:
         step.run()

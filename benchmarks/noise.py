@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from togi.decide.faster import PROCESS_BIAS, Criterion
-from togi.measure import RaceResult, Turn, Verdict, keep_freed_memory, race, take_turn, warm
+from togi.measure import RaceResult, RaceVerdict, Turn, keep_freed_memory, race, take_turn, warm
 from togi.subject.inputs import Inputs
 
 BLOCKS, MORE_BLOCKS = 20, 22
@@ -128,7 +128,7 @@ def one_run(blocks: int, seed: int, options: argparse.Namespace) -> RaceResult:
 
 
 def answer(result: RaceResult) -> str:
-    if result.verdict is not Verdict.SEPARATED:
+    if result.verdict is not RaceVerdict.SEPARATED:
         return result.verdict.value
     return "other slower" if result.entry("other").left_at is not None else "other faster"
 

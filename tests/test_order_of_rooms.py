@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,12 @@ def test_every_part_of_the_linter_stands_on_one_side_of_the_contract() -> None:
 def test_the_contracts_have_no_exceptions() -> None:
     assert set(contract("layers")) == {"name", "type", "layers"}
     assert set(contract("forbidden")) == {"name", "type", "source_modules", "forbidden_modules"}
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    named: dict[str, list[str]] = defaultdict(list)
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.ClassDef):
+                named[node.name.lstrip("_")].append(str(path.relative_to(SOURCE)))
+    assert not {name: files for name, files in named.items() if len(files) > 1}

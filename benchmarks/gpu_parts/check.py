@@ -19,7 +19,7 @@ from togi.lint.roofline import devices, this_machine
 from togi.lint.roofline.costs import Costs
 from togi.lint.roofline.devices import Figures
 from togi.lint.trace.check import debug_mode_events, trace_subject
-from togi.lint.trace.record import Event
+from togi.lint.trace.record import StepEvent
 from togi.machine.describe import machine
 from togi.measure import take_turn, warm
 from togi.subject.inputs import Inputs
@@ -128,7 +128,7 @@ def waits(device: str) -> tuple[bool | None, str]:
     return told == simulated and len(told) == WAITING, f"{len(told)} by debug mode, {len(simulated)} by simulation"
 
 
-def _lines(events: Iterable[Event]) -> set[int]:
+def _lines(events: Iterable[StepEvent]) -> set[int]:
     """Of each event the innermost in this file."""
     own = ([frame.line for frame in event.stack if frame.path == __file__] for event in events)
     return {lines[0] for lines in own if lines}

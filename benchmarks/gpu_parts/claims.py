@@ -11,7 +11,7 @@ from functools import cache
 
 from benchmarks.gpu_parts.row import Row, attempt
 
-from togi.claims.claim import Proof, Verdict
+from togi.claims.claim import ClaimVerdict, MeasuredClaim
 from togi.claims.prove import prove
 from togi.techniques import Remedy, all_remedies
 
@@ -30,7 +30,7 @@ def rows(device: str) -> Iterator[Row]:
 
 
 @cache
-def proof(technique: Remedy, device: str) -> Proof:
+def proof(technique: Remedy, device: str) -> MeasuredClaim:
     return prove(technique.id, device=device)
 
 
@@ -41,5 +41,5 @@ def right(technique: Remedy, device: str) -> tuple[bool | None, str]:
 
 def as_claimed(technique: Remedy, device: str) -> tuple[bool | None, str]:
     found = proof(technique, device)
-    held = found.verdict in (Verdict.HOLDS, Verdict.HOLDS_IN_PART)
-    return None if found.verdict is Verdict.UNTESTED else held, found.sentence
+    held = found.verdict in (ClaimVerdict.HOLDS, ClaimVerdict.HOLDS_IN_PART)
+    return None if found.verdict is ClaimVerdict.UNTESTED else held, found.sentence

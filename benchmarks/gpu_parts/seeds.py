@@ -22,7 +22,7 @@ import togi
 from togi import ops
 from togi.claims.box_iou import ANCHORS, BOXES
 from togi.claims.formulas.boxes import best_box, intersection, made_boxes
-from togi.claims.formulas.layers import Block
+from togi.claims.formulas.layers import TransformerBlock
 from togi.measure import take_turn
 from togi.subject.inputs import Inputs
 from togi.tiling.peak import peak_bytes
@@ -127,7 +127,7 @@ def graph_pools(device: str) -> tuple[bool | None, str]:
     if device == "cpu":
         return None, "there are no graphs to replay on a CPU"
     torch.manual_seed(0)
-    model = nn.Sequential(*(Block(1024, heads=16) for _ in range(2))).to(device).half().eval()
+    model = nn.Sequential(*(TransformerBlock(1024, heads=16) for _ in range(2))).to(device).half().eval()
     inputs = [torch.randn(4, tokens, 1024, device=device, dtype=torch.half) for tokens in sorted(SIZES[device])[::-1]]
     found = {
         "one pool": _reserved(lambda: _recorded(model, inputs, torch.cuda.graph_pool_handle())),

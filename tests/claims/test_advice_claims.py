@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from togi.claims import HEADINGS, Measured, Verdict, all_claims, box_iou, keep_freed_memory
+from togi.claims import HEADINGS, ClaimVerdict, Measured, all_claims, box_iou, keep_freed_memory
 from togi.claims import disable_saved_tensors_hooks as hooks
 from togi.claims.contest import contest, row
 from togi.claims.prove import prove
@@ -34,9 +34,9 @@ def test_hooks_claim_is_refuted_by_what_is_measured_here() -> None:
     proof = prove("disable-saved-tensors-hooks")
     plain, disabled = (row(proof.rows, name) for name in (hooks.PLAIN, hooks.DISABLED))
     if disabled.peak_bytes is None:  # a machine on which the plain way alone takes the time there is
-        assert proof.verdict is Verdict.UNTESTED
+        assert proof.verdict is ClaimVerdict.UNTESTED
         return
-    assert proof.verdict is Verdict.REFUTED
+    assert proof.verdict is ClaimVerdict.REFUTED
     assert disabled.peak_bytes == pytest.approx(plain.peak_bytes, rel=0.02)
     forbidden = row(proof.rows, hooks.CHECKPOINTED_DISABLED)
     assert "disabled" in forbidden.note or "not measured" in forbidden.note
@@ -46,9 +46,9 @@ def test_the_figures_decide_the_verdict() -> None:
     plain, forbidden = Measured(name="p", peak_bytes=100 * MIB), Measured(name="f", note="RuntimeError")
     cheaper, same = Measured(name="d", peak_bytes=60 * MIB), Measured(name="d", peak_bytes=100 * MIB)
     broken = Measured(name="d", note="RuntimeError: no memory")
-    assert hooks.judge(plain, cheaper, forbidden)["verdict"] is Verdict.HOLDS
-    assert hooks.judge(plain, same, forbidden)["verdict"] is Verdict.REFUTED
-    assert hooks.judge(plain, broken, forbidden)["verdict"] is Verdict.UNTESTED
+    assert hooks.judge(plain, cheaper, forbidden)["verdict"] is ClaimVerdict.HOLDS
+    assert hooks.judge(plain, same, forbidden)["verdict"] is ClaimVerdict.REFUTED
+    assert hooks.judge(plain, broken, forbidden)["verdict"] is ClaimVerdict.UNTESTED
 
 
 def test_what_there_was_no_time_for_is_not_called_forbidden() -> None:
@@ -64,12 +64,12 @@ def test_scripting_is_judged_by_its_peak_next_to_the_result_alone() -> None:
         peaks = {box_iou.EAGER: eager, box_iou.SCRIPTED: scripted, box_iou.MATCH_EAGER: 1, box_iou.MATCH_OURS: 1}
         return [Measured(name=name, peak_bytes=peak * MIB, median_ms=1.0) for name, peak in peaks.items()]
 
-    assert box_iou.judge(rows(700, 101), 100 * MIB)[0] is Verdict.HOLDS
-    assert box_iou.judge(rows(700, 400), 100 * MIB)[0] is Verdict.HOLDS_IN_PART
-    assert box_iou.judge(rows(700, 700), 100 * MIB)[0] is Verdict.REFUTED
+    assert box_iou.judge(rows(700, 101), 100 * MIB)[0] is ClaimVerdict.HOLDS
+    assert box_iou.judge(rows(700, 400), 100 * MIB)[0] is ClaimVerdict.HOLDS_IN_PART
+    assert box_iou.judge(rows(700, 700), 100 * MIB)[0] is ClaimVerdict.REFUTED
     broken = [Measured(name=box_iou.EAGER, peak_bytes=1), Measured(name=box_iou.SCRIPTED, note="RuntimeError: gone")]
     verdict, sentence = box_iou.judge(broken, MIB)
-    assert verdict is Verdict.UNTESTED
+    assert verdict is ClaimVerdict.UNTESTED
     assert "RuntimeError: gone" in sentence
 
 
@@ -101,15 +101,15 @@ def test_unknown_claim_names_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("left_alone", "keeping", "notes", "verdict"),
     [
-        ([6.0, 5.0, 6.0], [3.0, 3.0, 3.1], {}, Verdict.HOLDS),
-        ([6.0, 3.0, 6.0], [3.0, 3.0, 3.1], {}, Verdict.HOLDS_IN_PART),
-        ([3.1, 3.0, 3.1], [3.0, 3.0, 3.1], {}, Verdict.REFUTED),
-        ([3.1, 3.0, 9.0], [3.0, 3.0, 3.1], {}, Verdict.UNTESTED),
-        ([3.1], [], {"keeping": "RuntimeError: another C library"}, Verdict.UNTESTED),
+        ([6.0, 5.0, 6.0], [3.0, 3.0, 3.1], {}, ClaimVerdict.HOLDS),
+        ([6.0, 3.0, 6.0], [3.0, 3.0, 3.1], {}, ClaimVerdict.HOLDS_IN_PART),
+        ([3.1, 3.0, 3.1], [3.0, 3.0, 3.1], {}, ClaimVerdict.REFUTED),
+        ([3.1, 3.0, 9.0], [3.0, 3.0, 3.1], {}, ClaimVerdict.UNTESTED),
+        ([3.1], [], {"keeping": "RuntimeError: another C library"}, ClaimVerdict.UNTESTED),
     ],
 )
 def test_a_claim_holds_in_part_where_some_processes_are_fast_by_themselves(
-    left_alone: list[float], keeping: list[float], notes: dict[str, str], verdict: Verdict
+    left_alone: list[float], keeping: list[float], notes: dict[str, str], verdict: ClaimVerdict
 ) -> None:
     assert keep_freed_memory.judge(left_alone, keeping, notes)["verdict"] is verdict
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.made_up_machine import machine
-from togi.claims import Measured, Proof, Proofs, Verdict, all_claims
+from togi.claims import ClaimVerdict, Measured, MeasuredClaim, Proofs, all_claims
 from togi.claims.prove import attempt, every_id
 from togi.cli.app import run
 from togi.core.records import Interval
@@ -21,18 +21,20 @@ HOSTILE = "<script>alert(1)</script>"
 MACHINE = machine()
 
 
-def fake_proof(id: str, **_: Any) -> Proof:
+def fake_proof(id: str, **_: Any) -> MeasuredClaim:
     """Instead of a measurement."""
     if id == "bf16":
         raise RuntimeError("its driver is gone")
     faster = Measured(name=f"{id} + no_grad", median_ms=1.0, speedup_x=Interval(median=2.0, low=1.9, high=2.1))
-    return Proof(claim=id, verdict=Verdict.HOLDS, sentence="Faster.", setting="a model", rows=(faster,))
+    return MeasuredClaim(claim=id, verdict=ClaimVerdict.HOLDS, sentence="Faster.", setting="a model", rows=(faster,))
 
 
 def proofs(name: str = "channels_last") -> Proofs:
     found = (
         fake_proof(name),
-        Proof(claim="tf32", verdict=Verdict.UNTESTED, sentence=f"No {name}.", setting="", fix=f"pip install {name}"),
+        MeasuredClaim(
+            claim="tf32", verdict=ClaimVerdict.UNTESTED, sentence=f"No {name}.", setting="", fix=f"pip install {name}"
+        ),
     )
     return Proofs(started="2026-11-22T08:00:00+00:00", device="cpu", machine=MACHINE, proofs=found)
 
@@ -58,7 +60,7 @@ def test_everything_is_measured_and_one_that_fails_says_so(
 def test_what_was_measured_before_an_interruption_is_on_the_page(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def interrupted(id: str, **_: Any) -> Proof:
+    def interrupted(id: str, **_: Any) -> MeasuredClaim:
         if id == every_id()[2]:
             raise KeyboardInterrupt
         return fake_proof(id)
@@ -76,7 +78,7 @@ def test_a_technique_of_others_that_raises_is_a_proof_with_its_traceback(monkeyp
 
     monkeypatch.setattr(type(technique("inference_mode")), "applies", lambda _, facts: broken(facts))
     proof = attempt("inference_mode")
-    assert proof.verdict is Verdict.UNTESTED
+    assert proof.verdict is ClaimVerdict.UNTESTED
     assert "KeyError" in proof.sentence
     assert "in broken" in proof.traceback
 

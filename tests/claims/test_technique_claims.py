@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from togi.claims import Verdict
+from togi.claims import ClaimVerdict
 from togi.claims import technique as technique_claims
 from togi.claims.experiments import EXPERIMENTS, Experiment
 from togi.claims.prove import prove
@@ -65,7 +65,7 @@ def test_a_processor_without_the_instructions_is_told_before_anything_runs(monke
     monkeypatch.setattr("togi.claims.technique.WorkerPool", None)
     for id, reason in {"bf16": "no bfloat16 instructions", "allocator": "no faster allocator"}.items():
         proof = prove(id)
-        assert proof.verdict is Verdict.UNTESTED
+        assert proof.verdict is ClaimVerdict.UNTESTED
         assert reason in proof.sentence
 
 
@@ -89,7 +89,7 @@ def test_without_a_gpu_a_cuda_technique_cannot_be_tested(capsys: pytest.CaptureF
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Package, "missing", lambda package: f"{package.distribution} is not installed")
     proof = prove("int8_onnxruntime")
-    assert proof.verdict is Verdict.UNTESTED
+    assert proof.verdict is ClaimVerdict.UNTESTED
     assert (proof.sentence, proof.fix) == ("onnxruntime is not installed.", "pip install 'togi[onnx]'")
 
 
@@ -118,8 +118,8 @@ def test_a_claim_is_measured_next_to_the_same_without_the_technique(id: str) -> 
     assert with_.median_ms is not None
     assert with_.speedup_x is not None
     unclear = "do not decide" in proof.sentence
-    assert unclear or proof.verdict is not Verdict.UNTESTED
-    assert not unclear or proof.verdict in (Verdict.UNTESTED, Verdict.HOLDS_IN_PART), "speed alone is unclear"
+    assert unclear or proof.verdict is not ClaimVerdict.UNTESTED
+    assert not unclear or proof.verdict in (ClaimVerdict.UNTESTED, ClaimVerdict.HOLDS_IN_PART), "speed alone is unclear"
     assert "wrong" not in proof.sentence
     if id == "no_grad":
         assert without.peak_bytes is not None
@@ -177,7 +177,7 @@ def test_on_a_subject_both_take_turns_there(subject: str, monkeypatch: pytest.Mo
 )
 def test_a_subject_that_it_does_not_apply_to_is_not_measured(id: str, reason: str, subject: str) -> None:
     proof = prove(id, on=subject)
-    assert (proof.verdict, proof.setting, proof.rows) == (Verdict.UNTESTED, subject, ())
+    assert (proof.verdict, proof.setting, proof.rows) == (ClaimVerdict.UNTESTED, subject, ())
     assert reason in proof.sentence
 
 
@@ -188,7 +188,7 @@ def test_a_subject_that_takes_longer_than_a_proof_may_is_for_tune(
     monkeypatch.setattr(technique_claims, "LONGEST_S", 1.0)
     slow = subject.replace("linear", "slow")
     proof = prove("inference_mode", on=slow)
-    assert proof.verdict is Verdict.UNTESTED
+    assert proof.verdict is ClaimVerdict.UNTESTED
     assert "more than a minute" in proof.sentence
     assert proof.fix == f"togi tune {slow} --only inference_mode"
 
@@ -201,14 +201,14 @@ def test_a_claim_has_no_other_subject() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (1.2, 1.3, Verdict.HOLDS),
-        (0.99, 1.01, Verdict.REFUTED),
-        (0.7, 0.8, Verdict.REFUTED),
-        (0.9, 1.3, Verdict.UNTESTED),
-        (0.0, float("inf"), Verdict.UNTESTED),
+        (1.2, 1.3, ClaimVerdict.HOLDS),
+        (0.99, 1.01, ClaimVerdict.REFUTED),
+        (0.7, 0.8, ClaimVerdict.REFUTED),
+        (0.9, 1.3, ClaimVerdict.UNTESTED),
+        (0.0, float("inf"), ClaimVerdict.UNTESTED),
     ],
 )
-def test_the_interval_decides(low: float, high: float, verdict: Verdict) -> None:
+def test_the_interval_decides(low: float, high: float, verdict: ClaimVerdict) -> None:
     found, sentence = judge(technique("channels_last"), EXPERIMENT, FAITHFUL, timing(low, high))
     assert found is verdict
     assert "inf" not in sentence
@@ -217,21 +217,21 @@ def test_the_interval_decides(low: float, high: float, verdict: Verdict) -> None
 
 def test_a_wrong_output_refutes_an_exact_technique_and_not_an_approximate_one() -> None:
     fast = timing(1.4, 1.5)
-    assert judge(technique("channels_last"), EXPERIMENT, FAR, fast)[0] is Verdict.REFUTED
+    assert judge(technique("channels_last"), EXPERIMENT, FAR, fast)[0] is ClaimVerdict.REFUTED
     verdict, sentence = judge(technique("bf16"), EXPERIMENT, FAR, fast)
-    assert verdict is Verdict.HOLDS
+    assert verdict is ClaimVerdict.HOLDS
     assert "approximate: relative error 4.0e-03" in sentence
 
 
 def test_a_claim_about_memory_too_holds_in_part_where_one_of_the_two_holds() -> None:
     less = (Footprint(idle_bytes=0, peak_bytes=9 * MIB), Footprint(idle_bytes=0, peak_bytes=3 * MIB))
     no_grad = technique("no_grad")
-    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(1.2, 1.3), less)[0] is Verdict.HOLDS
-    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.99, 1.01), less)[0] is Verdict.HOLDS_IN_PART
-    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(1.2, 1.3), less[::-1])[0] is Verdict.HOLDS_IN_PART
-    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.99, 1.01), less[::-1])[0] is Verdict.REFUTED
-    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.9, 1.4), less)[0] is Verdict.HOLDS_IN_PART
-    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.9, 1.4), less[::-1])[0] is Verdict.UNTESTED
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(1.2, 1.3), less)[0] is ClaimVerdict.HOLDS
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.99, 1.01), less)[0] is ClaimVerdict.HOLDS_IN_PART
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(1.2, 1.3), less[::-1])[0] is ClaimVerdict.HOLDS_IN_PART
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.99, 1.01), less[::-1])[0] is ClaimVerdict.REFUTED
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.9, 1.4), less)[0] is ClaimVerdict.HOLDS_IN_PART
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.9, 1.4), less[::-1])[0] is ClaimVerdict.UNTESTED
 
 
 def test_a_name_that_is_neither_a_claim_nor_a_technique_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,15 +19,15 @@ from togi.cli.app import run
 from togi.core.errors import FleetError
 from togi.fleet import node as on_node
 from togi.fleet.answer import Fleet
-from togi.fleet.cluster import Cluster, Lost, Node, connect
+from togi.fleet.cluster import Cluster, ClusterNode, Lost, connect
 from togi.fleet.run import ATTEMPTS, check_versions, run_fleet
 from togi.render.fleet_text import fleet_text
 
 PRICES = 'currency = "USD"\n[per_hour]\nsmall = 1.0\nlarge = 10.0\n'
 
 
-def node(id: str, kind: str) -> Node:
-    return Node(id=id, kind=kind, address="10.0.0.1", cpus=4, gpus=0)
+def node(id: str, kind: str) -> ClusterNode:
+    return ClusterNode(id=id, kind=kind, address="10.0.0.1", cpus=4, gpus=0)
 
 
 def packed(ms: float = 4.0, exit_code: int = 0, **files: str) -> bytes:
@@ -61,14 +61,14 @@ class ScriptedTask:
 class ScriptedCluster:
     """``script``: what each study on a node of an id comes to, one after the other."""
 
-    def __init__(self, nodes: Sequence[Node], script: dict[str, list[bytes | Lost]]) -> None:
+    def __init__(self, nodes: Sequence[ClusterNode], script: dict[str, list[bytes | Lost]]) -> None:
         self._nodes, self._script = list(nodes), script
         self.started: list[str] = []
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ClusterNode]:
         return self._nodes
 
-    def start(self, node: Node, function: Callable[..., bytes], *arguments: Any, alone: bool) -> Any:
+    def start(self, node: ClusterNode, function: Callable[..., bytes], *arguments: Any, alone: bool) -> Any:
         if function is on_node.versions:
             assert not alone
             return ScriptedTask(function(*arguments))

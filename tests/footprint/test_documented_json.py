@@ -9,26 +9,26 @@ import pytest
 
 from togi.core.records import Record
 from togi.footprint.account.change import AccountChange, Change
-from togi.footprint.account.record import Account, CategoryTimeline, HeldName, Holding, Kept, PeakMoment
+from togi.footprint.account.record import Account, CategoryTimeline, HeldName, Holding, KeptStorage, PeakMoment
 from togi.footprint.prediction.record import BatchNeed, Prediction
 from togi.footprint.snapshot.record import (
     AllocatorTimeline,
     DeviceAccount,
-    Held,
+    HeldMemory,
     History,
     OutOfMemory,
-    Pool,
+    PoolSegments,
     SnapshotAccount,
     TraceEvent,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 KINDS: dict[str, tuple[type[Record], list[type[Record]]]] = {
-    "account": (Account, [PeakMoment, Holding, Kept, HeldName, CategoryTimeline, AccountChange, Change]),
+    "account": (Account, [PeakMoment, Holding, KeptStorage, HeldName, CategoryTimeline, AccountChange, Change]),
     "prediction": (Prediction, [BatchNeed]),
     "snapshot": (
         SnapshotAccount,
-        [DeviceAccount, Pool, Held, History, TraceEvent, OutOfMemory, AllocatorTimeline],
+        [DeviceAccount, PoolSegments, HeldMemory, History, TraceEvent, OutOfMemory, AllocatorTimeline],
     ),
 }
 

@@ -14,7 +14,7 @@ import pytest
 from tests.journal import journal_records
 from tests.journal.journal_records import KEY, header, recipe, trial
 from togi.journal import Journal
-from togi.journal.study_log import Owner
+from togi.journal.study_log import ClaimHolder
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -136,7 +136,7 @@ def test_claims_within_one_process(tmp_path: Path) -> None:
 
 
 def test_owner_elsewhere_lives_by_its_lease() -> None:
-    here = Owner.here()
+    here = ClaimHolder.here()
     assert here.alive
     assert not here.model_copy(update={"started": "1"}).alive
     elsewhere = here.model_copy(update={"place": "another container", "pid": 2**30})

@@ -6,7 +6,7 @@ import pytest
 
 from tests.measure.simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
-from togi.measure import RaceResult, Verdict, race, rounds_needed
+from togi.measure import RaceResult, RaceVerdict, race, rounds_needed
 from togi.measure.turn import Turn
 
 RACES = 60
@@ -32,7 +32,7 @@ def test_fastest_is_separated_and_wins():
     base = SimulatedRunner("base", machine)
     field = [SimulatedRunner("half", machine, ms=5.0), SimulatedRunner("slow", machine, ms=20.0)]
     result = race(field, base, budget_s=30, seed=1, clock=machine.clock)
-    assert (result.verdict, result.winner) == (Verdict.SEPARATED, "half")
+    assert (result.verdict, result.winner) == (RaceVerdict.SEPARATED, "half")
     found = result.entry("half").speedup_x
     assert found.low <= 2.0 <= found.high
     assert result.entry("slow").left_at is not None
@@ -81,7 +81,7 @@ def test_each_group_finds_its_own_fastest_and_these_are_compared():
     assert left["a2"] == left["b2"] == left["alone"] == result.rounds
     found = result.speed_x("b2", over="a2")
     assert found.low <= 3.8 <= found.high
-    assert (result.verdict, result.winner) == (Verdict.SEPARATED, "b2")
+    assert (result.verdict, result.winner) == (RaceVerdict.SEPARATED, "b2")
     assert "b2 is the fastest beyond doubt" in result.sentence
     in_one = race(field, base, budget_s=600, seed=3, clock=machine.clock, turn_ms=1.0)
     assert in_one.rounds < result.rounds
@@ -101,8 +101,8 @@ def test_the_sentence_calls_no_contestant_both_slower_and_undecided(seed):
     left = [entry.name for entry in result.entries if entry.left_at is None]
     speeds = {(a, b): result.criterion.speed(result.speed_x(a, b)) for a, b in itertools.permutations(left, 2)}
     assert set(speeds.values()) <= {Speed.SAME, Speed.UNCLEAR}
-    assert (len(left) == 1) == (result.verdict is Verdict.SEPARATED)
-    if result.verdict is Verdict.CANNOT_TELL:
+    assert (len(left) == 1) == (result.verdict is RaceVerdict.SEPARATED)
+    if result.verdict is RaceVerdict.CANNOT_TELL:
         assert f"cannot tell {' and '.join(left)} apart" in result.sentence
     assert result.winner == "a" or result.criterion.faster(result.entry(result.winner).speedup_x)
     assert "a" in left or "nothing is faster" not in result.sentence
@@ -113,7 +113,7 @@ def test_orders_of_magnitude_are_told_after_one_round():
     base, slow = SimulatedRunner("base", machine, ms=0.01), SimulatedRunner("slow", machine, ms=200.0)
     result = race([slow], base, budget_s=0.1, seed=0, clock=machine.clock)
     assert result.rounds == 1
-    assert (result.verdict, result.winner) == (Verdict.SEPARATED, "base")
+    assert (result.verdict, result.winner) == (RaceVerdict.SEPARATED, "base")
     assert "(too few rounds) the time of base" in result.entry("slow").left_because
 
 
@@ -133,13 +133,13 @@ def test_beaten_reference_goes_on_in_every_fourth_round():
 
 def test_equal_runners_are_equivalent_and_the_reference_wins():
     result = _pair(gaussian, 1.0, seed=0, budget_s=60)
-    assert (result.verdict, result.winner) == (Verdict.EQUIVALENT, "a")
+    assert (result.verdict, result.winner) == (RaceVerdict.EQUIVALENT, "a")
     assert "within 4.0%" in result.sentence
 
 
 def test_out_of_budget_cannot_tell_and_the_reference_wins():
     result = _pair(gaussian, 0.9, seed=0, budget_s=0.5)
-    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "a")
+    assert (result.verdict, result.winner) == (RaceVerdict.CANNOT_TELL, "a")
     assert result.rounds == 2
     assert "cannot tell" in result.sentence
 
@@ -172,7 +172,7 @@ def test_a_reference_that_raises_ends_the_race_without_a_winner_over_it(turn):
     machine = SimulatedMachine()
     base, other = SimulatedRunner("base", machine, raises_at=turn), SimulatedRunner("other", machine, ms=5.0)
     result = race([other], base, budget_s=5, seed=0, clock=machine.clock)
-    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "base")
+    assert (result.verdict, result.winner) == (RaceVerdict.CANNOT_TELL, "base")
     assert "broke" in result.sentence
 
 
@@ -185,7 +185,7 @@ def test_nobody_left_to_compare_with():
         seed=0,
         clock=machine.clock,
     )
-    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "a")
+    assert (result.verdict, result.winner) == (RaceVerdict.CANNOT_TELL, "a")
     assert result.timing("b") is None
 
 
@@ -194,7 +194,7 @@ def test_all_may_fail_in_one_round():
     machine = SimulatedMachine(gaussian(random.Random(2), 0.1))
     field = [SimulatedRunner(name, machine, raises_at=14) for name in ("base", "a", "b")]
     result = race(field[1:], field[0], budget_s=20, seed=3, clock=machine.clock)
-    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "base")
+    assert (result.verdict, result.winner) == (RaceVerdict.CANNOT_TELL, "base")
     assert "broke in turn 14" in result.sentence
 
 
@@ -204,7 +204,7 @@ def test_those_that_beat_the_reference_may_fail_afterwards():
     good = [SimulatedRunner(name, machine, ms=3.0, raises_at=15) for name in ("a", "b")]
     result = race(good, base, budget_s=20, seed=3, clock=machine.clock)
     assert result.entry("base").left_at is not None
-    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "base")
+    assert (result.verdict, result.winner) == (RaceVerdict.CANNOT_TELL, "base")
     assert result.sentence == "no runner was left to compare base with"
 
 
@@ -257,21 +257,21 @@ def test_timing_keeps_raw_pairs_and_survives_json():
 def test_equal_runners_are_rarely_called_different(noise):
     """At most 5 % of 60 races, whatever the noise."""
     verdicts = [_pair(noise, 1.0, seed=seed).verdict for seed in range(RACES)]
-    assert verdicts.count(Verdict.SEPARATED) <= 0.05 * RACES
+    assert verdicts.count(RaceVerdict.SEPARATED) <= 0.05 * RACES
 
 
 @pytest.mark.parametrize("noise", some_noises("gaussian", "autocorrelated"))
 def test_lasting_differences_between_processes_are_not_taken_for_more(noise):
     """Each process is off by 1 % (standard deviation) for as long as it lives."""
     verdicts = [_pair(noise, 1.0, seed=seed, bias=0.01).verdict for seed in range(RACES)]
-    assert verdicts.count(Verdict.SEPARATED) <= 0.05 * RACES
+    assert verdicts.count(RaceVerdict.SEPARATED) <= 0.05 * RACES
 
 
 @pytest.mark.parametrize("noise", some_noises("heavy-tailed", "autocorrelated"))
 def test_a_tenth_slower_is_found_and_never_the_wrong_way_round(noise):
     results = [_pair(noise, 1.1, seed=seed, bias=0.01) for seed in range(RACES)]
     wrong = [result for result in results if result.winner == "b" or result.entry("a").left_at is not None]
-    found = [result for result in results if result.verdict is Verdict.SEPARATED]
+    found = [result for result in results if result.verdict is RaceVerdict.SEPARATED]
     assert wrong == []
     assert len(found) >= 0.9 * RACES
 

@@ -54,7 +54,7 @@ def test_processes_that_come_at_once_compile_once(tmp_path):
 def test_without_a_working_compiler_torch_answers_and_says_why(tmp_path, monkeypatch, compiler, reason):
     anchors, boxes = random_boxes(500, 1), random_boxes(30, 2)
     expected = ops.match_boxes(anchors, boxes)
-    monkeypatch.setattr(native, "BOXES", library.Library(native.BOXES.source))
+    monkeypatch.setattr(native, "BOXES", library.KernelLibrary(native.BOXES.source))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", compiler)
     assert ops.backend().name == "tiled"
@@ -77,14 +77,14 @@ def test_a_cache_that_others_can_write_is_not_trusted(tmp_path, monkeypatch):
 
 def test_what_decides_the_library_is_in_its_name(monkeypatch, tmp_path):
     compiler, source = library.find_compiler(), native.BOXES.source
-    names = {library.Library(source).key(compiler), library.Library(source, flags=("-DY",)).key(compiler)}
+    names = {library.KernelLibrary(source).key(compiler), library.KernelLibrary(source, flags=("-DY",)).key(compiler)}
     monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, "-DX"))
-    names.add(library.Library(source).key(compiler))
+    names.add(library.KernelLibrary(source).key(compiler))
     changed = tmp_path / "boxes.cpp"
     changed.write_text(source.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    names.add(library.Library(changed).key(compiler))
+    names.add(library.KernelLibrary(changed).key(compiler))
     monkeypatch.setattr(library, "processor", lambda: "another")
-    names.add(library.Library(changed).key(compiler))
+    names.add(library.KernelLibrary(changed).key(compiler))
     assert len(names) == 5
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from togi.ops.kernels import recurrence as kernel
-from togi.ops.kernels.library import Library
+from togi.ops.kernels.library import KernelLibrary
 from togi.ops.recurrence import recurrence
 
 KINDS = tuple(kernel.GATES)
@@ -103,7 +103,7 @@ def test_without_a_compiler_torch_answers_and_says_why(kind, monkeypatch, tmp_pa
     compiled = check(kind, made)
     monkeypatch.setenv("CXX", f"/nowhere/{kind}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernel, "RECURRENCE", Library(kernel.RECURRENCE.source))
+    monkeypatch.setattr(kernel, "RECURRENCE", KernelLibrary(kernel.RECURRENCE.source))
     with pytest.warns(RuntimeWarning, match="no C\\+\\+ compiler found.*right and slow"):
         torch.testing.assert_close(check(kind, made), compiled)
 

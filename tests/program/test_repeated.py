@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from togi.program.repeated import Called, repeated
+from togi.program.repeated import CalledModule, repeated
 
 
 class Mixer(nn.Sequential):
@@ -20,7 +20,7 @@ class Block(nn.Module):
 
 
 def found(network: nn.Module, *paths: str) -> list[list[str]]:
-    called = [Called(network.get_submodule(path), path, 0.1, 1) for path in paths]
+    called = [CalledModule(network.get_submodule(path), path, 0.1, 1) for path in paths]
     return [[each.path for each in blocks] for blocks in repeated(called)]
 
 

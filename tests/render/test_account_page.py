@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from togi.footprint.account.record import Account, Category, CategoryTimeline, HeldName, Holding, Kept, PeakMoment
+from togi.footprint.account.record import (
+    Account,
+    Category,
+    CategoryTimeline,
+    HeldName,
+    Holding,
+    KeptStorage,
+    PeakMoment,
+)
 from togi.render.html import account_html
 from togi.render.html.memory_pages import tree
 
@@ -36,7 +44,7 @@ def account(name: str = "model") -> Account:
         baseline_bytes=30 * MIB,
         peak=PeakMoment(op="aten.mm", module="layer1.1", line=f"{name}.py:3 in f", phase="forward"),
         holdings=(weights, kept),
-        kept=(Kept(bytes=10 * MIB, kept_by=(f"Mm.{name}",), category=Category.ACTIVATION),),
+        kept=(KeptStorage(bytes=10 * MIB, kept_by=(f"Mm.{name}",), category=Category.ACTIVATION),),
         held_names=(HeldName(name="lt", line=f"{name}.py:9 in f", bytes=MIB, saved_bytes=MIB),),
         minimum_bytes=32 * MIB,
         timeline=CategoryTimeline(

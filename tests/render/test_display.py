@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.render.made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from togi.core.records import Interval
 from togi.footprint.fit.plan import Plan
-from togi.footprint.fit.result import FitResult, Point, Proof
+from togi.footprint.fit.result import FitResult, Point, StepProof
 from togi.lint.finding import CheckResult, Finding, Problem
 from togi.render.display import show_results
 from togi.study.comparison import Comparison, Contestant
@@ -80,7 +80,7 @@ def test_a_plan_is_its_front_with_what_fits() -> None:
         plain=plain,
         chosen=chosen,
         front=(chosen, plain),
-        proof=Proof(exact=True),
+        proof=StepProof(exact=True),
         static_bytes=2**20,
         floor_bytes=2**20,
         notes=("<i>",),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.render.made_up_study import machine, made_up_study
 from togi.artifact.export import Export
-from togi.claims import Measured, Proof, Verdict
+from togi.claims import ClaimVerdict, Measured, MeasuredClaim
 from togi.claims.prove import every_id
 from togi.cli.app import run
 from togi.core.recipe import PartKey, ProgramRecipe
@@ -107,7 +107,9 @@ def test_a_claim_has_the_documented_form(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_proofs_have_the_documented_form(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     row = Measured(name="plain", peak_bytes=1)
-    proof = Proof(claim="box-iou", verdict=Verdict.HOLDS, sentence="It holds.", setting="small", rows=(row,))
+    proof = MeasuredClaim(
+        claim="box-iou", verdict=ClaimVerdict.HOLDS, sentence="It holds.", setting="small", rows=(row,)
+    )
     monkeypatch.setattr("togi.claims.prove.prove", lambda *_, **__: proof)
     assert run(["explain", "--prove-all", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -116,4 +118,4 @@ def test_proofs_have_the_documented_form(capsys: pytest.CaptureFixture[str], mon
     assert set(document["proofs"][0]) == documented("Proofs", "A proof:")
     assert "{name, peak_bytes, median_ms, speedup_x, note}" in COMMANDS
     assert set(document["proofs"][0]["rows"][0]) == {"name", "peak_bytes", "median_ms", "speedup_x", "note"}
-    assert all(verdict.value in COMMANDS for verdict in Verdict)
+    assert all(verdict.value in COMMANDS for verdict in ClaimVerdict)

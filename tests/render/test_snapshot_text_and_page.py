@@ -9,12 +9,12 @@ from rich.console import Console
 from togi.footprint.snapshot.record import (
     AllocatorTimeline,
     DeviceAccount,
-    Held,
+    HeldMemory,
     History,
-    Layer,
     OutOfMemory,
-    Pool,
+    PoolSegments,
     SnapshotAccount,
+    TimelineLayer,
     TraceEvent,
 )
 from togi.render.html import snapshot_html
@@ -43,15 +43,15 @@ def account(line: str = "/home/a/train.py:31 in step") -> SnapshotAccount:
         peak_reserved=moment,
         earlier_bytes=2 * MIB,
         holdings=(
-            Held(bytes=10 * MIB, blocks=1, line=line, pool="default", stream=0),
-            Held(bytes=2 * MIB, blocks=None, line="(before the recorded history)"),
+            HeldMemory(bytes=10 * MIB, blocks=1, line=line, pool="default", stream=0),
+            HeldMemory(bytes=2 * MIB, blocks=None, line="(before the recorded history)"),
         ),
         out_of_memory=(failure,),
         timeline=AllocatorTimeline(
-            ms=(0.0, 1.5), bytes={Layer.ALLOCATED: (2 * MIB, 12 * MIB), Layer.CACHED: (0, 8 * MIB)}
+            ms=(0.0, 1.5), bytes={TimelineLayer.ALLOCATED: (2 * MIB, 12 * MIB), TimelineLayer.CACHED: (0, 8 * MIB)}
         ),
     )
-    pool = Pool(
+    pool = PoolSegments(
         pool="default",
         stream=0,
         kind="large",
@@ -68,7 +68,7 @@ def account(line: str = "/home/a/train.py:31 in step") -> SnapshotAccount:
         reserved_bytes=20 * MIB,
         largest_free_bytes=9 * MIB,
         pools=(pool,),
-        alive=(Held(bytes=10 * MIB, blocks=1, line=line, pool="default", stream=0),),
+        alive=(HeldMemory(bytes=10 * MIB, blocks=1, line=line, pool="default", stream=0),),
         history=history,
     )
     return SnapshotAccount(path="/tmp/snapshot.pickle", file_bytes=1234, devices=(device,), notes=("know this",))

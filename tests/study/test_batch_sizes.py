@@ -14,7 +14,7 @@ from togi.core.errors import SubjectError
 from togi.core.records import Interval, Noise, Outcome
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.machine.describe import machine
-from togi.measure import RaceEntry, RaceResult, Verdict
+from togi.measure import RaceEntry, RaceResult, RaceVerdict
 from togi.measure.interval import ratio_interval, times_interval
 from togi.study.batch_sizes import by_size
 from togi.study.comparison import BestSize, Comparison, Contestant
@@ -128,7 +128,7 @@ def raced(times_ms: dict[str, list[float]], limit_ms: float | None = None) -> Co
     result = RaceResult(
         reference=reference,
         winner=reference,
-        verdict=Verdict.CANNOT_TELL,
+        verdict=RaceVerdict.CANNOT_TELL,
         order="",
         sentence="",
         entries=tuple(entries),

@@ -17,11 +17,11 @@ def test_a_caller_that_keeps_small_results_needs_no_request_for_each(
     """A stream that is answered chunk by chunk, whose answers are put together at the end."""
     pytest.importorskip("openvino")
     torch.manual_seed(0)
-    layer, made = nn.Linear(8, width).eval(), list[programs.Request]()
+    layer, made = nn.Linear(8, width).eval(), list[programs.LendingRequest]()
 
-    real = programs.Request
+    real = programs.LendingRequest
 
-    def counted(compiled: object) -> programs.Request:
+    def counted(compiled: object) -> programs.LendingRequest:
         made.append(real(compiled))
         return made[-1]
 

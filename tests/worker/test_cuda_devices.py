@@ -19,7 +19,7 @@ from torch import nn
 
 from togi.core.errors import ArtifactError, SubjectError
 from togi.lint.trace.placement import CUDA, place
-from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.recorder import EventRecorder
 from togi.lint.trace.watching import watching
 from togi.machine import nvml
 from togi.machine.describe import machine
@@ -258,7 +258,7 @@ def test_a_live_subject_of_a_device_is_sent_as_one_of_the_cpu(tmp_path: Path, mo
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     module[1].weight = module[0].weight
     moved: list[torch.Tensor] = []
-    with watching(Recorder(), simulated=True), monkeypatch.context() as patch:
+    with watching(EventRecorder(), simulated=True), monkeypatch.context() as patch:
         for tensor in (*module.parameters(), *(parameter.data for parameter in module.parameters())):
             place(tensor, CUDA)
         assert next(module.parameters()).data.device.type == "cuda"

@@ -21,7 +21,7 @@ _address = Tensor.data_ptr
 _wants_gradients = attrgetter("requires_grad")
 
 
-class _Place(NamedTuple):
+class _HeldPlace(NamedTuple):
     """Where a module, or a part of it, holds something."""
 
     kind: str
@@ -40,7 +40,7 @@ class Watch:
         self._modes = {name: vars(part) for name, part in parts.items() if "training" in vars(part)}
         keeps = {name.rpartition(".")[0] for name in state}  # other buffers of theirs are looked at for writes alone
         self._places = [
-            _Place(kind, f"{name}." if name else "", contents, dict(contents))
+            _HeldPlace(kind, f"{name}." if name else "", contents, dict(contents))
             for name, part in parts.items()
             for kind, contents in (
                 ("weight", own_parameters(part)),

@@ -1,5 +1,5 @@
 """Advice that is passed on, each piece as a claim that ``togi explain ID --prove`` measures on this machine."""
 
-from togi.claims.claim import HEADINGS, Claim, Measured, Proof, Proofs, Verdict, all_claims
+from togi.claims.claim import HEADINGS, Claim, ClaimVerdict, Measured, MeasuredClaim, Proofs, all_claims
 
-__all__ = ["HEADINGS", "Claim", "Measured", "Proof", "Proofs", "Verdict", "all_claims"]
+__all__ = ["HEADINGS", "Claim", "ClaimVerdict", "Measured", "MeasuredClaim", "Proofs", "all_claims"]

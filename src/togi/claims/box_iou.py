@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from togi.claims.claim import Claim, Measured, Proof, Verdict
+from togi.claims.claim import Claim, ClaimVerdict, Measured, MeasuredClaim
 from togi.core.quantities import size, times
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class BoxIou(Claim):
 
     id: ClassVar[str] = "box-iou"
 
-    def prove(self) -> Proof:
+    def prove(self) -> MeasuredClaim:
         import torch
 
         from togi.claims.contest import contest
@@ -60,23 +60,23 @@ class BoxIou(Claim):
         result = ANCHORS * BOXES * 4
         verdict, sentence = judge(rows, result)
         setting = f"{ANCHORS:,} x {BOXES} boxes, float32 (result of the intersection: {size(result)})"
-        return Proof(claim=self.id, verdict=verdict, sentence=sentence, setting=setting, rows=rows)
+        return MeasuredClaim(claim=self.id, verdict=verdict, sentence=sentence, setting=setting, rows=rows)
 
 
-def judge(rows: Sequence[Measured], result_bytes: int) -> tuple[Verdict, str]:
+def judge(rows: Sequence[Measured], result_bytes: int) -> tuple[ClaimVerdict, str]:
     """The verdict on scripting, with what the others bring."""
     peak = {row.name: row.peak_bytes for row in rows if row.peak_bytes is not None}
     if EAGER not in peak or SCRIPTED not in peak:
         notes = "; ".join(f"{row.name}: {row.note}" for row in rows if row.note)
-        return Verdict.UNTESTED, f"It did not run here: {notes}."
+        return ClaimVerdict.UNTESTED, f"It did not run here: {notes}."
     eager, scripted = peak[EAGER], peak[SCRIPTED]
     figures = f"eager needs {size(eager)}, scripted {size(scripted)}, and the result alone is {size(result_bytes)}"
     others = _others({row.name: row for row in rows})
     if scripted <= _ALONE * result_bytes:
-        return Verdict.HOLDS, f"Scripting leaves no intermediates: {figures}.{others}"
+        return ClaimVerdict.HOLDS, f"Scripting leaves no intermediates: {figures}.{others}"
     if scripted < eager / _ALONE:
-        return Verdict.HOLDS_IN_PART, f"Scripting frees some intermediates, not all: {figures}.{others}"
-    return Verdict.REFUTED, f"Scripting saves nothing: {figures}.{others}"
+        return ClaimVerdict.HOLDS_IN_PART, f"Scripting frees some intermediates, not all: {figures}.{others}"
+    return ClaimVerdict.REFUTED, f"Scripting saves nothing: {figures}.{others}"
 
 
 def _others(row: dict[str, Measured]) -> str:

@@ -18,7 +18,7 @@ from togi.core.records import SCHEMA_VERSION, Interval, Machine, Record
 HEADINGS = ("What is claimed", "What is measured", "What is known", "Source")
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """The answer of a measurement to a claim."""
 
     HOLDS = "holds"
@@ -39,14 +39,14 @@ class Measured(Record):
     note: str = ""
 
 
-class Proof(Record):
+class MeasuredClaim(Record):
     """A claim, measured here."""
 
     claim: str
     """The id of the claim or of the technique."""
     says: str = ""
     """What is claimed, as its page says it."""
-    verdict: Verdict
+    verdict: ClaimVerdict
     sentence: str
     """The verdict with its figures, in a sentence."""
     right: bool | None = None
@@ -69,13 +69,13 @@ class Proofs(Record):
     """ISO 8601, UTC."""
     device: str
     machine: Machine
-    proofs: tuple[Proof, ...]
+    proofs: tuple[MeasuredClaim, ...]
 
     @property
-    def counts(self) -> dict[Verdict, int]:
+    def counts(self) -> dict[ClaimVerdict, int]:
         """Count the proofs that came to each verdict."""
         verdicts = [proof.verdict for proof in self.proofs]
-        return {verdict: verdicts.count(verdict) for verdict in Verdict}
+        return {verdict: verdicts.count(verdict) for verdict in ClaimVerdict}
 
 
 class Claim(abc.ABC):
@@ -84,7 +84,7 @@ class Claim(abc.ABC):
     id: ClassVar[str]
 
     @abc.abstractmethod
-    def prove(self) -> Proof:
+    def prove(self) -> MeasuredClaim:
         """Measure it. Runs in a process of its own, which may need gigabytes for some seconds."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from togi.claims.claim import Claim, Proof, Verdict
+from togi.claims.claim import Claim, ClaimVerdict, MeasuredClaim
 from togi.core.quantities import size
 
 _ANCHORS, _BOXES = 60_000, 500
@@ -31,7 +31,7 @@ class DeleteIntermediates(Claim):
 
     id: ClassVar[str] = "delete-intermediates"
 
-    def prove(self) -> Proof:
+    def prove(self) -> MeasuredClaim:
         import torch
 
         from togi.claims.contest import contest, row
@@ -46,8 +46,10 @@ class DeleteIntermediates(Claim):
         setting = f"{_ANCHORS:,} x {_BOXES} boxes, float32 ({size(_ANCHORS * _BOXES * 4)} for one value per pair)"
         if kept_bytes is None or deleted is None:
             note = row(rows, KEPT).note or row(rows, DELETED).note
-            return Proof(claim=self.id, verdict=Verdict.UNTESTED, sentence=note, setting=setting, rows=rows)
+            return MeasuredClaim(
+                claim=self.id, verdict=ClaimVerdict.UNTESTED, sentence=note, setting=setting, rows=rows
+            )
         holds = deleted < (1 - _NOTICEABLE) * kept_bytes
         sentence = f"The peak is {size(kept_bytes)} with the names kept and {size(deleted)} with them deleted."
-        verdict = Verdict.HOLDS if holds else Verdict.REFUTED
-        return Proof(claim=self.id, verdict=verdict, sentence=sentence, setting=setting, rows=rows)
+        verdict = ClaimVerdict.HOLDS if holds else ClaimVerdict.REFUTED
+        return MeasuredClaim(claim=self.id, verdict=verdict, sentence=sentence, setting=setting, rows=rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from togi.claims.claim import Claim, Measured, Proof, Verdict
+from togi.claims.claim import Claim, ClaimVerdict, Measured, MeasuredClaim
 from togi.core.quantities import size
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ CHECKPOINTED_DISABLED = "checkpoint under disable_saved_tensors_hooks"
 UNRECORDED = "forward alone, under no_grad"
 
 
-class DisableSavedTensorsHooks(Claim):
+class SavedTensorsHooksDisabled(Claim):
     """``torch.autograd.graph.disable_saved_tensors_hooks`` is said to reduce what a forward pass keeps.
 
     What is claimed: wrapping a forward pass in ``disable_saved_tensors_hooks("...")`` keeps autograd from saving
@@ -42,11 +42,11 @@ class DisableSavedTensorsHooks(Claim):
 
     id: ClassVar[str] = "disable-saved-tensors-hooks"
 
-    def prove(self) -> Proof:
+    def prove(self) -> MeasuredClaim:
         from togi.claims.contest import contest, row
 
         rows = contest(_ways())
-        return Proof(
+        return MeasuredClaim(
             claim=self.id,
             setting=f"{_LAYERS} x (Linear({_WIDTH}, {_WIDTH}) + GELU), {_ROWS:,} rows, float32",
             rows=rows,
@@ -56,13 +56,13 @@ class DisableSavedTensorsHooks(Claim):
 
 def judge(plain: Measured, disabled: Measured, forbidden: Measured) -> dict[str, Any]:
     if plain.peak_bytes is None or disabled.peak_bytes is None:
-        return {"verdict": Verdict.UNTESTED, "sentence": f"It did not run here: {plain.note or disabled.note}"}
+        return {"verdict": ClaimVerdict.UNTESTED, "sentence": f"It did not run here: {plain.note or disabled.note}"}
     saved = plain.peak_bytes - disabled.peak_bytes
     figures = f"the peak is {size(plain.peak_bytes)} without it and {size(disabled.peak_bytes)} with it"
     if saved > _NOTICEABLE * plain.peak_bytes:
-        return {"verdict": Verdict.HOLDS, "sentence": f"It saves {size(saved)}: {figures}."}
+        return {"verdict": ClaimVerdict.HOLDS, "sentence": f"It saves {size(saved)}: {figures}."}
     also = " Checkpointing, which does save memory, is what it forbids." if _FORBIDDEN in forbidden.note else ""
-    return {"verdict": Verdict.REFUTED, "sentence": f"It saves nothing: {figures}.{also}"}
+    return {"verdict": ClaimVerdict.REFUTED, "sentence": f"It saves nothing: {figures}.{also}"}
 
 
 def _ways() -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from togi.claims.claim import Claim, Measured, Proof, Verdict
+from togi.claims.claim import Claim, ClaimVerdict, Measured, MeasuredClaim
 from togi.core.interpreter import python
 from togi.core.quantities import last_line
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -43,7 +43,7 @@ class KeepFreedMemory(Claim):
 
     id: ClassVar[str] = "keep-freed-memory"
 
-    def prove(self) -> Proof:
+    def prove(self) -> MeasuredClaim:
         times: dict[str, list[float]] = {LEFT_ALONE: [], KEEPING: []}
         notes: dict[str, str] = {}
         for _ in range(_PROCESSES):
@@ -61,13 +61,15 @@ class KeepFreedMemory(Claim):
         setting = (
             f"{_ATOMS:,} atoms, {_BONDS:,} bonds, {_WIDTH} float32 values each; {_PROCESSES} processes of each kind"
         )
-        return Proof(claim=self.id, setting=setting, rows=rows, **judge(times[LEFT_ALONE], times[KEEPING], notes))
+        return MeasuredClaim(
+            claim=self.id, setting=setting, rows=rows, **judge(times[LEFT_ALONE], times[KEEPING], notes)
+        )
 
 
 def judge(left_alone: Sequence[float], keeping: Sequence[float], notes: dict[str, str]) -> dict[str, Any]:
     """Verdict and sentence from the times of each kind of process, in ms."""
     if notes or not left_alone or not keeping:
-        return {"verdict": Verdict.UNTESTED, "sentence": f"It did not run here: {'; '.join(notes.values())}."}
+        return {"verdict": ClaimVerdict.UNTESTED, "sentence": f"It did not run here: {'; '.join(notes.values())}."}
     gain_x = statistics.median(left_alone) / statistics.median(keeping)
     sentence = (
         f"{statistics.median(left_alone):.2f} ms where malloc is left alone ({_spread(left_alone)}), "
@@ -75,11 +77,11 @@ def judge(left_alone: Sequence[float], keeping: Sequence[float], notes: dict[str
     )
     if gain_x > BETWEEN_PROCESSES.band_x:
         apart = min(left_alone) > BETWEEN_PROCESSES.band_x * max(keeping)
-        verdict = Verdict.HOLDS if apart else Verdict.HOLDS_IN_PART
+        verdict = ClaimVerdict.HOLDS if apart else ClaimVerdict.HOLDS_IN_PART
     elif max(left_alone) <= BETWEEN_PROCESSES.band_x * min(keeping):
-        verdict = Verdict.REFUTED
+        verdict = ClaimVerdict.REFUTED
     else:
-        verdict = Verdict.UNTESTED
+        verdict = ClaimVerdict.UNTESTED
         sentence += " The processes overlap, so the figures do not decide. Repeat it when the machine is quiet."
     return {"verdict": verdict, "sentence": sentence}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from togi.claims.claim import Proof, Verdict
+from togi.claims.claim import ClaimVerdict, MeasuredClaim
 from togi.claims.experiments import Experiment
 from togi.claims.technique import experiment_of, limits, proof_of, run_experiment, untested
 from togi.core.recipe import REFERENCE_RECIPE, ProgramRecipe
@@ -25,11 +25,11 @@ _SHARE = 0.6
 """Of the minute, for the studies of the parts: what is begun by then is still measured."""
 
 
-def prove_parts(remedy: Remedy, *, on: str = "", device: str, seed: int, on_phase: OnPhase) -> Proof:
+def prove_parts(remedy: Remedy, *, on: str = "", device: str, seed: int, on_phase: OnPhase) -> MeasuredClaim:
     """Measure a program with its tuned parts next to the original. Arguments and errors are ``prove_technique``'s."""
     experiment, device = experiment_of(remedy, on, device)
 
-    def tuned(pool: WorkerPool, left_s: Callable[[], float]) -> Proof:
+    def tuned(pool: WorkerPool, left_s: Callable[[], float]) -> MeasuredClaim:
         return _prove(pool, remedy, experiment, left_s, on_phase)
 
     return run_experiment(remedy, experiment, tuned, device=device, seed=seed)
@@ -37,7 +37,7 @@ def prove_parts(remedy: Remedy, *, on: str = "", device: str, seed: int, on_phas
 
 def _prove(
     pool: WorkerPool, remedy: Remedy, experiment: Experiment, left_s: Callable[[], float], on_phase: OnPhase
-) -> Proof:
+) -> MeasuredClaim:
     survey, fingerprint = pool.survey(limits(left_s()), on_phase)
     survey = pool.capture(survey, limits(left_s()), on_phase)
     if survey.facts.exportable:
@@ -63,9 +63,9 @@ def _why_none(tree: ProgramTree | None) -> str:
     return "; ".join(reasons) or "no part can be captured"
 
 
-def _proof(remedy: Remedy, experiment: Experiment, trial: Trial) -> Proof:
+def _proof(remedy: Remedy, experiment: Experiment, trial: Trial) -> MeasuredClaim:
     if trial.error is None or trial.timing is None:
         ended = untested(remedy, experiment, f"{trial.recipe.label}: {trial.reason}", trial.fix)
-        wrong = {"verdict": Verdict.REFUTED, "right": False}
+        wrong = {"verdict": ClaimVerdict.REFUTED, "right": False}
         return ended.model_copy(update=wrong) if trial.outcome is Outcome.WRONG else ended
     return proof_of(remedy, experiment, (REFERENCE_RECIPE, trial.recipe), trial.error, trial.timing)

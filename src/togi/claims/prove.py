@@ -9,7 +9,7 @@ import inspect
 import time
 import traceback
 
-from togi.claims.claim import HEADINGS, Proof, Verdict, all_claims
+from togi.claims.claim import HEADINGS, ClaimVerdict, MeasuredClaim, all_claims
 from togi.claims.parts import prove_parts
 from togi.claims.technique import LONGEST_S, limits, prove_technique
 from togi.core.docstring import split_docstring
@@ -27,10 +27,14 @@ class ProofRequest(Record):
     claim: str
 
 
-_MEASURE = ChildCall(function="togi.claims.prove:measure", request=ProofRequest, answer=Proof, purpose="measured")
+_MEASURE = ChildCall(
+    function="togi.claims.prove:measure", request=ProofRequest, answer=MeasuredClaim, purpose="measured"
+)
 
 
-def prove(id: str, *, on: str = "", device: str = "cpu", seed: int = 0, on_phase: OnPhase = lambda _: None) -> Proof:
+def prove(
+    id: str, *, on: str = "", device: str = "cpu", seed: int = 0, on_phase: OnPhase = lambda _: None
+) -> MeasuredClaim:
     """Measure a claim of ``all_claims`` or what a technique claims, here; dashes and underscores are the same.
 
     Args:
@@ -67,27 +71,27 @@ def every_id() -> tuple[str, ...]:
     return (*all_remedies(), *all_claims())
 
 
-def attempt(id: str, *, on: str = "", device: str = "cpu", seed: int = 0) -> Proof:
+def attempt(id: str, *, on: str = "", device: str = "cpu", seed: int = 0) -> MeasuredClaim:
     """``prove`` for one of many: where it raises, the proof says so, and the next can be measured."""
     try:
         return prove(id, on=on, device=device, seed=seed)
     except Exception as error:  # a third party's technique, or a process that could not be started
         sentence = f"Proving it raised {type(error).__name__}: {first_line(error)}"
         trace = traceback.format_exc()
-        return Proof(claim=id, verdict=Verdict.UNTESTED, sentence=sentence, setting="", traceback=trace)
+        return MeasuredClaim(claim=id, verdict=ClaimVerdict.UNTESTED, sentence=sentence, setting="", traceback=trace)
 
 
-def measure(_: object, request: ProofRequest) -> Proof:
+def measure(_: object, request: ProofRequest) -> MeasuredClaim:
     """Runs in the child."""
     return all_claims()[request.claim].prove()
 
 
-def _prove_claim(claim: str, seed: int, on_phase: OnPhase) -> Proof:
+def _prove_claim(claim: str, seed: int, on_phase: OnPhase) -> MeasuredClaim:
     request, bounds = ProofRequest(claim=claim), limits(LONGEST_S)
     try:
         return _MEASURE(SubjectRef.here("nothing"), request, seed=seed, limits=bounds, on_phase=on_phase)
     except SubjectError as error:  # its process: out of memory, killed, too slow
-        return Proof(claim=claim, verdict=Verdict.UNTESTED, sentence=str(error), setting="")
+        return MeasuredClaim(claim=claim, verdict=ClaimVerdict.UNTESTED, sentence=str(error), setting="")
 
 
 def _says(of: object, headings: tuple[str, ...], heading: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from togi.claims.claim import Measured, Proof, Verdict
+from togi.claims.claim import ClaimVerdict, Measured, MeasuredClaim
 from togi.claims.experiments import DEFAULT, EXPERIMENTS, Experiment
 from togi.core.quantities import bounds, relative, significant, size, times
 from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome, Recipe, TensorFacts, Timing
@@ -53,7 +53,7 @@ def limits(seconds: float) -> Limits:
     return Limits(timeout_s=max(1.0, seconds))
 
 
-def prove_technique(technique: Technique, *, on: str = "", device: str, seed: int, on_phase: OnPhase) -> Proof:
+def prove_technique(technique: Technique, *, on: str = "", device: str, seed: int, on_phase: OnPhase) -> MeasuredClaim:
     """Measure what the technique claims.
 
     Args:
@@ -66,7 +66,7 @@ def prove_technique(technique: Technique, *, on: str = "", device: str, seed: in
     if untestable := _missing_here(technique, experiment, device):
         return untestable
 
-    def beside(pool: WorkerPool, left_s: Callable[[], float]) -> Proof:
+    def beside(pool: WorkerPool, left_s: Callable[[], float]) -> MeasuredClaim:
         return _prove_beside(pool, technique, experiment, left_s, on_phase)
 
     return run_experiment(technique, experiment, beside, device=device, seed=seed)
@@ -82,11 +82,11 @@ def experiment_of(remedy: Remedy, on: str, device: str) -> tuple[Experiment, str
 def run_experiment(
     remedy: Remedy,
     experiment: Experiment,
-    measure: Callable[[WorkerPool, Callable[[], float]], Proof],
+    measure: Callable[[WorkerPool, Callable[[], float]], MeasuredClaim],
     *,
     device: str,
     seed: int,
-) -> Proof:
+) -> MeasuredClaim:
     """Measure a claim in processes of its own, in less than a minute once the subject is loaded.
 
     ``measure`` is given these, and a function that says how many seconds are left.
@@ -103,7 +103,7 @@ def run_experiment(
 
 def _prove_beside(
     pool: WorkerPool, technique: Technique, experiment: Experiment, left_s: Callable[[], float], on_phase: OnPhase
-) -> Proof:
+) -> MeasuredClaim:
     """One process with the technique next to one without it."""
     survey, _ = pool.survey(limits(left_s()), on_phase)
     facts = pool.capture(survey, limits(left_s()), on_phase).facts
@@ -131,7 +131,7 @@ def _refusal(technique: Technique, facts: Facts) -> Refuses | None:
     return next((decision for decision in decisions if isinstance(decision, Refuses)), None)
 
 
-def _missing_here(technique: Technique, experiment: Experiment, device: str) -> Proof | None:
+def _missing_here(technique: Technique, experiment: Experiment, device: str) -> MeasuredClaim | None:
     """The proof where this machine lacks something, whatever the model: no process needs to be started then."""
     here, kind = machine(device), device.partition(":")[0]
     if kind == "cuda" and here.gpu is None:
@@ -144,7 +144,7 @@ def _missing_here(technique: Technique, experiment: Experiment, device: str) -> 
     return None
 
 
-def _ended(remedy: Remedy, experiment: Experiment, ended: TrialEnded) -> Proof:
+def _ended(remedy: Remedy, experiment: Experiment, ended: TrialEnded) -> MeasuredClaim:
     """The survey, the truth, or one of the two recipes did not come to its end."""
     reason, fix = f"{ended.trial.name}: {str(ended).rstrip('.')}", ended.ending.fix
     if ended.ending.outcome is Outcome.TIMED_OUT:
@@ -171,7 +171,7 @@ def _measure(
     running: RunningTrial,
     left_s: float,
     seed: int,
-) -> Proof:
+) -> MeasuredClaim:
     enough_s = max(_BUDGET_S, _ROUNDS * (reference.turn_s + running.turn_s))
     result = race([running], reference, budget_s=min(enough_s, left_s), seed=seed)
     timing = result.timing(running.name)
@@ -188,7 +188,7 @@ def proof_of(
     error: ErrorReport,
     timing: Timing,
     footprints: tuple[Footprint, Footprint] | None = None,
-) -> Proof:
+) -> MeasuredClaim:
     """``recipes`` and ``footprints``: without the technique, then with it."""
     verdict, sentence = judge(remedy, experiment, error, timing, footprints)
     was, now = footprints or (None, None)
@@ -202,7 +202,7 @@ def proof_of(
             note="; ".join(timing.noise.warnings),
         ),
     )
-    return Proof(
+    return MeasuredClaim(
         claim=remedy.id,
         verdict=verdict,
         sentence=sentence,
@@ -222,7 +222,7 @@ def judge(
     error: ErrorReport,
     timing: Timing,
     footprints: tuple[Footprint, Footprint] | None = None,
-) -> tuple[Verdict, str]:
+) -> tuple[ClaimVerdict, str]:
     """The verdict on the claim, and its figures in a sentence.
 
     Args:
@@ -230,7 +230,7 @@ def judge(
     """
     outcome, wrong = _accepted(remedy, error)
     if outcome is Outcome.WRONG:
-        return Verdict.REFUTED, f"Its output is wrong on {experiment.about}: {wrong}."
+        return ClaimVerdict.REFUTED, f"Its output is wrong on {experiment.about}: {wrong}."
     speed, speedup = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x
     figures = f"{times(speedup.median)} the speed of the same without it ({bounds(speedup)}) on {experiment.about}"
     right = (
@@ -239,23 +239,23 @@ def judge(
         else (f"approximate: relative error {relative(error.rmse)}, {significant(error.units, 2)} times eager's own")
     )
     if speed is Speed.UNCLEAR:
-        verdict = Verdict.UNTESTED
+        verdict = ClaimVerdict.UNTESTED
         said = f"The figures do not decide on this machine now: about {figures}. Repeat it when the machine is quiet."
     else:
-        verdict = Verdict.HOLDS if speed is experiment.expects else Verdict.REFUTED
+        verdict = ClaimVerdict.HOLDS if speed is experiment.expects else ClaimVerdict.REFUTED
         said = f"{_WORDS[speed]}: {figures}, {right}."
     if footprints is None:
         return verdict, said
     was, now = footprints[0].peak_bytes, footprints[1].peak_bytes
-    if (now < was) != (verdict is Verdict.HOLDS):
-        verdict = Verdict.HOLDS_IN_PART
+    if (now < was) != (verdict is ClaimVerdict.HOLDS):
+        verdict = ClaimVerdict.HOLDS_IN_PART
     return verdict, f"A call's peak goes from {size(was)} to {size(now)}. {said}"
 
 
-def untested(remedy: Remedy, experiment: Experiment, reason: str, fix: str = "") -> Proof:
-    return Proof(
+def untested(remedy: Remedy, experiment: Experiment, reason: str, fix: str = "") -> MeasuredClaim:
+    return MeasuredClaim(
         claim=remedy.id,
-        verdict=Verdict.UNTESTED,
+        verdict=ClaimVerdict.UNTESTED,
         sentence=f"{reason}.",
         setting=experiment.setting,
         fix=fix,

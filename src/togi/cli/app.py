@@ -45,7 +45,7 @@ class _Command(TyperCommand):
         return _without_type(super().get_params(ctx))
 
 
-class _Group(TyperGroup):
+class _CommandGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_type(super().get_params(ctx))
 
@@ -54,7 +54,7 @@ def app_of(commands: Iterable[str]) -> typer.Typer:
     """The program with these commands; only their modules are imported."""
     app = typer.Typer(
         name="togi",
-        cls=_Group,
+        cls=_CommandGroup,
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,

@@ -8,7 +8,7 @@ from togi.core.backports import StrEnum
 from togi.core.errors import UnknownNameError, nearest
 
 
-class _Choice(StrEnum):
+class _NamedChoice(StrEnum):
     @classmethod
     def of(cls, name: object, _option: str = "") -> Self:
         """Look it up by name. Raises UnknownNameError with the nearest name."""
@@ -18,7 +18,7 @@ class _Choice(StrEnum):
         raise UnknownNameError(f"there is no {kind} {name!r}{near} It is {', '.join(cls)}.")
 
 
-class Mode(_Choice):
+class Mode(_NamedChoice):
     """The mode in which togi tunes a module that was handed over in training mode."""
 
     EVAL = "eval"
@@ -27,7 +27,7 @@ class Mode(_Choice):
     """Each of its parts keeps its mode: dropout drops, batch norm takes the statistics of the batch."""
 
 
-class Effort(_Choice):
+class Effort(_NamedChoice):
     """The thoroughness of a study. Its time limit holds in each."""
 
     QUICK = "quick"
@@ -59,7 +59,7 @@ class Effort(_Choice):
         return 0.0 if self is Effort.THOROUGH else 0.01
 
 
-class Objective(_Choice):
+class Objective(_NamedChoice):
     """The measure that is raced, and so chosen by. The other measures can be limited."""
 
     LATENCY = "latency"

@@ -14,7 +14,7 @@ from togi.doctor.packages import Packages
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Library:
+class OutdatedLibrary:
     """One that an update of would bring something."""
 
     name: str
@@ -25,7 +25,7 @@ class Library:
 
 
 UPDATES = (
-    Library(
+    OutdatedLibrary(
         name="torch",
         distributions=("torch",),
         brought={
@@ -34,7 +34,7 @@ UPDATES = (
         },
         fix="a torch of {release} or newer (https://pytorch.org/get-started/locally/)",
     ),
-    Library(
+    OutdatedLibrary(
         name="ONNX Runtime",
         distributions=("onnxruntime-gpu",),
         brought={
@@ -43,7 +43,7 @@ UPDATES = (
         },
         fix="pip install --upgrade 'onnxruntime-gpu>={release}'",
     ),
-    Library(
+    OutdatedLibrary(
         name="cuDNN",
         distributions=("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
         brought={
@@ -64,7 +64,7 @@ def updates(packages: Packages) -> Iterator[Check]:
                 yield from _update(library, distribution, version)
 
 
-def _update(library: Library, distribution: str, version: str) -> Iterator[Check]:
+def _update(library: OutdatedLibrary, distribution: str, version: str) -> Iterator[Check]:
     brought = {new: what for new, what in library.brought.items() if Version(version) < Version(new)}
     if brought:
         told = "; ".join(f"{new}: {what}" for new, what in brought.items())

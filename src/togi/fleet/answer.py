@@ -40,7 +40,7 @@ class KindAnswer(Record):
     """No other kind is cheaper and as fast, or faster and as cheap."""
 
 
-class Step(Record):
+class FrontStep(Record):
     """A step along the front: from one kind to the next faster one."""
 
     cheaper: str
@@ -57,7 +57,7 @@ class Fleet(Record):
     subject: str
     currency: str
     kinds: tuple[KindAnswer, ...]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[FrontStep, ...] = ()
     """Along the front, from the cheapest kind."""
     cheapest: str | None = None
     """The kind that takes least for a million calls."""
@@ -130,7 +130,9 @@ def read_kind(folder: Path, kind: str, per_hour: float) -> KindAnswer:
 
 def conclude(subject: str, currency: str, kinds: Sequence[KindAnswer]) -> Fleet:
     front = _front(kinds)
-    steps = [Step(cheaper=a.kind, faster=b.kind, per_second_saved=_per_second_saved(a, b)) for a, b in pairwise(front)]
+    steps = [
+        FrontStep(cheaper=a.kind, faster=b.kind, per_second_saved=_per_second_saved(a, b)) for a, b in pairwise(front)
+    ]
     return Fleet(
         subject=subject,
         currency=currency,

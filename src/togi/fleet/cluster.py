@@ -28,7 +28,7 @@ Task = Any
 """A reference to what a task will answer."""
 
 
-class Node(Record):
+class ClusterNode(Record):
     id: str
     kind: str
     address: str
@@ -46,10 +46,10 @@ class Lost(Exception):
 class Cluster(Protocol):
     """A cluster as ``togi.fleet.run`` needs it."""
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ClusterNode]:
         """Nodes that are alive and have a kind."""
 
-    def start(self, node: Node, function: Callable[..., bytes], *arguments: Any, alone: bool) -> Task:
+    def start(self, node: ClusterNode, function: Callable[..., bytes], *arguments: Any, alone: bool) -> Task:
         """Call ``function`` on ``node``; ``alone``: while nothing else of Ray runs there."""
 
     def first(self, tasks: Sequence[Task]) -> Task:
@@ -102,9 +102,9 @@ class _RayCluster:
         self._worker.raise_errors = lambda *_: None  # Ray reads exceptions that nobody asked for, to log them
         ray.cloudpickle.register_pickle_by_value(on_node)
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ClusterNode]:
         return [
-            Node(
+            ClusterNode(
                 id=node["NodeID"],
                 kind=kind,
                 address=node["NodeManagerAddress"],
@@ -115,7 +115,7 @@ class _RayCluster:
             if node["Alive"] and (kind := _kind(node))
         ]
 
-    def start(self, node: Node, function: Callable[..., bytes], *arguments: Any, alone: bool) -> Task:
+    def start(self, node: ClusterNode, function: Callable[..., bytes], *arguments: Any, alone: bool) -> Task:
         strategy = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
         remote = self._ray.remote(function).options(
             num_cpus=node.cpus if alone else 0,

@@ -28,7 +28,7 @@ from togi.core.record import Record
 from togi.core.version import version
 from togi.fleet import node as on_node
 from togi.fleet.answer import Fleet, KindAnswer, conclude, read_kind
-from togi.fleet.cluster import KIND, Cluster, Lost, Node, Task
+from togi.fleet.cluster import KIND, Cluster, ClusterNode, Lost, Task
 from togi.fleet.prices import Prices, read_prices
 from togi.fleet.shipment import Shipment, shipment
 
@@ -151,7 +151,7 @@ class _Drive:
         self._say = say
         self._tried: dict[str, list[str]] = defaultdict(list)
         """By kind: the node of each study that was started."""
-        self._running: dict[Task, Node] = {}
+        self._running: dict[Task, ClusterNode] = {}
 
     def run(self, finished: Collection[str]) -> dict[str, KindAnswer]:
         """An answer for each kind that is not ``finished``."""
@@ -169,7 +169,7 @@ class _Drive:
                 self._say(f"{node.kind}: {ending}")
         return ended
 
-    def _versions(self, nodes: Sequence[Node]) -> tuple[dict[str, str], dict[str, dict[str, str | None]]]:
+    def _versions(self, nodes: Sequence[ClusterNode]) -> tuple[dict[str, str], dict[str, dict[str, str | None]]]:
         mine = {"togi": version(), "torch": importlib.metadata.version("torch")}
         tasks = [(node, self._cluster.start(node, on_node.versions, list(mine), alone=False)) for node in nodes]
         installed = {}
@@ -196,7 +196,7 @@ class _Drive:
         self._say(f"{kind}: studied on {node}")
         return None
 
-    def _ended(self, node: Node, task: Task) -> KindAnswer | None:
+    def _ended(self, node: ClusterNode, task: Task) -> KindAnswer | None:
         """None where the study was started again."""
         try:
             packed = self._cluster.answer(task)
@@ -235,7 +235,7 @@ def _unpack(packed: bytes, folder: Path) -> None:
         archive.extractall(folder, set(archive.namelist()) - {"exit_code"})  # a name cannot lead out of the folder
 
 
-def check_kinds(prices: Prices, nodes: Sequence[Node], finished: Collection[str]) -> None:
+def check_kinds(prices: Prices, nodes: Sequence[ClusterNode], finished: Collection[str]) -> None:
     """Raises FleetError where a node's kind has no price, or no node has a kind and none is ``finished``."""
     kinds = sorted({node.kind for node in nodes})
     for kind in kinds:

@@ -27,7 +27,7 @@ GROWTH_AT_MOST = 1.5
 
 @final
 @dataclass(frozen=True)
-class Layer:
+class ChannelLayer:
     """A convolution or linear layer whose weights are constant, as they are stored."""
 
     node: Node
@@ -56,7 +56,7 @@ class Layer:
         return 1 if self.transposed else 0
 
 
-def layer(graph: EditableGraph, node: Any) -> Layer | None:
+def layer(graph: EditableGraph, node: Any) -> ChannelLayer | None:
     name = call_name(node)
     if name != "linear.default" and name not in CONVOLUTIONS and name not in TRANSPOSED:
         return None
@@ -64,7 +64,7 @@ def layer(graph: EditableGraph, node: Any) -> Layer | None:
     weight = graph.constant(given["weight"])
     if weight is None or (given["bias"] is not None and graph.constant(given["bias"]) is None):
         return None
-    return Layer(node, given["input"], weight, given.get("groups", 1), name in TRANSPOSED)
+    return ChannelLayer(node, given["input"], weight, given.get("groups", 1), name in TRANSPOSED)
 
 
 @final
@@ -107,7 +107,7 @@ class Layout:
 
 @final
 @dataclass
-class Group:
+class ChannelGroup:
     """Values that are padded together."""
 
     dims: dict[Node, int] = field(default_factory=dict)
@@ -117,13 +117,13 @@ class Group:
     layouts: dict[Node, Layout] = field(default_factory=dict)
 
 
-def group_of(graph: EditableGraph, producer: Node, multiple: int) -> Group | None:
+def group_of(graph: EditableGraph, producer: Node, multiple: int) -> ChannelGroup | None:
     """The group of a dense layer's output, or None where it cannot be padded or its own channels would not change: a
     group in which others' change is found from these."""
     first = layer(graph, producer)
     if first is None or not first.dense or not _own_layout(first, multiple).changes:
         return None
-    group, waiting = Group(), [(producer, first.channel_dim)]
+    group, waiting = ChannelGroup(), [(producer, first.channel_dim)]
     while waiting:
         node, dim = waiting.pop()
         if group.dims.setdefault(node, dim) != dim:
@@ -141,7 +141,7 @@ def group_of(graph: EditableGraph, producer: Node, multiple: int) -> Group | Non
     return group
 
 
-def _neighbours(graph: EditableGraph, group: Group, node: Node, dim: int) -> list[tuple[Node, int]] | None:
+def _neighbours(graph: EditableGraph, group: ChannelGroup, node: Node, dim: int) -> list[tuple[Node, int]] | None:
     """The nodes that must be padded if ``node`` is: those it is made from, and those made from it."""
     neighbours = _origins(graph, node, dim)
     if neighbours is None:
@@ -201,7 +201,7 @@ def _broadcast(node: Node, source: Node, dim: int) -> bool:
     return call_name(node) in ARITHMETIC and (at < 0 or str(shape(source)[at]) == "1")
 
 
-def _layout(graph: EditableGraph, group: Group, node: Node, multiple: int) -> Layout | None:
+def _layout(graph: EditableGraph, group: ChannelGroup, node: Node, multiple: int) -> Layout | None:
     producer, dim = layer(graph, node), group.dims[node]
     if producer is not None and producer.dense:
         return _own_layout(producer, multiple)
@@ -216,7 +216,7 @@ def _layout(graph: EditableGraph, group: Group, node: Node, multiple: int) -> La
     return layout.repeated(times) if not rest else None
 
 
-def _own_layout(dense: Layer, multiple: int) -> Layout:
+def _own_layout(dense: ChannelLayer, multiple: int) -> Layout:
     return Layout.padded(int(dense.weight.shape[dense.out_axis]), multiple)
 
 
@@ -225,7 +225,7 @@ def _unpadded(node: Node, dim: int) -> Layout | None:
     return Layout(size, tuple(range(size))) if type(size) is int else None
 
 
-def pad_group(graph: EditableGraph, group: Group) -> None:
+def pad_group(graph: EditableGraph, group: ChannelGroup) -> None:
     """Give every layer of the group its padded weights, and every value its new shape."""
     for node in group.dims:
         _pad_node(graph, group, node)
@@ -236,7 +236,7 @@ def pad_group(graph: EditableGraph, group: Group) -> None:
     graph.propagate(group.layouts)
 
 
-def _pad_node(graph: EditableGraph, group: Group, node: Node) -> None:
+def _pad_node(graph: EditableGraph, group: ChannelGroup, node: Node) -> None:
     layout, producer, name = group.layouts[node], layer(graph, node), call_name(node)
     if producer is not None:
         bias = graph.constant(arguments(node)["bias"])

@@ -21,7 +21,7 @@ from togi.torch_internals.tensors import tree_flatten
 
 
 @final
-class Calls:
+class ServedCalls:
     """Calls of one function that differ in their size alone, in memory that all of them share."""
 
     def __init__(

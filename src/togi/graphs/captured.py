@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from togi.graphs.buckets import padding
-from togi.graphs.calls import Calls
+from togi.graphs.calls import ServedCalls
 from togi.graphs.captures import Captures
 from togi.graphs.form import size_of
 from togi.graphs.gradient import ReplayedCall, Replays, gradients_of, plus_and_minus, same_weights
@@ -132,7 +132,7 @@ class CapturedFunction:
         self._lease: Lease | None = None
         self._counting = threading.Lock()
         self._made = False
-        self._served = Calls(fn, samples, pad, gradients=gradients)
+        self._served = ServedCalls(fn, samples, pad, gradients=gradients)
         self._captures = Captures(self._served, pool, self._sizes, limit)
         self._device = pool.device(self._served.tensors[0])
         self._captures.notes += [self._device.note] if self._device.note else []

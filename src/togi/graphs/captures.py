@@ -11,7 +11,7 @@ import torch
 
 from togi.core.quantities import first_line, plural, size
 from togi.graphs.buckets import choose_buckets
-from togi.graphs.calls import Calls
+from togi.graphs.calls import ServedCalls
 from togi.graphs.pool import GraphError, Pool
 from togi.graphs.recording import what_to_do, why_not_captured
 
@@ -23,7 +23,7 @@ _MOST_TIMES = 3
 class Captures:
     """A graph for each bucket that the pool's memory allows; what others need for longest gives way, and comes back."""
 
-    def __init__(self, calls: Calls, pool: Pool, sizes: Mapping[int, int], limit: int) -> None:
+    def __init__(self, calls: ServedCalls, pool: Pool, sizes: Mapping[int, int], limit: int) -> None:
         self._calls, self._pool, self._sizes, self._limit = calls, pool, sizes, limit
         self.owner = object()
         self.buckets: tuple[int, ...] = ()

@@ -107,14 +107,14 @@ class Cuda:
 
     def faster(self, graph: Call, eager: Call, sample: Inputs) -> bool:
         """Beyond doubt (``decide.faster``), each call waited for, in at most a second."""
-        runners = [_Runner(name, call, sample) for name, call in (("graph", graph), ("eager", eager))]
+        runners = [_PoolRunner(name, call, sample) for name, call in (("graph", graph), ("eager", eager))]
         result = race(runners, runners[1], budget_s=_RACE_S, seed=0, criterion=WITHIN_PROCESS, turn_ms=_RACE_TURN_MS)
         speedup = result.entry("graph").speedup_x
         return speedup is not None and WITHIN_PROCESS.faster(speedup)
 
 
 @final
-class _Runner:
+class _PoolRunner:
     def __init__(self, name: str, call: Call, sample: Inputs) -> None:
         self.name, self._call, self._sample = name, call, sample
 

@@ -27,7 +27,7 @@ class StudyLog:
         self.notes = notes
         """What the user should know, e.g. that trials of another machine were found and are not used."""
         self._database = database
-        self._owner = Owner.here()
+        self._owner = ClaimHolder.here()
         self._seen = 0
         self._own: set[int] = set()
 
@@ -119,14 +119,14 @@ class StudyLog:
         return row is not None and self._is_other(row[0])
 
     def _is_other(self, owner: str) -> bool:
-        holder = self._database.read(Owner, owner)
+        holder = self._database.read(ClaimHolder, owner)
         return holder.token != self._owner.token and holder.alive
 
     def _give_up(self, connection: sqlite3.Connection, recipe: str) -> None:
         row = connection.execute(
             "SELECT owner FROM claims WHERE study = ? AND recipe = ?", (self.id, recipe)
         ).fetchone()
-        if row and self._database.read(Owner, row[0]).token == self._owner.token:
+        if row and self._database.read(ClaimHolder, row[0]).token == self._owner.token:
             connection.execute("DELETE FROM claims WHERE study = ? AND recipe = ?", (self.id, recipe))
 
 
@@ -141,7 +141,7 @@ def read_study(database: Database, header: Study) -> Study:
 
 
 @final
-class Owner(Record):
+class ClaimHolder(Record):
     """One holder of claims. A process id alone is not enough: ids are used again, and each container has its own."""
 
     pid: int
@@ -155,7 +155,7 @@ class Owner(Record):
     """Unix time, for the lease."""
 
     @classmethod
-    def here(cls) -> Owner:
+    def here(cls) -> ClaimHolder:
         pid = os.getpid()
         return cls(pid=pid, started=_started(pid), place=_place(), token=uuid.uuid4().hex, since=time.time())
 

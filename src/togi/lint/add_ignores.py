@@ -8,7 +8,7 @@ from pathlib import Path
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.fix import FixResult, rewrite_paths
 from togi.lint.notebooks import without_magics
-from togi.lint.selection import Mark, Statement, statements
+from togi.lint.selection import IgnoreMark, Statement, statements
 from togi.lint.settings import Overrides
 from togi.lint.source_text import syntax_error, unify_line_ends
 
@@ -48,7 +48,7 @@ def _edits(statement: Statement, rules: Sequence[str], lines: Sequence[str]) -> 
     )
 
 
-def _extended(mark: Mark, rules: Sequence[str]) -> Edit:
+def _extended(mark: IgnoreMark, rules: Sequence[str]) -> Edit:
     """The names that are there stay as they are written."""
     names = ", ".join(dict.fromkeys([*mark.rules, *rules]))
     return Edit(line=mark.line, column=mark.column, end_line=mark.line, end_column=mark.end_column, text=names)

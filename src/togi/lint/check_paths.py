@@ -66,7 +66,7 @@ def _result(reports: Sequence[tuple[CheckedFile, FileReport]], files: int, cache
 
 @final
 @dataclass(frozen=True)
-class _Read:
+class _ReadFile:
     """A file that has to do with PyTorch."""
 
     file: CheckedFile
@@ -77,10 +77,10 @@ class _Read:
 def _reports(files: Sequence[CheckedFile], store: Cache) -> tuple[list[tuple[CheckedFile, FileReport]], int]:
     """The report of each file, and how many of them were known."""
     done: list[tuple[CheckedFile, FileReport]] = []
-    reads: list[_Read] = []
+    reads: list[_ReadFile] = []
     for file in files:
         read = _read(file)
-        if isinstance(read, _Read):
+        if isinstance(read, _ReadFile):
             reads.append(read)
         else:
             done.append((file, read))
@@ -97,13 +97,13 @@ def _request(file: CheckedFile) -> FileRequest:
     return FileRequest(str(file.path), file.shown, file.settings.hot, largest(file))
 
 
-def _read(file: CheckedFile) -> _Read | FileReport:
+def _read(file: CheckedFile) -> _ReadFile | FileReport:
     """The bytes; or a report at once, where it cannot be read or no rule could find anything in them."""
     try:
         data = read_plain(file.path, largest(file) + 1)
     except OSError as error:
         return _problem(file, f"cannot be read: {error.strerror or error}")
-    return _refused(file, data) or _Read(file, data, cache_key(str(file.path), data, file.settings.hot))
+    return _refused(file, data) or _ReadFile(file, data, cache_key(str(file.path), data, file.settings.hot))
 
 
 def _refused(file: CheckedFile, data: bytes) -> FileReport | None:

@@ -55,11 +55,11 @@ class Discovery:
 
 def discover(paths: Sequence[Path], overrides: Overrides) -> Discovery:
     """The files to check. Raises SettingsError for a pyproject.toml that cannot be used."""
-    return _Walk(overrides).run(paths)
+    return _FolderWalk(overrides).run(paths)
 
 
 @final
-class _Walk:
+class _FolderWalk:
     def __init__(self, overrides: Overrides) -> None:
         self._found = Discovery()
         self._settings = SettingsFinder(overrides)

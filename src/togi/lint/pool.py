@@ -79,7 +79,7 @@ def check_all(tasks: Sequence[Task]) -> list[Done]:
     count = processes(sum(len(task.data) for task in tasks), len(tasks))
     if count < 2 and not (tasks and may_fork()):  # a fork costs nothing, and what goes wrong with a file stays in it
         return [_checked(task.request, task.data) for task in tasks]
-    return _Pool(tasks).run(max(count, 1))
+    return _ProcessPool(tasks).run(max(count, 1))
 
 
 def processes(total_bytes: int, files: int) -> int:
@@ -94,7 +94,7 @@ def _checked(request: FileRequest, data: bytes) -> Done:
 
 
 @final
-class _Pool:
+class _ProcessPool:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
         self._done: list[Done | None] = [None] * len(tasks)

@@ -131,7 +131,7 @@ def _notes(ignore: Ignore, used: set[str], rules: frozenset[str], everything: bo
 
 @final
 @dataclass(frozen=True)
-class Mark:
+class IgnoreMark:
     """``# togi: ignore[...]`` as it is written, with the place of the names between its brackets."""
 
     rules: tuple[str, ...]
@@ -148,7 +148,7 @@ class Statement:
 
     first: int
     last: int
-    marks: tuple[Mark, ...]
+    marks: tuple[IgnoreMark, ...]
 
 
 def ignore_comments(text: str) -> tuple[Ignore, ...]:
@@ -170,7 +170,7 @@ def ignore_comments(text: str) -> tuple[Ignore, ...]:
 
 def statements(text: str) -> Iterator[Statement]:
     """The statements of Python source that can be parsed; marks behind the last one stand in one without code."""
-    marks: list[Mark] = []
+    marks: list[IgnoreMark] = []
     first = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -184,10 +184,10 @@ def statements(text: str) -> Iterator[Statement]:
             first = token.start[0]
 
 
-def _mark(match: re.Match[str], line: int, column: int) -> Mark:
+def _mark(match: re.Match[str], line: int, column: int) -> IgnoreMark:
     names = (name.strip() for name in (match["rules"] or "").split(","))
     start, end = (column + position + 1 for position in match.span("rules"))
-    return Mark(tuple(name for name in names if name), match["file"] is not None, line, start, end)
+    return IgnoreMark(tuple(name for name in names if name), match["file"] is not None, line, start, end)
 
 
 _WAITS = (

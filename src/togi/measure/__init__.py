@@ -5,7 +5,7 @@ from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.memory import MemoryMark, give_back_cache, held_by_others, mark_memory, measure_footprint
 from togi.measure.noise import noise_of, usable
 from togi.measure.race import Runner, race
-from togi.measure.race_result import RaceEntry, RaceResult, Verdict, together
+from togi.measure.race_result import RaceEntry, RaceResult, RaceVerdict, together
 from togi.measure.streams import callers_on, wait_for
 from togi.measure.turn import TURN_MS, GivenAs, Turn, Warmup, call_ms_of, choose_passes, take_turn, warm
 
@@ -15,9 +15,9 @@ __all__ = [
     "MemoryMark",
     "RaceEntry",
     "RaceResult",
+    "RaceVerdict",
     "Runner",
     "Turn",
-    "Verdict",
     "Warmup",
     "call_ms_of",
     "callers_on",

@@ -22,7 +22,7 @@ from togi.core.records import Interval
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
 from togi.measure.interval import times_interval
 from togi.measure.noise import noise_of
-from togi.measure.race_result import RaceEntry, RaceResult, Verdict, of_each, speed_between
+from togi.measure.race_result import RaceEntry, RaceResult, RaceVerdict, of_each, speed_between
 from togi.measure.turn import TURN_MS, Turn, call_ms_of, choose_passes
 
 Seconds = Callable[[], float]
@@ -107,7 +107,7 @@ def race(
 
 
 @final
-class _Contestant:
+class _InRace:
     """One runner's state."""
 
     def __init__(self, runner: Runner) -> None:
@@ -149,7 +149,7 @@ class _RaceState:
     """Who is still in a race and how they stand to each other. The first contestant is the reference."""
 
     def __init__(self, field: Sequence[Runner], criterion: Criterion, rivals: Mapping[str, str]) -> None:
-        self.entries = [_Contestant(runner) for runner in field]
+        self.entries = [_InRace(runner) for runner in field]
         self.reference = self.entries[0]
         self.criterion = criterion
         self.rivals = rivals
@@ -159,13 +159,13 @@ class _RaceState:
         self._confidence = of_each(criterion.confidence, len(self.entries))
 
     @property
-    def racing(self) -> list[_Contestant]:
+    def racing(self) -> list[_InRace]:
         return [entry for entry in self.entries if entry.racing]
 
     @property
-    def groups(self) -> list[list[_Contestant]]:
+    def groups(self) -> list[list[_InRace]]:
         """Those still racing, by whom they race against."""
-        groups: dict[str | None, list[_Contestant]] = {}
+        groups: dict[str | None, list[_InRace]] = {}
         for entry in self.racing:
             groups.setdefault(self.rivals.get(entry.name), []).append(entry)
         return list(groups.values())
@@ -195,10 +195,10 @@ class _RaceState:
         for group in self.groups if decide else ():
             self._dismiss(group)
 
-    def _lingers(self, entry: _Contestant) -> bool:
+    def _lingers(self, entry: _InRace) -> bool:
         return entry is self.reference and not entry.broken and self.rounds % _REFERENCE_EVERY == 0
 
-    def _dismiss(self, group: Sequence[_Contestant]) -> None:
+    def _dismiss(self, group: Sequence[_InRace]) -> None:
         leader = self.leader(group)
         for entry in group:
             if entry is leader:
@@ -216,19 +216,19 @@ class _RaceState:
             if beaten_by is not None:
                 entry.leave(self.rounds, _slower(*beaten_by))
 
-    def leader(self, group: Sequence[_Contestant]) -> _Contestant:
+    def leader(self, group: Sequence[_InRace]) -> _InRace:
         """That with the best median speed-up; the first where the medians are equal."""
         return max(group, key=self._median_speedup)
 
-    def _median_speedup(self, entry: _Contestant) -> float:
+    def _median_speedup(self, entry: _InRace) -> float:
         speedup_x = self.speed_x(entry, self.reference)
         return speedup_x.median if speedup_x is not None else 0.0
 
-    def speed_x(self, entry: _Contestant, other: _Contestant) -> Interval | None:
+    def speed_x(self, entry: _InRace, other: _InRace) -> Interval | None:
         """How many times as fast as ``other`` it is, over the rounds that both were in; None: there are none."""
         return speed_between(entry.rounds_ms, other.rounds_ms, self._confidence)
 
-    def _all_equal(self, group: Sequence[_Contestant]) -> bool:
+    def _all_equal(self, group: Sequence[_InRace]) -> bool:
         leader = self.leader(group)
         others = [self.speed_x(entry, leader) for entry in group if entry is not leader]
         return all(ratio is not None and self.criterion.speed(ratio) is Speed.SAME for ratio in others)
@@ -237,49 +237,49 @@ class _RaceState:
         speedups_x = {entry.name: self.speed_x(entry, self.reference) for entry in self.racing}
         return {name: interval for name, interval in speedups_x.items() if interval is not None}
 
-    def conclude(self, min_rounds: int) -> tuple[Verdict, str, str, str]:
+    def conclude(self, min_rounds: int) -> tuple[RaceVerdict, str, str, str]:
         """The verdict, the winner's name, the order in words, and the whole sentence."""
         if self.reference.broken:
             failed = f"{self.reference.name}, the reference, failed ({self.reference.left_because}): nothing to compare"
-            return Verdict.CANNOT_TELL, self.reference.name, failed, failed
+            return RaceVerdict.CANNOT_TELL, self.reference.name, failed, failed
         self._dismiss_beaten()
         winner = self._winner()
         if len(self.racing) < 2:
             beaten = [entry for entry in self.entries if not entry.broken and not entry.racing]
-            verdict = Verdict.SEPARATED if beaten and self.racing else Verdict.CANNOT_TELL
+            verdict = RaceVerdict.SEPARATED if beaten and self.racing else RaceVerdict.CANNOT_TELL
         else:
             equal = self.rounds >= min_rounds and self._all_equal(self.racing)
-            verdict = Verdict.EQUIVALENT if equal else Verdict.CANNOT_TELL
+            verdict = RaceVerdict.EQUIVALENT if equal else RaceVerdict.CANNOT_TELL
         order = self._order(verdict)
         return verdict, winner.name, order, order + self._against_reference(verdict, winner)
 
-    def _winner(self) -> _Contestant:
+    def _winner(self) -> _InRace:
         """The best of those racing that are faster than the reference beyond doubt, else the reference."""
         sure = [entry for entry in self.racing if self._beats_reference(entry)]
         return max(sure, key=self._median_speedup, default=self.reference)
 
-    def _beats_reference(self, entry: _Contestant) -> bool:
+    def _beats_reference(self, entry: _InRace) -> bool:
         speedup_x = self.speed_x(entry, self.reference)
         return speedup_x is not None and self.criterion.faster(speedup_x)
 
-    def _order(self, verdict: Verdict) -> str:
+    def _order(self, verdict: RaceVerdict) -> str:
         racing = [entry.name for entry in self.racing]
         rounds = f"after {plural(self.rounds, 'round')}"
-        if verdict is Verdict.EQUIVALENT:
+        if verdict is RaceVerdict.EQUIVALENT:
             return f"{' and '.join(racing)} are within {self.criterion.band_x - 1:.1%} of each other {rounds}"
-        if verdict is Verdict.SEPARATED:
+        if verdict is RaceVerdict.SEPARATED:
             return f"{racing[0]} is the fastest beyond doubt {rounds}"
         if len(racing) < 2:
             return f"no runner was left to compare {self.reference.name} with"
         return f"cannot tell {' and '.join(racing)} apart {rounds} on this machine now"
 
-    def _against_reference(self, verdict: Verdict, winner: _Contestant) -> str:
-        if len(self.racing) < 2 and verdict is Verdict.CANNOT_TELL:
+    def _against_reference(self, verdict: RaceVerdict, winner: _InRace) -> str:
+        if len(self.racing) < 2 and verdict is RaceVerdict.CANNOT_TELL:
             return ""
         speedup_x = self.speed_x(winner, self.reference)
         if winner is self.reference or speedup_x is None:
             nothing = f"; nothing is faster than {self.reference.name} beyond doubt"
-            return nothing if verdict is not Verdict.SEPARATED and self.reference.racing else ""
+            return nothing if verdict is not RaceVerdict.SEPARATED and self.reference.racing else ""
         return f"; {winner.name} is {_times(speedup_x)} as fast as {self.reference.name}"
 
     def entry(self, name: str) -> RaceEntry:
@@ -306,7 +306,7 @@ def _inverse(interval: Interval) -> Interval:
     )
 
 
-def _slower(against: Interval, other: _Contestant) -> str:
+def _slower(against: Interval, other: _InRace) -> str:
     return f"it takes {_times(_inverse(against))} the time of {other.name}"
 
 

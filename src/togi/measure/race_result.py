@@ -15,7 +15,7 @@ _Rounds = tuple[tuple[float, float], ...]
 """The reference's and another's ms per sample, round by round."""
 
 
-class Verdict(StrEnum):
+class RaceVerdict(StrEnum):
     """The end of a race."""
 
     SEPARATED = "separated"
@@ -53,7 +53,7 @@ class RaceResult(Record):
     reference: str
     winner: str
     """The reference, unless another is faster beyond doubt."""
-    verdict: Verdict
+    verdict: RaceVerdict
     order: str
     """Who is ahead of whom, or that the figures do not decide."""
     sentence: str

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from togi.ops.kernels.library import KernelUnavailableError
-from togi.ops.kernels.recurrence import GATES, Layer, packed_shape, run, unpack
+from togi.ops.kernels.recurrence import GATES, RecurrentLayer, packed_shape, run, unpack
 
 
 def recurrence(
@@ -39,7 +39,7 @@ def recurrence(
     """
     if torch.is_grad_enabled() and (inputs.requires_grad or hidden.requires_grad):
         raise RuntimeError("togi::recurrence has no gradient: call it under torch.no_grad(), or the original to train")
-    layer = Layer(kind, input_weights.contiguous(), state_weights.contiguous(), bias.contiguous())
+    layer = RecurrentLayer(kind, input_weights.contiguous(), state_weights.contiguous(), bias.contiguous())
     _check(layer, inputs, hidden, cell, batch_first)
     inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
     outputs, last, last_cell = _results(inputs, hidden, cell)
@@ -72,7 +72,7 @@ def _results(inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tenso
     return outputs, hidden.new_empty(hidden.shape), hidden.new_empty((0,) if cell is None else cell.shape)
 
 
-def _check(layer: Layer, inputs: Tensor, hidden: Tensor, cell: Tensor | None, batch_first: bool) -> None:
+def _check(layer: RecurrentLayer, inputs: Tensor, hidden: Tensor, cell: Tensor | None, batch_first: bool) -> None:
     """The kernel checks none of its arguments."""
     kind = layer.kind
     if kind not in GATES:
@@ -116,7 +116,7 @@ def _tell(reason: str) -> None:
 
 
 def _run_in_torch(
-    layer: Layer,
+    layer: RecurrentLayer,
     inputs: Tensor,
     states: tuple[Tensor, Tensor | None],
     results: tuple[Tensor, Tensor, Tensor],

@@ -47,7 +47,7 @@ class _Counted:
     places: dict[int, int] = field(default_factory=dict)
 
 
-class _Tree:
+class _CallTree:
     """The calls of a program by who calls them. What is called first in another thread is the program's own call: who
     had the thread do it cannot be seen."""
 
@@ -125,7 +125,7 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
 def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> ProgramTree:
     """Run the program once on every sample (as it is: under the caller's ``no_grad``) with a clock round each call."""
     names = {id(module): path for path, module in program.named_modules()}
-    tree = _Tree(program)
+    tree = _CallTree(program)
     for sample in samples:
         tree.counted[0].seconds += _run(program, sample, tree.call)
         tree.counted[0].calls += 1

@@ -19,7 +19,7 @@ from togi.program.calls import Form, Recorded, record_inputs, record_tree
 from togi.program.capture import NOTHING_KEPT, CapturedCut, RefusedCut, capture, taken_by
 from togi.program.kept import changed, held_by
 from togi.program.parts import CutRequest, Cuts, Part, Uncaptured
-from togi.program.repeated import Called, repeated
+from togi.program.repeated import CalledModule, repeated
 from togi.program.uses import ModuleUse, groups_of, made_anew, too_small, uses_at
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
@@ -71,13 +71,13 @@ class _Cutting:
         self.parts: list[Part] = []
         self.obstacles: list[Obstacle] = []
         self.uncaptured: list[Uncaptured] = []
-        self.called: list[Called] = []
+        self.called: list[CalledModule] = []
         """What was looked at, from the top down."""
 
     def cuts(self) -> Cuts:
         places = places_called = self.tree.children(0)
         if not isinstance(self.program, ProgramModule):
-            self.uncaptured.append(Called(self.program, "", 1.0, self.tree.calls[0].calls).as_record)
+            self.uncaptured.append(CalledModule(self.program, "", 1.0, self.tree.calls[0].calls).as_record)
         while uses := uses_at(places, self.tree, self.modules, self.changed):
             recorded = self._record(uses)
             places = [place for group in groups_of(uses, recorded) for place in self._cut(group, recorded)]
@@ -140,7 +140,7 @@ class _Cutting:
         outcome = capture(group[0], by_sizes, self.request, goes_on=calls.goes_on(form))
         if outcome.survey is not None:
             self.called += [
-                Called(use.module, use.path, use.share * calls.share(form), calls.calls[form], outcome.survey)
+                CalledModule(use.module, use.path, use.share * calls.share(form), calls.calls[form], outcome.survey)
                 for use in group
             ]
         return outcome
@@ -183,5 +183,5 @@ class _Cutting:
             return
         for use in group:
             if all(self.tree.calls[place].parent == 0 for place in use.places):
-                called = Called(use.module, use.path, use.share, self._calls(use), surveyed[0])
+                called = CalledModule(use.module, use.path, use.share, self._calls(use), surveyed[0])
                 self.uncaptured.append(called.as_record)

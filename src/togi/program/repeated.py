@@ -14,7 +14,7 @@ from togi.worker.protocol import Survey
 
 
 @dataclass(frozen=True)
-class Called:
+class CalledModule:
     """A module in one form of its calls."""
 
     module: nn.Module
@@ -43,10 +43,10 @@ class Called:
         )
 
 
-def repeated(called: Iterable[Called]) -> Iterator[tuple[Uncaptured, ...]]:
+def repeated(called: Iterable[CalledModule]) -> Iterator[tuple[Uncaptured, ...]]:
     """Two and more modules of one class that have parts of their own, such as the layers of a stack; none that is
     inside of another such. ``called``: from the top down."""
-    by_class: dict[type[nn.Module], list[Called]] = {}
+    by_class: dict[type[nn.Module], list[CalledModule]] = {}
     for use in called:
         if use.compiles and any(use.module.children()):
             by_class.setdefault(type(use.module), []).append(use)

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from togi.core.quantities import plural, seconds, size
 from togi.footprint.account.change import NO_MODULE, AccountChange, Change
-from togi.footprint.account.record import BEFORE_THE_RUN, Account, Category, HeldName, Holding, Kept
+from togi.footprint.account.record import BEFORE_THE_RUN, Account, Category, HeldName, Holding, KeptStorage
 from togi.footprint.prediction.record import Prediction
-from togi.footprint.snapshot.record import Held
+from togi.footprint.snapshot.record import HeldMemory
 from togi.render.terminal import bullets, clean, stack, table
 
-AnyHeld = TypeVar("AnyHeld", Holding, Held)
+AnyHeld = TypeVar("AnyHeld", Holding, HeldMemory)
 Owner = tuple[str, int, int | None]
 """Name, bytes, and blocks, which are None where they are unknown."""
 
@@ -91,7 +91,7 @@ def summed(held: Iterable[AnyHeld], name: Callable[[AnyHeld], str]) -> list[Owne
     return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
-def _kept(kept: Sequence[Kept], limit: int) -> Table:
+def _kept(kept: Sequence[KeptStorage], limit: int) -> Table:
     total = sum(tensor.bytes for tensor in kept)
     grid = table(
         f"kept for backward: {size(total)} in {plural(len(kept), 'tensor')}", "bytes", "kept by", left=("kept by",)

@@ -6,15 +6,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from togi.claims import Measured, Proof, Proofs, Verdict
+from togi.claims import ClaimVerdict, Measured, MeasuredClaim, Proofs
 from togi.core.quantities import bounds, milliseconds, size, times
 from togi.render.terminal import clean, stack, table
 
 _STYLES = {
-    Verdict.HOLDS: "bold green",
-    Verdict.HOLDS_IN_PART: "bold yellow",
-    Verdict.REFUTED: "bold red",
-    Verdict.UNTESTED: "bold yellow",
+    ClaimVerdict.HOLDS: "bold green",
+    ClaimVerdict.HOLDS_IN_PART: "bold yellow",
+    ClaimVerdict.REFUTED: "bold red",
+    ClaimVerdict.UNTESTED: "bold yellow",
 }
 
 
@@ -23,7 +23,7 @@ def proofs_text(proofs: Proofs) -> RenderableType:
     return stack(*map(proof_text, proofs.proofs), Text(_tally(proofs), "bold") if len(proofs.proofs) > 1 else None)
 
 
-def proof_text(proof: Proof) -> RenderableType:
+def proof_text(proof: MeasuredClaim) -> RenderableType:
     """The verdict on a claim, with the figures behind it."""
     verdict = Text(proof.claim, style="bold cyan").append(f"  {proof.verdict.value}", style=_STYLES[proof.verdict])
     said = Group(verdict, Text(clean(proof.sentence)), *([Text(clean(proof.fix), "cyan")] if proof.fix else []))
@@ -33,15 +33,15 @@ def proof_text(proof: Proof) -> RenderableType:
 def _tally(proofs: Proofs) -> str:
     """``12 hold, 3 do not hold``."""
     said = {
-        Verdict.HOLDS: "hold",
-        Verdict.HOLDS_IN_PART: "hold in part",
-        Verdict.REFUTED: "do not hold",
-        Verdict.UNTESTED: "cannot be tested here",
+        ClaimVerdict.HOLDS: "hold",
+        ClaimVerdict.HOLDS_IN_PART: "hold in part",
+        ClaimVerdict.REFUTED: "do not hold",
+        ClaimVerdict.UNTESTED: "cannot be tested here",
     }
     return ", ".join(f"{number} {said[verdict]}" for verdict, number in proofs.counts.items() if number)
 
 
-def _measured(proof: Proof) -> Table:
+def _measured(proof: MeasuredClaim) -> Table:
     """Columns of what was measured at all."""
     cells = {"peak": _peak, "median": _median, "speed-up": _speedup}
     used = {heading: cell for heading, cell in cells.items() if any(cell(row) for row in proof.rows)}

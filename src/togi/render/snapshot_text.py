@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.quantities import milliseconds, size
-from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
+from togi.footprint.snapshot.record import (
+    DeviceAccount,
+    HeldMemory,
+    History,
+    OutOfMemory,
+    PoolSegments,
+    SnapshotAccount,
+    TraceEvent,
+)
 from togi.render.memory_text import Owner, owners, short_line, summed
 from togi.render.terminal import bullets, clean, stack, table
 
@@ -60,21 +68,21 @@ def fragmentation_text(history: History) -> str:
     )
 
 
-def line_text(held: Held) -> str:
+def line_text(held: HeldMemory) -> str:
     return held.line or _UNKNOWN
 
 
-def by_line(held: Iterable[Held]) -> list[Owner]:
+def by_line(held: Iterable[HeldMemory]) -> list[Owner]:
     """Line, bytes and blocks, the largest first; blocks is None where any owner's are unknown."""
     return summed(held, line_text)
 
 
-def by_pool(held: Iterable[Held]) -> list[Owner]:
+def by_pool(held: Iterable[HeldMemory]) -> list[Owner]:
     """Pool and stream, bytes and blocks, the largest first."""
     return summed(held, _pool)
 
 
-def _pool(held: Held) -> str:
+def _pool(held: HeldMemory) -> str:
     return "(unknown)" if held.stream is None else f"{held.pool or 'pool not recorded'}, stream {held.stream}"
 
 
@@ -113,7 +121,7 @@ def end_text(device: DeviceAccount) -> str:
     )
 
 
-def _pools(pools: Sequence[Pool]) -> Table:
+def _pools(pools: Sequence[PoolSegments]) -> Table:
     grid = table("segments in the end", "segments", "reserved", "allocated", "free", "largest free")
     for pool in pools:
         cells = (pool.reserved_bytes, pool.allocated_bytes, pool.free_bytes, pool.largest_free_bytes)

@@ -21,7 +21,7 @@ from togi.worker.supervise import Limits
 SURVEY_TIMEOUT_S = 900.0
 
 
-class Verified(Protocol):
+class HasVerdict(Protocol):
     """A process whose recipe was verified (``RunningTrial``)."""
 
     @property
@@ -52,7 +52,7 @@ class TunedSubject:
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
             self.facts = self.pool.make_truth(self.facts, limits, lambda phase: tell(f"{phase} of {self.name}"))
 
-    def accepted(self, running: Verified) -> tuple[Outcome, str]:
+    def accepted(self, running: HasVerdict) -> tuple[Outcome, str]:
         """What its verification means under these settings, and why."""
         if running.error is None:
             return Outcome.FAILED, "it was not verified"

@@ -108,18 +108,18 @@ class SavedBuffers:
 
 @final
 @dataclass(frozen=True)
-class _Observed:
+class _ObservedCall:
     output: Any
     before: Inputs
     after: Inputs
 
 
-def _call(module: nn.Module, sample: Inputs, seed: int) -> _Observed:
+def _call(module: nn.Module, sample: Inputs, seed: int) -> _ObservedCall:
     after = sample.clone()
     seed_all(seed)
     with torch.no_grad():
         output = module(*after.args, **after.kwargs)
-    return _Observed(output, sample, after)
+    return _ObservedCall(output, sample, after)
 
 
 def seed_all(seed: int) -> None:
@@ -185,7 +185,7 @@ def _is_numeric(tensor: Tensor) -> bool:
     return _is_dense(tensor) and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _input_notes(observed: _Observed) -> Iterator[str]:
+def _input_notes(observed: _ObservedCall) -> Iterator[str]:
     arguments = observed.before.tensors()
     if not same(arguments, observed.after.tensors()):
         yield "The forward pass changes its inputs in place: callers that use them afterwards see the change."
@@ -193,7 +193,7 @@ def _input_notes(observed: _Observed) -> Iterator[str]:
         yield "An input requires gradients; trials run without them."
 
 
-def _alias_notes(module: nn.Module, first: _Observed, second: _Observed) -> Iterator[str]:
+def _alias_notes(module: nn.Module, first: _ObservedCall, second: _ObservedCall) -> Iterator[str]:
     outputs = _storages(tensors_in(first.output))
     if outputs & _storages(first.after.tensors()):
         yield "An output shares memory with an input."

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _GIVEN = "<togi: the argument {}>"
 
 
-class Change(Record):
+class ChangedArgument(Record):
     """An argument that a call changes."""
 
     argument: str | int
@@ -40,7 +40,7 @@ class Change(Record):
 class Effects(Record):
     """The changes that one form of a module's calls makes."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ChangedArgument, ...] = ()
     state: tuple[str, ...] = ()
     """Attributes that the module keeps from call to call: it is called with them (``togi.subject.state``)."""
 
@@ -50,9 +50,9 @@ class Effects(Record):
 
         Raises Refused where that differs from call to call in more than tensors and counts of them.
         """
-        seen: dict[str | int, list[_Seen]] = defaultdict(list)
+        seen: dict[str | int, list[_ArgumentSeen]] = defaultdict(list)
         for call_inputs in given:
-            before = [(key, _Seen(value)) for key, value in arguments_of(call_inputs)]
+            before = [(key, _ArgumentSeen(value)) for key, value in arguments_of(call_inputs)]
             call(*call_inputs.args, **call_inputs.kwargs)
             for key, argument in before:
                 argument.look_again()
@@ -100,7 +100,7 @@ class Effects(Record):
 
 
 @final
-class _Seen:
+class _ArgumentSeen:
     """An argument before a call, and after it."""
 
     def __init__(self, value: Any) -> None:
@@ -128,7 +128,7 @@ class _Seen:
         )
 
 
-def _change(key: str | int, seen: Sequence[_Seen]) -> Change | None:
+def _change(key: str | int, seen: Sequence[_ArgumentSeen]) -> ChangedArgument | None:
     """The change of one argument in all calls, or None where there is none. Raises Refused where it differs."""
     if not any(argument.changed for argument in seen):
         return None
@@ -137,7 +137,7 @@ def _change(key: str | int, seen: Sequence[_Seen]) -> Change | None:
     if after is None or any(argument.kept != old_places for argument in seen):
         raise Refused(f"what its calls change in the argument {key} differs from call to call")
     written = sorted({index for argument in seen for index in argument.written})
-    return Change(argument=key, after=after, kept=old_places, written=tuple(written))
+    return ChangedArgument(argument=key, after=after, kept=old_places, written=tuple(written))
 
 
 def arguments_of(given: Inputs) -> list[tuple[str | int, Any]]:

@@ -104,7 +104,7 @@ def count_functions(call: Callable[[], Any]) -> dict[str, int]:
     TorchScript or a composite such as multi-head attention, operators only under their decomposed name
     (``aten.convolution``, ``aten.addmm``), which is mapped back. A name's count is the larger of the two.
     """
-    called, dispatched = _Called(), _Dispatched()
+    called, dispatched = _FunctionCounter(), _Dispatched()
     with dispatched, called:
         call()
     names = called.counts | dispatched.counts  # a Counter's | takes the larger count
@@ -112,7 +112,7 @@ def count_functions(call: Callable[[], Any]) -> dict[str, int]:
 
 
 @final
-class _Called(FunctionObserver):
+class _FunctionCounter(FunctionObserver):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()

@@ -6,7 +6,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from togi.subject.effects import Change, Effects, arguments_of
+from togi.subject.effects import ChangedArgument, Effects, arguments_of
 from togi.subject.inputs import Inputs
 from togi.subject.nested import mapped
 from togi.subject.state import WithState
@@ -39,7 +39,7 @@ class Pure(nn.Module):
         return self.effects.split(output, call_inputs, fresh)
 
 
-def _replaced(call_inputs: Inputs, change: Change, fresh: dict[str | int, list[Tensor]]) -> Inputs:
+def _replaced(call_inputs: Inputs, change: ChangedArgument, fresh: dict[str | int, list[Tensor]]) -> Inputs:
     """The argument in containers of its own, its overwritten tensors copied: the call may do with it what it likes."""
     tensors: list[Tensor] = []
 

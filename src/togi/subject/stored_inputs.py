@@ -11,13 +11,13 @@ from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
 
 
-class _Call(Record):
+class _StoredCall(Record):
     args: Structure
     kwargs: Structure
 
 
-class _Calls(Record):
-    calls: tuple[_Call, ...]
+class _StoredCalls(Record):
+    calls: tuple[_StoredCall, ...]
 
 
 def write_inputs(path: Path, given: Sequence[Inputs]) -> None:
@@ -25,7 +25,7 @@ def write_inputs(path: Path, given: Sequence[Inputs]) -> None:
     from safetensors.torch import save_file
 
     calls = tuple(
-        _Call(args=Structure.of(tuple(call_inputs.args)), kwargs=Structure.of(dict(call_inputs.kwargs)))
+        _StoredCall(args=Structure.of(tuple(call_inputs.args)), kwargs=Structure.of(dict(call_inputs.kwargs)))
         for call_inputs in given
     )
     for call in calls:
@@ -38,7 +38,7 @@ def write_inputs(path: Path, given: Sequence[Inputs]) -> None:
         for index, tensor in enumerate(call_inputs.tensors())
     }
     save_file(tensors, str(path.with_suffix(".safetensors")))
-    path.with_suffix(".json").write_text(_Calls(calls=calls).to_json(), encoding="utf-8")
+    path.with_suffix(".json").write_text(_StoredCalls(calls=calls).to_json(), encoding="utf-8")
 
 
 def read_inputs(path: Path) -> list[Inputs]:
@@ -47,7 +47,7 @@ def read_inputs(path: Path) -> list[Inputs]:
 
     tensors = load_file(str(path.with_suffix(".safetensors")))
     calls = []
-    for number, call in enumerate(_Calls.from_json(path.with_suffix(".json").read_text(encoding="utf-8")).calls):
+    for number, call in enumerate(_StoredCalls.from_json(path.with_suffix(".json").read_text(encoding="utf-8")).calls):
         count = sum(1 for name in tensors if name.startswith(f"{number}."))
         remaining = iter([tensors[f"{number}.{index}"] for index in range(count)])
         calls.append(Inputs(call.args.build(remaining), call.kwargs.build(remaining)))

@@ -35,7 +35,7 @@ _SEED = 0
 
 
 @dataclass(frozen=True)
-class Kind:
+class CallKind:
     """``sample`` shows nothing of it, ``later`` does."""
 
     name: str
@@ -45,7 +45,7 @@ class Kind:
     later: tuple[Tensor, ...]
 
 
-class KindAnswer(Record):
+class KindResult(Record):
     """The answer of one engine to one kind."""
 
     kind: str
@@ -55,7 +55,7 @@ class KindAnswer(Record):
     how: str = ""
 
 
-def kinds() -> list[Kind]:
+def kinds() -> list[CallKind]:
     drawn = torch.Generator().manual_seed(_SEED)
     x = torch.randn(4, 16, generator=drawn)
     ids = torch.randint(0, 1000, (4, 16), generator=drawn)
@@ -67,37 +67,39 @@ def kinds() -> list[Kind]:
     quotients = 10 / torch.arange(1.0, 65.0).reshape(4, 16)
     multiples = 7 * (ids + (1 << 22)) - ids % 2
     return [
-        Kind("integers beyond 32 bits", lambda i: table[i.remainder(13)].sum(1), (ids,), (large,)),
-        Kind("products of integers", lambda i: table[(i * 2654435761).remainder(13)].sum(1), (ids,), (large,)),
-        Kind("negative remainders", lambda i: i.remainder(13).float(), (ids,), (ids - 500,)),
-        Kind("negative divisions", lambda i: i.div(7, rounding_mode="floor").float(), (ids,), (ids - 500,)),
-        Kind("quotients of large integers", lambda i: i.div(7, rounding_mode="floor") & 255, (ids,), (multiples,)),
-        Kind("shifts of negative integers", lambda i: (i >> 3).float(), (ids,), (ids - 500,)),
-        Kind("negative indices", lambda i: table[i % 13 - (i < 0) * 13].sum(1), (ids,), (ids - 500,)),
-        Kind("float64", lambda t: t + F.softplus(t - t.floor()), (times,), (times + 1,)),
-        Kind("large floats as integers", lambda v: (v * 10).long(), (x,), (x * 1e9,)),
-        Kind("exact quotients as integers", lambda v: (10 / v).long(), (x,), (quotients,)),
-        Kind("equal sides of a comparison", lambda v: (v / 3 * 10 >= 10).float(), (x,), (3 * x.round(),)),
-        Kind("wrap-around of uint8", lambda p: (p - 60).float() / 255, (pixels,), (pixels - 90,)),
-        Kind("NaN in relu", lambda v: torch.relu(v).sum(1), (x,), (some_nan,)),
-        Kind("NaN in the largest", lambda v: v.amax(1), (x,), (some_nan,)),
-        Kind("NaN in clamp", lambda v: v.clamp(-1, 1).sum(1), (x,), (some_nan,)),
-        Kind("NaN in pooling", lambda v: F.max_pool1d(v[None], 2)[0], (x,), (some_nan,)),
-        Kind("NaN in comparisons", lambda v: torch.where(v > 0, v, v * 2), (x,), (some_nan,)),
-        Kind("NaN in sorting", lambda v: v.sort(1).values, (x,), (some_nan,)),
-        Kind("NaN in argmax", lambda v: v.argmax(1), (x,), (some_nan,)),
-        Kind("infinity", lambda v: v.softmax(1), (x,), (x.where(x < 1, torch.inf),)),
-        Kind("equal values in argmax", lambda v: v.argmax(1), (x,), (x.round(),)),
-        Kind("equal values in top-k", lambda v: v.topk(3, 1).indices, (x,), (x.round(),)),
-        Kind("equal values in sorting", lambda v: v.argsort(dim=1, stable=True), (x,), (x.round(),)),
-        Kind("halves", torch.round, (x,), (x.round() + 0.5,)),
-        Kind("a variance of zero", lambda v: F.batch_norm(v, None, None, training=True), (x,), (torch.ones(4, 16),)),
-        Kind("a mask that comes later", _attention, (x, shown), (x, shown.tril())),
-        Kind("a mask that hides all", _attention, (x, shown.tril()), (x, shown.tril(-1))),
-        Kind("nothing is found", _found, (x,), (-x.abs(),)),
-        Kind("a mean of nothing", lambda v: v[v > 0.5].mean(), (x,), (-x.abs(),)),
-        Kind("a deviation of nothing", lambda v: v[v > 0.5].std(), (x,), (-x.abs(),)),
-        Kind("any of nothing", lambda v: (v[v > 0.5] > 0.6).any().float(), (x,), (-x.abs(),)),
+        CallKind("integers beyond 32 bits", lambda i: table[i.remainder(13)].sum(1), (ids,), (large,)),
+        CallKind("products of integers", lambda i: table[(i * 2654435761).remainder(13)].sum(1), (ids,), (large,)),
+        CallKind("negative remainders", lambda i: i.remainder(13).float(), (ids,), (ids - 500,)),
+        CallKind("negative divisions", lambda i: i.div(7, rounding_mode="floor").float(), (ids,), (ids - 500,)),
+        CallKind("quotients of large integers", lambda i: i.div(7, rounding_mode="floor") & 255, (ids,), (multiples,)),
+        CallKind("shifts of negative integers", lambda i: (i >> 3).float(), (ids,), (ids - 500,)),
+        CallKind("negative indices", lambda i: table[i % 13 - (i < 0) * 13].sum(1), (ids,), (ids - 500,)),
+        CallKind("float64", lambda t: t + F.softplus(t - t.floor()), (times,), (times + 1,)),
+        CallKind("large floats as integers", lambda v: (v * 10).long(), (x,), (x * 1e9,)),
+        CallKind("exact quotients as integers", lambda v: (10 / v).long(), (x,), (quotients,)),
+        CallKind("equal sides of a comparison", lambda v: (v / 3 * 10 >= 10).float(), (x,), (3 * x.round(),)),
+        CallKind("wrap-around of uint8", lambda p: (p - 60).float() / 255, (pixels,), (pixels - 90,)),
+        CallKind("NaN in relu", lambda v: torch.relu(v).sum(1), (x,), (some_nan,)),
+        CallKind("NaN in the largest", lambda v: v.amax(1), (x,), (some_nan,)),
+        CallKind("NaN in clamp", lambda v: v.clamp(-1, 1).sum(1), (x,), (some_nan,)),
+        CallKind("NaN in pooling", lambda v: F.max_pool1d(v[None], 2)[0], (x,), (some_nan,)),
+        CallKind("NaN in comparisons", lambda v: torch.where(v > 0, v, v * 2), (x,), (some_nan,)),
+        CallKind("NaN in sorting", lambda v: v.sort(1).values, (x,), (some_nan,)),
+        CallKind("NaN in argmax", lambda v: v.argmax(1), (x,), (some_nan,)),
+        CallKind("infinity", lambda v: v.softmax(1), (x,), (x.where(x < 1, torch.inf),)),
+        CallKind("equal values in argmax", lambda v: v.argmax(1), (x,), (x.round(),)),
+        CallKind("equal values in top-k", lambda v: v.topk(3, 1).indices, (x,), (x.round(),)),
+        CallKind("equal values in sorting", lambda v: v.argsort(dim=1, stable=True), (x,), (x.round(),)),
+        CallKind("halves", torch.round, (x,), (x.round() + 0.5,)),
+        CallKind(
+            "a variance of zero", lambda v: F.batch_norm(v, None, None, training=True), (x,), (torch.ones(4, 16),)
+        ),
+        CallKind("a mask that comes later", _attention, (x, shown), (x, shown.tril())),
+        CallKind("a mask that hides all", _attention, (x, shown.tril()), (x, shown.tril(-1))),
+        CallKind("nothing is found", _found, (x,), (-x.abs(),)),
+        CallKind("a mean of nothing", lambda v: v[v > 0.5].mean(), (x,), (-x.abs(),)),
+        CallKind("a deviation of nothing", lambda v: v[v > 0.5].std(), (x,), (-x.abs(),)),
+        CallKind("any of nothing", lambda v: (v[v > 0.5] > 0.6).any().float(), (x,), (-x.abs(),)),
     ]
 
 
@@ -119,7 +121,7 @@ class _Model(nn.Module):
         return self.function(*inputs)
 
 
-def answers(engine: str) -> Iterator[KindAnswer]:
+def answers(engine: str) -> Iterator[KindResult]:
     """One for each kind, with the first options of the engine. Kinds in which it crashes end the process."""
     here = machine()
     for kind in kinds():
@@ -128,23 +130,23 @@ def answers(engine: str) -> Iterator[KindAnswer]:
         yield answer(technique(engine), kind, candidate.with_(facts=facts))
 
 
-def answer(engine: Technique, kind: Kind, start: Candidate) -> KindAnswer:
+def answer(engine: Technique, kind: CallKind, start: Candidate) -> KindResult:
     decision = engine.applies(start.facts)
     if not isinstance(decision, Applies):
-        return KindAnswer(kind=kind.name, end="refused", how=decision.reason)
+        return KindResult(kind=kind.name, end="refused", how=decision.reason)
     options = dict(engine.options(start.facts)[0])
     try:
         call = engine.apply(engine.configure(start, options), options).runnable()
     except Exception as error:  # Refused, or foreign code: a backend that fails
-        return KindAnswer(kind=kind.name, end="refused", how=first_line(error))
+        return KindResult(kind=kind.name, end="refused", how=first_line(error))
     if problem := _wrong_on_the_sample(call, start):
-        return KindAnswer(kind=kind.name, end="refused", how=f"verification: {problem}")
+        return KindResult(kind=kind.name, end="refused", how=f"verification: {problem}")
     reach = reach_of(call, Original(start.module, start.signature, _SEED), start.samples)
     if reach.problems:
-        return KindAnswer(kind=kind.name, end="refused", how=f"verification: {reach.problems[0]}")
+        return KindResult(kind=kind.name, end="refused", how=f"verification: {reach.problems[0]}")
     signature = start.signature.within(reach.domains)
     if signature.unmet(Inputs(kind.later)):
-        return KindAnswer(kind=kind.name, end="bounded", how=" and ".join(signature.domains_in_words()))
+        return KindResult(kind=kind.name, end="bounded", how=" and ".join(signature.domains_in_words()))
     return _compared(call, kind)
 
 
@@ -157,15 +159,15 @@ def _wrong_on_the_sample(call: Callable[..., Any], start: Candidate) -> str:
     return report.problems[0] if report.problems else f"{report.units:,.0f} x plain eager's own error"
 
 
-def _compared(call: Callable[..., Any], kind: Kind) -> KindAnswer:
+def _compared(call: Callable[..., Any], kind: CallKind) -> KindResult:
     with torch.no_grad():
         expected = kind.forward(*kind.later)
         try:
             output = call(*kind.later)
         except Exception as error:  # foreign code: an engine that refuses answers nothing wrong
-            return KindAnswer(kind=kind.name, end="refused", how=first_line(error))
+            return KindResult(kind=kind.name, end="refused", how=first_line(error))
     same = torch.allclose(output.double(), expected.double(), rtol=1e-3, atol=1e-3, equal_nan=True)
-    return KindAnswer(kind=kind.name, end="right" if same else "wrong")
+    return KindResult(kind=kind.name, end="right" if same else "wrong")
 
 
 def main(arguments: Sequence[str]) -> None:

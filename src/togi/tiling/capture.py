@@ -22,7 +22,7 @@ from torch.func import functionalize
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from togi.tiling.simplify import differentiated, merge_equal, mutates, simplify
-from togi.tiling.sizes import Sizes, size_expressions
+from togi.tiling.sizes import SymbolSources, size_expressions
 from togi.torch_internals.compiler import trace_symbolically, varying_source
 from togi.torch_internals.modes import FunctionObserver
 from togi.torch_internals.operators import HigherOrderOperator, OpOverload
@@ -59,12 +59,12 @@ class Captured:
     outputs: tuple[fx.Node, ...]
     rebuild: Callable[[Sequence[Any]], Any]
     """From the values of ``outputs`` to what the function returns."""
-    sizes: Sizes
+    sizes: SymbolSources
     admits: Callable[[Sequence[Tensor]], bool]
     """Whether the graph is the function for tensors of these sizes."""
 
 
-class _Watch(FunctionObserver):
+class _LostInGraph(FunctionObserver):
     """Sees what a graph would lose: calls made with gradients off (a ``no_grad`` block, the inside of a custom autograd
     function), and gradients stopped by ``detach``, which functionalization writes as a plain alias."""
 
@@ -116,7 +116,7 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], decompositions:
         form[:] = [spec, [None if keep else leaf for keep, leaf in zip(kept, leaves, strict=True)], kept]
         return [leaf for keep, leaf in zip(kept, leaves, strict=True) if keep]
 
-    watch = _Watch()
+    watch = _LostInGraph()
     try:
         module = _traced(flat, fakes, mode, watch, decompositions)
         constants = _checked(module, tensors, watch)
@@ -143,12 +143,12 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], decompositions:
         placeholders=placeholders,
         outputs=tuple(next(n for n in graph.nodes if n.op == "output").args[0]),
         rebuild=rebuild,
-        sizes=Sizes.of(fakes),
+        sizes=SymbolSources.of(fakes),
         admits=_guards(environment, fakes),
     )
 
 
-def _checked(module: fx.GraphModule, tensors: Sequence[Tensor], watch: _Watch) -> tuple[Tensor, ...]:
+def _checked(module: fx.GraphModule, tensors: Sequence[Tensor], watch: _LostInGraph) -> tuple[Tensor, ...]:
     """The tensors that the graph holds, which become further placeholders.
 
     Raises:
@@ -175,7 +175,7 @@ def _traced(
     flat: Callable[..., Any],
     fakes: Sequence[Tensor],
     mode: FakeTensorMode,
-    watch: _Watch,
+    watch: _LostInGraph,
     decompositions: Mapping[Any, Any],
 ) -> fx.GraphModule:
     def watched(*given: Tensor) -> Any:

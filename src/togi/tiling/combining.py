@@ -19,7 +19,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, fx
 
-from togi.tiling.slicing import Call, Slice, arguments, value
+from togi.tiling.slicing import Slice, SlicedCall, arguments, value
 from togi.tiling.slicing_rules import reduced_dims
 
 aten = torch.ops.aten
@@ -62,7 +62,7 @@ def _wide(tensor: Tensor) -> torch.dtype:
 
 
 @final
-class Sum(Combiner):
+class SumCombiner(Combiner):
     """``sum``, ``mean``, and matrix products over the dimension that they sum."""
 
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
@@ -230,8 +230,8 @@ def tile_topk(tile: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Te
 
 
 COMBINERS: dict[Any, type[Combiner]] = {
-    **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default), Sum),
-    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default), Sum),
+    **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default), SumCombiner),
+    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default), SumCombiner),
     **dict.fromkeys((aten.amax.default, aten.amin.default, aten.max.default, aten.min.default), Extreme),
     **dict.fromkeys((aten.any.dim, aten.any.dims, aten.any.default), Extreme),
     **dict.fromkeys((aten.all.dim, aten.all.dims, aten.all.default), Extreme),
@@ -259,15 +259,15 @@ def streamable_dims(node: fx.Node) -> list[int]:
     return reduced_dims(node)[0]
 
 
-def part_call(node: fx.Node, dim: int) -> Call:
+def part_call(node: fx.Node, dim: int) -> SlicedCall:
     """The call that runs on a tile, the operand being sliced along the streamed ``dim``."""
     source: Any = node.args[0]
     given = arguments(node)
     if node.target in _CONTRACTIONS:
         other: Any = node.args[1]
-        return Call(node.target, (Slice(source, dim), Slice(other, max(0, value(other).dim() - 2))))
+        return SlicedCall(node.target, (Slice(source, dim), Slice(other, max(0, value(other).dim() - 2))))
     if node.target in _WITH_INDEX:
-        return Call(_WITH_INDEX[node.target], (Slice(source, dim), given["dim"], given["keepdim"]))
+        return SlicedCall(_WITH_INDEX[node.target], (Slice(source, dim), given["dim"], given["keepdim"]))
     if node.target is aten.topk.default:
-        return Call(tile_topk, (Slice(source, dim), given["k"], dim, given["largest"]))
-    return Call(node.target, (Slice(source, dim), *node.args[1:]), node.kwargs)
+        return SlicedCall(tile_topk, (Slice(source, dim), given["k"], dim, given["largest"]))
+    return SlicedCall(node.target, (Slice(source, dim), *node.args[1:]), node.kwargs)

@@ -16,7 +16,7 @@ import torch
 from togi.tiling.capture import in_one_line
 from togi.tiling.peak import Weights
 from togi.tiling.program import Body, TileLoop
-from togi.tiling.tile import Choice, Tiling, device_of, excess_of, peak_of_tile, rounded, tile_of
+from togi.tiling.tile import TileChoice, Tiling, device_of, excess_of, peak_of_tile, rounded, tile_of
 from togi.tiling.timing import fastest, in_turns
 from togi.torch_internals.compiler import inductor_compile, inductor_is_loaded, mark_varying
 
@@ -47,15 +47,17 @@ _COMPILED = 0.8
 _LEAST_EXCESS = 1e-6
 
 
-def with_compiled(loop: TileLoop, reads: Sequence[Any], plain: Tiling, weights: Weights, room_bytes: float) -> Choice:
+def with_compiled(
+    loop: TileLoop, reads: Sequence[Any], plain: Tiling, weights: Weights, room_bytes: float
+) -> TileChoice:
     """The choice with a compiled body where that is faster; without one, and the reason, where not."""
     if device_of(reads) != "cpu":
-        return Choice(plain=plain, compiling="not compiled: whether it is faster is measured on the CPU only")
+        return TileChoice(plain=plain, compiling="not compiled: whether it is faster is measured on the CPU only")
     try:
         form = _Compiled(loop)
         sizes, any_length = form.sizes(reads, plain, weights, room_bytes)
     except Exception as error:  # a missing compiler, or the compiler's own failure: the plain body goes on
-        return Choice(plain=plain, compiling=f"not compiled: {in_one_line(error)}")
+        return TileChoice(plain=plain, compiling=f"not compiled: {in_one_line(error)}")
     length = weights.number(loop.loop.length)
     tile, guess_s = fastest(loop, reads, sizes, length, form.body)
     racing: tuple[tuple[int, float, Body | None], ...] = (
@@ -64,14 +66,14 @@ def with_compiled(loop: TileLoop, reads: Sequence[Any], plain: Tiling, weights: 
     )
     plain_s, took_s = in_turns(loop, reads, length, racing)
     if took_s > _COMPILED * plain_s:
-        return Choice(plain=plain, compiling=f"compiled and dropped: {plain_s / took_s:.2f} x")
+        return TileChoice(plain=plain, compiling=f"compiled and dropped: {plain_s / took_s:.2f} x")
     per_position, _ = loop.tile_bytes(weights)
     excess, fixed = plain.excess, plain.fixed_positions
     if len(sizes) > 1:
         excess, fixed = excess_of(loop, reads, form.body, sizes[-2:], per_position, _LEAST_EXCESS)
     tiling = Tiling(tile_bytes=tile * per_position, excess=excess, fixed_positions=fixed, per_position_s=took_s)
     gain = f"compiled: {plain_s / took_s:.2f} x"
-    return Choice(plain=plain, compiled=tiling, body=form.body, any_length=any_length, compiling=gain)
+    return TileChoice(plain=plain, compiled=tiling, body=form.body, any_length=any_length, compiling=gain)
 
 
 class _Compiled:

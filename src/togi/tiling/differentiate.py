@@ -20,7 +20,7 @@ from togi.torch_internals.autograd import replace_saved, without_saved_tensor_ho
 
 class _Recomputed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, run: Run, *reads: Any) -> Any:
+    def forward(ctx: Any, run: LoopRun, *reads: Any) -> Any:
         results = run.loop.run(reads, run.length, run.tiles)
         flat = [tensor for result in results for tensor in _tensors(result)]
         ctx.run = run
@@ -40,7 +40,7 @@ class _Recomputed(torch.autograd.Function):
         return None, *ctx.run.backward(reads, list(saved), gradients, ctx.needs_input_grad[1:])
 
 
-class Run:
+class LoopRun:
     """One loop with all that one call decided about it."""
 
     def __init__(self, loop: TileLoop, length: int, tiles: Tiles, backward_tile: int) -> None:

@@ -27,7 +27,7 @@ Admits = Callable[[Sequence[Tensor]], bool]
 
 
 @final
-class Kind:
+class TypedCalls:
     """Calls of equal types, ranks and plain arguments. Used under the caller's lock."""
 
     def __init__(self, budget_bytes: int, compiling: bool | None) -> None:

@@ -20,7 +20,7 @@ from togi.core.errors import TogiError
 from togi.core.quantities import parse_size, size
 from togi.tiling.capture import NotLean, Refuted, in_one_line
 from togi.tiling.fingerprint import fingerprint
-from togi.tiling.kind import Kind, wants_gradient
+from togi.tiling.kind import TypedCalls, wants_gradient
 from togi.tiling.lean_plan import LeanPlan
 from togi.tiling.plan import Fitted, PlannedFunction
 from togi.torch_internals.autograd import is_wrapped_by_transform
@@ -79,7 +79,7 @@ class LeanFunction(Generic[P, R]):
             raise TypeError(f"togi.lean wants a function of tensors, not {type(function).__name__}")
         functools.update_wrapper(self, function)
         self._function, self._budget, self._compiling = function, budget, compiling
-        self._kinds: OrderedDict[Any, Kind] = OrderedDict()
+        self._kinds: OrderedDict[Any, TypedCalls] = OrderedDict()
         self._lock = threading.RLock()
         self._latest: Callable[[], LeanPlan] | None = None
         self._warned: set[Any] = set()
@@ -181,7 +181,7 @@ class LeanFunction(Generic[P, R]):
 
     def _planned(self, key: Any, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> PlannedFunction:
         with self._lock:
-            kind = self._kinds.setdefault(key, Kind(self._budget, self._compiling))
+            kind = self._kinds.setdefault(key, TypedCalls(self._budget, self._compiling))
             self._kinds.move_to_end(key)
             if len(self._kinds) > _KINDS_KEPT:
                 self._kinds.popitem(last=False)

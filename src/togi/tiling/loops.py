@@ -10,7 +10,7 @@ import sympy
 from torch import fx
 
 from togi.tiling.combining import part_call
-from togi.tiling.slicing import Call, Slice, sizes
+from togi.tiling.slicing import Slice, SlicedCall, sizes
 from togi.tiling.slicing_rules import sliced_call
 
 
@@ -32,7 +32,7 @@ class Product:
     def length(self) -> sympy.Expr:
         return sizes(self.first.node)[self.dim]
 
-    def call(self) -> Call:
+    def call(self) -> SlicedCall:
         return part_call(self.node, self.dim) if self.combined else sliced_call(self.node, self.dim)
 
 
@@ -40,7 +40,7 @@ class Product:
 class Wanted:
     """The needs of making products: slices computed in the loop, slices read from whole nodes, nodes read whole."""
 
-    computed: Mapping[Slice, Call] = field(default_factory=dict)
+    computed: Mapping[Slice, SlicedCall] = field(default_factory=dict)
     sliced: frozenset[Slice] = frozenset()
     whole: frozenset[fx.Node] = frozenset()
 

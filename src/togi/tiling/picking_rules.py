@@ -10,11 +10,11 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from togi.tiling.slicing import (
-    Call,
     Length,
     NotSliceable,
     Offset,
     Slice,
+    SlicedCall,
     arguments,
     broadcast_slice,
     name,
@@ -27,45 +27,45 @@ aten = torch.ops.aten
 
 
 @rule(aten.cat.default, aten.stack.default)
-def _joined(node: fx.Node, dim: int) -> Call:
+def _joined(node: fx.Node, dim: int) -> SlicedCall:
     parts: Any = node.args[0]
     along = arguments(node)["dim"] % rank(node)
     if dim == along:
         raise NotSliceable(f"{name(node)} joins tensors along the dimension")
     own = dim - (dim > along) if node.target is aten.stack.default else dim
-    return Call(node.target, ([Slice(part, own) for part in parts], along))
+    return SlicedCall(node.target, ([Slice(part, own) for part in parts], along))
 
 
 @rule(aten.gather.default)
-def _gather(node: fx.Node, dim: int) -> Call:
+def _gather(node: fx.Node, dim: int) -> SlicedCall:
     source, along, index = node.args[:3]
     along = int(along) % rank(node)  # type: ignore[arg-type]
     if dim == along:
-        return Call(node.target, (source, along, Slice(index, dim)))  # type: ignore[arg-type]
+        return SlicedCall(node.target, (source, along, Slice(index, dim)))  # type: ignore[arg-type]
     if not statically_known_true(value(source).shape[dim] == value(index).shape[dim]):  # type: ignore[arg-type]
         raise NotSliceable("aten.gather reads only a part of the dimension")
-    return Call(node.target, (Slice(source, dim), along, Slice(index, dim)))  # type: ignore[arg-type]
+    return SlicedCall(node.target, (Slice(source, dim), along, Slice(index, dim)))  # type: ignore[arg-type]
 
 
 @rule(aten.index_select.default)
-def _index_select(node: fx.Node, dim: int) -> Call:
+def _index_select(node: fx.Node, dim: int) -> SlicedCall:
     source, along, index = node.args[:3]
     along = int(along) % rank(node)  # type: ignore[arg-type]
     if dim == along:
-        return Call(node.target, (source, along, Slice(index, 0)))  # type: ignore[arg-type]
-    return Call(node.target, (Slice(source, dim), along, index))  # type: ignore[arg-type]
+        return SlicedCall(node.target, (source, along, Slice(index, 0)))  # type: ignore[arg-type]
+    return SlicedCall(node.target, (Slice(source, dim), along, index))  # type: ignore[arg-type]
 
 
 @rule(aten.embedding.default)
-def _embedding(node: fx.Node, dim: int) -> Call:
+def _embedding(node: fx.Node, dim: int) -> SlicedCall:
     table, index = node.args[:2]
     if dim < rank(index):  # type: ignore[arg-type]
-        return Call(aten.embedding.default, (table, Slice(index, dim)))  # type: ignore[arg-type]
-    return Call(aten.embedding.default, (Slice(table, 1), index))  # type: ignore[arg-type]
+        return SlicedCall(aten.embedding.default, (table, Slice(index, dim)))  # type: ignore[arg-type]
+    return SlicedCall(aten.embedding.default, (Slice(table, 1), index))  # type: ignore[arg-type]
 
 
 @rule(aten.index.Tensor)
-def _index(node: fx.Node, dim: int) -> Call:
+def _index(node: fx.Node, dim: int) -> SlicedCall:
     """Index tensors in neighbouring positions: their broadcast dimensions stand where the first one stood."""
     source: Any = node.args[0]
     indices: Any = list(node.args[1])  # type: ignore[arg-type]
@@ -77,12 +77,12 @@ def _index(node: fx.Node, dim: int) -> Call:
     if picked == 1 and dim == at[0] and counted is not None:
         chosen = [broadcast_slice(i, 0, 1) if i is not None else None for i in indices]
         chosen[counted] = None
-        return Call(pick_of_each, (Slice(source, counted), chosen, counted))
+        return SlicedCall(pick_of_each, (Slice(source, counted), chosen, counted))
     if at[0] <= dim < at[0] + picked:
         chosen = [broadcast_slice(i, dim - at[0], picked) if i is not None else None for i in indices]
-        return Call(node.target, (source, chosen))
+        return SlicedCall(node.target, (source, chosen))
     own = dim if dim < at[0] else dim - picked + len(at)
-    return Call(node.target, (Slice(source, own), indices))
+    return SlicedCall(node.target, (Slice(source, own), indices))
 
 
 def _counts_all(index: fx.Node, source: fx.Node, dim: int) -> bool:
@@ -95,7 +95,7 @@ def _counts_all(index: fx.Node, source: fx.Node, dim: int) -> bool:
 
 
 @rule(aten.slice_scatter.default, aten.select_scatter.default)
-def _assignment(node: fx.Node, dim: int) -> Call:
+def _assignment(node: fx.Node, dim: int) -> SlicedCall:
     """``x[:, 3] = y``, as it is written without changing ``x``."""
     target, source = node.args[:2]
     given = arguments(node)
@@ -103,16 +103,16 @@ def _assignment(node: fx.Node, dim: int) -> Call:
     if dim == along:
         raise NotSliceable(f"{name(node)} writes to places of the dimension")
     own = dim - (dim > along) if node.target is aten.select_scatter.default else dim
-    return Call(node.target, (Slice(target, dim), Slice(source, own), *node.args[2:]), node.kwargs)  # type: ignore[arg-type]
+    return SlicedCall(node.target, (Slice(target, dim), Slice(source, own), *node.args[2:]), node.kwargs)  # type: ignore[arg-type]
 
 
 @rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
-def _positions(node: fx.Node, _dim: int) -> Call:
+def _positions(node: fx.Node, _dim: int) -> SlicedCall:
     given = arguments(node)
     counted = value(node)
     if counted.is_floating_point():
         raise NotSliceable("a floating-point aten.arange is not cut: its roundings depend on where it begins")
-    return Call(
+    return SlicedCall(
         positions,
         (given.get("start", 0), given.get("step", 1), Offset(), Length()),
         {"dtype": counted.dtype, "device": counted.device},

@@ -14,13 +14,13 @@ from togi.core.errors import BudgetError
 from togi.core.quantities import size
 from togi.tiling.capture import Captured, NotLean
 from togi.tiling.compiled import compiling_costs_s, with_compiled
-from togi.tiling.differentiate import Run
+from togi.tiling.differentiate import LoopRun
 from togi.tiling.lean_plan import LeanPlan
 from togi.tiling.peak import Weights, plain_peak_bytes
-from togi.tiling.program import Program, TileLoop, Tiles, result_bytes
+from togi.tiling.program import TiledProgram, TileLoop, Tiles, result_bytes
 from togi.tiling.proof import Proof, prove, same_tiles
 from togi.tiling.schedule import make_schedule
-from togi.tiling.tile import Choice, Kept, Tiling, choose, detached, kept_within, largest_tile, needed_bytes
+from togi.tiling.tile import FittingTiles, TileChoice, Tiling, choose, detached, kept_within, largest_tile, needed_bytes
 
 LARGE_BYTES = 4 << 20
 """Above this an intermediate is streamed even where it fits: written to memory and read again, it costs more time."""
@@ -33,11 +33,11 @@ class Fitted:
     """The decision for one set of sizes. ``program`` is None where the plain function fits as it is."""
 
     weights: Weights
-    program: Program | None
+    program: TiledProgram | None
     room_bytes: int
     result_bytes: int
     plain_bytes: int
-    kept: dict[TileLoop, Kept] = field(default_factory=dict)
+    kept: dict[TileLoop, FittingTiles] = field(default_factory=dict)
     """The tiles of each loop that keep to the room at these sizes."""
 
 
@@ -51,10 +51,10 @@ class PlannedFunction:
         self.captured, self.plain, self.budget_bytes, self.compiling = captured, plain, budget_bytes, compiling
         self.fitted: dict[tuple[torch.Size, ...], Fitted | str] = {}
         """By shapes; a text where they are refused."""
-        self.programs: dict[frozenset[Any], Program] = {}
-        self.choices: dict[TileLoop, Choice] = {}
-        self.proofs: dict[Program, Proof] = {}
-        self.refuted: dict[Program, str] = {}
+        self.programs: dict[frozenset[Any], TiledProgram] = {}
+        self.choices: dict[TileLoop, TileChoice] = {}
+        self.proofs: dict[TiledProgram, Proof] = {}
+        self.refuted: dict[TiledProgram, str] = {}
         self.spent_s: dict[TileLoop, float] = {}
         """How long each loop has run."""
 
@@ -81,7 +81,7 @@ class PlannedFunction:
         """Make ``fit`` raise from now on for tensors of these shapes."""
         self._remember(tuple(tensor.shape for tensor in tensors), reason)
 
-    def refute(self, program: Program, reason: str) -> None:
+    def refute(self, program: TiledProgram, reason: str) -> None:
         """Stop using the program from now on."""
         self.refuted[program] = reason
         self.fitted.clear()
@@ -105,7 +105,7 @@ class PlannedFunction:
             program, room = None, self.budget_bytes - plain
         return Fitted(weights=weights, program=program, room_bytes=room, result_bytes=result, plain_bytes=plain)
 
-    def _program(self, weights: Weights, gradient: bool) -> tuple[Program | None, int]:
+    def _program(self, weights: Weights, gradient: bool) -> tuple[TiledProgram | None, int]:
         reasons = []
         for share in _SHARES:
             try:
@@ -116,7 +116,7 @@ class PlannedFunction:
             if not schedule.loops:
                 return None, self.budget_bytes
             key = frozenset((p.node, p.dim, p.combined) for loop in schedule.loops for p in loop.products)
-            program = self.programs.get(key) or Program(self.captured, schedule)
+            program = self.programs.get(key) or TiledProgram(self.captured, schedule)
             if program in self.refuted:
                 reasons.append(self.refuted[program])
                 continue
@@ -144,7 +144,7 @@ class PlannedFunction:
         def tuned(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
             reads = detached(reads)
             plain = choose(loop, reads, fitted.weights, fitted.room_bytes)
-            choice = self._compiled(loop, reads, plain, fitted) if self.compiling else Choice(plain=plain)
+            choice = self._compiled(loop, reads, plain, fitted) if self.compiling else TileChoice(plain=plain)
             self.choices[loop] = choice
             return self._timed(loop, reads, length, fitted)
 
@@ -206,7 +206,7 @@ class PlannedFunction:
         untried = choice is not None and choice.compiled is None and not choice.compiling
         return self.compiling is None and untried and self.spent_s.get(loop, 0.0) > compiling_costs_s()
 
-    def _compiled(self, loop: TileLoop, reads: Sequence[Any], plain: Tiling, fitted: Fitted) -> Choice:
+    def _compiled(self, loop: TileLoop, reads: Sequence[Any], plain: Tiling, fitted: Fitted) -> TileChoice:
         """The loop with a compiled body where that is faster and proven."""
         choice = with_compiled(loop, reads, plain, fitted.weights, fitted.room_bytes)
         if choice.compiled is None:
@@ -215,14 +215,14 @@ class PlannedFunction:
         try:
             units = same_tiles(loop, reads, tiles, fitted.weights.number(loop.loop.length))
         except NotLean as difference:
-            return Choice(plain=plain, compiling=f"compiled and dropped: {difference}")
+            return TileChoice(plain=plain, compiling=f"compiled and dropped: {difference}")
         return replace(choice, compiling=f"{choice.compiling}, within {units:.2f} of the plain body's own error")
 
-    def _cut_in(self, program: Program) -> Callable[[Sequence[Tensor], Weights, float], Any]:
+    def _cut_in(self, program: TiledProgram) -> Callable[[Sequence[Tensor], Weights, float], Any]:
         def run(tensors: Sequence[Tensor], weights: Weights, tiles: float) -> Any:
             def cut(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
                 tile = max(1, int(length / tiles))
-                return Run(loop, length, Tiles(plain=tile), tile)(reads)
+                return LoopRun(loop, length, Tiles(plain=tile), tile)(reads)
 
             return program.run(tensors, weights, cut)
 
@@ -237,7 +237,7 @@ class PlannedFunction:
             plain = self.choices[loop].plain
             back = largest_tile(loop, fitted.weights, self.budget_bytes, plain, backward=True)
             began = time.thread_time()
-            products = Run(loop, length, tiles, max(1, min(tiles.plain, back)))(reads)
+            products = LoopRun(loop, length, tiles, max(1, min(tiles.plain, back)))(reads)
             self._spend(loop, time.thread_time() - began)
             return products
 

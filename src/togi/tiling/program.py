@@ -17,7 +17,7 @@ from togi.tiling.combining import COMBINERS, Combiner
 from togi.tiling.loops import Loop, Product, Schedule, Task
 from togi.tiling.peak import Weights, is_number, peak_of
 from togi.tiling.sizes import element_count
-from togi.tiling.slicing import Call, Length, Offset, Slice
+from togi.tiling.slicing import Length, Offset, Slice, SlicedCall
 from togi.torch_internals.layouts import room_for
 from togi.torch_internals.tensors import tree_map_only
 
@@ -163,7 +163,7 @@ def _body(loop: Loop, sliced: Sequence[Slice], whole: Sequence[fx.Node]) -> fx.G
     emitted[Offset()] = graph.placeholder("offset")
     emitted[Length()] = graph.placeholder("length")
 
-    def emit(call: Call) -> fx.Node:
+    def emit(call: SlicedCall) -> fx.Node:
         markers = (Slice, fx.Node, Offset, Length)
         args, kwargs = tree_map_only(markers, lambda item: emitted.get(item, item), (call.args, dict(call.kwargs)))
         return graph.call_function(call.target, args, kwargs)
@@ -181,7 +181,7 @@ RunLoop = Callable[[TileLoop, Sequence[Any], int], list[Any]]
 """``(loop, reads, length) -> products``."""
 
 
-class Program:
+class TiledProgram:
     """Runs a schedule. Holds no state of a call, so threads may share it."""
 
     def __init__(self, captured: Captured, schedule: Schedule) -> None:

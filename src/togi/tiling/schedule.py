@@ -23,7 +23,7 @@ from togi.tiling.capture import Captured, NotLean
 from togi.tiling.combining import COMBINERS, streamable_dims
 from togi.tiling.loops import Loop, Product, Schedule, Task, Wanted
 from togi.tiling.peak import VIEWS, Weights, is_number
-from togi.tiling.slicing import Call, NotSliceable, Slice, name, rank
+from togi.tiling.slicing import NotSliceable, Slice, SlicedCall, name, rank
 from togi.tiling.slicing_rules import sliced_call
 
 _ASKS_ALL = {torch.ops.aten.prod.dim_int, torch.ops.aten.prod.default, torch.ops.aten.cumprod.default}
@@ -160,7 +160,7 @@ class _Scheduler:
     def _wanted(self, product: Product) -> Wanted:
         if product.length.is_number and int(product.length) < 2:
             raise NotSliceable("a dimension of size 1 has no slices")
-        computed: dict[Slice, Call] = {}
+        computed: dict[Slice, SlicedCall] = {}
         sliced: set[Slice] = set()
         whole: set[fx.Node] = set()
         self._check_derivative(product.node)
@@ -186,7 +186,7 @@ class _Scheduler:
         in_order = dict(sorted(computed.items(), key=lambda item: self.order[item[0].node]))
         return Wanted(in_order, frozenset(sliced), frozenset(whole))
 
-    def _call_inside(self, part: Slice) -> Call | None:
+    def _call_inside(self, part: Slice) -> SlicedCall | None:
         """The call that computes a slice inside the loop; None where it is read from the whole instead."""
         if part.node.op != "call_function":
             return None

@@ -25,13 +25,13 @@ def element_count(tensor: Tensor) -> sympy.Expr:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SymbolSources:
     """The place where each symbol is read: ``{symbol: (tensor, dimension)}``."""
 
     places: Mapping[sympy.Symbol, tuple[int, int]]
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> Sizes:
+    def of(cls, tensors: Sequence[Tensor]) -> SymbolSources:
         places: dict[sympy.Symbol, tuple[int, int]] = {}
         for index, tensor in enumerate(tensors):
             for dim, expression in enumerate(size_expressions(tensor)):

@@ -46,7 +46,7 @@ class Offset:
 
 
 @dataclass(frozen=True)
-class Call:
+class SlicedCall:
     """A call on sliced operands. Arguments hold ``Slice``, ``Length``, ``Offset``; plain nodes are taken whole."""
 
     target: Any
@@ -65,7 +65,7 @@ class Call:
         return tree_leaves((self.args, dict(self.kwargs)))
 
 
-Rule = Callable[[fx.Node, int], Call]
+Rule = Callable[[fx.Node, int], SlicedCall]
 RULES: dict[Any, Rule] = {}
 
 
@@ -80,7 +80,7 @@ def rule(*targets: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def pointwise(node: fx.Node, dim: int) -> Call:
+def pointwise(node: fx.Node, dim: int) -> SlicedCall:
     """Operands aligned from the right, as in broadcasting."""
     out = rank(node)
 
@@ -88,7 +88,7 @@ def pointwise(node: fx.Node, dim: int) -> Call:
         return broadcast_slice(operand, dim, out)
 
     args = fx.node.map_arg(node.args, aligned)
-    return Call(node.target, args, fx.node.map_arg(node.kwargs, aligned))
+    return SlicedCall(node.target, args, fx.node.map_arg(node.kwargs, aligned))
 
 
 def broadcast_slice(operand: fx.Node, dim: int, out_rank: int) -> Any:

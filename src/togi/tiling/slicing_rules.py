@@ -13,10 +13,10 @@ from torch import fx
 from togi.tiling import picking_rules  # noqa: F401 - fills the table
 from togi.tiling.slicing import (
     RULES,
-    Call,
     Length,
     NotSliceable,
     Slice,
+    SlicedCall,
     arguments,
     broadcast_slice,
     name,
@@ -31,7 +31,7 @@ from togi.torch_internals.dimensions import mixed_dimensions, moved_dimensions, 
 aten = torch.ops.aten
 
 
-def sliced_call(node: fx.Node, dim: int) -> Call:
+def sliced_call(node: fx.Node, dim: int) -> SlicedCall:
     """The call that computes the slice of ``node`` along ``dim`` (not negative) from slices of its operands.
 
     Raises:
@@ -56,7 +56,7 @@ rule(
 )(pointwise)
 
 
-def _other(node: fx.Node, dim: int, mixed: Sequence[int], drops: bool = False) -> Call:
+def _other(node: fx.Node, dim: int, mixed: Sequence[int], drops: bool = False) -> SlicedCall:
     """The first operand sliced, unless ``dim`` is one of the dimensions that the operation mixes."""
     source: Any = node.args[0]
     count = value(source).dim()
@@ -64,12 +64,12 @@ def _other(node: fx.Node, dim: int, mixed: Sequence[int], drops: bool = False) -
     own = [d for d in range(count) if not (drops and d in along)][dim]
     if own in along:
         raise NotSliceable(f"{name(node)} mixes the positions of dimension {own}")
-    return Call(node.target, (Slice(source, own), *node.args[1:]), node.kwargs)
+    return SlicedCall(node.target, (Slice(source, own), *node.args[1:]), node.kwargs)
 
 
 @rule(operator.getitem)
-def _item(node: fx.Node, dim: int) -> Call:
-    return Call(operator.getitem, (Slice(node.args[0], dim), node.args[1]))  # type: ignore[arg-type]
+def _item(node: fx.Node, dim: int) -> SlicedCall:
+    return SlicedCall(operator.getitem, (Slice(node.args[0], dim), node.args[1]))  # type: ignore[arg-type]
 
 
 @rule(
@@ -78,7 +78,7 @@ def _item(node: fx.Node, dim: int) -> Call:
     *(aten.topk.default, aten.flip.default, aten.roll.default, aten.constant_pad_nd.default),
     aten.native_layer_norm.default,
 )
-def _mixed(node: fx.Node, dim: int) -> Call:
+def _mixed(node: fx.Node, dim: int) -> SlicedCall:
     return _other(node, dim, mixed_dimensions(node.target, arguments(node), rank(node)))
 
 
@@ -99,7 +99,7 @@ _mixing(lambda node: range(1, rank(node)), aten.convolution.default)
     *(aten.var_mean.correction, aten.std_mean.correction, aten.linalg_vector_norm.default),
     *(aten.median.dim, aten.kthvalue.default, aten.mode.default),
 )
-def _reduction(node: fx.Node, dim: int) -> Call:
+def _reduction(node: fx.Node, dim: int) -> SlicedCall:
     reduced, keepdim = reduced_dims(node)
     return _other(node, dim, reduced, drops=not keepdim)
 
@@ -111,13 +111,13 @@ def reduced_dims(node: fx.Node) -> tuple[list[int], bool]:
 
 
 @rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
-def _view(node: fx.Node, dim: int) -> Call:
+def _view(node: fx.Node, dim: int) -> SlicedCall:
     """A dimension that survives: same size, and the same number of elements before it."""
     source: Any = node.args[0]
     before, after = sizes(source), sizes(node)
     for own, size in enumerate(before):
         if size == after[dim] and _equal(before[:own], after[:dim]):
-            return Call(aten.reshape.default, (Slice(source, own), _with_length(node.args[1], dim)))
+            return SlicedCall(aten.reshape.default, (Slice(source, own), _with_length(node.args[1], dim)))
     raise NotSliceable(f"{name(node)} merges or splits the dimension")
 
 
@@ -130,28 +130,28 @@ def _equal(one: Sequence[sympy.Expr], other: Sequence[sympy.Expr]) -> bool:
 
 
 @rule(aten.expand.default)
-def _expand(node: fx.Node, dim: int) -> Call:
+def _expand(node: fx.Node, dim: int) -> SlicedCall:
     source: Any = node.args[0]
     operand = broadcast_slice(source, dim, rank(node))
-    return Call(aten.expand.default, (operand, _with_length(node.args[1], dim)))
+    return SlicedCall(aten.expand.default, (operand, _with_length(node.args[1], dim)))
 
 
 @rule(
     *(aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default),
     *(aten.select.int, aten.unbind.int),
 )
-def _moved(node: fx.Node, dim: int) -> Call:
+def _moved(node: fx.Node, dim: int) -> SlicedCall:
     own = _before_moving(node)[dim]
     if own is None:
         raise NotSliceable(f"{name(node)} adds the dimension")
-    return Call(node.target, (Slice(node.args[0], own), *node.args[1:]))  # type: ignore[arg-type]
+    return SlicedCall(node.target, (Slice(node.args[0], own), *node.args[1:]))  # type: ignore[arg-type]
 
 
 @rule(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default)
-def _squeeze(node: fx.Node, dim: int) -> Call:
+def _squeeze(node: fx.Node, dim: int) -> SlicedCall:
     source: Any = node.args[0]
     kept: list[Any] = _before_moving(node)
-    return Call(aten.squeeze.dims, (Slice(source, kept[dim]), [d for d in range(rank(source)) if d not in kept]))
+    return SlicedCall(aten.squeeze.dims, (Slice(source, kept[dim]), [d for d in range(rank(source)) if d not in kept]))
 
 
 def _before_moving(node: fx.Node) -> list[int | None]:
@@ -166,26 +166,26 @@ def _factors(left: Any, right: Any, dim: int, batch: int) -> tuple[Any, Any]:
 
 
 @rule(aten.mm.default, aten.bmm.default)
-def _matmul(node: fx.Node, dim: int) -> Call:
+def _matmul(node: fx.Node, dim: int) -> SlicedCall:
     left, right = node.args
-    return Call(node.target, _factors(left, right, dim, rank(node) - 2))
+    return SlicedCall(node.target, _factors(left, right, dim, rank(node) - 2))
 
 
 @rule(aten.addmm.default, aten.baddbmm.default)
-def _add_matmul(node: fx.Node, dim: int) -> Call:
+def _add_matmul(node: fx.Node, dim: int) -> SlicedCall:
     added: Any = node.args[0]
     left, right, *others = node.args[1:]
     factors = _factors(left, right, dim, rank(node) - 2)
-    return Call(node.target, (broadcast_slice(added, dim, rank(node)), *factors, *others), node.kwargs)
+    return SlicedCall(node.target, (broadcast_slice(added, dim, rank(node)), *factors, *others), node.kwargs)
 
 
 @rule(aten.mv.default)
-def _matrix_vector(node: fx.Node, _dim: int) -> Call:
-    return Call(node.target, (Slice(node.args[0], 0), node.args[1]))  # type: ignore[arg-type]
+def _matrix_vector(node: fx.Node, _dim: int) -> SlicedCall:
+    return SlicedCall(node.target, (Slice(node.args[0], 0), node.args[1]))  # type: ignore[arg-type]
 
 
 @rule(aten._cdist_forward.default, aten._euclidean_dist.default)
-def _distances(node: fx.Node, dim: int) -> Call:
+def _distances(node: fx.Node, dim: int) -> SlicedCall:
     left, right = node.args[:2]
     out = rank(node)
     pair: tuple[Any, Any]
@@ -195,11 +195,11 @@ def _distances(node: fx.Node, dim: int) -> Call:
         pair = left, Slice(right, rank(right) - 2)  # type: ignore[arg-type]
     else:
         pair = broadcast_slice(left, dim, out), broadcast_slice(right, dim, out)  # type: ignore[arg-type]
-    return Call(node.target, (*pair, *node.args[2:]))
+    return SlicedCall(node.target, (*pair, *node.args[2:]))
 
 
 @rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def _attention(node: fx.Node, dim: int) -> Call:
+def _attention(node: fx.Node, dim: int) -> SlicedCall:
     """Heads and samples are independent; so are queries, unless a mask counts their positions."""
     given = arguments(node)
     masked = given["is_causal"] or given.get("attn_mask") is not None
@@ -207,9 +207,9 @@ def _attention(node: fx.Node, dim: int) -> Call:
     if dim > 2 or (masked and (dim == 2 or given.get("attn_mask") is not None)):
         raise NotSliceable("attention mixes the positions of the dimension, or masks them by position")
     others = (Slice(key, dim), Slice(against, dim)) if dim < 2 else (key, against)  # type: ignore[arg-type]
-    return Call(node.target, (Slice(query, dim), *others, *node.args[3:]), node.kwargs)  # type: ignore[arg-type]
+    return SlicedCall(node.target, (Slice(query, dim), *others, *node.args[3:]), node.kwargs)  # type: ignore[arg-type]
 
 
 @rule(aten.full.default, aten.zeros.default, aten.ones.default)
-def _constant(node: fx.Node, dim: int) -> Call:
-    return Call(node.target, (_with_length(node.args[0], dim), *node.args[1:]), node.kwargs)
+def _constant(node: fx.Node, dim: int) -> SlicedCall:
+    return SlicedCall(node.target, (_with_length(node.args[0], dim), *node.args[1:]), node.kwargs)

@@ -44,7 +44,7 @@ class Tiling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class TileChoice:
     """All that was decided about one loop."""
 
     plain: Tiling
@@ -89,10 +89,10 @@ _FAR_BELOW = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class FittingTiles:
     """Tiles that keep to the room at the sizes of one call."""
 
-    choice: Choice
+    choice: TileChoice
     tiles: Tiles
     tile_bytes: float
     """What the loop needs besides its products."""
@@ -100,7 +100,7 @@ class Kept:
     """Measured, or far below the room; otherwise a profiler was on, and the model is believed for this call."""
 
 
-def needed_bytes(loop: TileLoop, choice: Choice, tiles: Tiles, weights: Weights) -> float:
+def needed_bytes(loop: TileLoop, choice: TileChoice, tiles: Tiles, weights: Weights) -> float:
     """Modelled bytes that the loop needs besides its products, by what was measured at the sizes of the first call."""
     per_position, besides = loop.tile_bytes(weights)
     sizes = [(tiles.plain, choice.plain)] + ([(tiles.compiled, choice.compiled)] if choice.compiled else [])
@@ -108,8 +108,8 @@ def needed_bytes(loop: TileLoop, choice: Choice, tiles: Tiles, weights: Weights)
 
 
 def kept_within(
-    loop: TileLoop, reads: Sequence[Any], length: int, choice: Choice, weights: Weights, room_bytes: float
-) -> Kept:
+    loop: TileLoop, reads: Sequence[Any], length: int, choice: TileChoice, weights: Weights, room_bytes: float
+) -> FittingTiles:
     """The chosen tiles, made smaller until a rehearsal's peak keeps to the room.
 
     Raises:
@@ -118,15 +118,15 @@ def kept_within(
     tiles = choice.tiles(loop, weights, room_bytes)
     modelled = needed_bytes(loop, choice, tiles, weights)
     if _FAR_BELOW * modelled <= room_bytes:
-        return Kept(choice=choice, tiles=tiles, tile_bytes=modelled, certain=True)
+        return FittingTiles(choice=choice, tiles=tiles, tile_bytes=modelled, certain=True)
     reads = detached(reads)
     while True:
         peak = peak_of_loop(loop, reads, length, tiles)
         if peak is None:
-            return Kept(choice=choice, tiles=tiles, tile_bytes=modelled, certain=False)
+            return FittingTiles(choice=choice, tiles=tiles, tile_bytes=modelled, certain=False)
         needed = peak - loop.product_bytes(weights)
         if needed <= room_bytes:
-            return Kept(choice=choice, tiles=tiles, tile_bytes=needed, certain=True)
+            return FittingTiles(choice=choice, tiles=tiles, tile_bytes=needed, certain=True)
         if max(tiles.plain, tiles.compiled) == 1:
             raise NotLean(f"one position of a tile, besides what is kept, needs {needed - int(room_bytes)} B too many")
         tiles = _smaller(tiles, room_bytes / needed)

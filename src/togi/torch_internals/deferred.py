@@ -23,7 +23,7 @@ _NO_MEMORY = (
 )
 
 
-class Place(Protocol):
+class DeferredPlace(Protocol):
     """The place of a deferred tensor's values."""
 
     @property
@@ -41,13 +41,13 @@ class Deferred(Tensor):
     """A contiguous CPU tensor of known form. Whatever computes with it, copies it or reads its memory gets its values,
     which are fetched once, and plain tensors."""
 
-    place: Place | None
+    place: DeferredPlace | None
     """Where its values are; None once they may differ from what is there."""
     _fetched: Tensor | None
     _lock: threading.RLock
 
     @staticmethod
-    def __new__(cls, sizes: tuple[int, ...], dtype: torch.dtype, place: Place) -> Any:
+    def __new__(cls, sizes: tuple[int, ...], dtype: torch.dtype, place: DeferredPlace) -> Any:
         tensor = Tensor._make_wrapper_subclass(cls, sizes, dtype=dtype)
         # what reads memory without asking (C extensions, to_dlpack) would read at address 0
         torch._C._set_storage_data_ptr_access_error_msg(storage_key(Tensor.untyped_storage(tensor)), _NO_MEMORY)

@@ -21,7 +21,7 @@ from togi.torch_internals.tensors import FakeTensor, storage_key, tensors_of
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
-__all__ = ["Examined", "ExaminedGraph", "Obstacle", "examining_backend"]
+__all__ = ["Examined", "ExaminedGraph", "ReplayObstacle", "examining_backend"]
 
 Cause = Literal[
     "mutated input",
@@ -38,7 +38,7 @@ _MADE_IN = "_togi_made_in"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Obstacle:
+class ReplayObstacle:
     """Why a compiled graph is not replayed as one CUDA graph."""
 
     cause: Cause
@@ -52,14 +52,14 @@ class Obstacle:
 class ExaminedGraph:
     """One graph that ``torch.compile`` made, and the calls of it."""
 
-    obstacles: Sequence[Obstacle]
+    obstacles: Sequence[ReplayObstacle]
     varies_at: str
     """The traceback of the first operation whose result varies in size; empty where sizes are fixed."""
     sizes: set[tuple[int, ...]] = field(default_factory=set)
     """The sizes that varied, one tuple for each recording that the calls ask for."""
-    stale: Counter[Obstacle] = field(default_factory=Counter)
+    stale: Counter[ReplayObstacle] = field(default_factory=Counter)
     """Inputs that an earlier call of compiled code returned, and how often they were: a replay overwrites them."""
-    addresses: dict[tuple[int, Obstacle], set[int]] = field(default_factory=lambda: defaultdict(set))
+    addresses: dict[tuple[int, ReplayObstacle], set[int]] = field(default_factory=lambda: defaultdict(set))
     """Of each input that is recorded at its address (weights, buffers, attributes), by its place: where it was, in all
     calls."""
 
@@ -131,7 +131,7 @@ def examining_backend(seen: Examined) -> Callable[..., Any]:
     return lambda graph_module, inputs: compile_graph(graph_module, as_dynamos_fakes(inputs))
 
 
-def _obstacles(graph_module: GraphModule, forward: bool) -> Iterator[Obstacle]:
+def _obstacles(graph_module: GraphModule, forward: bool) -> Iterator[ReplayObstacle]:
     from torch._inductor.utils import get_first_incompatible_cudagraph_node
 
     nodes = graph_module.graph.nodes
@@ -202,10 +202,10 @@ def _this_call() -> int:
     return int(CUDAGraphTreeManager.get_curr_generation())
 
 
-def _input(node: Node, cause: Cause) -> Obstacle:
+def _input(node: Node, cause: Cause) -> ReplayObstacle:
     """At the line that reads it first."""
     stacks = (user.meta.get("stack_trace") for user in node.users)
-    return Obstacle(cause=cause, op="an input", stack=next(filter(None, stacks), ""))
+    return ReplayObstacle(cause=cause, op="an input", stack=next(filter(None, stacks), ""))
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -273,7 +273,7 @@ def _varies_at(graph_module: GraphModule) -> str:
     return ""
 
 
-def _obstacle(cause: Cause, node: Node) -> Obstacle:
+def _obstacle(cause: Cause, node: Node) -> ReplayObstacle:
     """An obstacle at the node's line, or at that of what it writes if it has none (an input of a training step)."""
     stacks = (place.meta.get("stack_trace") for place in (node, *reversed(node.all_input_nodes)))
-    return Obstacle(cause=cause, op=str(node.target), stack=next(filter(None, stacks), ""))
+    return ReplayObstacle(cause=cause, op=str(node.target), stack=next(filter(None, stacks), ""))

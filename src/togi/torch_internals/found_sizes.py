@@ -40,7 +40,7 @@ _Results = list[Shape]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ShapeInWorlds:
     """The shape of a tensor, and its shape in each world: None where the operators before it fail."""
 
     real: Shape
@@ -67,8 +67,8 @@ class FoundSizes:
         self._of: Any = WeakIdKeyDictionary()
         self._known: dict[Any, _Results | None] = {}
 
-    def of(self, tensor: Tensor) -> Sizes | None:
-        sizes: Sizes | None = self._of.get(tensor)
+    def of(self, tensor: Tensor) -> ShapeInWorlds | None:
+        sizes: ShapeInWorlds | None = self._of.get(tensor)
         return sizes
 
     def hand_on(self, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
@@ -221,7 +221,10 @@ def _number(size: int | torch.SymInt, count: int) -> int:
 
 
 def _noted(
-    outputs: Sequence[Tensor], worlds: Sequence[_Results | None], origin: str, note: Callable[[Tensor, Sizes], Any]
+    outputs: Sequence[Tensor],
+    worlds: Sequence[_Results | None],
+    origin: str,
+    note: Callable[[Tensor, ShapeInWorlds], Any],
 ) -> str | None:
     """Hand each output's sizes to ``note``. Returns ``origin`` where their rank or number differs between worlds."""
     counts = [len(shapes) for shapes in worlds if shapes is not None]
@@ -233,7 +236,7 @@ def _noted(
             shapes = tuple(None if world is None else world[i] for world in worlds)
         else:  # nothing is known: each dimension may be decided by values
             shapes = tuple((count,) * len(real) for count in _COUNTS)
-        sizes = Sizes(real, shapes, origin)
+        sizes = ShapeInWorlds(real, shapes, origin)
         differ = differ or sizes.rank_varies
         if any(shape != real for shape in shapes if shape is not None):
             note(output, sizes)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from togi.core.checks import only_raises
 from togi.core.user_code import user_frames
-from togi.torch_internals.found_sizes import FoundSizes, Sizes
+from togi.torch_internals.found_sizes import FoundSizes, ShapeInWorlds
 from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.operators import OpOverload, schema_of
 from togi.torch_internals.tensors import tensors_of
@@ -80,7 +80,9 @@ class TraceReads(DispatchObserver):
         self._sizes = FoundSizes()
         self._graph: Any = None
         self._node: tuple[Any, str | None] = (None, None)
-        self._of_nodes: dict[int, tuple[Any, list[Sizes | None]]] = {}  # the node is kept, since its id is the key
+        self._of_nodes: dict[
+            int, tuple[Any, list[ShapeInWorlds | None]]
+        ] = {}  # the node is kept, since its id is the key
         self._inside: Read | None = None
         self._asked: list[tuple[Any, Read]] = []
         self._handed_on = Counter[int]()
@@ -240,7 +242,7 @@ class TraceReads(DispatchObserver):
             return self._buffers_change
         return bool(node.kind().startswith("aten::") and node.isNondeterministic())
 
-    def _sizes_of(self, value: Any) -> Sizes | None:
+    def _sizes_of(self, value: Any) -> ShapeInWorlds | None:
         node, i = value.node(), value.offset()
         while node.kind() in ("prim::ListUnpack", "prim::TupleUnpack"):
             node = node.input().node()

@@ -43,7 +43,7 @@ class Observation:
 
 
 @dataclass
-class Run:
+class ObservedCalls:
     """One sequence of calls. ``leaves[c]`` are dense CPU copies, taken before the next call could change them."""
 
     seen: list[Observation]

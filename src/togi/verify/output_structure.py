@@ -14,12 +14,12 @@ from torch import Tensor
 
 from togi.subject.structure import Structure
 from togi.verify.observe import Observation
-from togi.verify.truth import Answer, LeafTruth, form_of
+from togi.verify.truth import LeafTruth, OriginalAnswer, form_of
 
 Findings = tuple[list[str], list[str]]
 
 
-def form(seen: Observation, answer: Answer) -> Findings:
+def form(seen: Observation, answer: OriginalAnswer) -> Findings:
     """All that is wrong or notable in the form of one answer. The tensors can be compared when nothing is wrong with
     structure and shapes (``comparable``)."""
     problems = structure_problems(seen, answer)
@@ -34,7 +34,7 @@ def form(seen: Observation, answer: Answer) -> Findings:
     return [*problems, *wrong], [*notes, *notable]
 
 
-def structure_problems(seen: Observation, answer: Answer) -> list[str]:
+def structure_problems(seen: Observation, answer: OriginalAnswer) -> list[str]:
     new = sorted(set(seen.changed) - set(answer.changed))
     not_changed = sorted(set(answer.changed) - set(seen.changed))
     problems = [f"the input {name} is modified, the original leaves it as it is" for name in new]
@@ -90,7 +90,7 @@ def leaf_form(leaf: LeafTruth, name: str, tensor: Tensor) -> Findings:
     return problems, notes
 
 
-def sharing(seen: Observation, answer: Answer) -> Findings:
+def sharing(seen: Observation, answer: OriginalAnswer) -> Findings:
     problems = [
         f"{out} shares memory with the input {name}, the original's does not"
         for out, name in sorted(seen.shares_inputs - set(answer.shares_inputs))
@@ -103,7 +103,7 @@ def sharing(seen: Observation, answer: Answer) -> Findings:
     return problems, [f"{a} is a copy, the original returns a view of {b}" for a, b in sorted(lost)]
 
 
-def comparable(seen: Observation, answer: Answer) -> bool:
+def comparable(seen: Observation, answer: OriginalAnswer) -> bool:
     """Whether every leaf has a counterpart of the same shape and kind, so that numbers can be compared."""
     if len(seen.leaves) != len(answer.leaves):
         return False

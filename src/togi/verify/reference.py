@@ -29,9 +29,9 @@ from togi.torch_internals.float32 import ieee_float32, tf32_operators
 from togi.verify.compare import continuous, difference, identical, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import input_tensors, may_be_index
-from togi.verify.observe import Run, observe, overlaps
+from togi.verify.observe import ObservedCalls, observe, overlaps
 from togi.verify.repeatability import with_repeatability
-from togi.verify.truth import Answer, Truth, TruthFacts, answer_of
+from togi.verify.truth import OriginalAnswer, Truth, TruthFacts, answer_of
 from togi.verify.units import FEW, NUDGES_FEW, epsilon_of, leaf_error, needs_nudges, units_of
 
 SUSPICIOUS_ROUNDINGS = 1000.0
@@ -96,7 +96,7 @@ class _Making:
             random = not noisy and not _alike(other_seed.leaves[-1], run.leaves[0])
             if not stateful:
                 calls = calls[:-1]
-                run = Run(run.seen[:-1], run.leaves[:-1])
+                run = ObservedCalls(run.seen[:-1], run.leaves[:-1])
             if random:
                 exact, fallback = None, "it draws random numbers, and other ones in float64"
             else:
@@ -118,10 +118,10 @@ class _Making:
             notes=tuple(self.notes),
         )
         if noisy:  # the second of the two had another seed
-            facts = with_repeatability(facts, Run(again.seen[:1], again.leaves[:1]), run)
+            facts = with_repeatability(facts, ObservedCalls(again.seen[:1], again.leaves[:1]), run)
         return Truth(facts=facts, truth=truths, eager=run.leaves)
 
-    def _eager(self) -> tuple[list[int], Run]:
+    def _eager(self) -> tuple[list[int], ObservedCalls]:
         """The original as it is, on one input after the other and on the first again; and which inputs these are.
 
         Left out are those on which it raises, or stops being finite where the samples are. The others then run once
@@ -129,7 +129,7 @@ class _Making:
         """
         calls = [*range(len(self.inputs)), 0]
         while True:
-            run, finite, left_out = Run([], []), True, set[int]()
+            run, finite, left_out = ObservedCalls([], []), True, set[int]()
             module = self._copy()
             with torch.no_grad(), _unchanged(module):
                 for i in calls:
@@ -185,21 +185,21 @@ class _Making:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _called(self, calls: Sequence[int], seeds: Sequence[int]) -> Run:
+    def _called(self, calls: Sequence[int], seeds: Sequence[int]) -> ObservedCalls:
         """A fresh copy of the original on one input after the other, each with a seed of its own."""
-        module, run = self._copy(), Run([], [])
+        module, run = self._copy(), ObservedCalls([], [])
         with torch.no_grad(), _unchanged(module):
             for i, seed in zip(calls, seeds, strict=True):
                 run.add(observe(module, self.inputs[i], self.signature, seed=seed))
         return run
 
-    def _sequence(self, call: Callable[..., Any], inputs: Sequence[Inputs]) -> Run:
-        run = Run([], [])
+    def _sequence(self, call: Callable[..., Any], inputs: Sequence[Inputs]) -> ObservedCalls:
+        run = ObservedCalls([], [])
         for sample in inputs:
             run.add(observe(call, sample, self.signature, seed=self.seed))
         return run
 
-    def _float64(self, calls: Sequence[int], eager: Run) -> tuple[list[list[Tensor]] | None, str]:
+    def _float64(self, calls: Sequence[int], eager: ObservedCalls) -> tuple[list[list[Tensor]] | None, str]:
         """The answers in float64, or why there are none. The device first: a large model takes the CPU minutes."""
         failed = ""
         for device in dict.fromkeys((self.device, "cpu")):
@@ -216,13 +216,13 @@ class _Making:
             return (None, different) if different else self._trusted(calls, eager, run)
         return None, failed
 
-    def _run_in_float64(self, calls: Sequence[int], device: str) -> Run:
+    def _run_in_float64(self, calls: Sequence[int], device: str) -> ObservedCalls:
         module = widened(self.module, device)
         inputs = [widened_inputs(self.inputs[i], device) for i in calls]
         with torch.no_grad(), float64_arithmetic():
             return self._sequence(module, inputs)
 
-    def _differs_on_cpu(self, calls: Sequence[int], run: Run) -> str:
+    def _differs_on_cpu(self, calls: Sequence[int], run: ObservedCalls) -> str:
         """Say how the device's first answer differs from the CPU's; nothing where the CPU cannot tell, too."""
         if self.flops is not None and self.flops > CHECKED_FLOPS:
             self._note("float64 on the device was not compared with the CPU's: that would take minutes")
@@ -236,7 +236,9 @@ class _Making:
                 return f"in float64 {name} on the device is not what it is on the CPU"
         return ""
 
-    def _trusted(self, calls: Sequence[int], eager: Run, exact: Run) -> tuple[list[list[Tensor]] | None, str]:
+    def _trusted(
+        self, calls: Sequence[int], eager: ObservedCalls, exact: ObservedCalls
+    ) -> tuple[list[list[Tensor]] | None, str]:
         """Whether float64 is the same function: a branch on the dtype would make eager's own error enormous."""
         doubtful = [
             (c, i)
@@ -270,8 +272,8 @@ class _Making:
             return None
 
     def _answers(
-        self, calls: Sequence[int], run: Run, exact: list[list[Tensor]] | None
-    ) -> tuple[list[Answer], list[list[Tensor]]]:
+        self, calls: Sequence[int], run: ObservedCalls, exact: list[list[Tensor]] | None
+    ) -> tuple[list[OriginalAnswer], list[list[Tensor]]]:
         truths = [[wide(t) for t in leaves] for leaves in (exact or run.leaves)]
         is_exact = exact is not None and self._narrow()
         wanted = NUDGES_FEW if not is_exact or self._needs_nudges(run) else int(_has_discrete(run))
@@ -285,7 +287,7 @@ class _Making:
         return answers, truths
 
     def _tf32_units(
-        self, calls: Sequence[int], answers: Sequence[Answer], truths: list[list[Tensor]], run: Run
+        self, calls: Sequence[int], answers: Sequence[OriginalAnswer], truths: list[list[Tensor]], run: ObservedCalls
     ) -> float:
         """Eager's worst error as torch's flags have it, over outputs that have a finite one: where it decides
         otherwise, or overflows, nobody may follow."""
@@ -298,7 +300,7 @@ class _Making:
         ]
         return max(filter(math.isfinite, all_units), default=0.0)
 
-    def _needs_nudges(self, run: Run) -> bool:
+    def _needs_nudges(self, run: ObservedCalls) -> bool:
         """Whether the error of an output is sampled. Not of what a program decides: whether another decision is a tie,
         its parts tell (``worker/forced``). Discrete outputs of many numbers need one such run."""
         program = isinstance(self.module, ProgramModule)
@@ -344,7 +346,7 @@ def _alike(one: list[Tensor], other: list[Tensor]) -> bool:
     return len(one) == len(other) and all(identical(a, b) for a, b in zip(one, other, strict=True))
 
 
-def _has_discrete(run: Run) -> bool:
+def _has_discrete(run: ObservedCalls) -> bool:
     return any(not continuous(tensor) for leaves in run.leaves for tensor in leaves)
 
 
@@ -373,7 +375,7 @@ def _unchanged(module: nn.Module) -> Iterator[None]:
         state.restore()
 
 
-def different_form(eager: Run, exact: Run) -> str:
+def different_form(eager: ObservedCalls, exact: ObservedCalls) -> str:
     """Say why answers in float64 cannot stand next to eager's; empty where they can."""
     for one, other in zip(eager.seen, exact.seen, strict=True):
         if [n for n, _ in one.leaves] != [n for n, _ in other.leaves]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from togi.verify.compare import continuous, difference
-from togi.verify.observe import Run
+from togi.verify.observe import ObservedCalls
 from togi.verify.truth import TruthFacts
 from togi.verify.units import epsilon_of, share
 
@@ -16,7 +16,7 @@ NOISE_SHARE = 1e-3
 """The same for integers and bools: share of elements."""
 
 
-def with_repeatability(facts: TruthFacts, again: Run, run: Run) -> TruthFacts:
+def with_repeatability(facts: TruthFacts, again: ObservedCalls, run: ObservedCalls) -> TruthFacts:
     """Add the word on repeatability. ``again``: the first calls once more, which differed in some bit."""
     for seen, one, two in zip(run.seen, run.leaves, again.leaves, strict=False):
         for (name, _), first, second in zip(seen.leaves, one, two, strict=False):

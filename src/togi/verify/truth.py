@@ -48,7 +48,7 @@ class LeafTruth(Record):
     """Eager and the truth agree to the bit: stored once."""
 
 
-class Answer(Record):
+class OriginalAnswer(Record):
     """The answer of the original to one input."""
 
     input: int
@@ -69,7 +69,7 @@ def answer_of(
     truth: list[Tensor],
     measured: list[Measured],
     gradients: dict[str, bool],
-) -> Answer:
+) -> OriginalAnswer:
     """The answer of one call. ``index``: of its input; ``gradients``: by output, whether it requires them."""
     leaves = []
     for i, (name, tensor) in enumerate(seen.leaves):
@@ -88,7 +88,7 @@ def answer_of(
                 same=truth[i].dtype == eager[i].dtype and identical(truth[i], eager[i]),
             )
         )
-    return Answer(
+    return OriginalAnswer(
         input=index,
         structure=seen.structure,
         leaves=tuple(leaves),
@@ -114,7 +114,7 @@ class TruthFacts(Record):
     schema_version: int = 1
     samples: int
     """How many of the inputs are the user's own (they come first)."""
-    answers: tuple[Answer, ...]
+    answers: tuple[OriginalAnswer, ...]
     schedule: tuple[int, ...]
     """Answers in the order of calls. The first input is called again at the end; an original with a state has an answer
     of its own for that call."""

@@ -28,7 +28,7 @@ from togi.verify.compare import (
     plain,
     sentinel_threshold,
 )
-from togi.verify.observe import Run
+from togi.verify.observe import ObservedCalls
 
 FEW = 256
 """Below this many numbers (over all inputs) eager's own error is also sampled by nudged runs. The root mean square of n
@@ -114,7 +114,7 @@ def epsilon_of(tensor: Tensor) -> float:
 
 
 def units_of(
-    run: Run, truths: list[list[Tensor]], nudges: list[list[list[Tensor]]], epsilon: float, known: bool
+    run: ObservedCalls, truths: list[list[Tensor]], nudges: list[list[list[Tensor]]], epsilon: float, known: bool
 ) -> list[list[Measured]]:
     """Per call and leaf: the unit, eager's own error, the sentinel threshold. Pooled per leaf name over all calls."""
     places: dict[str, list[tuple[int, int]]] = {}

@@ -74,7 +74,7 @@ def verify(
     """
     if not truth.facts.repeatable:
         return _unrepeatable(truth)
-    return _Verification(call, truth, truth.inputs(inputs), signature, seed).report(max_units, metric, callers)
+    return _VerdictSoFar(call, truth, truth.inputs(inputs), signature, seed).report(max_units, metric, callers)
 
 
 def wrong_at_once(
@@ -93,14 +93,14 @@ def wrong_at_once(
     of calls. Raises whatever ``call`` raises."""
     if truth.facts.stateful or truth.facts.random or not truth.facts.repeatable:
         return ()
-    verification = _Verification(call, truth, truth.inputs(inputs), signature, seed)
+    verification = _VerdictSoFar(call, truth, truth.inputs(inputs), signature, seed)
     verification.errors |= {leaf.name: leaf for leaf in report.leaves}
     verification._callers_agree(callers, max_units, at_first=callers.count)
     return tuple(verification.problems)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kept:
+class _KeptAnswers:
     """One call's outputs, alive, and copies of what they held when the call returned."""
 
     answer: int
@@ -108,14 +108,14 @@ class _Kept:
     values: list[Tensor]
 
 
-class _Verification:
+class _VerdictSoFar:
     def __init__(self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int) -> None:
         self.call, self.truth, self.signature, self.seed = call, truth, signature, seed
         self.inputs = dict(zip(truth.kept, inputs, strict=True))
         self.problems: dict[str, None] = {}
         self.notes: dict[str, None] = {}
         self.errors: dict[str, LeafError] = {}
-        self.kept: deque[_Kept] = deque(maxlen=_CALLS_KEPT)
+        self.kept: deque[_KeptAnswers] = deque(maxlen=_CALLS_KEPT)
         self.outputs: list[Any] = []
         self.decisions = Decisions(agree=0, total=0)
         self.first: list[Tensor] = []
@@ -163,7 +163,7 @@ class _Verification:
             wrong = self._numbers(a, [t for _, t in seen.leaves])
             if wrong and number:
                 self._stale(a, seen)
-        self.kept.append(_Kept(answer=a, outputs=_outputs(seen), values=seen.copies()))
+        self.kept.append(_KeptAnswers(answer=a, outputs=_outputs(seen), values=seen.copies()))
         return seen
 
     def _decided(self, a: int, seen: Observation, sample: int) -> None:

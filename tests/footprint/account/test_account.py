@@ -17,7 +17,7 @@ from tests.footprint.small_models import Attention, Convolutions, Recurrent
 from togi.core.errors import TogiError
 from togi.footprint.account.make import account_from
 from togi.footprint.account.record import Account, Category
-from togi.footprint.account.watch import Watch
+from togi.footprint.account.watch import AccountWatch
 from togi.footprint.account.watched import account_of
 from togi.footprint.step import make_step
 from togi.measure.memory import torch_allocator_peak_bytes
@@ -77,12 +77,12 @@ def test_what_libraries_hold_before_the_run_is_in_the_account(monkeypatch: pytes
     """A stand-in for torch's allocator on a GPU that holds cuBLAS's 32 MiB and two tensors, in multiples of 512."""
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     monkeypatch.setattr("torch.cuda.memory_allocated", lambda: (32 << 20) + 2 * 512)
-    watch = Watch(device="cuda")
+    watch = AccountWatch(device="cuda")
     watch.tracker.add_existing([torch.ones(3), torch.ones(128)], Category.INPUT, "")
     watch.count_unowned()
     assert watch.unowned_bytes == 32 << 20
-    plain = account_from(watched(Watch()))
-    held = watched(Watch())
+    plain = account_from(watched(AccountWatch()))
+    held = watched(AccountWatch())
     held.unowned_bytes = 32 << 20
     account = account_from(held)
     assert account.peak_bytes - plain.peak_bytes == account.baseline_bytes - plain.baseline_bytes == 32 << 20
@@ -91,7 +91,7 @@ def test_what_libraries_hold_before_the_run_is_in_the_account(monkeypatch: pytes
     assert sum(of[0] for of in account.timeline.bytes.values()) >= 32 << 20
 
 
-def watched(watch: Watch) -> Watch:
+def watched(watch: AccountWatch) -> AccountWatch:
     with watch:
         torch.ones(1000) * 2
     return watch

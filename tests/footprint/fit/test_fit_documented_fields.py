@@ -10,7 +10,7 @@ import pytest
 from togi.core.records import Record
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import Chunk, SavePolicy
-from togi.footprint.fit.result import FitResult, Point, Proof
+from togi.footprint.fit.result import FitResult, Point, StepProof
 
 PAGE = (Path(__file__).parents[3] / "docs" / "fit.md").read_text(encoding="utf-8").split("## As JSON")[1]
 RESULT, PLAN = PAGE.split("\nA plan:\n")
@@ -33,7 +33,7 @@ def _group(text: str, before: str) -> set[str]:
         (_table(RESULT), FitResult),
         (_table(PLAN), Plan),
         (_group(RESULT, "A point is"), Point),
-        (_group(RESULT, r"\| `proof` \|"), Proof),
+        (_group(RESULT, r"\| `proof` \|"), StepProof),
         (_group(PLAN, r"\| `policies` \|"), SavePolicy),
         (_group(PLAN, r"\| `chunks` \|"), Chunk),
     ],

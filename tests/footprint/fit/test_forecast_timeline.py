@@ -15,10 +15,10 @@ from torch import nn
 from tests.footprint.fit.training_steps import STEPS, Block
 from togi.footprint.fit.measure import tensors_before
 from togi.footprint.fit.policies import Action
-from togi.footprint.fit.training.observe import Call, Observed, Result, Saved, observe, watched_by
+from togi.footprint.fit.training.observe import Observed, RepeatableOperation, Result, SavedSpan, observe, watched_by
 from togi.footprint.fit.training.saved_tensors import SavedTensorHooks
 from togi.footprint.fit.training.search import RecomputeSearch, call_of, segments
-from togi.footprint.fit.training.timeline import Choice, Timeline
+from togi.footprint.fit.training.timeline import SavingChoice, StepTimeline
 from togi.footprint.step import Step, fake_copy, mean_of_outputs
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.subject.inputs import Inputs
@@ -43,16 +43,16 @@ def _step(name: str) -> Step:
 
 
 @cache
-def _timeline(name: str) -> Timeline:
+def _timeline(name: str) -> StepTimeline:
     fake, mode = fake_copy(_step(name))
     with mode:
         found = observe(fake, {})
     for call in found.calls:
         call.ms = 1.0 + (sum(map(ord, call.name)) % 17)
-    return Timeline(found)
+    return StepTimeline(found)
 
 
-def _booked(name: str, choice: Choice) -> int:
+def _booked(name: str, choice: SavingChoice) -> int:
     actions = dict.fromkeys(choice.dropped, Action.RECOMPUTE) | dict.fromkeys(choice.kept, Action.KEEP)
     fake, mode = fake_copy(_step(name))
     with mode:
@@ -86,22 +86,22 @@ def _check_forecast(name: str, seed: int, share: float) -> None:
     results = [result for result in line.results if not result.overwritten]
     dropped = frozenset(r.key for r in results if r.saved and dice.random() < share)
     kept = frozenset(r.key for r in results if not r.saved and dice.random() < share / 4)
-    found = line.forecast(Choice(dropped, kept)).peak_bytes
-    assert found == pytest.approx(_booked(name, Choice(dropped, kept)), rel=0.005, abs=512)
+    found = line.forecast(SavingChoice(dropped, kept)).peak_bytes
+    assert found == pytest.approx(_booked(name, SavingChoice(dropped, kept)), rel=0.005, abs=512)
 
 
 def test_keeping_all_is_the_unmodified_step() -> None:
     for name in LARGE:
-        found = _timeline(name).forecast(Choice())
+        found = _timeline(name).forecast(SavingChoice())
         assert found.ms == 0
-        assert found.peak_bytes == pytest.approx(_booked(name, Choice()), rel=1e-3)
+        assert found.peak_bytes == pytest.approx(_booked(name, SavingChoice()), rel=1e-3)
         assert found.peak_bytes > _timeline(name).ground_bytes.max()
 
 
 @pytest.mark.parametrize("name", ["residual", "dropout"])
 def test_budgets_are_kept_at_a_price_that_rises(name: str) -> None:
     line = _timeline(name)
-    plain, ground = line.forecast(Choice()).peak_bytes, int(line.ground_bytes.max())
+    plain, ground = line.forecast(SavingChoice()).peak_bytes, int(line.ground_bytes.max())
     search, last_ms = RecomputeSearch(line), 0.0
     for share in (0.8, 0.5, 0.35):
         budget = int(ground + share * (plain - ground))
@@ -117,7 +117,7 @@ def test_budgets_are_kept_at_a_price_that_rises(name: str) -> None:
     assert all(low[0] < high[0] and low[1] > high[1] for low, high in pairwise(front))
 
 
-def _nothing_is_dropped_in_vain(line: Timeline, choice: Choice, budget: int) -> bool:
+def _nothing_is_dropped_in_vain(line: StepTimeline, choice: SavingChoice, budget: int) -> bool:
     ms = line.forecast(choice).ms
     others = [line.forecast(choice.with_kept(key)) for key in choice.dropped]
     return all(other.peak_bytes > budget or other.ms > ms for other in others)
@@ -152,7 +152,7 @@ def test_segments_keep_what_goes_across() -> None:
         choice = segments(line.observed.calls, count)
         assert choice.dropped
         found = line.forecast(choice)
-        assert found.peak_bytes < line.forecast(Choice()).peak_bytes
+        assert found.peak_bytes < line.forecast(SavingChoice()).peak_bytes
     assert segments(line.observed.calls, 1).kept == frozenset()
 
 
@@ -161,9 +161,9 @@ def _chain(sizes: list[int]) -> Observed:
     count = len(sizes)
     results = [Result(f"op#{at}", size, at + 1, died_at=at + 2) for at, size in enumerate(sizes)]
     for at, result in enumerate(results):
-        result.saved.append(Saved(2 * count - at, 2 * count - at + 1))
+        result.saved.append(SavedSpan(2 * count - at, 2 * count - at + 1))
     calls = [
-        Call(f"op#{at}", at + 1, (results[at - 1],) if at else (), (result,), ms=1.0)
+        RepeatableOperation(f"op#{at}", at + 1, (results[at - 1],) if at else (), (result,), ms=1.0)
         for at, result in enumerate(results)
     ]
     pieces = [StorageLifetime(bytes=r.bytes, born=r.made_at, died=r.died_at) for r in results]
@@ -171,14 +171,14 @@ def _chain(sizes: list[int]) -> Observed:
 
 
 def test_a_chain_by_hand() -> None:
-    line = Timeline(_chain([100, 100, 100, 100]))
-    assert line.forecast(Choice()).peak_bytes == 400
-    one = line.forecast(Choice(frozenset({"op#1"})))
+    line = StepTimeline(_chain([100, 100, 100, 100]))
+    assert line.forecast(SavingChoice()).peak_bytes == 400
+    one = line.forecast(SavingChoice(frozenset({"op#1"})))
     assert (one.peak_bytes, one.ms) == (300, 1.0)  # op#2 and op#3 are done with when op#1 comes back
-    two = line.forecast(Choice(frozenset({"op#1", "op#2"})))
+    two = line.forecast(SavingChoice(frozenset({"op#1", "op#2"})))
     assert two.ms == 2.0
     assert two.repeats == {"op#1": 1.0, "op#2": 1.0}
-    all_four = line.forecast(Choice(frozenset({"op#0", "op#1", "op#2", "op#3"})))
+    all_four = line.forecast(SavingChoice(frozenset({"op#0", "op#1", "op#2", "op#3"})))
     assert all_four.ms == 4.0
     assert RecomputeSearch(line).cheapest(300) is not None
     assert RecomputeSearch(line).cheapest(99) is None
@@ -188,9 +188,9 @@ def test_packed_results_take_less_until_they_are_asked_for() -> None:
     observed = _chain([8000, 8000, 8000, 8000])
     for call in observed.calls:
         call.makes[0].dtype = torch.bool
-    line = Timeline(observed, packing_ms_per_byte={torch.bool: 1e-6})
-    plain = line.forecast(Choice()).peak_bytes
-    packed = line.forecast(Choice(packed=frozenset({"op#0", "op#1"})))
+    line = StepTimeline(observed, packing_ms_per_byte={torch.bool: 1e-6})
+    plain = line.forecast(SavingChoice()).peak_bytes
+    packed = line.forecast(SavingChoice(packed=frozenset({"op#0", "op#1"})))
     assert packed.peak_bytes < plain
     assert 0 < packed.ms < 1
     assert line.packed_bytes(line.results[0]) == 1000

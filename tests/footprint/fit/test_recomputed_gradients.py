@@ -19,9 +19,9 @@ from togi.core.errors import FitError
 from togi.footprint.fit.measure import same_start
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import Action, SavePolicy
-from togi.footprint.fit.proof import Outcome, compare, outcome_of
+from togi.footprint.fit.proof import PassOutcome, compare, outcome_of
 from togi.footprint.fit.training.observe import observe, watched_by
-from togi.footprint.fit.training.recompute import Operation, Slot, Value, operations_for
+from togi.footprint.fit.training.recompute import Operation, Slot, StoredValue, operations_for
 from togi.footprint.fit.training.saved_tensors import SavedTensorHooks
 from togi.footprint.step import Step
 
@@ -29,7 +29,7 @@ EXACT = (Action.RECOMPUTE, Action.KEEP, Action.BITS)
 
 
 @cache
-def _known(name: str) -> tuple[Step, Outcome, tuple[str, ...]]:
+def _known(name: str) -> tuple[Step, PassOutcome, tuple[str, ...]]:
     torch.manual_seed(1)
     step = STEPS[name]()
     with same_start(step.module, 3):
@@ -39,7 +39,7 @@ def _known(name: str) -> tuple[Step, Outcome, tuple[str, ...]]:
     return step, reference, tuple(sorted(keys))
 
 
-def _under(step: Step, actions: Mapping[str, Action]) -> Outcome:
+def _under(step: Step, actions: Mapping[str, Action]) -> PassOutcome:
     with same_start(step.module, 3), watched_by(step.module, lambda: SavedTensorHooks(actions)):
         return outcome_of(step)
 
@@ -184,7 +184,7 @@ def test_nothing_is_left_behind() -> None:
 
 
 def _recorded() -> int:
-    return sum(type(one) in (Value, Operation) for one in gc.get_objects())
+    return sum(type(one) in (StoredValue, Operation) for one in gc.get_objects())
 
 
 def test_dropped_results_are_gone_after_the_forward_pass() -> None:
@@ -206,11 +206,11 @@ def test_dropped_results_are_gone_after_the_forward_pass() -> None:
 
 
 def test_a_long_chain_is_no_recursion() -> None:
-    value = Value()
+    value = StoredValue()
     value.hold(torch.zeros(1))
     for number in range(20_000):
         operation = Operation(number, torch.neg, [Slot(value, torch.zeros(1))], {}, frozenset())
-        value = Value(operation)
+        value = StoredValue(operation)
     assert len(operations_for(value)) == 20_000
     del value, operation
 

@@ -16,11 +16,11 @@ from togi.core.errors import FitError, SubjectError
 from togi.footprint.account.watched import account_of
 from togi.footprint.fit.measure import measured_peak_bytes, random_state, same_start
 from togi.footprint.fit.policies import Action
-from togi.footprint.fit.proof import Outcome, compare, noise_between, outcome_of
+from togi.footprint.fit.proof import PassOutcome, compare, noise_between, outcome_of
 from togi.footprint.fit.training.fit import fit_training
 from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.fit.training.saved_tensors import PlanWarning
-from togi.footprint.fit.training.timeline import Choice
+from togi.footprint.fit.training.timeline import SavingChoice
 from togi.footprint.step import Step, make_step, mean_of_outputs
 from togi.subject.inputs import Inputs, Subject
 
@@ -179,10 +179,10 @@ def test_noise_that_no_order_of_sums_explains_is_no_excuse() -> None:
 
 
 def test_a_planned_step_beyond_the_noise_is_distinguished_from_one_within_it() -> None:
-    def outcome(gradient: float) -> Outcome:
+    def outcome(gradient: float) -> PassOutcome:
         weights = torch.ones(8)
         state = torch.zeros(4, dtype=torch.uint8)
-        return Outcome(loss=torch.ones(()), gradients={"w": weights * gradient}, buffers={}, random_state=state)
+        return PassOutcome(loss=torch.ones(()), gradients={"w": weights * gradient}, buffers={}, random_state=state)
 
     noise = noise_between([outcome(1.0), outcome(1 + 2e-7), outcome(1 - 1e-7)])
     assert noise is not None
@@ -391,7 +391,7 @@ def test_a_plan_that_takes_more_than_the_unmodified_step_is_not_offered(monkeypa
     )
     measure = TrainingPlanner._measure
 
-    def worse(self: TrainingPlanner, draft: Choice) -> Any:
+    def worse(self: TrainingPlanner, draft: SavingChoice) -> Any:
         found = measure(self, draft)
         more = self.unmodified.peak_bytes + 1
         return found if found is self.unmodified else replace(found, peak_bytes=more)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from togi.footprint.snapshot import is_snapshot, snapshot_account, unpickler, window
 from togi.footprint.snapshot.account import SnapshotConsumer
-from togi.footprint.snapshot.allocator import Frame, frame_of, users_line
+from togi.footprint.snapshot.allocator import TracebackFrame, frame_of, users_line
 from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler
 from togi.footprint.snapshot.window import SnapshotError, Window
 
@@ -250,7 +250,7 @@ def test_nothing_is_kept_of_finished_entries(making: Any) -> None:
     data = pickle.dumps(making.snapshot(), protocol=4)
     reader = SafeUnpickler(Window(io.BytesIO(data), len(data)), SnapshotConsumer())
     reader.run()
-    kept = [value for value in reader._memo if isinstance(value, PickledList | PickledDict | Frame)]
+    kept = [value for value in reader._memo if isinstance(value, PickledList | PickledDict | TracebackFrame)]
     assert len(kept) < 20
 
 

@@ -17,16 +17,16 @@ from togi.lint.rules.trace.no_cuda_graph import NoCudaGraph
 from togi.lint.rules.trace.recompilation import Recompilation
 from togi.lint.rules.trace.synchronization import Synchronization
 from togi.lint.trace.check import check_run
-from togi.lint.trace.record import Event, Frame, Trace
+from togi.lint.trace.record import Frame, StepEvent, Trace
 from togi.worker.protocol import SubjectRef
 
 TRACE_RULES = [rule for rule in all_rules().values() if isinstance(rule, TraceRule)]
 FRAME = Frame(path="model.py", line=7, function="forward", code="x.item()", column=5, end_line=7, end_column=13)
 OUTER = Frame(path="train.py", line=3, function="main")
-WAIT = Event(kind="wait", op="Tensor.item", why="its value is read by the host", stack=(FRAME, OUTER), waits=True)
+WAIT = StepEvent(kind="wait", op="Tensor.item", why="its value is read by the host", stack=(FRAME, OUTER), waits=True)
 
 
-def trace_of(*events: Event, **fields: object) -> Trace:
+def trace_of(*events: StepEvent, **fields: object) -> Trace:
     return Trace(mode="simulated", events=events, **fields)
 
 
@@ -58,7 +58,7 @@ def test_a_wait_without_a_line_is_still_reported() -> None:
 
 
 def test_small_layout_copies_are_left_alone() -> None:
-    event = Event(kind="layout", op="Tensor.contiguous", why="channels_last memory is copied", stack=(FRAME,))
+    event = StepEvent(kind="layout", op="Tensor.contiguous", why="channels_last memory is copied", stack=(FRAME,))
     small, large = (event.model_copy(update={"bytes": size}) for size in (LEAST_BYTES - 1, LEAST_BYTES))
     assert not list(LayoutCopy().check(trace_of(small)))
     assert len(list(LayoutCopy().check(trace_of(large)))) == 1
@@ -66,7 +66,7 @@ def test_small_layout_copies_are_left_alone() -> None:
 
 
 def test_asynchronous_copies_are_left_alone() -> None:
-    event = Event(kind="copy", op="Tensor.to", why="values are copied to the GPU, asynchronously", stack=(FRAME,))
+    event = StepEvent(kind="copy", op="Tensor.to", why="values are copied to the GPU, asynchronously", stack=(FRAME,))
     assert not list(CopyBetweenDevices().check(trace_of(event)))
 
 
@@ -80,7 +80,7 @@ def test_asynchronous_copies_are_left_alone() -> None:
     ],
 )
 def test_remedies_follow_the_guard(why: str, remedy: str) -> None:
-    (finding,) = Recompilation().check(trace_of(Event(kind="recompilation", op="", why=why, stack=(FRAME,))))
+    (finding,) = Recompilation().check(trace_of(StepEvent(kind="recompilation", op="", why=why, stack=(FRAME,))))
     assert remedy in finding.remedy
 
 
@@ -156,7 +156,7 @@ def test_only_the_rules_that_are_asked_for_run() -> None:
     ],
 )
 def test_each_cause_without_a_cuda_graph_has_its_words_and_place(why: str, words: str) -> None:
-    event = Event(kind="cuda-graph", op="torch.cumsum", why=why, stack=(FRAME,), count=3, detail="Sizes: 1; 2; 3.")
+    event = StepEvent(kind="cuda-graph", op="torch.cumsum", why=why, stack=(FRAME,), count=3, detail="Sizes: 1; 2; 3.")
     (finding,) = NoCudaGraph().check(trace_of(event))
     assert words in finding.message
     assert finding.place is not None
@@ -166,7 +166,7 @@ def test_each_cause_without_a_cuda_graph_has_its_words_and_place(why: str, words
 
 
 def test_a_copy_that_waits_is_left_to_synchronization() -> None:
-    copies = Event(kind="cuda-graph", op="torch._to_copy", why="copy between devices", stack=(FRAME,))
+    copies = StepEvent(kind="cuda-graph", op="torch._to_copy", why="copy between devices", stack=(FRAME,))
     cut = copies.model_copy(update={"why": "CPU operation"})
     findings = list(NoCudaGraph().check(trace_of(WAIT, copies, cut)))
     assert [finding.message for finding in findings] == ["The CUDA graph is cut here: torch._to_copy runs on the CPU."]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from togi.lint.source.model import Kind, Source, Value
+from togi.lint.source.model import Source, Value, ValueKind
 from togi.lint.source.value import join
 
 HEAD = """
@@ -48,39 +48,39 @@ def in_forward(body: str) -> str:
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
-        ("probe(x)", Kind.TENSOR),
-        ("probe(x.shape)", Kind.SHAPE),
-        ("probe(x.shape[0])", Kind.NUMBER),
-        ("probe(x.size(0) * n)", Kind.NUMBER),
-        ("probe(len(x))", Kind.NUMBER),
-        ("probe(x is None)", Kind.NUMBER),
-        ("probe(x > 0)", Kind.TENSOR),
-        ("probe(not x)", Kind.NUMBER),
-        ("probe(x.item())", Kind.NUMBER),
-        ("probe(x.cpu().numpy())", Kind.NDARRAY),
-        ("probe(np.zeros(3).sum())", Kind.NDARRAY),
-        ("probe(x.max(dim=1)[0])", Kind.TENSOR),
-        ("values, index = x.topk(3)\nprobe(index)", Kind.TENSOR),
-        ("a, b = x.shape\nprobe(b)", Kind.NUMBER),
-        ("probe(x.chunk(2)[0])", Kind.TENSOR),
-        ("probe([y * 2 for y in x.unbind()][0])", Kind.TENSOR),
-        ("probe(F.relu(other))", Kind.TENSOR),
-        ("if isinstance(x, np.ndarray):\n    probe(x)", Kind.NDARRAY),
-        ("if not isinstance(x, torch.Tensor):\n    probe(x)", Kind.UNKNOWN),
-        ("if n > 1:\n    x = foo(x)\nelse:\n    x = 3\nprobe(x)", Kind.UNKNOWN),
-        ("x = x.tolist()\nprobe(x)", Kind.LIST),
-        ("for i in range(3):\n    n = n + x.sum()\nprobe(n)", Kind.TENSOR),
-        ("while (y := x.sum()) is not None:\n    probe(y)", Kind.TENSOR),
-        ("try:\n    y = x\nexcept ValueError:\n    y = None\nprobe(y)", Kind.TENSOR),
-        ("del x\nprobe(x)", Kind.UNKNOWN),
-        ("probe(x.no_such_method())", Kind.UNKNOWN),
-        ("probe(self.undefined)", Kind.UNKNOWN),
-        ("probe(nn.Linear(3, 3)(x))", Kind.TENSOR),
-        ("probe({'a': x}['a'])", Kind.TENSOR),
-        ("probe(lambda: x)", Kind.FUNCTION),
+        ("probe(x)", ValueKind.TENSOR),
+        ("probe(x.shape)", ValueKind.SHAPE),
+        ("probe(x.shape[0])", ValueKind.NUMBER),
+        ("probe(x.size(0) * n)", ValueKind.NUMBER),
+        ("probe(len(x))", ValueKind.NUMBER),
+        ("probe(x is None)", ValueKind.NUMBER),
+        ("probe(x > 0)", ValueKind.TENSOR),
+        ("probe(not x)", ValueKind.NUMBER),
+        ("probe(x.item())", ValueKind.NUMBER),
+        ("probe(x.cpu().numpy())", ValueKind.NDARRAY),
+        ("probe(np.zeros(3).sum())", ValueKind.NDARRAY),
+        ("probe(x.max(dim=1)[0])", ValueKind.TENSOR),
+        ("values, index = x.topk(3)\nprobe(index)", ValueKind.TENSOR),
+        ("a, b = x.shape\nprobe(b)", ValueKind.NUMBER),
+        ("probe(x.chunk(2)[0])", ValueKind.TENSOR),
+        ("probe([y * 2 for y in x.unbind()][0])", ValueKind.TENSOR),
+        ("probe(F.relu(other))", ValueKind.TENSOR),
+        ("if isinstance(x, np.ndarray):\n    probe(x)", ValueKind.NDARRAY),
+        ("if not isinstance(x, torch.Tensor):\n    probe(x)", ValueKind.UNKNOWN),
+        ("if n > 1:\n    x = foo(x)\nelse:\n    x = 3\nprobe(x)", ValueKind.UNKNOWN),
+        ("x = x.tolist()\nprobe(x)", ValueKind.LIST),
+        ("for i in range(3):\n    n = n + x.sum()\nprobe(n)", ValueKind.TENSOR),
+        ("while (y := x.sum()) is not None:\n    probe(y)", ValueKind.TENSOR),
+        ("try:\n    y = x\nexcept ValueError:\n    y = None\nprobe(y)", ValueKind.TENSOR),
+        ("del x\nprobe(x)", ValueKind.UNKNOWN),
+        ("probe(x.no_such_method())", ValueKind.UNKNOWN),
+        ("probe(self.undefined)", ValueKind.UNKNOWN),
+        ("probe(nn.Linear(3, 3)(x))", ValueKind.TENSOR),
+        ("probe({'a': x}['a'])", ValueKind.TENSOR),
+        ("probe(lambda: x)", ValueKind.FUNCTION),
     ],
 )
-def test_kinds_in_forward(body: str, kind: Kind) -> None:
+def test_kinds_in_forward(body: str, kind: ValueKind) -> None:
     assert probe(in_forward(body)).kind is kind
 
 
@@ -101,7 +101,7 @@ def test_kinds_in_forward(body: str, kind: Kind) -> None:
 )
 def test_the_device_of_a_value_is_followed(body: str, device: str | None) -> None:
     value = probe(body)
-    assert (value.kind, value.device) == (Kind.TENSOR, device)
+    assert (value.kind, value.device) == (ValueKind.TENSOR, device)
 
 
 def test_graphs_end_at_detach_and_under_no_grad() -> None:
@@ -115,20 +115,20 @@ def test_graphs_end_at_detach_and_under_no_grad() -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("BertForMaskedLM.from_pretrained('x')", Kind.MODULE),
-        ("AutoModel.from_pretrained('x')", Kind.MODULE),
-        ("AutoTokenizer.from_pretrained('x')", Kind.UNKNOWN),
-        ("trainer.get_train_dataloader()", Kind.DATALOADER),
+        ("BertForMaskedLM.from_pretrained('x')", ValueKind.MODULE),
+        ("AutoModel.from_pretrained('x')", ValueKind.MODULE),
+        ("AutoTokenizer.from_pretrained('x')", ValueKind.UNKNOWN),
+        ("trainer.get_train_dataloader()", ValueKind.DATALOADER),
     ],
 )
-def test_names_tell_what_libraries_return(text: str, kind: Kind) -> None:
+def test_names_tell_what_libraries_return(text: str, kind: ValueKind) -> None:
     imports = "from transformers import AutoModel, AutoTokenizer, BertForMaskedLM\n"
     assert probe(f"{imports}probe({text})").kind is kind
 
 
 def test_batches_of_a_loader_that_others_have_wrapped_may_have_been_moved() -> None:
     value = probe("loader = accelerator.prepare(Loader(data))\nfor x in loader:\n    probe(x)")
-    assert (value.kind, value.device, value.batch) == (Kind.UNKNOWN, None, True)
+    assert (value.kind, value.device, value.batch) == (ValueKind.UNKNOWN, None, True)
 
 
 def test_helpers_are_entered_with_what_they_are_passed() -> None:
@@ -146,9 +146,9 @@ def test_helpers_are_entered_with_what_they_are_passed() -> None:
             probe(ARGUMENT)
             return h
     """
-    assert probe(body.replace("ARGUMENT", "h")).kind is Kind.TENSOR
-    assert probe(body.replace("ARGUMENT", "n")).kind is Kind.NUMBER
-    assert probe(body.replace("ARGUMENT", "self.scale")).kind is Kind.NUMBER
+    assert probe(body.replace("ARGUMENT", "h")).kind is ValueKind.TENSOR
+    assert probe(body.replace("ARGUMENT", "n")).kind is ValueKind.NUMBER
+    assert probe(body.replace("ARGUMENT", "self.scale")).kind is ValueKind.NUMBER
     assert probe(body.replace("ARGUMENT", "self.fc")).qualified == "torch.nn.Linear"
     assert "parameter of helper" in probe(body.replace("ARGUMENT", "h")).why
 
@@ -264,7 +264,7 @@ def test_odd_code_is_read(text: str) -> None:
 
 VALUES = st.builds(
     Value,
-    kind=st.sampled_from(list(Kind)),
+    kind=st.sampled_from(list(ValueKind)),
     device=st.sampled_from([None, "cpu", "cuda"]),
     graph=st.sampled_from([None, True, False]),
     certain=st.booleans(),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import togi
 from togi.lint.trace.cuda_graphs import graph_events
-from togi.lint.trace.record import Event
+from togi.lint.trace.record import StepEvent
 
 pytestmark = pytest.mark.skipif(torch.__version__ < "2.11", reason="without a GPU it takes torch 2.11")
 
@@ -31,7 +31,7 @@ class Obstacles(nn.Module):
         return self.linear(turned) * weights.to(x.device) + cache + self.steps
 
 
-def found(events: tuple[Event, ...]) -> list[tuple[str, str, str]]:
+def found(events: tuple[StepEvent, ...]) -> list[tuple[str, str, str]]:
     return [(event.why, event.op, event.stack[0].code.partition("  #")[0]) for event in events]
 
 

@@ -8,7 +8,7 @@ import torch
 from tests.lint.trace.synchronization_programs import Program, programs
 from togi.lint.trace.check import debug_mode_events, trace_subject
 from togi.lint.trace.record import Trace
-from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.recorder import EventRecorder
 from togi.lint.trace.watching import mark_subject, watching
 from togi.subject.prepare import prepare
 
@@ -46,7 +46,7 @@ def test_values_are_those_of_a_plain_run(program: Program) -> None:
     torch.manual_seed(3)
     plain = prepared.module(*sample.clone().args)
     mark_subject(prepared.module, prepared.samples)
-    with watching(Recorder(), simulated=True):
+    with watching(EventRecorder(), simulated=True):
         torch.manual_seed(3)
         watched = prepared.module(*sample.args)
     assert_same(watched, plain)

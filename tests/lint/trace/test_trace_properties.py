@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from togi.lint.trace.placement import CUDA, on_cuda, place
-from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.recorder import EventRecorder
 from togi.lint.trace.watching import watching
 
 STEPS = {
@@ -40,7 +40,7 @@ def test_values_device_and_waits_of_a_chain(names: list[str], seed: int, inferen
     plain = start.clone()
     for name in names:
         plain = STEPS[name](plain)
-    recorder = Recorder()
+    recorder = EventRecorder()
     recorder.armed = True
     watched = place(start.clone(), CUDA)
     with watching(recorder, simulated=True), torch.inference_mode(inference):
@@ -68,7 +68,7 @@ def test_gradients_of_a_chain(names: list[str], seed: int) -> None:
         return leaf.grad
 
     plain = gradient(start.clone())
-    recorder = Recorder()
+    recorder = EventRecorder()
     recorder.armed = True
     with watching(recorder, simulated=True):
         watched = gradient(place(start.clone(), CUDA))

@@ -17,7 +17,7 @@ from togi.lint.trace import check as trace_check
 from togi.lint.trace.check import MESSAGE, agreement, confirmed, debug_mode_events, trace_subject
 from togi.lint.trace.patches import Patches
 from togi.lint.trace.placement import CUDA, device_of, is_pinned, on_cuda, pin, place
-from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.recorder import EventRecorder
 from togi.lint.trace.watching import watching
 
 
@@ -57,7 +57,7 @@ def test_nothing_is_left_behind_even_after_a_failure():
     device, thread_start = torch.Tensor.__dict__.get("device"), threading.Thread._bootstrap_inner
 
     def fail():
-        with watching(Recorder(), simulated=True):
+        with watching(EventRecorder(), simulated=True):
             raise RuntimeError("boo")
 
     with pytest.raises(RuntimeError, match="boo"):

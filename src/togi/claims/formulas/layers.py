@@ -87,7 +87,7 @@ class Standardised(nn.Module):
         return functional.relu(x + functional.conv2d(x, weight, self.convolution.bias, padding=1))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -118,7 +118,7 @@ class ByFirstToken(nn.Module):
         return self.linear(self.norm(x)[:, 0])  # type: ignore[no-any-return]
 
 
-class WrittenOut(Block):
+class WrittenOut(TransformerBlock):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
         self.norms = nn.ModuleList([LayerNorm(width), LayerNorm(width)])

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from togi.claims.formulas.layers import (
-    Block,
     Branches,
     ByFirstToken,
     Copies,
@@ -28,6 +27,7 @@ from togi.claims.formulas.layers import (
     Skip,
     Small,
     Standardised,
+    TransformerBlock,
     WrittenOut,
     normed,
 )
@@ -105,7 +105,9 @@ def early_exit(batch: int = 1, channels: int = 32, size: int = 48) -> Made:
 @_in_use
 def transformer(batch: int = 1, tokens: int = 128, width: int = 256) -> Made:
     """Two transformer blocks of width 256 over 128 tokens, with heads of 64."""
-    return nn.Sequential(*(Block(width, heads=width // 64) for _ in range(2))), torch.randn(batch, tokens, width)
+    return nn.Sequential(*(TransformerBlock(width, heads=width // 64) for _ in range(2))), torch.randn(
+        batch, tokens, width
+    )
 
 
 @_in_use

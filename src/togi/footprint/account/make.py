@@ -18,10 +18,10 @@ from togi.footprint.account.record import (
     CategoryTimeline,
     HeldName,
     Holding,
-    Kept,
+    KeptStorage,
     PeakMoment,
 )
-from togi.footprint.account.watch import Name, Watch
+from togi.footprint.account.watch import AccountWatch, TensorName
 from togi.footprint.storage_tracker import StorageLifetime, category_of
 
 _BEFORE = "(libraries, before the run)"
@@ -31,7 +31,7 @@ _POINTS = 1200
 """More than a picture has columns."""
 
 
-def account_from(watch: Watch) -> Account:
+def account_from(watch: AccountWatch) -> Account:
     """The account of a run that has been watched."""
     allocations = watch.allocations
     order, owner = allocations.peak_order, _owners(watch)
@@ -54,7 +54,7 @@ def account_from(watch: Watch) -> Account:
     )
 
 
-def _owners(watch: Watch) -> dict[Allocation, StorageLifetime]:
+def _owners(watch: AccountWatch) -> dict[Allocation, StorageLifetime]:
     """The storage that each allocation holds. Allocations without one are workspace."""
     by_address: dict[int, list[Allocation]] = {}
     for block in watch.allocations.blocks:
@@ -70,7 +70,7 @@ def _owners(watch: Watch) -> dict[Allocation, StorageLifetime]:
     return owners
 
 
-def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[Holding, ...]:
+def _holdings_at(watch: AccountWatch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[Holding, ...]:
     """Who held what after that allocation, the largest first; equal owners are one."""
     operation = watch.allocations.operations[order]
     sums: dict[tuple[Category, str, str, str, str], list[int]] = {}
@@ -98,7 +98,7 @@ def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLif
     return tuple(sorted(holdings, key=lambda holding: -holding.bytes))
 
 
-def _moment(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> PeakMoment:
+def _moment(watch: AccountWatch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> PeakMoment:
     """The operation that ran when the allocation at ``order`` was made."""
     block = next(block for block in watch.allocations.blocks if block.order == order)
     maker = owner.get(block) or next(
@@ -112,10 +112,10 @@ def _moment(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime
     return PeakMoment(op=maker.op, module=where.module, line=where.line, phase=where.phase, share_of_run=share)
 
 
-def _kept_by_autograd(watch: Watch) -> tuple[Kept, ...]:
+def _kept_by_autograd(watch: AccountWatch) -> tuple[KeptStorage, ...]:
     """The largest first; what was there before the run (weights) included, since autograd keeps a reference to it."""
     entries = [
-        Kept(
+        KeptStorage(
             bytes=lifetime.bytes,
             kept_by=tuple(sorted(set(places))),
             category=_category(lifetime, watch),
@@ -128,7 +128,7 @@ def _kept_by_autograd(watch: Watch) -> tuple[Kept, ...]:
     return tuple(sorted(entries, key=lambda entry: -entry.bytes))
 
 
-def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[HeldName, ...]:
+def _held_names(watch: AccountWatch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[HeldName, ...]:
     """Names that hold memory at the peak which nobody uses again, with what deleting them would save."""
     operation, peak = watch.allocations.operations[order], watch.allocations.sums[order][1]
     names = next((names for at, names in reversed(watch.names_at_peaks) if at <= operation), {})
@@ -153,7 +153,7 @@ def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLife
     return tuple(sorted(held_names, key=lambda name: (-name.saved_bytes, name.line, name.name)))
 
 
-def _held_again(watch: Watch, names: Collection[Name]) -> list[StorageLifetime]:
+def _held_again(watch: AccountWatch, names: Collection[TensorName]) -> list[StorageLifetime]:
     """The storages that the same names held, and nobody used again, wherever a peak was reached: in other passes of a
     loop."""
     return [
@@ -164,7 +164,7 @@ def _held_again(watch: Watch, names: Collection[Name]) -> list[StorageLifetime]:
     ]
 
 
-def _idle(lifetime: StorageLifetime, operation: int, watch: Watch) -> bool:
+def _idle(lifetime: StorageLifetime, operation: int, watch: AccountWatch) -> bool:
     """Nobody uses it again, nothing but the name keeps it, and it was made in this run. An output may be used after the
     run, where it is still there: what a loop keeps from the pass before is not."""
     is_kept = lifetime in watch.kept or lifetime.category in (Category.GRADIENT, Category.OPTIMIZER)
@@ -182,7 +182,7 @@ def _peak_with(allocations: Allocations, early: Mapping[Allocation, int]) -> int
     return max(total + less for (_, total), less in zip(allocations.sums, accumulate(changes), strict=False))
 
 
-def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> CategoryTimeline:
+def _timeline(watch: AccountWatch, owner: Mapping[Allocation, StorageLifetime]) -> CategoryTimeline:
     """The bytes of each category over the run. What was there before it counts from its start on."""
     sums = watch.allocations.sums
     changes: dict[Category, list[int]] = {}
@@ -227,5 +227,5 @@ def _sums_at(changes: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
     return tuple(sums[place] for place in places)
 
 
-def _category(lifetime: StorageLifetime, watch: Watch) -> Category:
+def _category(lifetime: StorageLifetime, watch: AccountWatch) -> Category:
     return category_of(lifetime, watch.backward_at, watch.kept)

@@ -38,7 +38,7 @@ class Holding(Record):
     phase: str = ""
 
 
-class Kept(Record):
+class KeptStorage(Record):
     """One storage that autograd keeps for backward, counted once however many operations keep it."""
 
     bytes: int
@@ -94,7 +94,7 @@ class Account(Record):
     peak: PeakMoment
     holdings: tuple[Holding, ...]
     """Owners at the peak, the largest first. Their bytes sum to ``peak_bytes``."""
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptStorage, ...] = ()
     held_names: tuple[HeldName, ...] = ()
     minimum_bytes: int = 0
     """Parameters, buffers, inputs, outputs, and gradients and optimizer state where there are any."""

@@ -39,7 +39,7 @@ _SMALLEST_BYTES = 64 * 1024
 """Names that hold less are not looked at."""
 
 
-class Name(NamedTuple):
+class TensorName(NamedTuple):
     """A local variable of a running function."""
 
     name: str
@@ -47,7 +47,7 @@ class Name(NamedTuple):
 
 
 @final
-class Watch:
+class AccountWatch:
     """A context manager round a run. Afterwards its fields say what happened.
 
     Args:
@@ -64,7 +64,7 @@ class Watch:
         self.tracker = _WatchingTracker(self)
         self.kept: dict[StorageLifetime, list[str]] = {}
         """What autograd keeps, with each place that keeps it (``NodeName.attribute``)."""
-        self.names_at_peaks: list[tuple[int, dict[StorageLifetime, list[Name]]]] = []
+        self.names_at_peaks: list[tuple[int, dict[StorageLifetime, list[TensorName]]]] = []
         """At every new peak of the run, and where it was reached again: the operation, and which names held what."""
         self.backward_at: int | None = None
         """The last operation before backward began."""
@@ -166,7 +166,7 @@ class Watch:
 class _WatchingTracker(StorageTracker):
     """Also tells the watch when backward begins, keeps addresses, and looks at names at every new peak."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: AccountWatch) -> None:
         super().__init__(where=watch.modules.now, mark=operation_mark)
         self.addresses: dict[int, list[StorageLifetime]] = {}
         self._watch = watch
@@ -223,13 +223,13 @@ def _saved_attributes(kind: type) -> tuple[str, ...]:
     return tuple(attribute for attribute in dir(kind) if attribute.startswith(_RAW))
 
 
-def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[StorageLifetime, list[Name]]:
+def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[StorageLifetime, list[TensorName]]:
     """The storages that local names of running functions hold, directly or in a list, tuple or dict.
 
     ``frame.f_locals`` of a function is a snapshot that the frame keeps, and with it every value, until it is asked for
     again (Python 3.12 and older). The snapshot is therefore emptied at once; looking must not keep anything alive.
     """
-    names_of: dict[StorageLifetime, list[Name]] = {}
+    names_of: dict[StorageLifetime, list[TensorName]] = {}
     for frame in frames:
         if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             continue  # a module or class body: its names are not locals, and last as long as it does
@@ -237,7 +237,7 @@ def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[Stor
         snapshot = frame.f_locals
         for name, value in snapshot.items():
             for lifetime in _storages_held_by(value, tracker):
-                names_of.setdefault(lifetime, []).append(Name(name, place))
+                names_of.setdefault(lifetime, []).append(TensorName(name, place))
         if isinstance(snapshot, dict):
             snapshot.clear()
     return names_of

@@ -16,7 +16,7 @@ from togi.core.quantities import size
 from togi.footprint.account.allocator_events import rise_bytes
 from togi.footprint.account.make import account_from
 from togi.footprint.account.record import Account, Category
-from togi.footprint.account.watch import Watch
+from togi.footprint.account.watch import AccountWatch
 from togi.footprint.remembered import second_run
 from togi.footprint.step import Step, step_ms
 from togi.torch_internals.profiler import profiler_records
@@ -35,7 +35,7 @@ def account_of(step: Step, *, device: str = "cpu") -> Account:
     gc.collect()
     with second_run(step.module):
         plain_ms = step_ms(step)
-    watch = Watch(step.module, device=device)
+    watch = AccountWatch(step.module, device=device)
     watch.add_module(step.module)
     watch.add_existing(step.sample.tensors(), Category.INPUT)
     if step.optimizer is not None:
@@ -76,7 +76,7 @@ class Watched:
     """
 
     def __init__(self, module: nn.Module | None = None, *, device: str = "cpu") -> None:
-        self._watch = Watch(module, device=device)
+        self._watch = AccountWatch(module, device=device)
         self._account: Account | None = None
         self._why_none = "there is no account yet: read it after the end of the with block, which must not raise"
         if module is not None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from togi.core.errors import FitError
 from togi.footprint.fit.measure import same_start
 from togi.footprint.fit.plan import Plan, architecture_of
-from togi.footprint.fit.result import FitResult, Point, Proof
+from togi.footprint.fit.result import FitResult, Point, StepProof
 from togi.footprint.step import Step, step_ms
 
 _ATTEMPTS = 4
@@ -51,7 +51,7 @@ class TimeLimit:
 
 
 @dataclass(frozen=True)
-class Candidate(Generic[D]):
+class MeasuredPlan(Generic[D]):
     """A plan that was run."""
 
     draft: D
@@ -59,7 +59,7 @@ class Candidate(Generic[D]):
     forecast_bytes: int
     peak_bytes: int
     """Measured."""
-    proof: Proof
+    proof: StepProof
     cost_ms: float
     """Estimated: what it adds to a step."""
 
@@ -72,14 +72,14 @@ class Planner(ABC, Generic[D]):
     """In how many turns plans are timed at most."""
     timing_s: ClassVar[float]
     """After how many seconds no further turn begins."""
-    unmodified: Candidate[D]
+    unmodified: MeasuredPlan[D]
     static_bytes: int
     floor_bytes: int
     prepared_s: float
 
     def __init__(self, step: Step, device: str, seed: int) -> None:
         self.step, self._device, self._seed = step, device, seed
-        self._measured: dict[D, Candidate[D] | None] = {}
+        self._measured: dict[D, MeasuredPlan[D] | None] = {}
         self._ms: dict[D, float] = {}
         self._architecture = architecture_of(step.module)
         self._moved: tuple[str, ...] = ()
@@ -125,11 +125,11 @@ class Planner(ABC, Generic[D]):
         )
 
     @abstractmethod
-    def _best(self, budget_bytes: int, limit: TimeLimit) -> Candidate[D]:
+    def _best(self, budget_bytes: int, limit: TimeLimit) -> MeasuredPlan[D]:
         """The best candidate within the budget, proven; else the lowest that was found, proven too."""
 
     @abstractmethod
-    def _measure(self, draft: D) -> Candidate[D] | None:
+    def _measure(self, draft: D) -> MeasuredPlan[D] | None:
         """Run it and compare it with the unmodified step; None where it is refused for what it does."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class Planner(ABC, Generic[D]):
     def _plans_tried(self) -> int: ...
 
     @abstractmethod
-    def _notes(self, best: Candidate[D], fits: bool) -> Iterable[str]: ...
+    def _notes(self, best: MeasuredPlan[D], fits: bool) -> Iterable[str]: ...
 
     def _run_frontier(self, limit: TimeLimit) -> None:
         """Run them as far as time allows. A forecast is not an offer: what is shown next to the chosen plan was run."""
@@ -151,20 +151,20 @@ class Planner(ABC, Generic[D]):
             with suppress(FitError):  # it is refused for what it does: not offered
                 self._measured_once(draft)
 
-    def _best_of_all(self, best: Candidate[D], budget_bytes: int) -> Candidate[D]:
+    def _best_of_all(self, best: MeasuredPlan[D], budget_bytes: int) -> MeasuredPlan[D]:
         """The best of all that were run, where ``best`` does not fit."""
         return best
 
-    def _front(self, best: Candidate[D]) -> list[Candidate[D]]:
+    def _front(self, best: MeasuredPlan[D]) -> list[MeasuredPlan[D]]:
         """Candidates of which none is both lower and cheaper, by falling peak, of all that were run."""
-        front: list[Candidate[D]] = []
+        front: list[MeasuredPlan[D]] = []
         for candidate in sorted(self._run_so_far, key=lambda candidate: (candidate.peak_bytes, candidate.cost_ms)):
             if not front or candidate.cost_ms < front[-1].cost_ms or candidate in (best, self.unmodified):
                 front.append(candidate)
         return front[::-1]
 
     @property
-    def _run_so_far(self) -> list[Candidate[D]]:
+    def _run_so_far(self) -> list[MeasuredPlan[D]]:
         by_draft = {
             candidate.draft: candidate
             for candidate in (self.unmodified, *self._measured.values())
@@ -172,14 +172,14 @@ class Planner(ABC, Generic[D]):
         }
         return list(by_draft.values())
 
-    def _measured_once(self, draft: D) -> Candidate[D] | None:
+    def _measured_once(self, draft: D) -> MeasuredPlan[D] | None:
         if draft not in self._measured:
             self._measured[draft] = self._measure(draft)
         return self._measured[draft]
 
     def _within(
         self, budget_bytes: int, aim_bytes: int, limit: TimeLimit, search: Callable[[int, float], D | None]
-    ) -> Candidate[D] | None:
+    ) -> MeasuredPlan[D] | None:
         """The candidate that ``search(aim_bytes, deadline)`` finds, once its measured peak is within the budget.
 
         A peak above the budget by so much asks for a forecast that is lower by as much.
@@ -196,7 +196,7 @@ class Planner(ABC, Generic[D]):
             aim_bytes = min(aim_bytes, candidate.forecast_bytes) - (candidate.peak_bytes - budget_bytes)
         return None
 
-    def _race(self, candidates: Iterable[Candidate[D]], limit: TimeLimit) -> None:
+    def _race(self, candidates: Iterable[MeasuredPlan[D]], limit: TimeLimit) -> None:
         """Unmodified step and candidates in turns; the best of each counts. As many turns as fit, one at least."""
         racing = {candidate.draft: candidate.plan for candidate in (self.unmodified, *candidates)}
         began = time.monotonic()
@@ -224,7 +224,7 @@ class Planner(ABC, Generic[D]):
     def _plan(self, **entries: Any) -> Plan:
         return Plan(module_class=type(self.step.module).__name__, architecture=self._architecture, **entries)
 
-    def _point(self, candidate: Candidate[D]) -> Point:
+    def _point(self, candidate: MeasuredPlan[D]) -> Point:
         return Point(
             peak_bytes=candidate.peak_bytes,
             recompute_ms=candidate.cost_ms,

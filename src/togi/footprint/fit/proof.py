@@ -21,7 +21,7 @@ from torch import Tensor
 
 from togi.decide.faithful import within
 from togi.footprint.fit.measure import random_state
-from togi.footprint.fit.result import Proof
+from togi.footprint.fit.result import StepProof
 from togi.footprint.step import Step
 from togi.subject.behaviour import same
 from togi.torch_internals.modes import without_modes
@@ -34,7 +34,7 @@ _NAMED = 10
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PassOutcome:
     """All that a forward and a backward pass left behind."""
 
     loss: Tensor
@@ -73,11 +73,11 @@ class TrainingRun:
             self._loss = loss.item(), loss.dtype
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PassOutcome:
         """All that the call left behind; asked for before the module is put back."""
         value, dtype = self._loss
         parameters = dict(self._step.module.named_parameters())
-        return Outcome(
+        return PassOutcome(
             loss=torch.tensor(value, dtype=dtype),
             gradients={name: p.grad for name, p in parameters.items() if p.grad is not None},
             buffers={name: buffer.clone() for name, buffer in self._step.module.named_buffers()},
@@ -86,7 +86,7 @@ class TrainingRun:
         )
 
 
-def outcome_of(step: Step, moved: Collection[str] = ()) -> Outcome:
+def outcome_of(step: Step, moved: Collection[str] = ()) -> PassOutcome:
     """The outcome of one run."""
     run = TrainingRun(step, moved)
     run()
@@ -100,7 +100,7 @@ NOISE_SHARE = 4.0
 """How many times the largest difference that a few runs showed a planned step may differ."""
 
 
-def compare(reference: Outcome, other: Outcome, noise: Noise = MappingProxyType({})) -> Proof:
+def compare(reference: PassOutcome, other: PassOutcome, noise: Noise = MappingProxyType({})) -> StepProof:
     """Compare them to the bit, or within ``noise`` where it has the name. Missing gradients count as different."""
     differences: list[str] = []
     worst, within_noise = 0.0, True
@@ -118,7 +118,7 @@ def compare(reference: Outcome, other: Outcome, noise: Noise = MappingProxyType(
     if not torch.equal(reference.random_state, other.random_state):
         differences.append("the random state afterwards differs")
         within_noise = False
-    return Proof(
+    return StepProof(
         exact=not differences,
         within_noise=bool(differences) and within_noise,
         gradients=len(reference.gradients),
@@ -127,7 +127,7 @@ def compare(reference: Outcome, other: Outcome, noise: Noise = MappingProxyType(
     )
 
 
-def noise_between(runs: Sequence[Outcome]) -> Noise | None:
+def noise_between(runs: Sequence[PassOutcome]) -> Noise | None:
     """The differences of runs of one step from the first; None where that is more than the order of sums explains."""
     noise: dict[str, float] = {}
     first, *others = runs
@@ -180,20 +180,22 @@ class Outputs:
         """The reason why there is no float64 to compare with."""
         return self.own_error.note
 
-    def compare(self, tensors: Sequence[Tensor], structure: Any) -> Proof:
+    def compare(self, tensors: Sequence[Tensor], structure: Any) -> StepProof:
         """``exact``, or the largest error in units of the module's own."""
         alike = [(t.shape, t.dtype) for t in tensors] == [(t.shape, t.dtype) for t in self.tensors]
         if structure != self.structure or not alike:
-            return Proof(exact=False, differences=("the result has another form",), units=float("inf"))
+            return StepProof(exact=False, differences=("the result has another form",), units=float("inf"))
         different = [at for at, (a, b) in enumerate(zip(tensors, self.tensors, strict=True)) if not identical(a, b)]
         if not different:
-            return Proof(exact=True, outputs=len(tensors))
+            return StepProof(exact=True, outputs=len(tensors))
         errors = {at: self.own_error.units(at, tensors[at]) for at in different}
         differences = tuple(f"output {at}: {units:.2g} times the module's own error" for at, units in errors.items())
-        return Proof(exact=False, outputs=len(tensors), units=max(errors.values()), differences=differences[:_NAMED])
+        return StepProof(
+            exact=False, outputs=len(tensors), units=max(errors.values()), differences=differences[:_NAMED]
+        )
 
 
-def faithful(proof: Proof) -> bool:
+def faithful(proof: StepProof) -> bool:
     """Equal to the bit, or within rounding by the limit that verification uses."""
     return proof.exact or within(proof.units)
 

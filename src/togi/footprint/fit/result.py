@@ -27,7 +27,7 @@ class Point(Record):
 
 
 @final
-class Proof(Record):
+class StepProof(Record):
     """The planned step against the unmodified one, from equal weights, inputs and random state."""
 
     exact: bool
@@ -65,7 +65,7 @@ class FitResult(Record):
     plain: Point
     chosen: Point
     front: tuple[Point, ...] = ()
-    proof: Proof
+    proof: StepProof
     static_bytes: int
     """Parameters, buffers, inputs and optimizer state; in training also one gradient for each parameter, in inference
     also the outputs."""

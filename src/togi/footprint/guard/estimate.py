@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
-from togi.footprint.prediction.cpu import Probe, highest_peak
+from togi.footprint.prediction.cpu import AllocationProbe, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
 from togi.subject.batch import sliced_rows
 from togi.subject.inputs import Inputs
@@ -64,7 +64,7 @@ class _Writes:
         return lifetime is None or not lifetime.op
 
 
-def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Estimate | None:
+def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: AllocationProbe) -> Estimate | None:
     """Estimate a call with the first ``rows`` rows, None for all; None where the call depends on values.
 
     What the function reaches besides its arguments (parameters) was there before and does not count. On the CPU the

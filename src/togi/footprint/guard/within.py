@@ -18,7 +18,7 @@ from togi.core.errors import BudgetError
 from togi.core.quantities import first_line, parse_size, size
 from togi.core.records import Record
 from togi.footprint.guard.estimate import estimate
-from togi.footprint.prediction.cpu import Probe
+from togi.footprint.prediction.cpu import AllocationProbe
 from togi.graph.dependence.proof import RowProof
 from togi.measure.memory import is_out_of_memory
 from togi.subject.batch import shared_rows, sliced_rows
@@ -65,12 +65,12 @@ class Guarded:
 
     def __init__(self, function: Callable[..., Any], budget_bytes: int) -> None:
         self.function, self.budget_bytes = function, budget_bytes
-        self._probe = Probe(limit_bytes=budget_bytes)  # what it has measured serves the next calls
+        self._probe = AllocationProbe(limit_bytes=budget_bytes)  # what it has measured serves the next calls
         self.report: WithinReport | None = None
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = _Call(self.function, Inputs(args, kwargs), self.budget_bytes, self._probe)
+        call = _GuardedCall(self.function, Inputs(args, kwargs), self.budget_bytes, self._probe)
         try:
             return call.run()
         finally:
@@ -78,10 +78,10 @@ class Guarded:
 
 
 @final
-class _Call:
+class _GuardedCall:
     """One call: its plan, its attempts, its report."""
 
-    def __init__(self, function: Callable[..., Any], sample: Inputs, budget_bytes: int, probe: Probe) -> None:
+    def __init__(self, function: Callable[..., Any], sample: Inputs, budget_bytes: int, probe: AllocationProbe) -> None:
         self.function, self.sample, self.budget_bytes, self.probe = function, sample, budget_bytes, probe
         self.rows = shared_rows(sample)
         self.whole = estimate(function, sample, None, probe)

@@ -24,15 +24,15 @@ _ROUND_SEGMENT_BYTES = 2 << 20
 
 @final
 @dataclass(eq=False)
-class Block:
+class MemoryBlock:
     """A stretch of one segment, in use or free."""
 
     bytes: int
     address: int
     small: bool
     in_use: bool = False
-    previous: Block | None = None
-    next: Block | None = None
+    previous: MemoryBlock | None = None
+    next: MemoryBlock | None = None
 
 
 @final
@@ -43,10 +43,10 @@ class CachingAllocator:
         self.allocated_bytes = self.peak_allocated_bytes = 0
         self.reserved_bytes = 0
         """Never shrinks, so it is its own peak."""
-        self.segments: list[Block] = []
+        self.segments: list[MemoryBlock] = []
         """The first block of each."""
-        self._in_use: dict[Hashable, Block] = {}
-        self._free: dict[bool, list[tuple[int, int, Block]]] = {True: [], False: []}
+        self._in_use: dict[Hashable, MemoryBlock] = {}
+        self._free: dict[bool, list[tuple[int, int, MemoryBlock]]] = {True: [], False: []}
         self._next_address = 0
 
     def allocate(self, key: Hashable, bytes: int) -> None:
@@ -81,39 +81,39 @@ class CachingAllocator:
         """True if something is allocated under the key."""
         return key in self._in_use
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[MemoryBlock]:
         """All, segment by segment."""
         for first in self.segments:
-            block: Block | None = first
+            block: MemoryBlock | None = first
             while block is not None:
                 yield block
                 block = block.next
 
-    def _best_fit(self, size: int) -> Block | None:
+    def _best_fit(self, size: int) -> MemoryBlock | None:
         """The smallest free block that holds it; of equal ones that of the lowest address."""
         free = self._free[size <= _SMALL_BYTES]
         place = bisect_left(free, size, key=lambda entry: entry[0])
         return free.pop(place)[2] if place < len(free) else None
 
-    def _new_segment(self, size: int) -> Block:
-        block = Block(_segment_bytes(size), self._next_address, size <= _SMALL_BYTES)
+    def _new_segment(self, size: int) -> MemoryBlock:
+        block = MemoryBlock(_segment_bytes(size), self._next_address, size <= _SMALL_BYTES)
         self._next_address += block.bytes
         self.reserved_bytes += block.bytes
         self.segments.append(block)
         return block
 
-    def _split(self, block: Block, size: int) -> None:
+    def _split(self, block: MemoryBlock, size: int) -> None:
         """The remainder becomes a free block where it is large enough to be worth one; else it is lost to ``block``."""
         remaining = block.bytes - size
         if remaining < _ROUND_BYTES if block.small else remaining <= _SMALL_BYTES:
             return
-        rest = Block(remaining, block.address + size, block.small, previous=block, next=block.next)
+        rest = MemoryBlock(remaining, block.address + size, block.small, previous=block, next=block.next)
         if block.next is not None:
             block.next.previous = rest
         block.bytes, block.next = size, rest
         self._add_free(rest)
 
-    def _add_free(self, block: Block) -> None:
+    def _add_free(self, block: MemoryBlock) -> None:
         insort(self._free[block.small], (block.bytes, block.address, block), key=lambda entry: entry[:2])
 
 
@@ -130,7 +130,7 @@ def _segment_bytes(size: int) -> int:
     return -(-size // _ROUND_SEGMENT_BYTES) * _ROUND_SEGMENT_BYTES
 
 
-def _joined(block: Block, neighbour: Block) -> Block:
+def _joined(block: MemoryBlock, neighbour: MemoryBlock) -> MemoryBlock:
     """The two as one: the one with the lower address grows."""
     low, high = sorted((block, neighbour), key=lambda b: b.address)
     low.bytes += high.bytes

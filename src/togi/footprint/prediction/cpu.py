@@ -45,7 +45,7 @@ def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False) 
     """
     notes = [*step.notes]
     recorder = record(step, batch=batch, fix_results=_fixed_on_cpu, compile=compile, notes=notes)
-    peak = highest_peak(recorder, Probe(limit_bytes=_PROBE_LIMIT_BYTES))
+    peak = highest_peak(recorder, AllocationProbe(limit_bytes=_PROBE_LIMIT_BYTES))
     if peak.unmeasured:
         notes.append(
             f"Kernels near the peak that could not be run alone to see their workspace: {_names(peak.unmeasured)}."
@@ -105,7 +105,7 @@ def _blocked_weight_bytes(call: OperationCall) -> int:
     return int(groups * outputs * inputs * _CHANNEL_BLOCK**2 * prod(weight.shape[2:]) * weight.dtype.itemsize)
 
 
-def highest_peak(recorder: RunRecorder, probe: Probe) -> AllocatorPeak:
+def highest_peak(recorder: RunRecorder, probe: AllocationProbe) -> AllocatorPeak:
     """The peak, each operation that could be it run alone."""
     best = AllocatorPeak(recorder.peak_bytes, recorder.calls[max(0, recorder.peak_at - 1)], 0, recorder.peak_bytes)
     unmeasured: list[OperationCall] = []
@@ -149,7 +149,7 @@ def _computed_as_they_are(call: OperationCall) -> bool:
 
 
 @final
-class Probe:
+class AllocationProbe:
     """Measures what kernels need by running single operations, and remembers it."""
 
     def __init__(self, *, limit_bytes: int) -> None:

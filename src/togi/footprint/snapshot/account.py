@@ -12,16 +12,24 @@ from togi.footprint.snapshot.allocator import (
     PRIVATE,
     Alive,
     DeviceSegments,
-    Frame,
-    Owner,
-    Sum,
+    MemoryOwner,
+    OwnedBytes,
+    TracebackFrame,
     block_of,
     frame_of,
     held,
     users_line,
 )
-from togi.footprint.snapshot.events import EventTrace, FailedAllocation, State
-from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
+from togi.footprint.snapshot.events import AllocatorState, EventTrace, FailedAllocation
+from togi.footprint.snapshot.record import (
+    DeviceAccount,
+    HeldMemory,
+    History,
+    OutOfMemory,
+    PoolSegments,
+    SnapshotAccount,
+    TraceEvent,
+)
 from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler
 from togi.footprint.snapshot.window import SnapshotError, Window
 
@@ -67,7 +75,7 @@ class SnapshotConsumer:
         self.segments: dict[int, dict[int, DeviceSegments]] = {}
         """By the identity of the list that they stand in, and by device."""
         self.traces: dict[int, EventTrace] = {}
-        self._frames: dict[tuple[str, int, str], Frame] = {}
+        self._frames: dict[tuple[str, int, str], TracebackFrame] = {}
         self._holders: dict[int, PickledList] = {}
 
     def finished(self, mapping: PickledDict, holder: PickledList | None) -> Any:
@@ -88,14 +96,14 @@ class SnapshotConsumer:
         return mapping
 
     def line_of(self, frames: list[Any]) -> str | None:
-        return users_line(frames) if all(type(frame) is Frame for frame in frames) else None
+        return users_line(frames) if all(type(frame) is TracebackFrame for frame in frames) else None
 
     def _known(self, holder: PickledList) -> int:
         """The identity of a list, which is kept so that no other ever has the same one."""
         self._holders[id(holder)] = holder
         return id(holder)
 
-    def _frame(self, mapping: PickledDict) -> Frame:
+    def _frame(self, mapping: PickledDict) -> TracebackFrame:
         key = str(mapping["filename"]), int(mapping["line"]), str(mapping["name"])
         frame = self._frames.get(key)
         if frame is None:
@@ -163,7 +171,7 @@ def _device_account(device: int, segments: DeviceSegments, trace: EventTrace | N
     )
 
 
-def _private_pools(pools: tuple[Pool, ...], alive: tuple[Held, ...]) -> Iterator[str]:
+def _private_pools(pools: tuple[PoolSegments, ...], alive: tuple[HeldMemory, ...]) -> Iterator[str]:
     """Notes on what each private pool holds, over its streams: the rest of the program cannot have it."""
     for name in dict.fromkeys(pool.pool for pool in pools if pool.pool.startswith(PRIVATE)):
         own = [pool for pool in pools if pool.pool == name]
@@ -200,13 +208,13 @@ def _history(segments: DeviceSegments, trace: EventTrace) -> History:
     )
 
 
-def _holdings(lasting: list[Alive], trace: EventTrace) -> list[Held]:
+def _holdings(lasting: list[Alive], trace: EventTrace) -> list[HeldMemory]:
     sums = {owner: owned.copy() for owner, owned in trace.at_peak.items()}
     for owner, earlier_sum in _sums(lasting).items():
-        sums.setdefault(owner, Sum()).add(earlier_sum.bytes, earlier_sum.blocks)
+        sums.setdefault(owner, OwnedBytes()).add(earlier_sum.bytes, earlier_sum.blocks)
     holdings = held(sums)
     if unknown := trace.freed_unseen_bytes - trace.unseen_at_peak_bytes:
-        holdings.append(Held(bytes=unknown, blocks=None, line=_BEFORE))
+        holdings.append(HeldMemory(bytes=unknown, blocks=None, line=_BEFORE))
     return sorted(holdings, key=lambda holding: (-holding.bytes, holding.line, holding.pool))
 
 
@@ -217,14 +225,14 @@ def _named(address: int, block: Alive, trace: EventTrace | None) -> Alive:
     return Alive(block.size, block.owner._replace(line=trace.live[address][1].line))
 
 
-def _sums(alive: list[Alive]) -> dict[Owner, Sum]:
-    sums: dict[Owner, Sum] = {}
+def _sums(alive: list[Alive]) -> dict[MemoryOwner, OwnedBytes]:
+    sums: dict[MemoryOwner, OwnedBytes] = {}
     for block in alive:
-        sums.setdefault(block.owner, Sum()).add(block.size, 1)
+        sums.setdefault(block.owner, OwnedBytes()).add(block.size, 1)
     return sums
 
 
-def _moment(point: State) -> TraceEvent:
+def _moment(point: AllocatorState) -> TraceEvent:
     return TraceEvent(event=point.event, ms=point.ms, line=point.line)
 
 

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple, final
 
 from togi.core.user_code import is_users
-from togi.footprint.snapshot.record import Held, Pool
+from togi.footprint.snapshot.record import HeldMemory, PoolSegments
 
 _NATIVE = re.compile(r"^$|^\?\?|\.(?:c|cc|cpp|cxx|cu|h|hpp|inl|pyx|S|so(?:\.\d+)*)$")
 _ALLOCATED = "active_allocated"
@@ -25,7 +25,7 @@ class Blame(IntEnum):
 
 
 @final
-class Frame:
+class TracebackFrame:
     """One frame of a traceback, as a line for people."""
 
     __slots__ = ("blame", "line")
@@ -35,16 +35,16 @@ class Frame:
         self.blame = blame
 
 
-def frame_of(filename: str, line: int, name: str) -> Frame:
+def frame_of(filename: str, line: int, name: str) -> TracebackFrame:
     """``filename`` is what torch wrote: a path, ``??`` or nothing for native code, ``<...>`` for generated code."""
     blame = Blame.USER if is_users(filename) else Blame.LIBRARY
-    return Frame(f"{filename}:{line} in {name}", Blame.NATIVE if _NATIVE.search(filename) else blame)
+    return TracebackFrame(f"{filename}:{line} in {name}", Blame.NATIVE if _NATIVE.search(filename) else blame)
 
 
-def users_line(innermost_first: Iterable[Frame]) -> str:
+def users_line(innermost_first: Iterable[TracebackFrame]) -> str:
     """``train.py:31 in step``; without a frame of the user's the innermost of a library, else of native code, else
     nothing."""
-    fallback: Frame | None = None
+    fallback: TracebackFrame | None = None
     for frame in innermost_first:
         if frame.blame is Blame.USER:
             return frame.line
@@ -53,7 +53,7 @@ def users_line(innermost_first: Iterable[Frame]) -> str:
     return fallback.line if fallback is not None else ""
 
 
-class Owner(NamedTuple):
+class MemoryOwner(NamedTuple):
     """Whom memory belongs to."""
 
     line: str
@@ -73,7 +73,7 @@ class Alive(NamedTuple):
     """A block that is allocated in the end."""
 
     size: int
-    owner: Owner
+    owner: MemoryOwner
 
 
 def block_of(mapping: Mapping[str, Any]) -> SegmentBlock:
@@ -119,7 +119,7 @@ class DeviceSegments:
         for block in segment["blocks"]:
             if block.state == _ALLOCATED:
                 sums.allocated += block.size
-                self.alive[address] = Alive(block.size, Owner(block.line, pool, stream))
+                self.alive[address] = Alive(block.size, MemoryOwner(block.line, pool, stream))
             elif block.state == _FREE:
                 sums.free += block.size
                 sums.largest_free = max(sums.largest_free, block.size)
@@ -139,10 +139,10 @@ class DeviceSegments:
     def largest_free_bytes(self) -> int:
         return max((sums.largest_free for sums in self.sums.values()), default=0)
 
-    def pools(self) -> tuple[Pool, ...]:
+    def pools(self) -> tuple[PoolSegments, ...]:
         """The largest first."""
         pools = (
-            Pool(
+            PoolSegments(
                 pool=pool,
                 stream=stream,
                 kind=kind,
@@ -159,7 +159,7 @@ class DeviceSegments:
 
 
 @final
-class Sum:
+class OwnedBytes:
     """Bytes and blocks of one owner."""
 
     __slots__ = ("blocks", "bytes")
@@ -172,16 +172,16 @@ class Sum:
         self.bytes += bytes
         self.blocks += blocks
 
-    def copy(self) -> Sum:
-        copied = Sum()
+    def copy(self) -> OwnedBytes:
+        copied = OwnedBytes()
         copied.add(self.bytes, self.blocks)
         return copied
 
 
-def held(sums: Mapping[Owner, Sum]) -> list[Held]:
+def held(sums: Mapping[MemoryOwner, OwnedBytes]) -> list[HeldMemory]:
     """The owners that hold something, the largest first."""
     holdings = (
-        Held(bytes=owned.bytes, blocks=owned.blocks, line=owner.line, pool=owner.pool, stream=owner.stream)
+        HeldMemory(bytes=owned.bytes, blocks=owned.blocks, line=owner.line, pool=owner.pool, stream=owner.stream)
         for owner, owned in sums.items()
         if owned.bytes
     )

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from togi.footprint.prediction.caching_allocator import rounded
-from togi.footprint.snapshot.allocator import Owner, Sum, pool_name
-from togi.footprint.snapshot.record import AllocatorTimeline, Layer
+from togi.footprint.snapshot.allocator import MemoryOwner, OwnedBytes, pool_name
+from togi.footprint.snapshot.record import AllocatorTimeline, TimelineLayer
 
 _POINTS: Final = 1200
 """More than a picture has columns."""
@@ -24,7 +24,7 @@ _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 
 @final
 @dataclass(frozen=True)
-class State:
+class AllocatorState:
     """The state after one event, relative to the state before the first."""
 
     event: int
@@ -39,7 +39,7 @@ class State:
 class FailedAllocation:
     """An allocation that did not succeed."""
 
-    point: State
+    point: AllocatorState
     requested: int
     device_free: int | None
 
@@ -55,17 +55,17 @@ class EventTrace:
     def __init__(self) -> None:
         self.events = 0
         self.timed = False
-        self.live: dict[int, tuple[int, Owner]] = {}
+        self.live: dict[int, tuple[int, MemoryOwner]] = {}
         self.freed_unseen_bytes = 0
         self.unrecorded_frees = 0
-        self.peak = self.peak_reserved = State(-1, 0.0, 0, 0, "")
-        self.at_peak: dict[Owner, Sum] = {}
+        self.peak = self.peak_reserved = AllocatorState(-1, 0.0, 0, 0, "")
+        self.at_peak: dict[MemoryOwner, OwnedBytes] = {}
         self.unseen_at_peak_bytes = 0
         self.failures: list[FailedAllocation] = []
         self.timeline = TimelineBuilder()
         self.allocated = 0
         self.reserved = 0
-        self._since_peak: dict[Owner, Sum] = {}
+        self._since_peak: dict[MemoryOwner, OwnedBytes] = {}
         self._unseen_since_peak_bytes = 0
         self._first_us = 0
         self._ms = 0.0
@@ -96,8 +96,8 @@ class EventTrace:
         if not self.timed:
             self._ms = float(self.events)
 
-    def _point(self, entry: Mapping[str, Any]) -> State:
-        return State(self.events, self._ms, self.allocated, self.reserved, entry.get("frames") or "")
+    def _point(self, entry: Mapping[str, Any]) -> AllocatorState:
+        return AllocatorState(self.events, self._ms, self.allocated, self.reserved, entry.get("frames") or "")
 
     def _allocate(self, entry: Mapping[str, Any], size: int) -> None:
         address, given_bytes = int(entry["addr"]), rounded(size)
@@ -105,7 +105,7 @@ class EventTrace:
             self.unrecorded_frees += 1
             self._free(address, size)
         pool = entry.get("pool_id", entry.get("segment_pool_id"))
-        owner = Owner(entry.get("frames") or "", pool_name(pool), int(entry.get("stream", 0)))
+        owner = MemoryOwner(entry.get("frames") or "", pool_name(pool), int(entry.get("stream", 0)))
         self.live[address] = given_bytes, owner
         self._track(owner, given_bytes, 1)
         if self.allocated > self.peak.allocated:
@@ -126,10 +126,10 @@ class EventTrace:
         if address in self.live or not self._requests_seen:
             self._free(address, size)
 
-    def _track(self, owner: Owner, bytes: int, blocks: int) -> None:
+    def _track(self, owner: MemoryOwner, bytes: int, blocks: int) -> None:
         since = self._since_peak.get(owner)
         if since is None:
-            since = self._since_peak[owner] = Sum()
+            since = self._since_peak[owner] = OwnedBytes()
         since.add(bytes, blocks)
         self._change(bytes)
 
@@ -145,7 +145,7 @@ class EventTrace:
 
     def _settle(self) -> None:
         for owner, since in self._since_peak.items():
-            self.at_peak.setdefault(owner, Sum()).add(since.bytes, since.blocks)
+            self.at_peak.setdefault(owner, OwnedBytes()).add(since.bytes, since.blocks)
         self._since_peak.clear()
         self.unseen_at_peak_bytes += self._unseen_since_peak_bytes
         self._unseen_since_peak_bytes = 0
@@ -180,8 +180,8 @@ class TimelineBuilder:
         return AllocatorTimeline(
             ms=tuple(ms for ms, _, _ in points),
             bytes={
-                Layer.ALLOCATED: tuple(allocated + allocated_since for _, allocated_since, _ in points),
-                Layer.CACHED: tuple(
+                TimelineLayer.ALLOCATED: tuple(allocated + allocated_since for _, allocated_since, _ in points),
+                TimelineLayer.CACHED: tuple(
                     max(0, reserved - allocated + two - allocated_since) for _, allocated_since, two in points
                 ),
             },

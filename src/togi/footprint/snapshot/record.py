@@ -8,7 +8,7 @@ from togi.core.backports import StrEnum
 from togi.core.records import SCHEMA_VERSION, Record
 
 
-class Held(Record):
+class HeldMemory(Record):
     """Memory with one owner: equal line, pool and stream are one."""
 
     bytes: int
@@ -40,7 +40,7 @@ class OutOfMemory(Record):
     reserved_bytes: int
 
 
-class Pool(Record):
+class PoolSegments(Record):
     """The segments of one pool and stream, when the snapshot was taken."""
 
     pool: str
@@ -56,7 +56,7 @@ class Pool(Record):
     largest_free_bytes: int
 
 
-class Layer(StrEnum):
+class TimelineLayer(StrEnum):
     """A layer of the timeline."""
 
     ALLOCATED = "allocated"
@@ -67,7 +67,7 @@ class AllocatorTimeline(Record):
     """Over the recorded history, thinned out; every stretch shows the moment at which the most was allocated."""
 
     ms: tuple[float, ...]
-    bytes: dict[Layer, tuple[int, ...]]
+    bytes: dict[TimelineLayer, tuple[int, ...]]
 
 
 class History(Record):
@@ -84,7 +84,7 @@ class History(Record):
     peak_reserved: TraceEvent
     earlier_bytes: int
     """Allocated before the first recorded event."""
-    holdings: tuple[Held, ...]
+    holdings: tuple[HeldMemory, ...]
     """Owners at the peak, the largest first."""
     out_of_memory: tuple[OutOfMemory, ...] = ()
     timeline: AllocatorTimeline
@@ -104,8 +104,8 @@ class DeviceAccount(Record):
     reserved_bytes: int
     largest_free_bytes: int
     """The largest block that is reserved and free."""
-    pools: tuple[Pool, ...]
-    alive: tuple[Held, ...]
+    pools: tuple[PoolSegments, ...]
+    alive: tuple[HeldMemory, ...]
     """What was alive in the end, by the line that allocated it, the largest first."""
     history: History | None = None
     notes: tuple[str, ...] = ()

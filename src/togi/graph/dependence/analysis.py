@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from togi.graph.dependence import rules  # noqa: F401 - fills the table
-from togi.graph.dependence.recording import Call, Recording, Value
+from togi.graph.dependence.recording import OperatorCall, RecordedCall, RecordedTensor
 from togi.graph.dependence.rules.registry import Found, Operands, entry_of
 from togi.graph.dependence.state import SAME, Depends, Mixed, Rows, Same, State, fits, plain
 from togi.torch_internals.operators import OpOverload
@@ -18,7 +18,7 @@ from togi.torch_internals.tensors import tree_leaves
 
 @final
 @dataclass(frozen=True)
-class Verdict:
+class RowsVerdict:
     """The places of the rows of each result, or why they depend on each other."""
 
     along: tuple[int, ...] = ()
@@ -27,50 +27,50 @@ class Verdict:
     """The operator that is to blame; -1 where none is."""
 
 
-def judged(recording: Recording, cut: Sequence[int | None]) -> Verdict:
+def judged(recording: RecordedCall, cut: Sequence[int | None]) -> RowsVerdict:
     """Judge a paired recording.
 
     Args:
         cut: for each input the dimension that holds the rows; None where it is given whole.
     """
-    return _Walk(recording, cut).verdict()
+    return _RowsWalk(recording, cut).verdict()
 
 
 @final
 @dataclass
-class _Walk:
-    recording: Recording
+class _RowsWalk:
+    recording: RecordedCall
     cut: Sequence[int | None]
-    states: dict[Value, State] = field(default_factory=dict)
+    states: dict[RecordedTensor, State] = field(default_factory=dict)
     spoilt: dict[int, Mixed] = field(default_factory=dict)
     """Memory into which something was written that its values' states do not tell of."""
     outside: set[int] = field(default_factory=set)
     forms: dict[tuple[Any, ...], State] = field(default_factory=dict)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RowsVerdict:
         for value, dim in zip(self.recording.inputs, self.cut, strict=True):
             state: Found = SAME if dim is None else Rows(dim)
             self._set(value, state if fits(state, value.shape) else Mixed("an input has another number of rows"))
         for number, call in enumerate(self.recording.calls):
             if reason := self._effect(call):
-                return Verdict(reason=reason, call=number)
+                return RowsVerdict(reason=reason, call=number)
             self._step(number, call)
         return self._answer()
 
-    def _answer(self) -> Verdict:
+    def _answer(self) -> RowsVerdict:
         if not all(map(plain, self.recording.numbers)):
-            return Verdict(reason="it returns a number that changes with how many rows there are")
+            return RowsVerdict(reason="it returns a number that changes with how many rows there are")
         along = []
         for value in self.recording.results:
             state = self.state(value)
             if isinstance(state, Mixed):
-                return Verdict(reason=state.reason, call=state.call)
+                return RowsVerdict(reason=state.reason, call=state.call)
             if isinstance(state, Same) or (state.outer, state.inner) != (1, 1) or state.numbers:
-                return Verdict(reason="a result does not have one row for each row of the batch")
+                return RowsVerdict(reason="a result does not have one row for each row of the batch")
             along.append(state.dim)
-        return Verdict(tuple(along)) if along else Verdict(reason="it returns no tensor")
+        return RowsVerdict(tuple(along)) if along else RowsVerdict(reason="it returns no tensor")
 
-    def state(self, value: Value) -> State:
+    def state(self, value: RecordedTensor) -> State:
         """Now: memory that it shares may have been written since it was made."""
         if value.storage in self.spoilt:
             return self.spoilt[value.storage]
@@ -78,16 +78,16 @@ class _Walk:
             self._set(value, self._found_outside(value))
         return self.states[value]
 
-    def _found_outside(self, value: Value) -> State:
+    def _found_outside(self, value: RecordedTensor) -> State:
         if value.real is None:  # another tensor of known memory (``x.data``), or one that an earlier call kept
             return self.forms.get(value.form, Mixed("it takes a tensor that no operator made"))
         self.outside.add(value.storage)
         return SAME if fits(SAME, value.shape) else Mixed("it takes another constant for fewer rows")
 
-    def _set(self, value: Value, state: State) -> None:
+    def _set(self, value: RecordedTensor, state: State) -> None:
         self.states[value] = self.forms[value.form] = state
 
-    def _effect(self, call: Call) -> str:
+    def _effect(self, call: OperatorCall) -> str:
         """The effect besides its results that pieces would have otherwise."""
         operands = [self.state(value) for value in _tensors(call)]
         if call.reads and any(not isinstance(state, Same) for state in operands):
@@ -98,7 +98,7 @@ class _Walk:
             return f"{call.name} writes to a tensor that outlives the call"
         return ""
 
-    def _step(self, number: int, call: Call) -> None:
+    def _step(self, number: int, call: OperatorCall) -> None:
         states: Sequence[State]
         try:
             states = self._found(call)
@@ -113,12 +113,12 @@ class _Walk:
         for value, state in zip(call.results, states, strict=True):
             self._set(value, state)
 
-    def _written_unseen(self, number: int, call: Call) -> State:
+    def _written_unseen(self, number: int, call: OperatorCall) -> State:
         """The tensor that an operator which returns nothing has written."""
         apart = all(isinstance(self.state(value), Same) for value in _tensors(call))
         return SAME if apart else Mixed(f"{call.name} is not known to keep rows apart", number)
 
-    def _found(self, call: Call) -> Sequence[State]:
+    def _found(self, call: OperatorCall) -> Sequence[State]:
         entry = entry_of(call.operator)
         allowed = entry.sizes if entry is not None else frozenset()
         if _draws(call):
@@ -144,17 +144,17 @@ class _Walk:
         return [_checked(state, call, value) for state, value in zip(answers, call.results, strict=True)]
 
 
-def _checked(state: Found | None, call: Call, value: Value) -> State:
+def _checked(state: Found | None, call: OperatorCall, value: RecordedTensor) -> State:
     if state is None or not fits(state, value.shape):
         return Mixed(f"{call.name} gives a result whose size does not follow the rows")
     return state
 
 
-def _draws(call: Call) -> bool:
+def _draws(call: OperatorCall) -> bool:
     if not isinstance(call.operator, OpOverload) or torch.Tag.nondeterministic_seeded not in call.operator.tags:
         return False
     return call.arguments.get("train") is not False and call.arguments.get("dropout_p") != 0
 
 
-def _tensors(call: Call) -> Iterator[Any]:
-    return (leaf for leaf in tree_leaves(call.arguments) if isinstance(leaf, Value))
+def _tensors(call: OperatorCall) -> Iterator[Any]:
+    return (leaf for leaf in tree_leaves(call.arguments) if isinstance(leaf, RecordedTensor))

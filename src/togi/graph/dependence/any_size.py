@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from togi.graph.dependence.analysis import Verdict, judged
+from togi.graph.dependence.analysis import RowsVerdict, judged
 from togi.graph.dependence.pairing import for_any_number
 from togi.graph.dependence.proof import Called, placed, said
 from togi.graph.dependence.recording import record
@@ -26,7 +26,7 @@ Place = tuple[int, int]
 
 def rows_apart_at_any_size(
     call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None], follows: Mapping[Place, tuple[Place, int]]
-) -> Verdict:
+) -> RowsVerdict:
     """``rows_apart`` for any batch and any piece of two rows or more.
 
     Args:
@@ -45,10 +45,10 @@ def rows_apart_at_any_size(
                 call, given, mode, stop_at=_MOST_OPERATORS, decisions=lambda: len(environment.guards)
             )
     except Exception as error:  # foreign code: it may read values, or leave torch
-        return Verdict(reason=f"it cannot be followed for any number of rows: {said(error)}")
+        return RowsVerdict(reason=f"it cannot be followed for any number of rows: {said(error)}")
     symbols = {lead: size.node.expr for lead, size in sizes.items()}
     if len(environment.guards) > called.decided or not all(symbol.is_Symbol for symbol in symbols.values()):
-        return Verdict(reason="it branches by a size, or computes with one as a plain number")
+        return RowsVerdict(reason="it branches by a size, or computes with one as a plain number")
     lead, _ = follows[next((i, dim) for i, dim in enumerate(cut) if dim is not None)]
     verdict = judged(for_any_number(operators, symbols[lead]), cut)
     return placed(verdict, functools.partial(record, call, given, mode))

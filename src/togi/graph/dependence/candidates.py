@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from togi.graph.candidate import Candidate, FlatModule
-from togi.graph.dependence.analysis import Verdict
+from togi.graph.dependence.analysis import RowsVerdict
 from togi.graph.dependence.any_size import rows_apart_at_any_size
 from togi.graph.dependence.proof import rows_apart
 from togi.verify.derived_inputs import sizes_that_lead
@@ -37,7 +37,7 @@ def why_rows_depend(candidate: Candidate, batched: Sequence[int], piece: int | N
     return next(filter(None, map(_reason, verdicts)), "")
 
 
-def _reason(verdict: Verdict) -> str:
+def _reason(verdict: RowsVerdict) -> str:
     if not verdict.reason and set(verdict.along) != {0}:
         return "an output has its rows along another dimension than the first"
     return verdict.reason

@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch import Tensor
 
-from togi.graph.dependence.recording import Call, Recording, Value
+from togi.graph.dependence.recording import OperatorCall, RecordedCall, RecordedTensor
 from togi.graph.dependence.state import UNLIKE, Depends, Times
 
 
@@ -23,11 +23,11 @@ class Pairing:
     piece: int
 
     def __post_init__(self) -> None:
-        self._known: dict[Value, tuple[Value, Value]] = {}
+        self._known: dict[RecordedTensor, tuple[RecordedTensor, RecordedTensor]] = {}
 
-    def of(self, whole: Recording, piece: Recording) -> Recording:
+    def of(self, whole: RecordedCall, piece: RecordedCall) -> RecordedCall:
         """Raises Depends where they do not hold the same operators."""
-        paired = Recording([self._value(a, b) for a, b in zip(whole.inputs, piece.inputs, strict=True)])
+        paired = RecordedCall([self._value(a, b) for a, b in zip(whole.inputs, piece.inputs, strict=True)])
         for a, b in zip(whole.calls, piece.calls, strict=False):
             if a.operator != b.operator or len(a.results) != len(b.results):
                 raise Depends(
@@ -35,7 +35,7 @@ class Pairing:
                 )
             arguments = {name: self._both(value, b.arguments[name]) for name, value in a.arguments.items()}
             results = tuple(map(self._value, a.results, b.results))
-            paired.calls.append(Call(a.operator, arguments, results, a.reads))
+            paired.calls.append(OperatorCall(a.operator, arguments, results, a.reads))
         if len(whole.calls) != len(piece.calls) or len(whole.results) != len(piece.results):
             raise Depends(
                 f"{self.whole} rows take other operators than {self.piece}: it loops or branches by their number"
@@ -45,7 +45,7 @@ class Pairing:
         return paired
 
     def _both(self, one: Any, other: Any) -> Any:
-        if isinstance(one, Value) and isinstance(other, Value):
+        if isinstance(one, RecordedTensor) and isinstance(other, RecordedTensor):
             return self._value(one, other)
         if type(one) is not type(other):
             return UNLIKE
@@ -65,7 +65,7 @@ class Pairing:
         per_row, rest = divmod(one, self.whole)
         return Times(per_row) if rest == 0 and other == per_row * self.piece else UNLIKE
 
-    def _value(self, one: Value, other: Value) -> Value:
+    def _value(self, one: RecordedTensor, other: RecordedTensor) -> RecordedTensor:
         known = self._known.get(one)
         if known is None:
             known = self._known[one] = other, self._merged(one, other)
@@ -73,11 +73,11 @@ class Pairing:
             raise Depends("the operators for the whole batch and for a piece take other operands")
         return known[1]
 
-    def _merged(self, one: Value, other: Value) -> Value:
+    def _merged(self, one: RecordedTensor, other: RecordedTensor) -> RecordedTensor:
         shape, stride = self._sizes(one.shape, other.shape), self._sizes(one.stride, other.stride)
         if one.real is not None and not _equal(one.real, other.real):
             shape = (UNLIKE,)
-        return Value(shape, one.dtype, stride, self._number(one.offset, other.offset), one.storage, one.real)
+        return RecordedTensor(shape, one.dtype, stride, self._number(one.offset, other.offset), one.storage, one.real)
 
     def _sizes(self, one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(map(self._number, one, other)) if len(one) == len(other) else (UNLIKE,)
@@ -93,9 +93,9 @@ def _equal(one: Tensor, other: Tensor | None) -> bool:
         return False
 
 
-def for_any_number(recording: Recording, rows: sympy.Symbol) -> Recording:
+def for_any_number(recording: RecordedCall, rows: sympy.Symbol) -> RecordedCall:
     """The same list of one recording whose sizes are symbols, ``rows`` among them."""
-    known: dict[Value, Value] = {}
+    known: dict[RecordedTensor, RecordedTensor] = {}
 
     def number(size: Any) -> Any:
         if isinstance(size, torch.SymFloat | torch.SymBool):
@@ -110,14 +110,14 @@ def for_any_number(recording: Recording, rows: sympy.Symbol) -> Recording:
             return UNLIKE
         return Times(int(per_row) if per_row.is_number else per_row)
 
-    def value(one: Value) -> Value:
+    def value(one: RecordedTensor) -> RecordedTensor:
         if one not in known:
             shape, stride = tuple(map(number, one.shape)), tuple(map(number, one.stride))
-            known[one] = Value(shape, one.dtype, stride, number(one.offset), one.storage, one.real)
+            known[one] = RecordedTensor(shape, one.dtype, stride, number(one.offset), one.storage, one.real)
         return known[one]
 
     def each(argument: Any) -> Any:
-        if isinstance(argument, Value):
+        if isinstance(argument, RecordedTensor):
             return value(argument)
         if isinstance(argument, list | tuple):
             return [each(item) for item in argument]
@@ -128,10 +128,12 @@ def for_any_number(recording: Recording, rows: sympy.Symbol) -> Recording:
     return _mapped(recording, value, each)
 
 
-def _mapped(recording: Recording, value: Callable[[Value], Value], each: Callable[[Any], Any]) -> Recording:
+def _mapped(
+    recording: RecordedCall, value: Callable[[RecordedTensor], RecordedTensor], each: Callable[[Any], Any]
+) -> RecordedCall:
     calls = [
-        Call(call.operator, each(call.arguments), tuple(map(value, call.results)), call.reads)
+        OperatorCall(call.operator, each(call.arguments), tuple(map(value, call.results)), call.reads)
         for call in recording.calls
     ]
     results = list(map(value, recording.results))
-    return Recording(list(map(value, recording.inputs)), calls, results, each(recording.numbers))
+    return RecordedCall(list(map(value, recording.inputs)), calls, results, each(recording.numbers))

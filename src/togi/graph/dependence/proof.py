@@ -11,9 +11,9 @@ from torch import Tensor
 
 from togi.core.quantities import first_line
 from togi.core.user_code import error_line
-from togi.graph.dependence.analysis import Verdict, judged
+from togi.graph.dependence.analysis import RowsVerdict, judged
 from togi.graph.dependence.pairing import Pairing
-from togi.graph.dependence.recording import Recording, Stopped, record
+from togi.graph.dependence.recording import RecordedCall, Stopped, record
 from togi.graph.dependence.state import Depends
 from togi.torch_internals.tensors import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
@@ -24,7 +24,9 @@ Called = Callable[..., Any]
 """With flat tensors; returns tensors in any nesting."""
 
 
-def rows_apart(call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None], pieces: Iterable[int]) -> Verdict:
+def rows_apart(
+    call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None], pieces: Iterable[int]
+) -> RowsVerdict:
     """Decide whether a call of some rows gives what these rows give in a call of all: ``RowProof`` for one question."""
     return RowProof(call, tensors, cut).of(pieces)
 
@@ -42,16 +44,16 @@ class RowProof:
 
     def __init__(self, call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None]) -> None:
         self._call, self._tensors, self._cut = call, tensors, cut
-        self._known: dict[int, tuple[Recording, Recording]] = {}
+        self._known: dict[int, tuple[RecordedCall, RecordedCall]] = {}
         self._whole = next(tensor.shape[dim] for tensor, dim in zip(tensors, cut, strict=True) if dim is not None)
 
-    def of(self, pieces: Iterable[int]) -> Verdict:
+    def of(self, pieces: Iterable[int]) -> RowsVerdict:
         """Prove it for pieces of so many rows."""
         try:
             self._recorded(max(self._whole, _LEAST))
         except Exception as error:  # foreign code: it may read values, or leave torch
-            return Verdict(reason=f"it cannot be followed without values: {said(error)}")
-        verdict = Verdict()
+            return RowsVerdict(reason=f"it cannot be followed without values: {said(error)}")
+        verdict = RowsVerdict()
         for piece in dict.fromkeys(pieces):
             alone = piece == 1 or self._whole < _LEAST
             verdict = self._of_one(max(self._whole, _LEAST)) if alone else self._of(self._whole, piece)
@@ -59,21 +61,21 @@ class RowProof:
                 return placed(verdict, functools.partial(self._record, max(self._whole, _LEAST)))
         return verdict
 
-    def _recorded(self, rows: int) -> tuple[Recording, Recording]:
+    def _recorded(self, rows: int) -> tuple[RecordedCall, RecordedCall]:
         if rows not in self._known:
             self._known[rows] = self._record(rows)
         return self._known[rows]
 
-    def _of(self, whole: int, piece: int) -> Verdict:
+    def _of(self, whole: int, piece: int) -> RowsVerdict:
         try:
             operators = Pairing(whole, piece).of(self._recorded(whole)[0], self._recorded(piece)[0])
         except Depends as error:
-            return Verdict(reason=str(error))
+            return RowsVerdict(reason=str(error))
         except Exception as error:  # foreign code: it may insist on its sizes
-            return Verdict(reason=f"{piece} of its {whole} rows do not run: {said(error)}")
+            return RowsVerdict(reason=f"{piece} of its {whole} rows do not run: {said(error)}")
         return judged(operators, self._cut)
 
-    def _of_one(self, whole: int) -> Verdict:
+    def _of_one(self, whole: int) -> RowsVerdict:
         """Operators treat a dimension of size 1 otherwise (it has no order in memory), so that those for one row are
         others. Then Python must call the same functions of torch, with the same arguments, as for two and for all."""
         verdict = self._of(whole, 2)
@@ -83,14 +85,14 @@ class RowProof:
             (_, for_all), (_, for_one) = self._recorded(whole), self._recorded(1)
             functions = Pairing(whole, 1).of(for_all, for_one)
         except Depends as error:
-            return Verdict(reason=str(error))
+            return RowsVerdict(reason=str(error))
         except Exception as error:  # foreign code: it may insist on its sizes
-            return Verdict(reason=f"one row alone does not run: {said(error)}")
+            return RowsVerdict(reason=f"one row alone does not run: {said(error)}")
         if for_all.elsewhere or not functions.alike:
-            return Verdict(reason="what it does with one row is not known to be what it does with more")
+            return RowsVerdict(reason="what it does with one row is not known to be what it does with more")
         return verdict
 
-    def _record(self, rows: int, stop_at: int = -1) -> tuple[Recording, Recording]:
+    def _record(self, rows: int, stop_at: int = -1) -> tuple[RecordedCall, RecordedCall]:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
             places = [(id(tensor), dim) for tensor, dim in zip(self._tensors, self._cut, strict=True)]
@@ -110,7 +112,7 @@ def _of_rows(tensor: Tensor, dim: int | None, rows: int) -> Tensor:
     return tensor.narrow(dim, 0, rows).clone()  # dense as the whole: other strides take other operators
 
 
-def placed(verdict: Verdict, again: Callable[..., Any]) -> Verdict:
+def placed(verdict: RowsVerdict, again: Callable[..., Any]) -> RowsVerdict:
     """Add the line of the user's source.
 
     Args:
@@ -122,7 +124,7 @@ def placed(verdict: Verdict, again: Callable[..., Any]) -> Verdict:
         again(stop_at=verdict.call)
     except Exception as error:
         line = error_line(error)
-        return Verdict(reason=f"{verdict.reason}{f' at {line}' if line else ''}", call=verdict.call)
+        return RowsVerdict(reason=f"{verdict.reason}{f' at {line}' if line else ''}", call=verdict.call)
     return verdict
 
 

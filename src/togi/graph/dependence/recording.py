@@ -27,12 +27,12 @@ from togi.torch_internals.tensors import (
 
 _NUMBERS = (bool, int, float, complex, str, torch.SymInt, torch.SymFloat, torch.SymBool)
 _FAST_PATH = "aten::_nested_tensor_from_mask_left_aligned"
-"""Only asks whether a fast path may be taken, which ``_Functions`` switches off."""
+"""Only asks whether a fast path may be taken, which ``_FunctionRecorder`` switches off."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Value:
+class RecordedTensor:
     """A tensor at one moment of the call."""
 
     shape: tuple[Any, ...]
@@ -51,12 +51,12 @@ class Value:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Call:
-    """An operator with its arguments by name, ``Value`` in place of tensors."""
+class OperatorCall:
+    """An operator with its arguments by name, ``RecordedTensor`` in place of tensors."""
 
     operator: Any
     arguments: dict[str, Any]
-    results: tuple[Value, ...]
+    results: tuple[RecordedTensor, ...]
     reads: bool = False
     """It hands a number or a bool computed from values to Python."""
 
@@ -67,22 +67,22 @@ class Call:
         return str(packet or getattr(self.operator, "__name__", self.operator))
 
     @property
-    def written(self) -> list[Value]:
+    def written(self) -> list[RecordedTensor]:
         """Arguments whose memory it changes."""
         if not isinstance(self.operator, OpOverload) or torch.Tag.inplace_view in self.operator.tags:
             return []
         named = written_arguments(self.operator)
-        return [v for name in named for v in tree_leaves(self.arguments.get(name)) if isinstance(v, Value)]
+        return [v for name in named for v in tree_leaves(self.arguments.get(name)) if isinstance(v, RecordedTensor)]
 
 
 @final
 @dataclass
-class Recording:
+class RecordedCall:
     """All of one call."""
 
-    inputs: list[Value] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    results: list[Value] = field(default_factory=list)
+    inputs: list[RecordedTensor] = field(default_factory=list)
+    calls: list[OperatorCall] = field(default_factory=list)
+    results: list[RecordedTensor] = field(default_factory=list)
     numbers: list[Any] = field(default_factory=list)
     """What it returns besides tensors."""
     elsewhere: bool = False
@@ -94,7 +94,7 @@ class Recording:
     def alike(self) -> bool:
         """True if in a pairing no number differs otherwise than by rows."""
         leaves = (leaf for call in self.calls for leaf in tree_leaves([call.arguments, call.results]))
-        sizes = (size for leaf in leaves for size in (leaf.shape if isinstance(leaf, Value) else [leaf]))
+        sizes = (size for leaf in leaves for size in (leaf.shape if isinstance(leaf, RecordedTensor) else [leaf]))
         return all(size is not UNLIKE for size in sizes)
 
 
@@ -102,17 +102,17 @@ class _Values:
     """Tensors by identity, each time that they may have another form."""
 
     def __init__(self, *, memory: bool) -> None:
-        self._values: dict[int, Value] = {}
+        self._values: dict[int, RecordedTensor] = {}
         self._alive: list[Tensor] = []
         self._memory = memory
 
-    def of(self, tensor: Tensor, *, anew: bool = False, real: Tensor | None = None) -> Value:
+    def of(self, tensor: Tensor, *, anew: bool = False, real: Tensor | None = None) -> RecordedTensor:
         if anew or id(tensor) not in self._values:
             self._alive.append(tensor)  # no other tensor gets its id
-            value = Value(tuple(tensor.shape), tensor.dtype, real=real)
+            value = RecordedTensor(tuple(tensor.shape), tensor.dtype, real=real)
             if self._memory:
                 place = tuple(tensor.stride()), tensor.storage_offset(), storage_key(tensor.untyped_storage())
-                value = Value(value.shape, tensor.dtype, *place, real)
+                value = RecordedTensor(value.shape, tensor.dtype, *place, real)
             self._values[id(tensor)] = value
         return self._values[id(tensor)]
 
@@ -125,12 +125,12 @@ class _Values:
 
 
 @final
-class _Functions(FunctionObserver):
+class _FunctionRecorder(FunctionObserver):
     """Records what Python calls of torch. While it is active, torch's encoder layers run operator by operator."""
 
     def __init__(self, decisions: Callable[[], int]) -> None:
         super().__init__()
-        self.values, self.found, self.inside = _Values(memory=False), Recording(), False
+        self.values, self.found, self.inside = _Values(memory=False), RecordedCall(), False
         self._decisions = decisions
 
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -142,7 +142,7 @@ class _Functions(FunctionObserver):
             self.inside = before
             self.found.decided += 0 if before else self._decisions() - decided
         values = tuple(self.values.of(tensor, anew=True) for tensor in tensors_of(results))
-        self.found.calls.append(Call(function, given, values))
+        self.found.calls.append(OperatorCall(function, given, values))
         return results
 
 
@@ -151,14 +151,14 @@ class Stopped(Exception):
 
 
 @final
-class _Recorder(DispatchObserver):
-    def __init__(self, mode: FakeTensorMode, functions: _Functions, stop_at: int) -> None:
+class _OperatorRecorder(DispatchObserver):
+    def __init__(self, mode: FakeTensorMode, functions: _FunctionRecorder, stop_at: int) -> None:
         super().__init__()
         self._mode, self._functions, self._stop_at = mode, functions, stop_at
         self._fakes: dict[int, tuple[Tensor, Tensor]] = {}
         self._values = _Values(memory=True)
         self.value = self._values.of
-        self.found = Recording()
+        self.found = RecordedCall()
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if len(self.found.calls) == self._stop_at:
@@ -170,7 +170,7 @@ class _Recorder(DispatchObserver):
         results = False if fast_path else operator(*args, **kwargs)
         values = tuple(self.value(tensor, anew=True) for tensor in tensors_of(results))
         reads = any(isinstance(leaf, bool | int | float | complex) for leaf in tree_leaves(results))
-        self.found.calls.append(Call(operator, given, values, reads and not fast_path))
+        self.found.calls.append(OperatorCall(operator, given, values, reads and not fast_path))
         return results
 
     def _named(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def record(
     *,
     stop_at: int = -1,
     decisions: Callable[[], int] = lambda: 0,
-) -> tuple[Recording, Recording]:
+) -> tuple[RecordedCall, RecordedCall]:
     """Record ``call(*tensors)``, whose arguments are fake tensors of ``mode``: its operators, and the functions of
     torch that Python called. Raises what the call raises.
 
@@ -205,8 +205,8 @@ def record(
         stop_at: raise at that operator, for a traceback that leads there.
         decisions: how many comparisons of symbolic sizes have been made.
     """
-    functions = _Functions(decisions)
-    recorder = _Recorder(mode, functions, stop_at)
+    functions = _FunctionRecorder(decisions)
+    recorder = _OperatorRecorder(mode, functions, stop_at)
     operators, called = recorder.found, functions.found
     operators.inputs += map(recorder.value, tensors)
     called.inputs += map(functions.values.of, tensors)

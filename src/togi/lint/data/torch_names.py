@@ -37,7 +37,7 @@ _OPAQUE = (
 
 
 @dataclass(frozen=True)
-class Names:
+class TorchNames:
     """Public names by module, of one version of torch."""
 
     version: str
@@ -47,12 +47,12 @@ class Names:
 
 
 @functools.cache
-def torch_names() -> Names:
+def torch_names() -> TorchNames:
     """The table that ships with togi."""
     text = resources.files(__package__ or "").joinpath("torch_names.json").read_text(encoding="utf-8")
     table = json.loads(text)
     modules = {module: frozenset(names.split()) for module, names in table["modules"].items()}
-    return Names(table["version"], modules, frozenset(table["tensor_methods"].split()))
+    return TorchNames(table["version"], modules, frozenset(table["tensor_methods"].split()))
 
 
 @functools.cache
@@ -72,7 +72,7 @@ def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def names_of_installed() -> Names:
+def names_of_installed() -> TorchNames:
     """The same, asked of the installed torch: imports every public module of it (seconds)."""
     import torch
 
@@ -81,7 +81,7 @@ def names_of_installed() -> Names:
         modules = dict(_walk("torch"))
     tensor = torch.Tensor
     methods = {name.rstrip("_") for name in dir(tensor) if name[0] != "_" and callable(getattr(tensor, name))}
-    return Names(torch.__version__.partition("+")[0], modules, frozenset(methods))
+    return TorchNames(torch.__version__.partition("+")[0], modules, frozenset(methods))
 
 
 def _walk(name: str) -> Iterator[tuple[str, frozenset[str]]]:
@@ -107,7 +107,7 @@ def _public(module: ModuleType) -> Iterator[str]:
     return (name for name in names if not name.startswith("_") and name.isidentifier())
 
 
-def _as_json(names: Names) -> str:
+def _as_json(names: TorchNames) -> str:
     modules = {module: " ".join(sorted(public)) for module, public in sorted(names.modules.items())}
     methods = " ".join(sorted(names.tensor_methods))
     return json.dumps({"version": names.version, "tensor_methods": methods, "modules": modules}, indent=0)

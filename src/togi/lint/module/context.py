@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from togi.core.records import Obstacle
 from togi.core.user_code import Origin, origin
 from togi.lint.finding import Place, shown
-from togi.lint.module.forward_pass import Call, Flow, ForwardPass, Line
+from togi.lint.module.forward_pass import AtenCall, DataFlow, ForwardPass, Line
 from togi.lint.roofline.costs import Costs
 
 if TYPE_CHECKING:
@@ -49,19 +49,19 @@ class ModuleContext:
     """Modules that cannot be captured, where that was asked for."""
 
     @functools.cached_property
-    def flow(self) -> Flow:
-        return Flow(self.forward)
+    def flow(self) -> DataFlow:
+        return DataFlow(self.forward)
 
     @functools.cached_property
     def kinds(self) -> dict[str, str]:
         """Class of each part by name."""
         return {name: type(part).__name__ for name, part in self.module.named_modules()}
 
-    def calls(self, *names: str) -> list[Call]:
+    def calls(self, *names: str) -> list[AtenCall]:
         """The operations of the pass with one of these names (``convolution``)."""
         return [call for call in self.forward.calls if call.name in names]
 
-    def share(self, calls: Sequence[Call]) -> float:
+    def share(self, calls: Sequence[AtenCall]) -> float:
         """The part of the predicted time that these calls take, from 0 to 1."""
         return self.costs.share(calls)
 

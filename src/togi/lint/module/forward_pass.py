@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class AtenTensor:
     """A tensor, without its contents."""
 
     number: int
@@ -45,7 +45,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class AtenCall:
     """One ATen operation."""
 
     index: int
@@ -56,7 +56,7 @@ class Call:
     """Qualified name of the innermost module that was running; empty for the module itself."""
     given: Mapping[str, Any]
     """Arguments by schema name: values, lists of values, numbers, None."""
-    outputs: tuple[Value, ...]
+    outputs: tuple[AtenTensor, ...]
     view: bool
     """It only makes a new view of its argument."""
     written: frozenset[str] = frozenset()
@@ -72,17 +72,17 @@ class Call:
         return self.op.partition(".")[0]
 
     @property
-    def inputs(self) -> tuple[Value, ...]:
+    def inputs(self) -> tuple[AtenTensor, ...]:
         return tuple(_values(self.given.values()))
 
-    def value(self, argument: str) -> Value | None:
+    def value(self, argument: str) -> AtenTensor | None:
         value = self.given.get(argument)
-        return value if isinstance(value, Value) else None
+        return value if isinstance(value, AtenTensor) else None
 
 
-def _values(items: Any) -> Iterator[Value]:
+def _values(items: Any) -> Iterator[AtenTensor]:
     for item in items:
-        if isinstance(item, Value):
+        if isinstance(item, AtenTensor):
             yield item
         elif isinstance(item, list | tuple):
             yield from _values(item)
@@ -103,7 +103,7 @@ class FunctionCall:
 class ForwardPass:
     """Everything that one forward pass did."""
 
-    calls: tuple[Call, ...] = ()
+    calls: tuple[AtenCall, ...] = ()
     functions: tuple[FunctionCall, ...] = ()
     """Dropout and attention functions only."""
     runs: Mapping[str, int] = field(default_factory=dict)
@@ -120,34 +120,34 @@ BATCH_NORMS = frozenset(
 )
 
 
-class Flow:
+class DataFlow:
     """The data flow of one pass."""
 
     def __init__(self, forward: ForwardPass) -> None:
         self.forward = forward
-        self.makers: dict[int, Call] = {}
-        self._users: defaultdict[int, list[Call]] = defaultdict(list)
+        self.makers: dict[int, AtenCall] = {}
+        self._users: defaultdict[int, list[AtenCall]] = defaultdict(list)
         for call in forward.calls:
             for value in {value.number: value for value in call.inputs}.values():
                 self._users[value.number].append(call)
             for value in call.outputs:
                 self.makers.setdefault(value.number, call)
 
-    def users(self, value: Value) -> list[Call]:
+    def users(self, value: AtenTensor) -> list[AtenCall]:
         """Calls that do something with the value or a view of it, in order; views themselves are not among them."""
         return [call for call in self._reached(value) if not call.view]
 
-    def returned(self, value: Value) -> bool:
+    def returned(self, value: AtenTensor) -> bool:
         """Whether the value or a view of it is among what the module returned."""
         numbers = {value.number, *(view.number for call in self._reached(value) if call.view for view in call.outputs)}
         return bool(numbers & self.forward.outputs)
 
-    def only_user(self, value: Value) -> Call | None:
+    def only_user(self, value: AtenTensor) -> AtenCall | None:
         """The one call that uses it, or None where there are several, none, or it is returned."""
         users = self.users(value)
         return users[0] if len(users) == 1 and not self.returned(value) else None
 
-    def maker(self, value: Value | None) -> Call | None:
+    def maker(self, value: AtenTensor | None) -> AtenCall | None:
         """The call that computed the value, views of it passed over; None for inputs and parameters."""
         while value is not None:
             call = self.makers.get(value.number)
@@ -157,8 +157,8 @@ class Flow:
         return None
 
     def made_by(
-        self, value: Value | None, is_sought: Callable[[Call], bool], through: Callable[[Call], bool]
-    ) -> Call | None:
+        self, value: AtenTensor | None, is_sought: Callable[[AtenCall], bool], through: Callable[[AtenCall], bool]
+    ) -> AtenCall | None:
         """The nearest ``wanted`` call that the value comes from, over calls that may be passed ``through``."""
         visited: set[int] = set()
         waiting = [value] if value is not None else []
@@ -173,7 +173,7 @@ class Flow:
                 waiting += [item for item in call.inputs if not item.constant]
         return None
 
-    def _reached(self, value: Value) -> Iterator[Call]:
+    def _reached(self, value: AtenTensor) -> Iterator[AtenCall]:
         waiting, visited = [value.number], set[int]()
         while waiting:
             for call in self._users.get(waiting.pop(0), ()):
@@ -185,17 +185,17 @@ class Flow:
                     waiting += [view.number for view in call.outputs]
 
 
-def is_linear(call: Call) -> bool:
+def is_linear(call: AtenCall) -> bool:
     """A convolution or linear layer with weights of its own, not computed ones."""
     weight = call.value("weight") if call.name in CONVOLUTIONS else call.value("mat2") or call.value("weight")
     return call.name in {*CONVOLUTIONS, "addmm", "mm", "linear"} and weight is not None and weight.constant
 
 
-def bias_of(call: Call) -> Value | None:
+def bias_of(call: AtenCall) -> AtenTensor | None:
     """The bias of a convolution or linear layer."""
     bias = call.value("self") if call.name == "addmm" else call.value("bias")
     return bias if bias is not None and bias.constant else None
 
 
-def uses_batch_statistics(call: Call) -> bool:
+def uses_batch_statistics(call: AtenCall) -> bool:
     return call.name in BATCH_NORMS and (bool(call.given.get("training")) or call.value("running_mean") is None)

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from togi.core.user_code import user_frames
-from togi.lint.module.forward_pass import Call, ForwardPass, FunctionCall, Line, Value
+from togi.lint.module.forward_pass import AtenCall, AtenTensor, ForwardPass, FunctionCall, Line
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
 from togi.subject.nested import tensors_in
@@ -41,7 +41,7 @@ def observe(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
     Never raises for what the module does under watch: ``error`` then says why there are no calls.
     """
     tracker, again = (ModuleTracker(module, name_outsiders=False) for _ in range(2))
-    watched, functions = _Operations(tracker, [*module.parameters(), *module.buffers()]), _Functions(again)
+    watched, functions = _Operations(tracker, [*module.parameters(), *module.buffers()]), _DropoutsAndAttention(again)
     try:
         output = _run(module, sample, watched, tracker, seed)
         _run(module, sample, functions, again, seed)
@@ -67,7 +67,7 @@ class _Operations(DispatchObserver):
     def __init__(self, tracker: ModuleTracker, constants: Sequence[Tensor]) -> None:
         super().__init__()
         self.tracker = tracker
-        self.calls: list[Call] = []
+        self.calls: list[AtenCall] = []
         self._numbers = WeakTensorKeyDictionary()
         self._next = 0
         self._constant = {self.number(tensor) for tensor in constants}
@@ -104,7 +104,7 @@ class _Operations(DispatchObserver):
         if tensors and not written and view and all(self.number(t) in self._constant for t in tensors):
             self._constant.update(self.number(t) for t in results)
         self.calls.append(
-            Call(
+            AtenCall(
                 index=len(self.calls),
                 op=str(func).removeprefix("aten."),
                 layer=self.tracker.innermost,
@@ -124,9 +124,9 @@ class _Operations(DispatchObserver):
             return tuple(self._described(item) for item in value)
         return value if isinstance(value, int | float | str | None) else str(value)
 
-    def _value(self, tensor: Tensor) -> Value:
+    def _value(self, tensor: Tensor) -> AtenTensor:
         number = self.number(tensor)
-        return Value(
+        return AtenTensor(
             number=number,
             shape=tuple(int(size) for size in tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
@@ -137,7 +137,7 @@ class _Operations(DispatchObserver):
         )
 
 
-class _Functions(FunctionObserver):
+class _DropoutsAndAttention(FunctionObserver):
     """Dropout and attention as Python code calls them: only there one can see that a dropout is on."""
 
     def __init__(self, tracker: ModuleTracker) -> None:

@@ -12,7 +12,7 @@ from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs, Subject, as_given
 
 
-class _Called(BaseException):
+class _FirstCallSeen(BaseException):
     """Ends a step at its first call of the module; no ``except Exception`` of the step stops it."""
 
     def __init__(self, given: Inputs) -> None:
@@ -35,12 +35,12 @@ def as_its_step_calls(subject: Subject, seed: int) -> Subject:
 
 def _first_call(step: Callable[..., Any], module: nn.Module, sample: Inputs) -> Inputs | None:
     def called(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        raise _Called(Inputs(args, kwargs).clone())
+        raise _FirstCallSeen(Inputs(args, kwargs).clone())
 
     hook = module.register_forward_pre_hook(called, with_kwargs=True, prepend=True)
     try:
         step(module, as_given(sample.clone()))
-    except _Called as call:
+    except _FirstCallSeen as call:
         return call.given
     except Exception:  # the subject's code; what it raises is told when the module is called with the sample
         return None

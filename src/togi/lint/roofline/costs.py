@@ -14,7 +14,7 @@ from typing import Literal
 from togi.core.quantities import significant, size
 from togi.core.record import Scalar
 from togi.lint.finding import Table
-from togi.lint.module.forward_pass import CONVOLUTIONS, Call, Value
+from togi.lint.module.forward_pass import CONVOLUTIONS, AtenCall, AtenTensor
 from togi.lint.roofline.devices import Figures
 
 _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather", "take", "_embedding_bag"})
@@ -64,14 +64,14 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class WorkTime:
     """The time of some work on a device, and what bounds it."""
 
     seconds: float
     bound: Bound
 
 
-def work(call: Call, dtype: str | None = None) -> Work:
+def work(call: AtenCall, dtype: str | None = None) -> Work:
     """What ``call`` does; with ``dtype``, as if floating-point tensors were of that one (``float16``)."""
     if call.view:
         return Work(flops=0, activations=0, weights=0, written=0, dtype="", product=False, convolution=False)
@@ -90,14 +90,14 @@ def work(call: Call, dtype: str | None = None) -> Work:
     )
 
 
-def _ceiling(call: Call) -> str:
+def _ceiling(call: AtenCall) -> str:
     weight = call.value("weight")
     if call.name in CONVOLUTIONS and weight is not None:
         return "depthwise" if int(call.given.get("groups") or 1) > 1 and weight.shape[1] == 1 else ""
     return next((kind for kind, names in CEILINGS.items() if call.name in names), "")
 
 
-def bytes_of(value: Value, dtype: str | None = None) -> int:
+def bytes_of(value: AtenTensor, dtype: str | None = None) -> int:
     """Bytes of a value; with ``dtype``, as if it were of that one (integers stay)."""
     return value.elements * (_ITEMSIZE.get(dtype, value.itemsize) if dtype and value.floating else value.itemsize)
 
@@ -105,7 +105,7 @@ def bytes_of(value: Value, dtype: str | None = None) -> int:
 _ITEMSIZE = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 
-def predicted(work: Work, figures: Figures, model_weights: int = 0) -> Prediction:
+def predicted(work: Work, figures: Figures, model_weights: int = 0) -> WorkTime:
     """The roofline's answer for ``work``.
 
     Args:
@@ -115,7 +115,7 @@ def predicted(work: Work, figures: Figures, model_weights: int = 0) -> Predictio
             come at the bandwidth of that working set, activations at that of the operation's own.
     """
     if not work.bytes:
-        return Prediction(seconds=0.0, bound="-")
+        return WorkTime(seconds=0.0, bound="-")
     own = work.activations + work.written
     moving_s = own / figures.bandwidth(work.bytes) + work.weights / figures.bandwidth(max(work.bytes, model_weights))
     computing_s = work.flops / figures.peak(work.dtype, convolution=work.convolution) if work.product else 0.0
@@ -124,10 +124,10 @@ def predicted(work: Work, figures: Figures, model_weights: int = 0) -> Predictio
     longest = max(moving_s, computing_s)
     bound: Bound = "arithmetic" if computing_s > moving_s else "memory"
     call_s = figures.product_call_s if work.product else figures.call_s
-    return Prediction(seconds=longest + call_s, bound="calls" if call_s > longest else bound)
+    return WorkTime(seconds=longest + call_s, bound="calls" if call_s > longest else bound)
 
 
-def _reads(call: Call, dtype: str | None) -> Iterator[tuple[int, bool]]:
+def _reads(call: AtenCall, dtype: str | None) -> Iterator[tuple[int, bool]]:
     """``(bytes, constant)`` of everything that the call reads."""
     written = sum(bytes_of(value, dtype) for value in call.outputs)
     for number, (name, argument) in enumerate(call.given.items()):
@@ -139,13 +139,13 @@ def _reads(call: Call, dtype: str | None) -> Iterator[tuple[int, bool]]:
             yield (min(count, written) if table else count), value.constant
 
 
-def _values(argument: object) -> Iterable[Value]:
-    if isinstance(argument, Value):
+def _values(argument: object) -> Iterable[AtenTensor]:
+    if isinstance(argument, AtenTensor):
         return (argument,)
-    return [item for item in argument if isinstance(item, Value)] if isinstance(argument, tuple) else ()
+    return [item for item in argument if isinstance(item, AtenTensor)] if isinstance(argument, tuple) else ()
 
 
-def _dtype(call: Call, dtype: str | None) -> str:
+def _dtype(call: AtenCall, dtype: str | None) -> str:
     floating = [value for value in (*call.outputs, *call.inputs) if value.floating]
     if not floating:
         return (call.outputs or call.inputs)[0].dtype if call.outputs or call.inputs else "float32"
@@ -170,14 +170,14 @@ COLUMNS = (
 class Costs:
     """The work of every call of a pass, and what a device needs for it."""
 
-    calls: Sequence[Call]
+    calls: Sequence[AtenCall]
     works: Sequence[Work]
-    predictions: Sequence[Prediction]
+    predictions: Sequence[WorkTime]
     figures: Figures
     dtype: str | None = None
 
     @classmethod
-    def of(cls, calls: Sequence[Call], figures: Figures, dtype: str | None = None) -> Costs:
+    def of(cls, calls: Sequence[AtenCall], figures: Figures, dtype: str | None = None) -> Costs:
         works = [work(call, dtype) for call in calls]
         weights = sum(amount.weights for amount in works)
         return cls(
@@ -197,13 +197,13 @@ class Costs:
     def bytes(self) -> int:
         return sum(amount.bytes for amount in self.works)
 
-    def seconds_of(self, calls: Sequence[Call]) -> float:
+    def seconds_of(self, calls: Sequence[AtenCall]) -> float:
         return sum(self.predictions[call.index].seconds for call in calls)
 
-    def bytes_of(self, calls: Sequence[Call]) -> int:
+    def bytes_of(self, calls: Sequence[AtenCall]) -> int:
         return sum(self.works[call.index].bytes for call in calls)
 
-    def share(self, calls: Sequence[Call]) -> float:
+    def share(self, calls: Sequence[AtenCall]) -> float:
         """The part of the predicted time that these calls take, from 0 to 1."""
         return self.seconds_of(calls) / self.seconds if self.seconds else 0.0
 
@@ -216,7 +216,7 @@ def cost_table(costs: Costs, kinds: Mapping[str, str], *, most_rows: int = 20) -
         kinds: class of each layer by its name.
         most_rows: layers listed.
     """
-    layers: defaultdict[str, list[Call]] = defaultdict(list)
+    layers: defaultdict[str, list[AtenCall]] = defaultdict(list)
     for call in costs.calls:
         if not call.view:
             layers[call.layer].append(call)
@@ -229,7 +229,7 @@ def cost_table(costs: Costs, kinds: Mapping[str, str], *, most_rows: int = 20) -
     return Table(title=_title(costs), columns=COLUMNS, rows=tuple(rows))
 
 
-def _row(name: str, kind: str, calls: Sequence[Call], costs: Costs) -> tuple[Scalar, ...]:
+def _row(name: str, kind: str, calls: Sequence[AtenCall], costs: Costs) -> tuple[Scalar, ...]:
     works = [costs.works[call.index] for call in calls]
     flops, moved = sum(amount.flops for amount in works), sum(amount.bytes for amount in works)
     read = sum(amount.activations + amount.weights for amount in works)
@@ -248,7 +248,7 @@ def _row(name: str, kind: str, calls: Sequence[Call], costs: Costs) -> tuple[Sca
     )
 
 
-def _bound(calls: Sequence[Call], costs: Costs) -> str:
+def _bound(calls: Sequence[AtenCall], costs: Costs) -> str:
     """The bound of the calls that take the most time of these."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for prediction in (costs.predictions[call.index] for call in calls):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from togi.lint.source.definitions import Callers
+from togi.lint.source.definitions import CallGraph
 from togi.lint.source.names import Names, is_of_python_or_torch
 from togi.lint.source.syntax import arguments_of
 from togi.lint.source.tree import FUNCTIONS, Scope, Tree
@@ -33,7 +33,7 @@ def sets_grad(node: ast.AST, qualified: Callable[[ast.AST], str | None]) -> bool
 class Autograd:
     """The places of one file in which autograd records."""
 
-    def __init__(self, tree: Tree, names: Names, callers: Callers) -> None:
+    def __init__(self, tree: Tree, names: Names, callers: CallGraph) -> None:
         self._tree = tree
         self._names = names
         self._callers = callers

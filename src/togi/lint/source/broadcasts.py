@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.source import torch_api
 from togi.lint.source.syntax import called_method, inserts_axis, is_pairwise, last_name
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -35,7 +35,7 @@ _JOINING = frozenset(["cat", "concat", "concatenate", "hstack", "vstack", "dstac
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StatementNeeds:
     """One statement: what it needs besides the names that live before it, and what it binds."""
 
     statement: ast.stmt
@@ -46,34 +46,34 @@ class Step:
 
 
 @dataclass(slots=True)
-class Peak:
+class BroadcastPeak:
     """The highest sum over a block, and where."""
 
     units: float = 0.0
-    step: Step | None = None
+    step: StatementNeeds | None = None
     alive: dict[str, float] = field(default_factory=dict)
 
 
-def steps(source: Source, block: Sequence[ast.stmt]) -> list[Step]:
+def steps(source: Source, block: Sequence[ast.stmt]) -> list[StatementNeeds]:
     sizes: dict[str, float] = {}
     return [_step(source, statement, sizes) for statement in block]
 
 
-def peak(block: Sequence[Step], *, freed: bool = False) -> Peak:
+def peak(block: Sequence[StatementNeeds], *, freed: bool = False) -> BroadcastPeak:
     """``freed`` deletes every name after its last use."""
-    highest, alive = Peak(), dict[str, float]()
+    highest, alive = BroadcastPeak(), dict[str, float]()
     last = {name: at for at, step in enumerate(block) for name in step.reads}
     for at, step in enumerate(block):
         units = sum(alive.values()) + step.temporary
         if units > highest.units:
-            highest = Peak(units, step, dict(alive))
+            highest = BroadcastPeak(units, step, dict(alive))
         alive |= step.binds
         if freed:
             alive = {name: size for name, size in alive.items() if last.get(name, -1) > at}
     return highest
 
 
-def _step(source: Source, statement: ast.stmt, sizes: dict[str, float]) -> Step:
+def _step(source: Source, statement: ast.stmt, sizes: dict[str, float]) -> StatementNeeds:
     names = source.walk(statement, ast.Name)
     reads = frozenset(node.id for node in names if isinstance(node.ctx, ast.Load))
     stored = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
@@ -84,9 +84,9 @@ def _step(source: Source, statement: ast.stmt, sizes: dict[str, float]) -> Step:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             binds[statement.targets[0].id] = result
             sizes[statement.targets[0].id] = size(source, value, sizes)
-        return Step(statement, temporary, binds if not isinstance(statement, ast.AugAssign) else {}, reads)
+        return StatementNeeds(statement, temporary, binds if not isinstance(statement, ast.AugAssign) else {}, reads)
     inner = source.walk(statement, ast.BinOp, ast.Call)
-    return Step(statement, max((size(source, part, sizes) for part in inner), default=0.0), {}, reads)
+    return StatementNeeds(statement, max((size(source, part, sizes) for part in inner), default=0.0), {}, reads)
 
 
 def _expression(source: Source, node: ast.expr, sizes: Mapping[str, float]) -> tuple[float, float]:
@@ -144,10 +144,10 @@ def _of_call(source: Source, node: ast.Call, sizes: Mapping[str, float]) -> floa
         return PAIRS_OF_NUMBERS
     if name in _JOINING:
         return 0.0
-    if source.value(node).kind is not Kind.TENSOR:
+    if source.value(node).kind is not ValueKind.TENSOR:
         return 0.0
     args = [*node.args]
-    if isinstance(func, ast.Attribute) and source.value(func.value).kind is Kind.TENSOR:
+    if isinstance(func, ast.Attribute) and source.value(func.value).kind is ValueKind.TENSOR:
         args.insert(0, func.value)
     operands = [part for arg in args for part in (arg.elts if isinstance(arg, ast.List | ast.Tuple) else [arg])]
     largest = max((size(source, operand, sizes) for operand in operands), default=0.0)
@@ -158,7 +158,7 @@ def _of_call(source: Source, node: ast.Call, sizes: Mapping[str, float]) -> floa
     pairs = len(operands) >= 2 and _pairs(source, node, operands[0], operands[1])
     if pairs and name in ("max", "min", "maximum", "minimum", "sub", "add", "mul", "div", "pow", "where", "logaddexp"):
         return PAIRS
-    two_tensors = len(operands) > 1 and source.value(operands[1]).kind is Kind.TENSOR
+    two_tensors = len(operands) > 1 and source.value(operands[1]).kind is ValueKind.TENSOR
     if name in torch_api.REDUCTIONS and len(operands) + len(node.keywords) > 1 and not two_tensors:
         return _narrower(largest)
     changes = name.rstrip("_") in torch_api.CONTRACTING or name in _PICKING
@@ -174,7 +174,7 @@ def _is_transposed(node: ast.expr) -> bool:
 
 def _pairs(source: Source, node: ast.expr, left: ast.expr, right: ast.expr) -> bool:
     value = source.value(node)
-    return value.kind is Kind.TENSOR and value.dtype not in ("bool", "int64") and is_pairwise(left, right)
+    return value.kind is ValueKind.TENSOR and value.dtype not in ("bool", "int64") and is_pairwise(left, right)
 
 
 def _narrower(units: float) -> float:

@@ -16,7 +16,7 @@ class TooManyStepsError(Exception):
 
 
 @final
-class Budget:
+class StepBudget:
     """Counts the steps of everything that asks about one file."""
 
     def __init__(self) -> None:

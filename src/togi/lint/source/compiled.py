@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.source.loaders import assigned
 from togi.lint.source.references import calls_of
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -45,7 +45,7 @@ def compilation(source: Source, callee: ast.expr) -> ast.expr | None:
 
 def _compiled_in_place(source: Source, callee: ast.expr) -> ast.Call | None:
     """``model.compile()``, which a module has too."""
-    if ".compile(" not in source.text or source.value(callee).kind is not Kind.MODULE:
+    if ".compile(" not in source.text or source.value(callee).kind is not ValueKind.MODULE:
         return None
     name = ast.unparse(callee)
     for method in source.index.attributes.get("compile", ()):

@@ -112,7 +112,7 @@ class Classes:
         return next((self.methods(base)[name] for base in self.lineage(node) if name in self.methods(base)), None)
 
 
-class Callers:
+class CallGraph:
     """The call graph of one file: plain functions by name, methods through ``self.NAME(...)`` and ``super().NAME``."""
 
     def __init__(self, tree: Tree, names: Names, classes: Classes) -> None:

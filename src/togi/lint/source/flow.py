@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from togi.lint.source.budget import TooManyStepsError
-from togi.lint.source.definitions import Callers, Classes
+from togi.lint.source.definitions import CallGraph, Classes
 from togi.lint.source.hints import guessed, named
 from togi.lint.source.names import BUILTINS, Names
 from togi.lint.source.tree import FUNCTIONS, Function, Scope, Tree
-from togi.lint.source.value import UNKNOWN, Kind, Value, join
+from togi.lint.source.value import UNKNOWN, Value, ValueKind, join
 
 K = TypeVar("K")
 _DEPTH = 12
@@ -31,7 +31,7 @@ class Flow:
     """Values of one file."""
 
     def __init__(
-        self, tree: Tree, names: Names, classes: Classes, callers: Callers, interpreter: Callable[[Flow, Scope], None]
+        self, tree: Tree, names: Names, classes: Classes, callers: CallGraph, interpreter: Callable[[Flow, Scope], None]
     ) -> None:
         self.tree = tree
         self.names = names
@@ -66,7 +66,7 @@ class Flow:
             return named(name) if name is not None else None
         holder = self.names.holder(node.id, scope)
         if holder is None:
-            return Value(Kind.FUNCTION, qualified=node.id) if node.id in BUILTINS else guessed(node.id)
+            return Value(ValueKind.FUNCTION, qualified=node.id) if node.id in BUILTINS else guessed(node.id)
         if name is not None:
             return named(name)
         return self._defined(holder, node.id) if holder is not scope else None
@@ -74,9 +74,9 @@ class Flow:
     def _defined(self, holder: Scope, name: str) -> Value | None:
         for node in holder.bindings[name]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                return Value(Kind.FUNCTION, definition=node)
+                return Value(ValueKind.FUNCTION, definition=node)
             if isinstance(node, ast.ClassDef):
-                return Value(Kind.CLASS, definition=node)
+                return Value(ValueKind.CLASS, definition=node)
         return None
 
     def ensure(self, scope: Scope) -> None:
@@ -120,7 +120,7 @@ class Flow:
             return defined
         self.ensure(holder)
         value = self.bound.get((holder, name), UNKNOWN)
-        return value if value.kind is not Kind.UNKNOWN else guessed(name)
+        return value if value.kind is not ValueKind.UNKNOWN else guessed(name)
 
     def bind(self, scope: Scope, name: str, value: Value) -> None:
         _note(self.bound, (scope, name), value)
@@ -140,7 +140,7 @@ class Flow:
             return UNKNOWN
         if any(isinstance(decorator, ast.Name) and decorator.id == "property" for decorator in method.decorator_list):
             return self.result(method)
-        return Value(Kind.FUNCTION, definition=method)
+        return Value(ValueKind.FUNCTION, definition=method)
 
     def _own_attribute(self, owner: ast.ClassDef, name: str) -> Value | None:
         init = self.classes.methods(owner).get("__init__")
@@ -157,7 +157,7 @@ class Flow:
 
     def instance(self, owner: ast.ClassDef) -> Value:
         """An instance of a class of this file (``self``)."""
-        kind = Kind.MODULE if self.classes.is_module(owner) else Kind.UNKNOWN
+        kind = ValueKind.MODULE if self.classes.is_module(owner) else ValueKind.UNKNOWN
         return Value(kind, qualified=owner.name, definition=owner)
 
     def is_submodule(self, scope: Scope, name: str) -> bool:
@@ -166,7 +166,7 @@ class Flow:
         if owner is None:
             return False
         value = self.attribute(owner, name)
-        return value.kind is Kind.MODULE and (value.qualified or "").startswith("torch.nn.")
+        return value.kind is ValueKind.MODULE and (value.qualified or "").startswith("torch.nn.")
 
     def takes_tensors(self, function: Function) -> bool:
         """Whether parameters of ``function`` that look like tensors are: methods of modules, functions of autograd."""

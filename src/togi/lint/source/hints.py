@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from togi.lint.source import torch_api
 from togi.lint.source.syntax import is_constant, is_text
-from togi.lint.source.value import ARRAY, NONE, NUMBER, STRING, UNKNOWN, Evidence, Kind, Value, list_of, tuple_of
+from togi.lint.source.value import ARRAY, NONE, NUMBER, STRING, UNKNOWN, Evidence, Value, ValueKind, list_of, tuple_of
 
 PASSING_ON = frozenset(["tqdm", "trange", "track", "islice", "cycle", "prange", "progress_bar"])
 """Functions of libraries that give what they are given, item by item."""
@@ -19,7 +19,7 @@ _SUGGESTED = (
     (
         re.compile(r"^_?((\w+_)?(criterion|loss_fn|loss_func|lossfn|loss_function)|criterion_\w+)$", re.IGNORECASE),
         Value(
-            Kind.MODULE,
+            ValueKind.MODULE,
             certain=False,
             qualified="torch.nn.modules.loss",
             evidence=Evidence(note="is named like a loss"),
@@ -30,26 +30,26 @@ _SUGGESTED = (
             r"^_?((\w+_)?(model|net|network|backbone|encoder|decoder|discriminator|generator|classifier|unet|vae|teacher"
             r"|student|policy|actor|critic)|netG|netD|net_g|net_d|model_ema)$"
         ),
-        Value(Kind.MODULE, certain=False, evidence=Evidence(note="is named like a model")),
+        Value(ValueKind.MODULE, certain=False, evidence=Evidence(note="is named like a model")),
     ),
     (
         re.compile(r"^_?((\w+_)?(optimizer|optim)|opt|optimizer\w*|opt_[gd])$", re.IGNORECASE),
-        Value(Kind.OPTIMIZER, certain=False, evidence=Evidence(note="is named like an optimizer")),
+        Value(ValueKind.OPTIMIZER, certain=False, evidence=Evidence(note="is named like an optimizer")),
     ),
     (
         re.compile(
             r"^_?((\w+_)?(dataloader|data_loader|loader)|(train|val|valid|test|eval|trn|tst)_?(dl|iter)|loader_\w+)$",
             re.IGNORECASE,
         ),
-        Value(Kind.DATALOADER, certain=False, evidence=Evidence(note="is named like a DataLoader")),
+        Value(ValueKind.DATALOADER, certain=False, evidence=Evidence(note="is named like a DataLoader")),
     ),
-    (re.compile(r"^_?((\w+_)?device)$", re.IGNORECASE), Value(Kind.DEVICE, certain=False)),
+    (re.compile(r"^_?((\w+_)?device)$", re.IGNORECASE), Value(ValueKind.DEVICE, certain=False)),
     (
         re.compile(
             r"^_?(num_\w+|n_\w+|\w+_size|\w+_dim|\w+_steps|step|epoch|global_step|batch_idx|batch_index"
             r"|max_\w+_len\w*|eps)$"
         ),
-        Value(Kind.NUMBER, certain=False),
+        Value(ValueKind.NUMBER, certain=False),
     ),
 )
 """What names suggest, the first that fits."""
@@ -67,20 +67,20 @@ def named(name: str) -> Value:
     """What the imported ``name`` is."""
     package, _, last = name.rpartition(".")
     if package == "torch" and last in torch_api.DTYPES:
-        return Value(Kind.DTYPE, dtype=torch_api.CASTS.get(last, last))
+        return Value(ValueKind.DTYPE, dtype=torch_api.CASTS.get(last, last))
     if package == "numpy" and last in ("pi", "e", "inf", "nan", "newaxis", "euler_gamma"):
         return NUMBER if last != "newaxis" else NONE
     if package == "math" and last in ("pi", "e", "inf", "nan", "tau"):
         return NUMBER
-    return Value(Kind.CLASS if last[:1].isupper() else Kind.FUNCTION, qualified=name)
+    return Value(ValueKind.CLASS if last[:1].isupper() else ValueKind.FUNCTION, qualified=name)
 
 
 def guessed_result(name: str) -> Value:
     """The value that ``name`` suggests for what a call of something unknown returned, where names are clear enough."""
     value = guessed(name)
-    if value.kind is Kind.MODULE and _AMBIGUOUS.search(name):
+    if value.kind is ValueKind.MODULE and _AMBIGUOUS.search(name):
         return UNKNOWN
-    return value if value.kind in (Kind.DATALOADER, Kind.OPTIMIZER, Kind.MODULE) else UNKNOWN
+    return value if value.kind in (ValueKind.DATALOADER, ValueKind.OPTIMIZER, ValueKind.MODULE) else UNKNOWN
 
 
 _SEQUENCES = frozenset(
@@ -90,16 +90,16 @@ _MAPPINGS = frozenset(["dict", "Dict", "Mapping", "MutableMapping", "OrderedDict
 _PLAIN_TYPES = {
     "str": STRING,
     "bytes": STRING,
-    "torch.device": Value(Kind.DEVICE),
-    "torch.dtype": Value(Kind.DTYPE),
-    "torch.Size": Value(Kind.SHAPE),
+    "torch.device": Value(ValueKind.DEVICE),
+    "torch.dtype": Value(ValueKind.DTYPE),
+    "torch.Size": Value(ValueKind.SHAPE),
 }
 _PLAIN_TYPES_BY_LAST_NAME = {
     **dict.fromkeys(("int", "float", "bool", "complex", "Number"), NUMBER),
     **dict.fromkeys(("Path", "PathLike"), STRING),
     **dict.fromkeys(("ndarray", "ArrayLike", "NDArray"), ARRAY),
     **dict.fromkeys((*_SEQUENCES, "tuple", "Tuple"), list_of(None)),
-    **dict.fromkeys(_MAPPINGS, Value(Kind.DICT)),
+    **dict.fromkeys(_MAPPINGS, Value(ValueKind.DICT)),
 }
 
 
@@ -151,7 +151,7 @@ def _generic(node: ast.Subscript, qualified: Callable[[ast.AST], str | None]) ->
     if name in _SEQUENCES:
         return list_of(annotated(arguments[0], qualified))
     if name in _MAPPINGS:
-        return Value(Kind.DICT, element=annotated(arguments[-1], qualified))
+        return Value(ValueKind.DICT, element=annotated(arguments[-1], qualified))
     if name == "Literal":
         return STRING if all(map(is_text, arguments)) else NUMBER
     return _type(node.value, qualified)
@@ -159,7 +159,7 @@ def _generic(node: ast.Subscript, qualified: Callable[[ast.AST], str | None]) ->
 
 def _union(parts: list[ast.expr], qualified: Callable[[ast.AST], str | None]) -> Value:
     values = [annotated(part, qualified) for part in parts]
-    present = [value for value in values if value.kind is not Kind.NONE]
+    present = [value for value in values if value.kind is not ValueKind.NONE]
     if not present:
         return NONE
     optional = len(present) < len(values) or any(value.optional for value in present)
@@ -174,17 +174,17 @@ def _type(node: ast.AST, qualified: Callable[[ast.AST], str | None]) -> Value:
         return UNKNOWN
     last = name.rpartition(".")[2]
     if name in torch_api.TENSOR_CLASSES:
-        return Value(Kind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES[name])
+        return Value(ValueKind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES[name])
     if last in ("Tensor", "FloatTensor", "LongTensor", "BoolTensor") and "tf" not in name:
-        return Value(Kind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES.get(f"torch.{last}"))
+        return Value(ValueKind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES.get(f"torch.{last}"))
     plain = _PLAIN_TYPES.get(name) or _PLAIN_TYPES_BY_LAST_NAME.get(last)
     if plain is not None:
         return plain
     if last == "DataLoader":
-        return Value(Kind.DATALOADER, qualified=name)
+        return Value(ValueKind.DATALOADER, qualified=name)
     of_torch = name.startswith("torch.nn.") and last[:1].isupper()
     if of_torch or last in ("PreTrainedModel", "LightningModule", "ScriptModule"):
-        return Value(Kind.MODULE, qualified=name)
+        return Value(ValueKind.MODULE, qualified=name)
     if last == "Optimizer" or name.startswith("torch.optim."):
-        return Value(Kind.OPTIMIZER, qualified=name)
+        return Value(ValueKind.OPTIMIZER, qualified=name)
     return Value(evidence=Evidence(node, "is annotated")) if last[:1].isupper() else UNKNOWN

@@ -17,7 +17,7 @@ from togi.lint.source.cold_branches import RareBranches, fills_cache, returns_ca
 from togi.lint.source.flow import Flow
 from togi.lint.source.syntax import last_name, position
 from togi.lint.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, block_of, repeats
-from togi.lint.source.value import Hot, Kind, excerpt, gives_batches
+from togi.lint.source.value import Hot, ValueKind, excerpt, gives_batches
 
 STEPS = frozenset(
     """training_step validation_step test_step predict_step compute_loss train_step eval_step val_step
@@ -258,13 +258,13 @@ class Hotness:
         if isinstance(func, ast.Attribute):
             if func.attr == "backward":
                 return "backward()"
-            if func.attr == "step" and self._flow.value(func.value).kind is Kind.OPTIMIZER:
+            if func.attr == "step" and self._flow.value(func.value).kind is ValueKind.OPTIMIZER:
                 return f"{excerpt(func, 40)}()"
         definition = self._flow.value(func).definition
         if isinstance(definition, ast.FunctionDef) and self._runs_module(definition):
             return f"{excerpt(func, 40)}(...), which runs a model"
         called = isinstance(func, ast.Name | ast.Attribute | ast.Subscript) and bool(call.args or call.keywords)
-        return f"{excerpt(func, 40)}(...)" if called and self._flow.value(func).kind is Kind.MODULE else None
+        return f"{excerpt(func, 40)}(...)" if called and self._flow.value(func).kind is ValueKind.MODULE else None
 
     def _runs_module(self, function: ast.FunctionDef) -> bool:
         """Whether a plain function calls a module once: not in a loop of its own, and not as its training."""
@@ -273,7 +273,7 @@ class Hotness:
         if self._tree.walk(function, ast.For, ast.While):
             return False
         return any(
-            isinstance(call.func, ast.Name) and call.args and self._flow.value(call.func).kind is Kind.MODULE
+            isinstance(call.func, ast.Name) and call.args and self._flow.value(call.func).kind is ValueKind.MODULE
             for call in self._tree.walk(function, ast.Call)
         )
 

@@ -15,7 +15,7 @@ from togi.lint.source.loaders import assigned
 from togi.lint.source.syntax import arguments_of, called_method, first_name, is_constant, last_name
 from togi.lint.source.torch_api import MODEL_LIBRARIES, SAME_MODULE
 from togi.lint.source.tree import COMPREHENSIONS, Function, Loop
-from togi.lint.source.value import Kind, Value
+from togi.lint.source.value import Value, ValueKind
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -65,7 +65,7 @@ def _uses_of_models(source: Source) -> Iterator[Use]:
         if in_module[function]:
             continue
         value = source.value(func)
-        if value.kind is not Kind.MODULE or is_layer(value) or _is_function(func, value):
+        if value.kind is not ValueKind.MODULE or is_layer(value) or _is_function(func, value):
             continue
         hot = source.hot(call)
         loop = hot.loop if hot is not None else None
@@ -85,7 +85,7 @@ def is_layer(value: Value) -> bool:
 
 def _is_function(func: ast.Name | ast.Attribute, value: Value) -> bool:
     """``f = torch.compile(g)`` of something unknown that is not named like a model."""
-    return value.qualified == "torch.compile" and guessed(last_name(func)).kind is not Kind.MODULE
+    return value.qualified == "torch.compile" and guessed(last_name(func)).kind is not ValueKind.MODULE
 
 
 def mode_calls(source: Source, region: ast.AST) -> Iterator[ast.Call]:
@@ -148,7 +148,7 @@ def trains(source: Source, region: ast.AST) -> bool:
             return True
         if name == "grad" and "autograd" in ast.unparse(func):
             return True
-        if name == "step" and isinstance(func, ast.Attribute) and source.value(func.value).kind is Kind.OPTIMIZER:
+        if name == "step" and isinstance(func, ast.Attribute) and source.value(func.value).kind is ValueKind.OPTIMIZER:
             return True
     return False
 

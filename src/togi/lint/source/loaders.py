@@ -11,7 +11,7 @@ from togi.lint.source.hints import PASSING_ON
 from togi.lint.source.placement import cuda_names, mentions_cuda
 from togi.lint.source.references import calls_of
 from togi.lint.source.syntax import argument, arguments_of, called_method, first_name, last_name, unpacks
-from togi.lint.source.value import Kind, gives_batches, iterate
+from togi.lint.source.value import ValueKind, gives_batches, iterate
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -109,7 +109,7 @@ def _to_cuda(source: Source, call: ast.Call, devices: set[str]) -> bool:
 def _of_batch(source: Source, node: ast.expr) -> bool:
     value = source.value(node)
     if value.batch:
-        return value.kind is Kind.TENSOR
+        return value.kind is ValueKind.TENSOR
     name = first_name(node)
     return any(
         isinstance(loop, ast.For | ast.AsyncFor)
@@ -123,14 +123,14 @@ def _over_loader(source: Source, loop: ast.For | ast.AsyncFor) -> bool:
     loader = unwrapped(loop.iter)
     value = source.value(loader)
     if gives_batches(value):
-        return iterate(value).kind is Kind.TENSOR
+        return iterate(value).kind is ValueKind.TENSOR
     makers = (call.func for call in made_by(source, loader) if isinstance(call, ast.Call))
     return any(source.qualified(maker) == LOADER for maker in makers) or "loader" in last_name(loader).lower()
 
 
 def _holds_samples(source: Source, node: ast.expr) -> bool:
     value = source.value(node)
-    if value.qualified in _IN_MEMORY or value.kind is Kind.TENSOR:
+    if value.qualified in _IN_MEMORY or value.kind is ValueKind.TENSOR:
         return True
     return isinstance(node, ast.Call) and source.qualified(node.func) in _IN_MEMORY
 

@@ -13,23 +13,23 @@ from typing import Any
 
 from togi.lint.finding import Finding, Fix, Place
 from togi.lint.source.autograd import Autograd
-from togi.lint.source.definitions import Callers, Classes
+from togi.lint.source.definitions import CallGraph, Classes
 from togi.lint.source.flow import Flow
 from togi.lint.source.hotness import Hotness
 from togi.lint.source.interpreter.statements import interpret
 from togi.lint.source.names import Names
 from togi.lint.source.tree import Function, Loop, Scope, Tree
-from togi.lint.source.value import UNKNOWN, Hot, Kind, Value
+from togi.lint.source.value import UNKNOWN, Hot, Value, ValueKind
 from togi.lint.source_text import unify_line_ends
 
-__all__ = ["UNKNOWN", "Hot", "Kind", "Source", "Value"]
+__all__ = ["UNKNOWN", "Hot", "Source", "Value", "ValueKind"]
 
 _OWNERS = {
-    Kind.TENSOR: "torch.Tensor",
-    Kind.MODULE: "torch.nn.Module",
-    Kind.OPTIMIZER: "torch.optim.Optimizer",
-    Kind.DATALOADER: "torch.utils.data.DataLoader",
-    Kind.NDARRAY: "numpy.ndarray",
+    ValueKind.TENSOR: "torch.Tensor",
+    ValueKind.MODULE: "torch.nn.Module",
+    ValueKind.OPTIMIZER: "torch.optim.Optimizer",
+    ValueKind.DATALOADER: "torch.utils.data.DataLoader",
+    ValueKind.NDARRAY: "numpy.ndarray",
 }
 _FRAMEWORKS = ("torch", "lightning", "transformers", "timm", "diffusers", "accelerat")
 _TRAINING = (".backward(", ".zero_grad(", ".eval()")
@@ -79,8 +79,8 @@ class Source:
         return Classes(self.index, self.names)
 
     @cached_property
-    def callers(self) -> Callers:
-        return Callers(self.index, self.names, self.classes)
+    def callers(self) -> CallGraph:
+        return CallGraph(self.index, self.names, self.classes)
 
     @cached_property
     def flow(self) -> Flow:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from togi.lint.source.loaders import assigned, made_by
 from togi.lint.source.references import reaching
 from togi.lint.source.syntax import argument, unpacks
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -90,8 +90,8 @@ def _of_operation(source: Source, node: ast.BinOp, inner: _ElementType) -> str |
         return None
     kinds = (source.value(node.left).kind, source.value(node.right).kind)
     if isinstance(node.op, ast.Div) and types & {_BYTES, _INTEGERS}:
-        return _FLOAT64 if Kind.NUMBER in kinds else None
-    return _FLOAT64 if _FLOAT64 in types and Kind.TENSOR not in kinds else None
+        return _FLOAT64 if ValueKind.NUMBER in kinds else None
+    return _FLOAT64 if _FLOAT64 in types and ValueKind.TENSOR not in kinds else None
 
 
 def _of_function(source: Source, node: ast.Call, name: str, inner: _ElementType) -> str | None:
@@ -213,7 +213,7 @@ def _casts(source: Source, call: ast.Call, method: str) -> bool:
     if argument(call, "dtype") is not None or len(call.args) > 1 or unpacks(call):
         return True
     target = call.args[0] if call.args else None
-    if target is None or isinstance(target, ast.Constant) or source.value(target).kind is Kind.DEVICE:
+    if target is None or isinstance(target, ast.Constant) or source.value(target).kind is ValueKind.DEVICE:
         return False
     text = ast.unparse(target).lower()
     return not any(word in text for word in ("device", "cuda", "cpu", "gpu"))

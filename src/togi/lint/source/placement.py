@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from togi.lint.source.syntax import called_method, last_name
-from togi.lint.source.value import Kind, Value
+from togi.lint.source.value import Value, ValueKind
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -52,7 +52,7 @@ def computes_on_cpu(source: Source, node: ast.AST, value: Value) -> bool:
     region = source.function(node) or source.tree
     if value.device is not None or any(name in source.text for name in _DEFAULTS) or _may_move(source, region):
         return False
-    called = [call.func for call in source.walk(region, ast.Call) if source.value(call.func).kind is Kind.MODULE]
+    called = [call.func for call in source.walk(region, ast.Call) if source.value(call.func).kind is ValueKind.MODULE]
     return bool(called) and all(_is_made_here(source, region, func) for func in called)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from togi.lint.source.placement import cuda_names, mentions_cuda
 from togi.lint.source.references import calls_of
 from togi.lint.source.syntax import arguments_of, called_method, is_constant, last_name, position
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=ast.stmt)
 
 
 @dataclass(frozen=True)
-class Interval:
+class TimedStretch:
     """The code between two readings of a clock in one scope."""
 
     start: ast.Assign | ast.Expr
@@ -41,7 +41,7 @@ class Interval:
     """Calls between the two, those in nested functions left out."""
 
 
-def intervals(source: Source) -> Iterator[Interval]:
+def intervals(source: Source) -> Iterator[TimedStretch]:
     """Every ``clock() - start`` and ``end - start`` with the reading before it, both in the same scope."""
     readings = _readings(source)
     if not readings:
@@ -52,10 +52,10 @@ def intervals(source: Source) -> Iterator[Interval]:
             end = _end(source, node, readings, scope)
             start = _latest(source, readings, node.right.id, scope, before=position(end)) if end is not None else None
             if end is not None and start is not None:
-                yield Interval(start, end, node, _between(source, start, end, scope))
+                yield TimedStretch(start, end, node, _between(source, start, end, scope))
 
 
-def event_intervals(source: Source) -> Iterator[Interval]:
+def event_intervals(source: Source) -> Iterator[TimedStretch]:
     """What runs between ``start.record()`` and ``end.record()`` of every ``start.elapsed_time(end)``."""
     for node in source.nodes(ast.Call):
         if called_method(node) != "elapsed_time" or len(node.args) != 1:
@@ -64,7 +64,7 @@ def event_intervals(source: Source) -> Iterator[Interval]:
         events = (node.func.value, node.args[0])
         start, end = (_recorded(source, event, scope, position(node)) for event in events)
         if start is not None and end is not None and isinstance(end.value, ast.Call):
-            yield Interval(start, end.value, node, _between(source, start, end.value, scope))
+            yield TimedStretch(start, end.value, node, _between(source, start, end.value, scope))
 
 
 def _recorded(source: Source, event: ast.expr, scope: Scope, before: _Position) -> ast.Expr | None:
@@ -132,7 +132,7 @@ def may_wait(source: Source, call: ast.Call) -> bool:
         return True
     qualified = source.qualified(call.func) or ""
     if qualified in ("print", "float", "int", "bool", "str", "sum"):
-        return any(source.value(arg).kind in (Kind.TENSOR, Kind.UNKNOWN) for arg in _parts(source, call))
+        return any(source.value(arg).kind in (ValueKind.TENSOR, ValueKind.UNKNOWN) for arg in _parts(source, call))
     return not _harmless(source, call, name, qualified)
 
 
@@ -142,14 +142,14 @@ def _harmless(source: Source, call: ast.Call, name: str, qualified: str) -> bool
     if qualified.startswith(("torch.", "time.", "tqdm", "math.")):
         return not qualified.startswith("torch.utils.benchmark")
     kind = source.value(call.func).kind
-    owner = source.value(call.func.value).kind if isinstance(call.func, ast.Attribute) else Kind.UNKNOWN
-    return kind is Kind.MODULE or owner in (Kind.TENSOR, Kind.OPTIMIZER)
+    owner = source.value(call.func.value).kind if isinstance(call.func, ast.Attribute) else ValueKind.UNKNOWN
+    return kind is ValueKind.MODULE or owner in (ValueKind.TENSOR, ValueKind.OPTIMIZER)
 
 
-def device_work(source: Source, interval: Interval) -> ast.expr | None:
+def device_work(source: Source, interval: TimedStretch) -> ast.expr | None:
     """The first call of a module, of ``backward`` or of an operation of tensors between two readings."""
     for call in interval.calls:
-        is_pass = source.value(call.func).kind is Kind.MODULE or called_method(call) == "backward"
+        is_pass = source.value(call.func).kind is ValueKind.MODULE or called_method(call) == "backward"
         if is_pass or _gives_cuda_tensor(source, call):
             return call
     span = range(interval.start.lineno, interval.reading.lineno + 1)
@@ -162,10 +162,10 @@ def device_work(source: Source, interval: Interval) -> ast.expr | None:
 
 def _gives_cuda_tensor(source: Source, node: ast.expr) -> bool:
     value = source.value(node)
-    return value.kind is Kind.TENSOR and value.device == "cuda"
+    return value.kind is ValueKind.TENSOR and value.device == "cuda"
 
 
-def on_cuda(source: Source, work: ast.expr, interval: Interval) -> bool:
+def on_cuda(source: Source, work: ast.expr, interval: TimedStretch) -> bool:
     """Whether the work is evidently on a CUDA device: its value says so, or the function puts things there."""
     involved = [work, *([work.func, *work.args] if isinstance(work, ast.Call) else [])]
     devices = {source.value(node).device for node in involved}
@@ -174,7 +174,7 @@ def on_cuda(source: Source, work: ast.expr, interval: Interval) -> bool:
     return "cuda" in devices or _scope_moves_to_cuda(source, interval)
 
 
-def _scope_moves_to_cuda(source: Source, interval: Interval) -> bool:
+def _scope_moves_to_cuda(source: Source, interval: TimedStretch) -> bool:
     """Whether the function (or the module's top level) moves something to a CUDA device."""
     scope, names = source.scope(interval.start), cuda_names(source)
     for call in source.nodes(ast.Call):

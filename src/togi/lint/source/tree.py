@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from togi.lint.source.budget import Budget
+from togi.lint.source.budget import StepBudget
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -42,8 +42,8 @@ class Tree:
 
     def __init__(self, module: ast.Module) -> None:
         self.module = module
-        self.budget = Budget()
-        self.interpreting = Budget()
+        self.budget = StepBudget()
+        self.interpreting = StepBudget()
         """One of its own: where values cannot be known, rules that ask for none still find what they look for."""
         self.by_type: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
         """Nodes in the order of the source, children before parents."""

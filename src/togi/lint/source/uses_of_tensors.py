@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.source.references import reaching
 from togi.lint.source.syntax import position
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -29,7 +29,7 @@ def is_whole_output(source: Source, node: ast.expr, depth: int = _DEPTH) -> bool
         return value is not None and is_whole_output(source, value, depth - 1)
     if not isinstance(node, ast.Call):
         return False
-    if source.value(node.func).kind is Kind.MODULE:
+    if source.value(node.func).kind is ValueKind.MODULE:
         name = source.value(node.func).qualified or ""
         return "loss" not in name.lower()
     if not isinstance(node.func, ast.Attribute) or node.func.attr not in _SAME_SIZE:

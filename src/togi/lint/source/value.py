@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from togi.core.backports import StrEnum
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """The kind of thing to which an expression evaluates, as far as rules care."""
 
     TENSOR = "tensor"
@@ -63,7 +63,7 @@ _STEPS_TOLD = 4
 class Value:
     """An abstract value. ``None`` in a fact means that it is not known. ``dataclasses.replace`` changes facts."""
 
-    kind: Kind = Kind.UNKNOWN
+    kind: ValueKind = ValueKind.UNKNOWN
     certain: bool = True
     """False where it may be something else on another path, or where only its name tells."""
     optional: bool = False
@@ -123,12 +123,12 @@ class Value:
     @property
     def on_device(self) -> bool:
         """A tensor that may lie on an accelerator: its device is not known to be the CPU."""
-        return self.kind is Kind.TENSOR and self.device != "cpu"
+        return self.kind is ValueKind.TENSOR and self.device != "cpu"
 
     @property
     def loader(self) -> ast.Call | None:
         """The call of DataLoader in this file from which it came."""
-        loader = next((value for value in self.history() if value.kind is Kind.DATALOADER), UNKNOWN)
+        loader = next((value for value in self.history() if value.kind is ValueKind.DATALOADER), UNKNOWN)
         origin = loader.evidence.origin
         return origin if loader.certain and isinstance(origin, ast.Call) else None
 
@@ -139,11 +139,11 @@ class Value:
 
 
 UNKNOWN = Value()
-NONE = Value(Kind.NONE)
-NUMBER = Value(Kind.NUMBER)
-STRING = Value(Kind.STRING)
-ARRAY = Value(Kind.NDARRAY)
-UNSEEN_BATCHES = Value(Kind.LIST, element=Value(batch=True))
+NONE = Value(ValueKind.NONE)
+NUMBER = Value(ValueKind.NUMBER)
+STRING = Value(ValueKind.STRING)
+ARRAY = Value(ValueKind.NDARRAY)
+UNSEEN_BATCHES = Value(ValueKind.LIST, element=Value(batch=True))
 """A DataLoader that code outside the file has taken, so that its batches may have been moved."""
 PERHAPS_BATCHES = Value(element=Value(batch=True))
 """What such code returned for a DataLoader: perhaps another one, or several."""
@@ -186,29 +186,29 @@ def join(left: Value, right: Value) -> Value:
     """What holds of both. A tensor met by something unknown stays a tensor that is not certain."""
     if left is right or left == right:
         return left
-    if left.kind is right.kind is Kind.NONE:
+    if left.kind is right.kind is ValueKind.NONE:
         return NONE
-    if left.kind is Kind.NONE:
+    if left.kind is ValueKind.NONE:
         return right if right.optional else replace(right, optional=True)
-    if right.kind is Kind.NONE:
+    if right.kind is ValueKind.NONE:
         return left if left.optional else replace(left, optional=True)
     if left.kind is right.kind:
         return _join_same_kind(left, right)
-    if Kind.TENSOR in (left.kind, right.kind):
-        tensor, met = (left, right) if left.kind is Kind.TENSOR else (right, left)
-        if met.kind in (Kind.NUMBER, Kind.UNKNOWN):
-            is_literal = met.kind is Kind.NUMBER and met.constant is not None
+    if ValueKind.TENSOR in (left.kind, right.kind):
+        tensor, met = (left, right) if left.kind is ValueKind.TENSOR else (right, left)
+        if met.kind in (ValueKind.NUMBER, ValueKind.UNKNOWN):
+            is_literal = met.kind is ValueKind.NUMBER and met.constant is not None
             return replace(tensor, certain=tensor.certain and is_literal, call=None)
         return Value(optional=left.optional or right.optional)
-    if {left.kind, right.kind} == {Kind.TUPLE, Kind.LIST}:
+    if {left.kind, right.kind} == {ValueKind.TUPLE, ValueKind.LIST}:
         return list_of(join(element_of(left), element_of(right)))
-    if {left.kind, right.kind} == {Kind.STRING, Kind.DEVICE}:
-        return Value(Kind.DEVICE, device=_join_devices(left, right))
+    if {left.kind, right.kind} == {ValueKind.STRING, ValueKind.DEVICE}:
+        return Value(ValueKind.DEVICE, device=_join_devices(left, right))
     return UNKNOWN
 
 
 def _join_same_kind(left: Value, right: Value) -> Value:
-    if left.kind is Kind.TUPLE and left.items is not None and right.items is not None:
+    if left.kind is ValueKind.TUPLE and left.items is not None and right.items is not None:
         if len(left.items) == len(right.items):
             return replace(left, items=tuple(map(join, left.items, right.items)))
         return list_of(join(element_of(left), element_of(right)))
@@ -241,18 +241,18 @@ def _join_devices(left: Value, right: Value) -> str | None:
     """``cuda`` if available, else ``cpu``: what a device tensor of the first kind is. Tensors must agree."""
     if left.device == right.device:
         return left.device
-    if left.kind in (Kind.STRING, Kind.DEVICE, Kind.MODULE):
+    if left.kind in (ValueKind.STRING, ValueKind.DEVICE, ValueKind.MODULE):
         return "cuda" if "cuda" in (left.device, right.device) else None
     return None
 
 
 def list_of(element: Value | None) -> Value:
     """A list, set or iterator of ``element``; None for an empty one."""
-    return Value(Kind.LIST, element=element)
+    return Value(ValueKind.LIST, element=element)
 
 
 def tuple_of(*items: Value) -> Value:
-    return Value(Kind.TUPLE, items=items)
+    return Value(ValueKind.TUPLE, items=items)
 
 
 def element_of(value: Value) -> Value:
@@ -265,9 +265,9 @@ def element_of(value: Value) -> Value:
 def iterate(value: Value) -> Value:
     """What iterating over ``value`` gives, one at a time."""
     match value.kind:
-        case Kind.DATALOADER:
+        case ValueKind.DATALOADER:
             return Value(
-                Kind.TENSOR,
+                ValueKind.TENSOR,
                 certain=False,
                 device="cpu",
                 graph=False,
@@ -275,27 +275,27 @@ def iterate(value: Value) -> Value:
                 pinned=value.pinned,
                 evidence=Evidence(note="comes out of the DataLoader, in CPU memory", cause=value),
             )
-        case Kind.TENSOR:
+        case ValueKind.TENSOR:
             return replace(value, call=None, scalar=False)
-        case Kind.LIST | Kind.TUPLE:
+        case ValueKind.LIST | ValueKind.TUPLE:
             return element_of(value)
-        case Kind.NDARRAY:
+        case ValueKind.NDARRAY:
             return value
-        case Kind.SHAPE:
+        case ValueKind.SHAPE:
             return NUMBER
-        case Kind.MODULE if value.definition is None:
-            return Value(Kind.MODULE, device=value.device)
-        case Kind.STRING:
+        case ValueKind.MODULE if value.definition is None:
+            return Value(ValueKind.MODULE, device=value.device)
+        case ValueKind.STRING:
             return STRING
     return UNKNOWN
 
 
 def gives_batches(value: Value) -> bool:
     """Whether iterating over ``value`` gives batches of a DataLoader, alone or next to a counter."""
-    if value.kind is Kind.DATALOADER:
+    if value.kind is ValueKind.DATALOADER:
         return True
     element = value.element
-    if element is None or value.kind is not Kind.LIST:
+    if element is None or value.kind is not ValueKind.LIST:
         return False
     return element.batch or any(item.batch for item in element.items or ())
 

@@ -24,8 +24,8 @@ from togi.lint.finding import Table, shown
 from togi.lint.rule import TraceRule, rules_to_run
 from togi.lint.trace.compiled import compile_events, prepared_run, run
 from togi.lint.trace.cuda_graphs import graph_events
-from togi.lint.trace.record import Event, Trace, by_line, line_of, total, total_bytes
-from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.record import StepEvent, Trace, by_line, line_of, total, total_bytes
+from togi.lint.trace.recorder import EventRecorder
 from togi.lint.trace.watching import mark_subject, watching
 from togi.subject.inputs import Subject
 from togi.subject.prepare import Prepared
@@ -112,7 +112,7 @@ def trace_subject(subject: Subject, *, device: str = "cpu") -> Trace:
 
 
 def _watched(subject: Subject, prepared: Prepared, *, mode: Literal["simulated", "watched"]) -> Trace:
-    recorder = Recorder(_names(prepared))
+    recorder = EventRecorder(_names(prepared))
     mark_subject(prepared.module, prepared.samples)
     with watching(recorder, simulated=mode == "simulated"):
         run(subject, prepared.module, prepared.samples)
@@ -127,7 +127,7 @@ def _on_gpu(subject: Subject, prepared: Prepared) -> Trace:
     run(subject, prepared.module, prepared.samples)
     with debug_mode_events(_names(prepared)) as reported:
         run(subject, prepared.module, prepared.samples)
-    recorder = Recorder(_names(prepared))
+    recorder = EventRecorder(_names(prepared))
     with watching(recorder, simulated=False):
         recorder.armed = True
         run(subject, prepared.module, prepared.samples)
@@ -145,7 +145,7 @@ def _trace(
     subject: Subject,
     prepared: Prepared,
     mode: Literal["simulated", "watched", "cuda"],
-    events: Iterable[Event],
+    events: Iterable[StepEvent],
     *notes: str,
 ) -> Trace:
     return Trace(
@@ -161,10 +161,10 @@ MESSAGE = "called a synchronizing CUDA operation"
 
 
 @contextlib.contextmanager
-def debug_mode_events(names: dict[int, str] | None = None) -> Iterator[list[Event]]:
+def debug_mode_events(names: dict[int, str] | None = None) -> Iterator[list[StepEvent]]:
     """A list that holds, after the block, one event per line that made the host wait."""
-    recorder = Recorder(names)
-    events: list[Event] = []
+    recorder = EventRecorder(names)
+    events: list[StepEvent] = []
     show_before = warnings.showwarning
 
     def show(message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None) -> None:
@@ -186,7 +186,7 @@ def debug_mode_events(names: dict[int, str] | None = None) -> Iterator[list[Even
             events.extend(recorder.events)
 
 
-def confirmed(watched: Iterable[Event], reported: Iterable[Event]) -> tuple[Event, ...]:
+def confirmed(watched: Iterable[StepEvent], reported: Iterable[StepEvent]) -> tuple[StepEvent, ...]:
     """Events of the watch, told apart by what the debug mode reported at their lines; then those only it reported."""
     reported_lines = {line for event in reported if (line := line_of(event)) is not None}
     events = [
@@ -197,7 +197,7 @@ def confirmed(watched: Iterable[Event], reported: Iterable[Event]) -> tuple[Even
     return (*events, *(event for event in reported if line_of(event) not in waiting_lines))
 
 
-def agreement(watched: Iterable[Event], reported: Iterable[Event]) -> str:
+def agreement(watched: Iterable[StepEvent], reported: Iterable[StepEvent]) -> str:
     """A sentence on how far both saw the same."""
     ours = {line_of(event) for event in watched if event.waits} - {None}
     theirs = {line_of(event) for event in reported} - {None}

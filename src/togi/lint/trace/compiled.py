@@ -17,7 +17,7 @@ import torch
 
 from togi.core.quantities import first_line
 from togi.core.user_code import Origin, is_users, printed_frames, user_place
-from togi.lint.trace.record import Event, Frame
+from togi.lint.trace.record import Frame, StepEvent
 from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.prepare import Prepared, prepare, restore_modes
 from togi.torch_internals.compiler import checking_every_guard, compilations, reset_dynamo, sizes_by_default
@@ -25,7 +25,7 @@ from togi.torch_internals.compiler import checking_every_guard, compilations, re
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+")
 
 
-def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event, ...], tuple[str, ...]]:
+def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[StepEvent, ...], tuple[str, ...]]:
     """``(events, notes)`` of running the subject compiled. A subject that cannot be run so gives a note."""
     prepared = prepared_run(subject, device)
     notes: list[str] = []
@@ -74,9 +74,9 @@ def fresh_dynamo() -> Iterator[None]:
         reset_dynamo()
 
 
-def _breaks(reasons: Iterable[Any]) -> Iterator[Event]:
+def _breaks(reasons: Iterable[Any]) -> Iterator[StepEvent]:
     """One event per line and reason: a break in a function that was inlined is reported for its callers too."""
-    events: dict[tuple[str, int, str], Event] = {}
+    events: dict[tuple[str, int, str], StepEvent] = {}
     for reason in reasons:
         stack = tuple(frame_of(summary) for summary in reversed(reason.user_stack) if is_users(summary.filename))
         if not getattr(reason, "graph_break", True) or not stack:
@@ -84,7 +84,7 @@ def _breaks(reasons: Iterable[Any]) -> Iterator[Event]:
         why, hints = _read_reason(reason.reason)
         key = (stack[0].path, stack[0].line, why)
         if key not in events or len(stack) > len(events[key].stack):
-            events[key] = Event(kind="graph-break", op="torch.compile", why=why, stack=stack, detail=hints)
+            events[key] = StepEvent(kind="graph-break", op="torch.compile", why=why, stack=stack, detail=hints)
     yield from events.values()
 
 
@@ -97,8 +97,8 @@ def _read_reason(text: str) -> tuple[str, str]:
     return lines[0], "\n".join(hints)
 
 
-def _recompilations(metrics: Iterable[Any]) -> Iterator[Event]:
-    events: dict[tuple[str, int, str], Event] = {}
+def _recompilations(metrics: Iterable[Any]) -> Iterator[StepEvent]:
+    events: dict[tuple[str, int, str], StepEvent] = {}
     for metric in metrics:
         if not metric.recompile_reason:
             continue
@@ -107,7 +107,7 @@ def _recompilations(metrics: Iterable[Any]) -> Iterator[Event]:
         if not is_users(frame.path):
             continue
         key = (frame.path, frame.line, re.sub(r"\d+", "N", guard))
-        event = Event(kind="recompilation", op="torch.compile", why=guard, stack=(frame,))
+        event = StepEvent(kind="recompilation", op="torch.compile", why=guard, stack=(frame,))
         earlier = events.get(key)
         events[key] = event if earlier is None else earlier.model_copy(update={"count": earlier.count + 1})
     yield from events.values()

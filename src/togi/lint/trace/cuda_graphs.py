@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from togi.core.user_code import printed_frames, user_place
 from togi.lint.trace.compiled import frame_of, fresh_dynamo, prepared_run, run
-from togi.lint.trace.record import Event
-from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.record import StepEvent
+from togi.lint.trace.recorder import EventRecorder
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import Prepared
-from togi.torch_internals.examined_graphs import Examined, ExaminedGraph, Obstacle, examining_backend
+from togi.torch_internals.examined_graphs import Examined, ExaminedGraph, ReplayObstacle, examining_backend
 from togi.torch_internals.modules import replace_tensors
 from togi.torch_internals.tensors import FakeTensorMode
 
@@ -33,7 +33,7 @@ _NEEDS_A_GPU = (
 _NEEDS_TORCH = "What keeps the subject from CUDA graphs is known with torch 2.11 and newer, or with --device cuda."
 
 
-def graph_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event, ...], tuple[str, ...]]:
+def graph_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[StepEvent, ...], tuple[str, ...]]:
     """``(events, notes)``. A subject that cannot be looked at gives a note."""
     on_gpu = device != "cpu"
     if subject.step is not None and not on_gpu:
@@ -41,7 +41,7 @@ def graph_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event,
     if torch.__version__ < "2.11" and not on_gpu:  # fake CUDA tensors ask for the driver there
         return (), (_NEEDS_TORCH,)
     prepared = prepared_run(subject, device)
-    examined, outside = Examined(), Recorder()
+    examined, outside = Examined(), EventRecorder()
     notes: list[str] = []
     compiled = torch.compile(prepared.module, backend=examining_backend(examined))
     with fresh_dynamo():
@@ -59,7 +59,7 @@ def graph_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event,
 class _FakeGpu(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensors, with a record of what code that is not compiled reads although a replay has overwritten it."""
 
-    def __init__(self, examined: Examined, outside: Recorder) -> None:
+    def __init__(self, examined: Examined, outside: EventRecorder) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.found, self.outside = examined, outside
 
@@ -70,7 +70,7 @@ class _FakeGpu(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _on_fake_gpu(
-    prepared: Prepared, examined: Examined, outside: Recorder
+    prepared: Prepared, examined: Examined, outside: EventRecorder
 ) -> tuple[tuple[Inputs, ...], AbstractContextManager[Any]]:
     """Replace the module's parameters and buffers by fake CUDA tensors; other tensors stay where they are, as with
     ``.to("cuda")``. Returns the samples as fake CUDA tensors, and the mode to run under."""
@@ -88,19 +88,19 @@ def _on_fake_gpu(
     return tuple(sample.map(fake) for sample in prepared.samples), mode
 
 
-def _obstacles(graphs: Iterable[ExaminedGraph]) -> Iterator[Event]:
+def _obstacles(graphs: Iterable[ExaminedGraph]) -> Iterator[StepEvent]:
     """One a line, cause and operation. Code that was compiled for several sizes has each obstacle in each graph."""
-    counts: Counter[Event] = Counter()
+    counts: Counter[StepEvent] = Counter()
     for graph in graphs:
         counts |= Counter(_event(obstacle.cause, _told(obstacle), obstacle.stack) for obstacle in graph.obstacles)
     for event, count in counts.items():
         yield event.model_copy(update={"count": count})
 
 
-def _inputs(graphs: Iterable[ExaminedGraph]) -> Iterator[Event]:
+def _inputs(graphs: Iterable[ExaminedGraph]) -> Iterator[StepEvent]:
     """What the calls showed of inputs: results of earlier calls, counted; and weights that were somewhere else before,
     with the number of places."""
-    counts: Counter[Event] = Counter()
+    counts: Counter[StepEvent] = Counter()
     for graph in graphs:
         counts.update({_event(source.cause, source.op, source.stack): count for source, count in graph.stale.items()})
         for (_, weight), addresses in graph.addresses.items():
@@ -110,7 +110,7 @@ def _inputs(graphs: Iterable[ExaminedGraph]) -> Iterator[Event]:
         yield event.model_copy(update={"count": count})
 
 
-def _sizes(graphs: Iterable[ExaminedGraph]) -> Iterator[Event]:
+def _sizes(graphs: Iterable[ExaminedGraph]) -> Iterator[StepEvent]:
     """One recording for each size, of each graph whose sizes vary."""
     for graph in graphs:
         if graph.varies_at and graph.sizes:
@@ -119,12 +119,12 @@ def _sizes(graphs: Iterable[ExaminedGraph]) -> Iterator[Event]:
             yield event.model_copy(update={"count": len(graph.sizes), "detail": f"Sizes that varied: {varied}."})
 
 
-def _event(why: str, op: str, stack: str) -> Event:
+def _event(why: str, op: str, stack: str) -> StepEvent:
     frames = tuple(frame_of(frame) for frame in reversed(printed_frames(stack)))
-    return Event(kind="cuda-graph", op=op, why=why, stack=frames)
+    return StepEvent(kind="cuda-graph", op=op, why=why, stack=frames)
 
 
-def _told(obstacle: Obstacle) -> str:
+def _told(obstacle: ReplayObstacle) -> str:
     return "a write into an input" if obstacle.cause == "mutated input" else _spelled(obstacle.op)
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from togi.lint.trace.placement import is_pinned, memory_of, on_cuda
-from togi.lint.trace.recorder import Recorder, call_name
+from togi.lint.trace.recorder import EventRecorder, call_name
 from togi.torch_internals.autograd import in_backward
 
 READ = "its value is read by the host"
@@ -176,7 +176,7 @@ TO_HOST_PAGEABLE = "the copy is not asynchronous: its target is pageable memory,
 
 
 def record_transfer(
-    recorder: Recorder,
+    recorder: EventRecorder,
     op: str,
     source: Tensor,
     target: torch.device,
@@ -202,7 +202,7 @@ def record_transfer(
 
 
 def record_copy(
-    recorder: Recorder, op: str, source: Tensor, why: str, *, waits: bool, seen_by_debug_mode: bool = True
+    recorder: EventRecorder, op: str, source: Tensor, why: str, *, waits: bool, seen_by_debug_mode: bool = True
 ) -> None:
     """Record that the values of ``source`` go to the other device."""
     moved_bytes = source.numel() * source.element_size()
@@ -221,7 +221,7 @@ _NARROW = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64:
 _FORMATS = {torch.contiguous_format: "contiguous", torch.channels_last: "channels_last"}
 
 
-def record_promotion(recorder: Recorder, func: Any, operands: Sequence[Tensor], result: Any) -> None:
+def record_promotion(recorder: EventRecorder, func: Any, operands: Sequence[Tensor], result: Any) -> None:
     """An elementwise operation on floating-point operands of two widths: the narrower one is converted.
 
     Numbers and tensors without dimensions do not promote, so they do not count.
@@ -246,7 +246,7 @@ def record_promotion(recorder: Recorder, func: Any, operands: Sequence[Tensor], 
 
 
 def record_layout(
-    recorder: Recorder, packet: str, operands: Sequence[Tensor], options: Mapping[str, Any], result: Any
+    recorder: EventRecorder, packet: str, operands: Sequence[Tensor], options: Mapping[str, Any], result: Any
 ) -> None:
     """A copy made to change the order of elements in memory: by ``contiguous``, ``reshape``, ``flatten``, ``to``."""
     layout = options.get("memory_format")

@@ -18,7 +18,7 @@ import torch
 from typing_extensions import Self
 
 from togi.lint.trace.patches import Patches
-from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.recorder import EventRecorder
 from togi.torch_internals.cuda import GeneratorBase
 
 EXPLICIT = "the host waits for the GPU, because the code asks for it"
@@ -36,7 +36,7 @@ PROPERTIES = SimpleNamespace(
 """Of the simulated device: compute capability and size of an A100."""
 
 
-def patch_cuda(patches: Patches, recorder: Recorder) -> None:
+def patch_cuda(patches: Patches, recorder: EventRecorder) -> None:
     """Replace the functions and classes of ``torch.cuda`` that need a driver."""
 
     def waiting(op: str, why: str = EXPLICIT, *, seen_by_debug_mode: bool = False) -> Callable[..., None]:

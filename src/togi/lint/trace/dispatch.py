@@ -23,7 +23,7 @@ from togi.lint.trace.cuda_semantics import (
     wait_of,
 )
 from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, named_device, on_cuda, pin, place, real_device
-from togi.lint.trace.recorder import Recorder, call_name, current_call, open_calls
+from togi.lint.trace.recorder import EventRecorder, call_name, current_call, open_calls
 from togi.torch_internals.autograd import in_backward
 from togi.torch_internals.modes import DispatchObserver, without_torch_function
 from togi.torch_internals.operators import can_decompose, is_python_operator, python_kernel, schema_of
@@ -41,7 +41,7 @@ class OperatorWatch(DispatchObserver):
 
     supports_higher_order_operators = False  # what torch.cond runs could not be seen
 
-    def __init__(self, recorder: Recorder, *, simulated: bool = True) -> None:
+    def __init__(self, recorder: EventRecorder, *, simulated: bool = True) -> None:
         super().__init__()
         self.recorder = recorder
         self.simulated = simulated

@@ -37,7 +37,7 @@ class Frame(Record):
     end_column: int | None = None
 
 
-class Event(Record):
+class StepEvent(Record):
     """Something that happened once or more often at one line of the user's code during one step."""
 
     kind: Kind
@@ -74,27 +74,27 @@ class Trace(Record):
     """A training step was watched, else a forward pass."""
     samples: int = 1
     """Passes watched; counts are of all of them."""
-    events: tuple[Event, ...] = ()
+    events: tuple[StepEvent, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def of(self, *kinds: Kind) -> tuple[Event, ...]:
+    def of(self, *kinds: Kind) -> tuple[StepEvent, ...]:
         return tuple(event for event in self.events if event.kind in kinds)
 
 
-def by_line(events: Iterable[Event]) -> list[list[Event]]:
+def by_line(events: Iterable[StepEvent]) -> list[list[StepEvent]]:
     """Events grouped by the user's line; each group with the most frequent one first."""
-    groups: dict[tuple[str, int] | None, list[Event]] = {}
+    groups: dict[tuple[str, int] | None, list[StepEvent]] = {}
     for event in events:
         groups.setdefault(line_of(event), []).append(event)
     return [sorted(group, key=lambda event: -event.count) for group in groups.values()]
 
 
-def line_of(event: Event) -> tuple[str, int] | None:
+def line_of(event: StepEvent) -> tuple[str, int] | None:
     """File and number of the user's line; None where it is not known."""
     return (event.stack[0].path, event.stack[0].line) if event.stack else None
 
 
-def place_of(event: Event) -> Place | None:
+def place_of(event: StepEvent) -> Place | None:
     """Where the event happened; None where no line of the user's is known."""
     if not event.stack:
         return None
@@ -108,7 +108,7 @@ def place_of(event: Event) -> Place | None:
     )
 
 
-def evidence(events: Sequence[Event], trace: Trace) -> str:
+def evidence(events: Sequence[StepEvent], trace: Trace) -> str:
     """What was called how often, on what, and the chain of calls that led there."""
     operations = "; ".join(dict.fromkeys(_seen(event) for event in events))
     lines = [f"{operations}, in {_per(trace)}."]
@@ -122,7 +122,7 @@ def evidence(events: Sequence[Event], trace: Trace) -> str:
     return "\n".join(lines)
 
 
-def _seen(event: Event) -> str:
+def _seen(event: StepEvent) -> str:
     shapes = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in zip(event.dtypes, event.shapes, strict=False))
     return f"{event.op}{f' of {shapes}' if shapes else ''}, {times(event.count)}"
 
@@ -137,11 +137,11 @@ def _frame(frame: Frame) -> str:
     return f"{shown(frame.path)}:{frame.line} in {frame.function}"
 
 
-def total(events: Iterable[Event]) -> int:
+def total(events: Iterable[StepEvent]) -> int:
     return sum(event.count for event in events)
 
 
-def total_bytes(events: Iterable[Event]) -> int:
+def total_bytes(events: Iterable[StepEvent]) -> int:
     return sum(event.bytes for event in events)
 
 

@@ -21,20 +21,20 @@ import torch
 from torch import Tensor
 
 from togi.core.user_code import user_frames
-from togi.lint.trace.record import Event, Frame, Kind
+from togi.lint.trace.record import Frame, Kind, StepEvent
 from togi.torch_internals.autograd import in_backward
 from togi.torch_internals.modes import without_torch_function
 
 _Key = tuple[Kind, str, str, str, int, bool]
 
 
-class Recorder:
+class EventRecorder:
     """Events by kind, operation and line. Records nothing while ``armed`` is false (during the warm-up)."""
 
     def __init__(self, names: dict[int, str] | None = None) -> None:
         self.armed = False
         self.names = names or {}
-        self._events: dict[_Key, Event] = {}
+        self._events: dict[_Key, StepEvent] = {}
         self._lock = threading.Lock()
         self._quiet = threading.local()
 
@@ -49,7 +49,7 @@ class Recorder:
             self._quiet.on = before
 
     @property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[StepEvent, ...]:
         with self._lock:
             return tuple(self._events.values())
 
@@ -73,7 +73,7 @@ class Recorder:
             shapes = tuple(tuple(int(size) for size in t.shape) for t in concerned)
             dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in concerned)
         frames = list(itertools.islice(user_frames(sys._getframe(1)), _DEPTH))
-        event = Event(
+        event = StepEvent(
             kind=kind,
             op=op,
             why=why,
@@ -89,7 +89,7 @@ class Recorder:
         )
         self.add(event)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: StepEvent) -> None:
         place = event.stack[0] if event.stack else None
         key = (event.kind, event.op, event.why, place.path if place else "", place.line if place else 0, event.waits)
         with self._lock:
@@ -102,7 +102,7 @@ class Recorder:
 
 
 @dataclass(frozen=True)
-class Call:
+class TorchCall:
     """One call of a torch function, with its arguments as they were given."""
 
     function: Callable[..., Any]
@@ -114,20 +114,20 @@ class Call:
         return getattr(self.function, "__name__", "")
 
 
-class _Calls(threading.local):
+class _OpenCalls(threading.local):
     def __init__(self) -> None:
-        self.stack: list[Call] = []
+        self.stack: list[TorchCall] = []
 
 
-_calls = _Calls()
+_calls = _OpenCalls()
 
 
-def open_calls() -> list[Call]:
+def open_calls() -> list[TorchCall]:
     """The open calls of this thread, outermost first."""
     return _calls.stack
 
 
-def current_call() -> Call | None:
+def current_call() -> TorchCall | None:
     return _calls.stack[-1] if _calls.stack else None
 
 

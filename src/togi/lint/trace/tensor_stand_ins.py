@@ -17,11 +17,11 @@ from torch import Tensor
 from togi.lint.trace.cuda_semantics import READ, TO_DEVICE, TO_HOST, record_copy, record_transfer
 from togi.lint.trace.patches import Patches
 from togi.lint.trace.placement import CPU, CUDA, device_of, is_pinned, named_device, on_cuda, pin, place, place_storage
-from togi.lint.trace.recorder import Recorder, call_name
+from togi.lint.trace.recorder import EventRecorder, call_name
 from togi.torch_internals.cuda import GROUPING_NAME, GROUPING_OWNER, TensorBase, grouping
 
 
-def patch_reads(patches: Patches, recorder: Recorder) -> None:
+def patch_reads(patches: Patches, recorder: EventRecorder) -> None:
     """Ways to the host that no operator shows, because the memory is the host's already."""
 
     def tolist(self: Tensor) -> Any:
@@ -64,7 +64,7 @@ def patch_reads(patches: Patches, recorder: Recorder) -> None:
         patches.set(torch.Tensor, name, value)
 
 
-def _note_numpy(recorder: Recorder, tensor: Tensor, force: bool) -> None:
+def _note_numpy(recorder: EventRecorder, tensor: Tensor, force: bool) -> None:
     if not on_cuda(tensor):
         return
     if force:
@@ -74,7 +74,7 @@ def _note_numpy(recorder: Recorder, tensor: Tensor, force: bool) -> None:
         recorder.record("mixed-devices", "Tensor.numpy", why, tensors=[tensor])
 
 
-def patch_moves(patches: Patches, recorder: Recorder) -> None:
+def patch_moves(patches: Patches, recorder: EventRecorder) -> None:
     """``to``, ``cuda``, ``cpu``, ``type``: a move changes the mark, with a copy of the values like on a GPU."""
 
     def move(op: str, tensor: Tensor, target: torch.device, non_blocking: bool, **change: Any) -> Tensor:

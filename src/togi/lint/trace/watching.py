@@ -20,7 +20,7 @@ from togi.lint.trace.cuda_stand_ins import patch_cuda
 from togi.lint.trace.dispatch import OperatorWatch
 from togi.lint.trace.patches import Patches
 from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, named_device, on_cuda, place
-from togi.lint.trace.recorder import Call, Recorder, open_calls, spelled
+from togi.lint.trace.recorder import EventRecorder, TorchCall, open_calls, spelled
 from togi.lint.trace.tensor_stand_ins import patch_appearance, patch_moves, patch_reads
 from togi.subject.inputs import Inputs
 from togi.torch_internals.compiler import import_dynamo
@@ -33,7 +33,7 @@ _FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "new_tensor", "sparse_
 class FunctionWatch(FunctionObserver):
     """Keeps the stack of open calls, and answers for a device that is not there."""
 
-    def __init__(self, recorder: Recorder, *, simulated: bool = True) -> None:
+    def __init__(self, recorder: EventRecorder, *, simulated: bool = True) -> None:
         super().__init__()
         self.recorder = recorder
         self.simulated = simulated
@@ -42,7 +42,7 @@ class FunctionWatch(FunctionObserver):
         if function is torch.Tensor.backward:
             return self._backward(*args, **kwargs)
         opened = open_calls()
-        opened.append(Call(function, args, dict(kwargs)))
+        opened.append(TorchCall(function, args, dict(kwargs)))
         try:
             return self._call(function, args, kwargs)
         finally:
@@ -145,7 +145,7 @@ import_dynamo()  # before anything is replaced: it keeps what it finds in torch.
 
 
 @contextlib.contextmanager
-def watching(recorder: Recorder, *, simulated: bool) -> Iterator[None]:
+def watching(recorder: EventRecorder, *, simulated: bool) -> Iterator[None]:
     """Inside, what marked tensors do is recorded. Not reentrant; for a process of its own.
 
     Args:
@@ -176,12 +176,12 @@ def mark_subject(module: nn.Module, samples: tuple[Inputs, ...]) -> None:
 
 
 @contextlib.contextmanager
-def _modes(recorder: Recorder, simulated: bool) -> Iterator[None]:
+def _modes(recorder: EventRecorder, simulated: bool) -> Iterator[None]:
     with FunctionWatch(recorder, simulated=simulated), OperatorWatch(recorder, simulated=simulated):
         yield
 
 
-def _watched_thread(recorder: Recorder, simulated: bool) -> Callable[[threading.Thread], None]:
+def _watched_thread(recorder: EventRecorder, simulated: bool) -> Callable[[threading.Thread], None]:
     """Modes belong to a thread: one that is started inside gets its own."""
     original: Callable[[Any], None] = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 

@@ -44,7 +44,7 @@ class KernelUnavailableError(Exception):
 
 
 @final
-class Library:
+class KernelLibrary:
     """A library that is compiled of one file, loaded by the first thread that needs it, or why it cannot be.
 
     Args:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from togi.ops.kernels.library import Library
+from togi.ops.kernels.library import KernelLibrary
 from togi.ops.measures import FORMATS, KINDS
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -34,8 +34,8 @@ class _View(ctypes.Structure):
 
 _FLAGS = ("-ffp-contract=off",)
 """A fused multiply-add would round once: other bits than the eager formula."""
-BOXES = Library(Path(__file__).with_name("boxes.cpp"), _FLAGS)
-NMS = Library(Path(__file__).with_name("nms.cpp"), _FLAGS)
+BOXES = KernelLibrary(Path(__file__).with_name("boxes.cpp"), _FLAGS)
+NMS = KernelLibrary(Path(__file__).with_name("nms.cpp"), _FLAGS)
 
 
 def why_not() -> str | None:

@@ -14,9 +14,9 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from togi.ops.kernels.library import Library
+from togi.ops.kernels.library import KernelLibrary
 
-RECURRENCE = Library(Path(__file__).with_name("recurrence.cpp"), ("-fopenmp", "-ffp-contract=fast"))
+RECURRENCE = KernelLibrary(Path(__file__).with_name("recurrence.cpp"), ("-fopenmp", "-ffp-contract=fast"))
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """By kind of layer: how many products of the state a step needs."""
@@ -66,7 +66,7 @@ class _Arguments(ctypes.Structure):
 
 
 @final
-class Layer(NamedTuple):
+class RecurrentLayer(NamedTuple):
     """Constants of one recurrent layer, contiguous."""
 
     kind: str
@@ -79,7 +79,7 @@ class Layer(NamedTuple):
 
 
 def run(
-    layer: Layer,
+    layer: RecurrentLayer,
     inputs: Tensor,
     states: tuple[Tensor, Tensor | None],
     results: tuple[Tensor, Tensor, Tensor],

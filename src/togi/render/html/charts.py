@@ -50,7 +50,7 @@ def hint(row: Row) -> str:
 
 
 @dataclass(frozen=True)
-class Point:
+class ChartPoint:
     """One recipe of the trade-off."""
 
     row: Row
@@ -64,7 +64,7 @@ class Point:
 class TradeOff:
     """Speed-up against memory; ``front`` joins the recipes that nothing beats in both, as points of a polyline."""
 
-    points: list[Point]
+    points: list[ChartPoint]
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     front: str
@@ -78,7 +78,7 @@ def trade_off(rows: Sequence[Row]) -> TradeOff | None:
         return None
     x, y = Axis(_speedup(row).median for row in shown), Axis(_memory_mib(row) for row in shown)
     points = [
-        Point(row, kind(row), hint(row), x.place(_speedup(row).median), y.place(_memory_mib(row)))
+        ChartPoint(row, kind(row), hint(row), x.place(_speedup(row).median), y.place(_memory_mib(row)))
         for row in sorted(shown, key=lambda row: (row.chosen, row.reference))
     ]
     present = {point.kind for point in points}
@@ -91,10 +91,10 @@ def trade_off(rows: Sequence[Row]) -> TradeOff | None:
     )
 
 
-def _front(points: Sequence[Point]) -> str:
+def _front(points: Sequence[ChartPoint]) -> str:
     """A staircase: whoever wants more than the speed of one point needs the memory of the next."""
     corners: list[str] = []
-    before: Point | None = None
+    before: ChartPoint | None = None
     for point in sorted(points, key=lambda point: point.left):
         top = round(100 - point.bottom, 2)
         if before is not None:
@@ -105,7 +105,7 @@ def _front(points: Sequence[Point]) -> str:
 
 
 @dataclass(frozen=True)
-class Step:
+class GainStep:
     """A trial after which the best so far was faster."""
 
     trial: str
@@ -118,7 +118,7 @@ class Step:
 class Staircase:
     """The best so far against time; ``line`` joins the steps, as points of a polyline."""
 
-    steps: list[Step]
+    steps: list[GainStep]
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     line: str
@@ -130,7 +130,7 @@ def staircase(gains: Sequence[Gain]) -> Staircase | None:
         return None
     x, y = Axis(gain.ended_s for gain in gains), Axis((1.0, *(gain.speedup_x for gain in gains)))
     steps = [
-        Step(
+        GainStep(
             gain.trial.recipe.id,
             f"{gain.trial.recipe.label}\n{times(gain.speedup_x)} after {seconds(gain.ended_s)}",
             x.place(gain.ended_s),

@@ -83,7 +83,7 @@ def _notes(account: Account) -> list[str]:
     return [*(f"del {names} {saved}." for names, saved in deletions(account.held_names)), *account.notes]
 
 
-def _timeline(device: DeviceAccount) -> Timeline | None:
+def _timeline(device: DeviceAccount) -> TimelineChart | None:
     if device.history is None:
         return None
     unit = "ms, recorded" if device.history.timed else "events, recorded"
@@ -114,7 +114,7 @@ class Layers(Protocol):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class TimelineChart:
     """Stacked areas; the script reads a moment's values from ``data``."""
 
     what: str
@@ -128,7 +128,7 @@ class Timeline:
     data: str
 
 
-def timeline(layers: Layers, *, what: str = "memory alive, MiB", unit: str = "ms, watched") -> Timeline:
+def timeline(layers: Layers, *, what: str = "memory alive, MiB", unit: str = "ms, watched") -> TimelineChart:
     """Categories that hold the most at the bottom; the top edge is everything alive."""
     order = sorted(layers.bytes, key=lambda category: -min(layers.bytes[category], default=0))
     totals = [sum(point) for point in zip(*layers.bytes.values(), strict=True)]
@@ -140,7 +140,7 @@ def timeline(layers: Layers, *, what: str = "memory alive, MiB", unit: str = "ms
         areas.append((css(category), _polygon(layers.ms, lower, upper, last, top)))
         lower = upper
     data = {"ms": layers.ms, "series": {c.value: layers.bytes[c] for c in reversed(order)}}
-    return Timeline(
+    return TimelineChart(
         what=what,
         unit=f"{last:,.0f} {unit}",
         peak=size(top),
@@ -173,29 +173,29 @@ def _ticks(top: int) -> list[int]:
 
 
 @dataclass
-class Node:
+class ModuleNode:
     """A module with what it and everything below it holds."""
 
     name: str
     path: str
     bytes: int = 0
     by_category: dict[Category, int] = field(default_factory=dict)
-    children: dict[str, Node] = field(default_factory=dict)
+    children: dict[str, ModuleNode] = field(default_factory=dict)
 
     def add(self, holding: Holding) -> None:
         self.bytes += holding.bytes
         self.by_category[holding.category] = self.by_category.get(holding.category, 0) + holding.bytes
 
 
-def tree(holdings: Iterable[Holding]) -> Node:
+def tree(holdings: Iterable[Holding]) -> ModuleNode:
     """The holdings under their modules; what belongs to none lies in the root."""
-    root = Node("model", "")
+    root = ModuleNode("model", "")
     for holding in holdings:
         node = root
         node.add(holding)
         for name in filter(None, holding.module.split(".")):
             path = f"{node.path}.{name}" if node.path else name
-            node = node.children.setdefault(name, Node(name, path))
+            node = node.children.setdefault(name, ModuleNode(name, path))
             node.add(holding)
     return root
 
@@ -218,7 +218,7 @@ def icicle(holdings: Iterable[Holding]) -> list[Box]:
     return list(_boxes(root, 0.0, 0, root.bytes)) if root.children and root.bytes else []
 
 
-def _boxes(node: Node, left: float, level: int, whole: int) -> Iterator[Box]:
+def _boxes(node: ModuleNode, left: float, level: int, whole: int) -> Iterator[Box]:
     width = 100 * node.bytes / whole
     if width < _NARROWEST:
         return

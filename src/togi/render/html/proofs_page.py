@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from togi.claims import Measured, Proof, Proofs, Verdict
+from togi.claims import ClaimVerdict, Measured, MeasuredClaim, Proofs
 from togi.core.quantities import bounds, times
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.html.axis import Axis, ticks
@@ -11,13 +11,13 @@ from togi.render.html.document import document
 from togi.render.proofs_text import figures
 
 _BADGES = {
-    Verdict.HOLDS: "ok",
-    Verdict.HOLDS_IN_PART: "missing",
-    Verdict.REFUTED: "failed",
-    Verdict.UNTESTED: "unstable",
+    ClaimVerdict.HOLDS: "ok",
+    ClaimVerdict.HOLDS_IN_PART: "missing",
+    ClaimVerdict.REFUTED: "failed",
+    ClaimVerdict.UNTESTED: "unstable",
 }
 """The classes of the report that colour a verdict."""
-_MARKS = {Verdict.HOLDS: "chosen", Verdict.REFUTED: "reference"}
+_MARKS = {ClaimVerdict.HOLDS: "chosen", ClaimVerdict.REFUTED: "reference"}
 
 
 def proofs_html(proofs: Proofs) -> str:
@@ -49,7 +49,7 @@ def speedups(proofs: Proofs) -> Bars | None:
     )
 
 
-def _bar(proof: Proof, row: Measured, axis: Axis) -> Bar:
+def _bar(proof: MeasuredClaim, row: Measured, axis: Axis) -> Bar:
     assert row.speedup_x is not None
     return Bar(
         name=proof.claim,

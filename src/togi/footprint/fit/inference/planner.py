@@ -14,9 +14,9 @@ from togi.footprint.fit.inference.divisions import Divisions, divisions_of, why_
 from togi.footprint.fit.inference.search import ChunkSearch, Draft, Way
 from togi.footprint.fit.inference.simulate import Site, simulation_of, sites_of
 from togi.footprint.fit.measure import ReplacedTensors, bytes_of, measured_peak_bytes, tensors_before
-from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
+from togi.footprint.fit.planner import MeasuredPlan, Planner, TimeLimit
 from togi.footprint.fit.proof import Outputs, faithful, outputs_of
-from togi.footprint.fit.result import FitResult, Proof
+from togi.footprint.fit.result import FitResult, StepProof
 from togi.footprint.step import Step
 from togi.torch_internals.float32 import ieee_float32
 from togi.torch_internals.tensors import storage_key
@@ -65,8 +65,8 @@ class InferencePlanner(Planner[Draft]):
         self._simulation = simulation_of(step)
         self._search = ChunkSearch(self._simulation, sites_of(self._simulation), self._divisions)
         forecast_bytes = self._search.peak(Draft()).bytes
-        proof = Proof(exact=True, outputs=len(outputs))
-        self.unmodified = Candidate(Draft(), self._plan(), forecast_bytes, peak_bytes, proof, 0.0)
+        proof = StepProof(exact=True, outputs=len(outputs))
+        self.unmodified = MeasuredPlan(Draft(), self._plan(), forecast_bytes, peak_bytes, proof, 0.0)
         self._measured[Draft()] = self.unmodified
         self._forbidden: frozenset[Way] = frozenset()
         self._refused: list[str] = []
@@ -86,7 +86,7 @@ class InferencePlanner(Planner[Draft]):
             )
         return peak, *outputs_in(returned[0])
 
-    def _best(self, budget_bytes: int, limit: TimeLimit) -> Candidate[Draft]:
+    def _best(self, budget_bytes: int, limit: TimeLimit) -> MeasuredPlan[Draft]:
         """Measured candidates, the fastest first, until one passes its proof at the full size."""
         while True:
             candidates = list(self._candidates(budget_bytes, limit))
@@ -96,18 +96,18 @@ class InferencePlanner(Planner[Draft]):
                 if not chosen.draft.cuts or self._proven_in_full(chosen):
                     return chosen
 
-    def _fastest_first(self, candidates: Sequence[Candidate[Draft]]) -> list[Candidate[Draft]]:
+    def _fastest_first(self, candidates: Sequence[MeasuredPlan[Draft]]) -> list[MeasuredPlan[Draft]]:
         """Times within a tenth of the best do not count as a difference: then the one that should cost least."""
         best = min((self._ms[candidate.draft] for candidate in candidates), default=0.0)
         return sorted(
             candidates, key=lambda candidate: (max(self._ms[candidate.draft], _TIE * best), candidate.cost_ms)
         )
 
-    def _lowest_first(self, candidates: Sequence[Candidate[Draft]]) -> list[Candidate[Draft]]:
+    def _lowest_first(self, candidates: Sequence[MeasuredPlan[Draft]]) -> list[MeasuredPlan[Draft]]:
         """The unmodified pass among them: where nothing fits, what takes more than that does not help."""
         return sorted([self.unmodified, *candidates], key=lambda candidate: (candidate.peak_bytes, candidate.cost_ms))
 
-    def _candidates(self, budget_bytes: int, limit: TimeLimit) -> Iterator[Candidate[Draft]]:
+    def _candidates(self, budget_bytes: int, limit: TimeLimit) -> Iterator[MeasuredPlan[Draft]]:
         without: frozenset[Way] = frozenset()
         for number in range(_CANDIDATES):
             if number and limit.over:
@@ -126,13 +126,13 @@ class InferencePlanner(Planner[Draft]):
                 return
             without |= candidate.draft.ways
 
-    def _least(self) -> Candidate[Draft]:
+    def _least(self) -> MeasuredPlan[Draft]:
         """The lowest candidate that is right: nothing fits."""
         while True:
             if candidate := self._measured_once(self._search.lowest(self._forbidden)):
                 return candidate
 
-    def _measure(self, draft: Draft) -> Candidate[Draft] | None:
+    def _measure(self, draft: Draft) -> MeasuredPlan[Draft] | None:
         """Run the draft. None, and its cuts are forbidden, where outputs differ by more than rounding."""
         plan = self._plan(chunks=self._search.chunks(draft))
         with self._under(plan):
@@ -141,9 +141,9 @@ class InferencePlanner(Planner[Draft]):
         if not faithful(proof):
             self._forbid(draft, f"its outputs are not the unmodified module's ({'; '.join(proof.differences[:2])})")
             return None
-        return Candidate(draft, plan, self._search.peak(draft).bytes, peak_bytes, proof, draft.cost_ms)
+        return MeasuredPlan(draft, plan, self._search.peak(draft).bytes, peak_bytes, proof, draft.cost_ms)
 
-    def _proven_in_full(self, candidate: Candidate[Draft]) -> bool:
+    def _proven_in_full(self, candidate: MeasuredPlan[Draft]) -> bool:
         with self._same_start():
             dependent = why_dependent_in_full(self.step, candidate.plan.chunks, self._seed)
         if dependent:
@@ -184,7 +184,7 @@ class InferencePlanner(Planner[Draft]):
     def _plans_tried(self) -> int:
         return len(self._search.peaks)
 
-    def _notes(self, best: Candidate[Draft], fits: bool) -> Iterable[str]:
+    def _notes(self, best: MeasuredPlan[Draft], fits: bool) -> Iterable[str]:
         if self._simulation.note:
             yield self._simulation.note
         if self._reference.note:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from togi.footprint.fit.inference.divisions import Division, Divisions
-from togi.footprint.fit.inference.simulate import Peak, Simulation, Site
+from togi.footprint.fit.inference.simulate import MemoryPeak, Simulation, Site
 from togi.footprint.fit.policies import CUT, Chunk
 
 _BYTES_PER_MS = 4e6
@@ -62,7 +62,7 @@ class ChunkSearch:
         self._divisions: dict[str, Divisions] = {}
         self.ended_early = False
         """The last search that found nothing had plans left to try."""
-        self.peaks: dict[Cuts, Peak] = {}
+        self.peaks: dict[Cuts, MemoryPeak] = {}
         self.drafts: dict[Cuts, Draft] = {}
 
     def cheapest(self, aim_bytes: int, forbidden: frozenset[Way], deadline: float) -> Draft | None:
@@ -115,7 +115,7 @@ class ChunkSearch:
         near = [draft for draft in allowed if self.peaks[draft.cuts].bytes <= _NEARLY * least]
         return min(near, key=lambda draft: draft.cost_ms)
 
-    def peak(self, draft: Draft) -> Peak:
+    def peak(self, draft: Draft) -> MemoryPeak:
         if draft.cuts not in self.peaks:
             self.peaks[draft.cuts] = self._simulation.peak(self.chunks(draft))
             self.drafts[draft.cuts] = draft

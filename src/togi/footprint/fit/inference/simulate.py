@@ -19,7 +19,7 @@ from togi.core.quantities import first_line
 from togi.footprint.fit.forward import restore, why_not_replaceable
 from togi.footprint.fit.inference.chunked import chunk, constants, named_leaves, unknown
 from togi.footprint.fit.policies import Chunk
-from togi.footprint.prediction.cpu import AllocatorPeak, Probe, highest_peak
+from togi.footprint.prediction.cpu import AllocationProbe, AllocatorPeak, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
 from togi.footprint.step import Step, fake_copy
 from togi.torch_internals.modules import ModuleTracker, Where
@@ -33,7 +33,7 @@ _PARTS = 2
 
 
 @dataclass(frozen=True)
-class Peak:
+class MemoryPeak:
     """Everything alive at the highest moment, what was there before the pass included."""
 
     bytes: int
@@ -49,10 +49,10 @@ class Simulation:
     mode: Any
     """The fake mode; None where the pass is real."""
     note: str = ""
-    probe: Any = field(default_factory=lambda: Probe(limit_bytes=_PROBED_BYTES))
+    probe: Any = field(default_factory=lambda: AllocationProbe(limit_bytes=_PROBED_BYTES))
     """Measures what kernels take and give back inside one operation, for those near the peak."""
 
-    def peak(self, chunks: Sequence[Chunk]) -> Peak:
+    def peak(self, chunks: Sequence[Chunk]) -> MemoryPeak:
         """Raises what the pass raises."""
         module = self.step.module
         parts = chunk(module, chunks, at_most_parts=_PARTS if self.mode else None)
@@ -66,9 +66,9 @@ class Simulation:
         finally:
             restore(parts)
         if not recording.calls:
-            return Peak(recording.peak_bytes, ())
+            return MemoryPeak(recording.peak_bytes, ())
         height = self._highest(recording)
-        return Peak(height.peak_bytes, stacks.stack_of(height.call.where))
+        return MemoryPeak(height.peak_bytes, stacks.stack_of(height.call.where))
 
     def _highest(self, recording: RunRecorder) -> AllocatorPeak:
         """Also asks attention, whose kernels may make what is much larger than all that goes in and out of them."""
@@ -115,7 +115,7 @@ def simulation_of(step: Step) -> Simulation:
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """All that decides whether two calls are alike."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -131,7 +131,7 @@ class Site:
 
     name: str
     part: nn.Module
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=list)
     problem: str = ""
 
     @property
@@ -179,7 +179,7 @@ def _noting(site: Site) -> Any:
         tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
         results = tensors_of(output)
         site.calls.append(
-            Call(
+            ModuleCall(
                 {name: tuple(tensor.shape) for name, tensor in tensors.items()},
                 tuple(tensor.dtype for tensor in tensors.values()),
                 constants(leaves),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from togi.footprint.account.allocator_events import Allocation, Allocations, operation_mark, read_allocations
 from togi.footprint.fit.training.observe import watched_by
-from togi.footprint.fit.training.recompute import Operation, Value
+from togi.footprint.fit.training.recompute import Operation, StoredValue
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.fit.training.saved_tensors import SavedTensorHooks
 from togi.footprint.step import Step, wait_for_device
@@ -48,13 +48,13 @@ class _Timed(ForwardRecording):
         self._last_ms = (time.perf_counter() - started) * 1e3
         return results
 
-    def _made(self, operation: Operation, name: str, values: Sequence[tuple[Value, Tensor]]) -> None:
+    def _made(self, operation: Operation, name: str, values: Sequence[tuple[StoredValue, Tensor]]) -> None:
         # a model that is called twice in a step has two calls of a name
         self._milliseconds[name] = max(self._last_ms, self._milliseconds.get(name, 0.0))
 
 
 @dataclass(frozen=True)
-class Costs:
+class MeasuredCosts:
     """The figures that a step on fake tensors cannot give."""
 
     milliseconds: dict[str, float] = field(default_factory=dict)
@@ -66,14 +66,14 @@ class Costs:
     """Bytes of new storages, by the number of the operation in whose results they came."""
 
 
-def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Costs:
+def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> MeasuredCosts:
     """Measure ``run``, which is one run of ``step`` on real tensors."""
     tracker = StorageTracker(mark=operation_mark)
     with memory_profile(device) as profiler, tracker, timing(step.module) as milliseconds:
         run()
     allocations = read_allocations(profiler, device.partition(":")[0])
     workspace_bytes = workspaces(allocations, tracker.lifetimes) if allocations is not None else {}
-    return Costs(milliseconds, workspace_bytes, tracker.operations, made_by_operation(tracker.lifetimes))
+    return MeasuredCosts(milliseconds, workspace_bytes, tracker.operations, made_by_operation(tracker.lifetimes))
 
 
 def made_by_operation(lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from togi.core.errors import FitError
-from togi.footprint.fit.result import FitResult, Proof
+from togi.footprint.fit.result import FitResult, StepProof
 from togi.footprint.fit.training.micro_batch_proof import MicroBatchProof, judge
 from togi.footprint.fit.training.micro_batches import accumulated, rows_of
 from togi.footprint.fit.training.planner import TrainingPlanner
@@ -73,7 +73,7 @@ def _in_parts(divided: FitResult, whole: FitResult, proof: MicroBatchProof, part
             "plain": whole.plain,
             "plans_tried": whole.plans_tried + divided.plans_tried,
             "planning_s": whole.planning_s + divided.planning_s,
-            "proof": Proof(
+            "proof": StepProof(
                 exact=False,
                 gradients=divided.proof.gradients,
                 differences=(rounding, *divided.proof.differences),

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.footprint.fit.forward import ReplacedForward
-from togi.footprint.fit.training.recompute import Operation, Value
+from togi.footprint.fit.training.recompute import Operation, StoredValue
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTensorHooks
 from togi.footprint.step import Step
@@ -29,7 +29,7 @@ from togi.torch_internals.tensors import storage_key, tensors_of
 
 
 @dataclass(eq=False)
-class Saved:
+class SavedSpan:
     """A tensor that autograd keeps: when it asks for it, and when it is done with it. None: never."""
 
     asked_at: int | None = None
@@ -47,14 +47,14 @@ class Result:
     dtype: torch.dtype = torch.float32
     died_at: int | None = None
     """When the program itself let go of the storage; None: not before the end."""
-    saved: list[Saved] = field(default_factory=list)
+    saved: list[SavedSpan] = field(default_factory=list)
     overwrites: Result | None = None
     """It is made in place of this one."""
     overwritten: bool = False
 
 
 @dataclass(eq=False)
-class Call:
+class RepeatableOperation:
     """An operation that may be repeated."""
 
     name: str
@@ -70,7 +70,7 @@ class Call:
 class Observed:
     """One step as it was seen."""
 
-    calls: list[Call]
+    calls: list[RepeatableOperation]
     lifetimes: list[StorageLifetime]
     """Every storage of the step, with the life that it has when autograd keeps nothing."""
     end: int
@@ -83,7 +83,7 @@ def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
     tracker = _PlainTracker(where=running.now)
     tracker.add_existing([p.grad for p in module.parameters() if p.grad is not None], "gradient")
     tracker.add_step(step)
-    calls: list[Call] = []
+    calls: list[RepeatableOperation] = []
 
     def hooks() -> SavedTensorHooks:
         return _Observer(tracker, calls, lambda: running.now().module)
@@ -158,7 +158,7 @@ class _PlainTracker(StorageTracker):
 class _Observer(SavedTensorHooks):
     """Saves nothing that can be recomputed, and writes down when it is asked for."""
 
-    def __init__(self, tracker: _PlainTracker, calls: list[Call], module: Callable[[], str]) -> None:
+    def __init__(self, tracker: _PlainTracker, calls: list[RepeatableOperation], module: Callable[[], str]) -> None:
         self._tracker = tracker
         self._noting = _Noting(tracker, calls, module)
         super().__init__({}, recording=self._noting)
@@ -167,7 +167,7 @@ class _Observer(SavedTensorHooks):
         value = self.recording.value_of(tensor)
         if value is None or value.maker is None:
             return super().pack(tensor)
-        dropped, saved = RecomputedTensor(value, tensor), Saved()
+        dropped, saved = RecomputedTensor(value, tensor), SavedSpan()
         self._noting.results[value].saved.append(saved)
         weakref.finalize(dropped, _note_done, saved, self._tracker)
         return dropped, saved
@@ -183,7 +183,7 @@ class _Observer(SavedTensorHooks):
         return tensor
 
 
-def _note_done(saved: Saved, tracker: StorageTracker) -> None:
+def _note_done(saved: SavedSpan, tracker: StorageTracker) -> None:
     saved.done_at = tracker.operations
 
 
@@ -191,14 +191,14 @@ def _note_done(saved: Saved, tracker: StorageTracker) -> None:
 class _Noting(ForwardRecording):
     """Writes down every call, with the results that can be recomputed."""
 
-    def __init__(self, tracker: _PlainTracker, calls: list[Call], module: Callable[[], str]) -> None:
+    def __init__(self, tracker: _PlainTracker, calls: list[RepeatableOperation], module: Callable[[], str]) -> None:
         super().__init__()
         self._tracker = tracker
         self._noted = calls
         self._module = module
-        self.results: weakref.WeakKeyDictionary[Value, Result] = weakref.WeakKeyDictionary()
+        self.results: weakref.WeakKeyDictionary[StoredValue, Result] = weakref.WeakKeyDictionary()
 
-    def _made(self, operation: Operation, name: str, values: Sequence[tuple[Value, Tensor]]) -> None:
+    def _made(self, operation: Operation, name: str, values: Sequence[tuple[StoredValue, Tensor]]) -> None:
         module, slots = self._module(), operation.slots()
         makes, other_bytes = [], 0
         for value, tensor in values:
@@ -214,4 +214,4 @@ class _Noting(ForwardRecording):
             self._tracker.lifetimes_of[result] = lifetime
             makes.append(result)
         reads = {self.results[slot.value]: None for slot in slots if slot.value in self.results}
-        self._noted.append(Call(name, self._tracker.operations, tuple(reads), tuple(makes), other_bytes))
+        self._noted.append(RepeatableOperation(name, self._tracker.operations, tuple(reads), tuple(makes), other_bytes))

@@ -20,15 +20,15 @@ from togi.footprint.fit.measure import (
     static_bytes,
 )
 from togi.footprint.fit.plan import Plan
-from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
+from togi.footprint.fit.planner import MeasuredPlan, Planner, TimeLimit
 from togi.footprint.fit.policies import Action, SavePolicy
-from togi.footprint.fit.proof import Noise, Outcome, TrainingRun, compare, noise_between, outcome_of
-from togi.footprint.fit.training.costs import Costs, costs_of, made_by_operation
+from togi.footprint.fit.proof import Noise, PassOutcome, TrainingRun, compare, noise_between, outcome_of
+from togi.footprint.fit.training.costs import MeasuredCosts, costs_of, made_by_operation
 from togi.footprint.fit.training.observe import Observed, observe
 from togi.footprint.fit.training.optimizer_advice import advise
 from togi.footprint.fit.training.saved_tensors import PACKED_FORMS, ms_per_byte
 from togi.footprint.fit.training.search import RecomputeSearch
-from togi.footprint.fit.training.timeline import Choice, Timeline
+from togi.footprint.fit.training.timeline import SavingChoice, StepTimeline
 from togi.footprint.remembered import changed_since, remembered, why_not_twice
 from togi.footprint.step import Step, fake_copy
 from togi.subject.behaviour import same
@@ -37,7 +37,7 @@ _FRONT = 12
 
 
 @final
-class TrainingPlanner(Planner[Choice]):
+class TrainingPlanner(Planner[SavingChoice]):
     """Plans of one training step under any number of budgets.
 
     The step's module is left without a plan, and its parameters as they were: the optimizer's learning rate is set to
@@ -71,21 +71,21 @@ class TrainingPlanner(Planner[Choice]):
         workspaces = costs.workspaces if costs.operations == observed.end else {}
         allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
         self._forms = {dtype: action for action, dtype in PACKED_FORMS.items() if dtype in allowed}
-        self.timeline = Timeline(
+        self.timeline = StepTimeline(
             observed, workspaces, packing_ms_per_byte={dtype: ms_per_byte(dtype, device) for dtype in allowed}
         )
         self._search = RecomputeSearch(self.timeline)
-        plain_bytes = self._search.forecast(Choice()).peak_bytes
+        plain_bytes = self._search.forecast(SavingChoice()).peak_bytes
         self._unseen_bytes = max(0, peak_bytes - plain_bytes)
         """By how much the allocator's peak is above the forecast's."""
         proof = compare(self._reference, self._reference)
-        self.unmodified = Candidate(Choice(), self._plan(), plain_bytes, peak_bytes, proof, 0.0)
+        self.unmodified = MeasuredPlan(SavingChoice(), self._plan(), plain_bytes, peak_bytes, proof, 0.0)
         self.static_bytes = static_bytes(step)
         self.floor_bytes = max(self.static_bytes, int(self.timeline.ground_bytes.max()))
         self.prepared_s = time.monotonic() - began
 
-    def _best(self, budget_bytes: int, limit: TimeLimit) -> Candidate[Choice]:
-        def search(aim_bytes: int, deadline: float) -> Choice | None:
+    def _best(self, budget_bytes: int, limit: TimeLimit) -> MeasuredPlan[SavingChoice]:
+        def search(aim_bytes: int, deadline: float) -> SavingChoice | None:
             self._search.deadline = deadline
             return self._search.cheapest(aim_bytes)
 
@@ -95,16 +95,16 @@ class TrainingPlanner(Planner[Choice]):
             assert candidate is not None  # nothing is refused without an error
         return candidate
 
-    def _best_of_all(self, best: Candidate[Choice], budget_bytes: int) -> Candidate[Choice]:
+    def _best_of_all(self, best: MeasuredPlan[SavingChoice], budget_bytes: int) -> MeasuredPlan[SavingChoice]:
         """The cheapest within the budget, else the lowest: the unmodified step among them."""
         fitting = [candidate for candidate in self._run_so_far if candidate.peak_bytes <= budget_bytes]
         if fitting:
             return min(fitting, key=lambda candidate: candidate.cost_ms)
         return min(self._run_so_far, key=lambda candidate: (candidate.peak_bytes, candidate.cost_ms))
 
-    def _measure(self, draft: Choice) -> Candidate[Choice]:
+    def _measure(self, draft: SavingChoice) -> MeasuredPlan[SavingChoice]:
         forecast_bytes, cost_ms = self._search.seen[draft]
-        if draft == Choice():
+        if draft == SavingChoice():
             return self.unmodified
         plan = self._plan(policies=tuple(self._policies(draft)))
         with self._under(plan):
@@ -120,16 +120,16 @@ class TrainingPlanner(Planner[Choice]):
                 f"{'; '.join(proof.differences[:3])}. Something writes into tensors without torch's knowledge (NumPy, "
                 "a kernel that is called directly), or keeps state that the plan does not see."
             )
-        return Candidate(draft, plan, forecast_bytes, peak_bytes, proof, cost_ms)
+        return MeasuredPlan(draft, plan, forecast_bytes, peak_bytes, proof, cost_ms)
 
-    def _run(self) -> tuple[Outcome, int]:
+    def _run(self) -> tuple[PassOutcome, int]:
         """Forward, backward and the optimizer from the same beginning, with its peak."""
         run = TrainingRun(self.step, self._moved)
         with self._same_start():
             peak = measured_peak_bytes(self.step, run, self._device, self._replaced)
             return run.outcome, peak
 
-    def _watched(self, *, allow_random: bool) -> Costs:
+    def _watched(self, *, allow_random: bool) -> MeasuredCosts:
         """The unmodified step again. It must do the same, or no plan could be proven."""
         run = TrainingRun(self.step, self._moved)
         try:
@@ -159,11 +159,11 @@ class TrainingPlanner(Planner[Choice]):
             "(torch.use_deterministic_algorithms names it), or allow approximate."
         )
 
-    def _repeated(self) -> Outcome:
+    def _repeated(self) -> PassOutcome:
         with deterministic() if self._deterministic else nullcontext(), self._same_start():
             return outcome_of(self.step, self._moved)
 
-    def _can_be_proven(self, again: Outcome) -> bool:
+    def _can_be_proven(self, again: PassOutcome) -> bool:
         """Find how a step can be proven that does not repeat to the bit: it does in torch's deterministic mode, or its
         runs differ by no more than sums in another order explain, which is then what a plan may differ by."""
         self._deterministic = True
@@ -197,7 +197,7 @@ class TrainingPlanner(Planner[Choice]):
                     "not come out as the first time: a result was written into behind torch's back."
                 ) from error
 
-    def _policies(self, choice: Choice) -> Iterator[SavePolicy]:
+    def _policies(self, choice: SavingChoice) -> Iterator[SavePolicy]:
         named: set[str] = set()
         for result in self.timeline.results:
             action = None
@@ -214,14 +214,14 @@ class TrainingPlanner(Planner[Choice]):
                     value=result.key, module=result.module, action=action, bytes=result.bytes, recompute_ms=again_ms
                 )
 
-    def _frontier(self) -> list[Choice]:
+    def _frontier(self) -> list[SavingChoice]:
         front = [choice for _, _, choice in self._search.front]
         return front[:: max(1, -(-len(front) // _FRONT))]
 
     def _plans_tried(self) -> int:
         return len(self._search.seen)
 
-    def _notes(self, best: Candidate[Choice], fits: bool) -> Iterable[str]:
+    def _notes(self, best: MeasuredPlan[SavingChoice], fits: bool) -> Iterable[str]:
         if self._note:
             yield self._note
         if self._deterministic:
@@ -247,7 +247,7 @@ def _first_run(step: Step, seed: int) -> tuple[str, ...]:
     return tuple(moved)
 
 
-def _observed(step: Step, costs: Costs, start: AbstractContextManager[None]) -> tuple[Observed, str]:
+def _observed(step: Step, costs: MeasuredCosts, start: AbstractContextManager[None]) -> tuple[Observed, str]:
     """On fake tensors if the step does the same on them and takes as much memory, else on the real ones."""
     try:
         fake, mode = fake_copy(step)
@@ -266,7 +266,7 @@ def _observed(step: Step, costs: Costs, start: AbstractContextManager[None]) -> 
         return observe(step, costs.milliseconds), note
 
 
-def _largest_at_the_floor(timeline: Timeline) -> str:
+def _largest_at_the_floor(timeline: StepTimeline) -> str:
     """The tensors that the program itself holds at its worst moment, with nothing kept for the backward pass."""
     ground = timeline.ground_bytes
     at = int(ground.argmax())

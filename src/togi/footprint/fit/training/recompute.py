@@ -19,7 +19,7 @@ from togi.torch_internals.autograd import below_autograd, version_of
 
 
 @final
-class Value:
+class StoredValue:
     """One content of one storage."""
 
     __slots__ = ("__weakref__", "awaited", "held", "in_place", "key", "maker", "place", "read", "recomputed", "version")
@@ -62,7 +62,7 @@ class Operation:
         self.keywords = keywords
         self.writes = writes
         """Which of its slots it writes into."""
-        self.made: list[weakref.ref[Value]] = []
+        self.made: list[weakref.ref[StoredValue]] = []
         self.random_state: Tensor | None = None
         """Of the generator, before the call; where it draws."""
 
@@ -79,7 +79,7 @@ class Slot:
 
     __slots__ = ("dtype", "offset", "size", "stride", "value")
 
-    def __init__(self, value: Value, tensor: Tensor) -> None:
+    def __init__(self, value: StoredValue, tensor: Tensor) -> None:
         self.value = value
         self.size, self.stride, self.offset = tensor.size(), tensor.stride(), tensor.storage_offset()
         self.dtype = tensor.dtype
@@ -112,7 +112,7 @@ def replaced(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     return tree
 
 
-def recompute(value: Value) -> Tensor:
+def recompute(value: StoredValue) -> Tensor:
     """A tensor on a storage with the value's content: that of the forward pass to the bit.
 
     Other values that come by on the way, and that somebody still waits for, are kept until they are taken.
@@ -129,7 +129,7 @@ def recompute(value: Value) -> Tensor:
     return value.recomputed
 
 
-def held(value: Value) -> Tensor:
+def held(value: StoredValue) -> Tensor:
     """The tensor that it holds, if that is still the value."""
     if not isinstance(value.held, Tensor):
         unpacked: Tensor = value.held.unpack()
@@ -148,15 +148,15 @@ def held(value: Value) -> Tensor:
 class _Recomputation:
     """The recomputation of one value."""
 
-    def __init__(self, target: Value) -> None:
+    def __init__(self, target: StoredValue) -> None:
         self._target = target
         self._operations = operations_for(target)
-        self._left: dict[Value, int] = {}
+        self._left: dict[StoredValue, int] = {}
         """Values made on the way: how many of the operations still read them."""
         for operation in self._operations:
             for slot in operation.slots():
                 self._left[slot.value] = self._left.get(slot.value, 0) + 1
-        self._tensors: dict[Value, Tensor] = {}
+        self._tensors: dict[StoredValue, Tensor] = {}
 
     def run(self) -> None:
         for operation in self._operations:
@@ -177,26 +177,26 @@ class _Recomputation:
             if (value := reference()) is not None and value.held is None:
                 self._take(value, scratch[slots[value.place].value] if value.in_place else _nth(results, value.place))
 
-    def _read(self, value: Value) -> Tensor:
+    def _read(self, value: StoredValue) -> Tensor:
         if value in self._tensors:
             return self._tensors[value]
         return value.recomputed if value.recomputed is not None else held(value)
 
-    def _to_write_into(self, value: Value) -> Tensor:
+    def _to_write_into(self, value: StoredValue) -> Tensor:
         """The tensor itself where nobody else reads it, else a copy."""
         if value in self._tensors and self._left[value] == 1 and value.recomputed is None:
             return self._tensors[value]
         source = self._read(value)
         return flat(source).clone()
 
-    def _take(self, value: Value, tensor: Tensor) -> None:
+    def _take(self, value: StoredValue, tensor: Tensor) -> None:
         if value is self._target or value.awaited > 0:
             value.recomputed = tensor
         elif self._left.get(value):
             self._tensors[value] = tensor
 
 
-def operations_for(target: Value) -> list[Operation]:
+def operations_for(target: StoredValue) -> list[Operation]:
     """The operations that have to run again for ``target``, in the order of the forward pass."""
     operations: dict[int, Operation] = {}
     waiting = [target]

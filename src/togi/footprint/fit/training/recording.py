@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.footprint.fit.training.recompute import Operation, Slot, Value, flat, generator_of, is_plain, replaced
+from togi.footprint.fit.training.recompute import Operation, Slot, StoredValue, flat, generator_of, is_plain, replaced
 from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.operators import schema_of
 from togi.torch_internals.tensors import storage_key
@@ -24,7 +24,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _SchemaFacts:
     """An operator as its schema describes it."""
 
     name: str
@@ -37,7 +37,7 @@ class _Kind:
 
 
 @cache
-def _kind(function: Any) -> _Kind:
+def _kind(function: Any) -> _SchemaFacts:
     schema = schema_of(function)
     writes = tuple(
         argument.name
@@ -45,7 +45,7 @@ def _kind(function: Any) -> _Kind:
         if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name in _STATISTICS
     )
     namespace, _, name = schema.name.partition("::")
-    return _Kind(
+    return _SchemaFacts(
         name=str(function),
         writes=writes,
         names=tuple(argument.name for argument in schema.arguments),
@@ -56,11 +56,11 @@ def _kind(function: Any) -> _Kind:
 
 
 @dataclass
-class _Entry:
+class _RecordedOperation:
     """The value that a living storage holds."""
 
     storage: weakref.ref[Any]
-    value: Callable[[], Value | None]
+    value: Callable[[], StoredValue | None]
 
 
 class ForwardRecording(DispatchObserver):
@@ -72,11 +72,11 @@ class ForwardRecording(DispatchObserver):
         super().__init__()
         self._keeps = keeps
         """Asked for every result that is read: whether it is held, to make others of."""
-        self._current: dict[int, _Entry] = {}
+        self._current: dict[int, _RecordedOperation] = {}
         self._calls: dict[Any, int] = {}
         self._number = 0
 
-    def value_of(self, tensor: Tensor) -> Value | None:
+    def value_of(self, tensor: Tensor) -> StoredValue | None:
         """The value that the storage holds now; None where no recorded operation has seen it, or it has not just one
         storage."""
         if not is_plain(tensor):
@@ -84,7 +84,7 @@ class ForwardRecording(DispatchObserver):
         entry = self._current.get(storage_key(tensor.untyped_storage()))
         return entry.value() if entry is not None else None
 
-    def hold(self, value: Value, tensor: Tensor) -> None:
+    def hold(self, value: StoredValue, tensor: Tensor) -> None:
         """``value.hold(tensor)``. From now on it lives as long as somebody wants it, and not as long as its storage."""
         value.hold(tensor)
         entry = self._current.get(storage_key(tensor.untyped_storage()))
@@ -114,10 +114,10 @@ class ForwardRecording(DispatchObserver):
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
-    def _made(self, operation: Operation, name: str, values: Sequence[tuple[Value, Tensor]]) -> None:
+    def _made(self, operation: Operation, name: str, values: Sequence[tuple[StoredValue, Tensor]]) -> None:
         """Told of every call that made values, in place or not, with a tensor that holds each."""
 
-    def _read(self, func: Any, kind: _Kind, args: Any, kwargs: Any) -> Operation:
+    def _read(self, func: Any, kind: _SchemaFacts, args: Any, kwargs: Any) -> Operation:
         """The call with slots for tensors. What is about to be overwritten, and cannot be made again, is copied."""
         self._number += 1
         writes: set[int] = set()
@@ -144,25 +144,25 @@ class ForwardRecording(DispatchObserver):
         keywords = {name: named[name] for name in kwargs}
         return Operation(self._number, func, arguments, keywords, frozenset(writes))
 
-    def _readable(self, tensor: Tensor) -> Value:
+    def _readable(self, tensor: Tensor) -> StoredValue:
         value = self.value_of(tensor)
         if value is None:
-            value = Value()
+            value = StoredValue()
             self._enter(tensor, value)
         if value.held is None and (value.maker is None or self._keeps(value.key)):
             self.hold(value, tensor)
         return value
 
-    def _enter_results(self, operation: Operation, kind: _Kind, given: Sequence[Tensor], results: Any) -> None:
+    def _enter_results(self, operation: Operation, kind: _SchemaFacts, given: Sequence[Tensor], results: Any) -> None:
         count = self._calls.get(kind.name, 0)
         key = f"{kind.name}#{count}"
         before = {storage_key(tensor.untyped_storage()) for tensor in given}
         fresh: list[Tensor] = []
         replaced(results, Tensor, fresh.append)
-        values: list[tuple[Value, Tensor]] = []
+        values: list[tuple[StoredValue, Tensor]] = []
         for place, tensor in enumerate(fresh):
             if is_plain(tensor) and storage_key(tensor.untyped_storage()) not in before:
-                value = Value(operation, place=place, key=f"{key}.{place}" if place else key)
+                value = StoredValue(operation, place=place, key=f"{key}.{place}" if place else key)
                 self._enter(tensor, value)
                 values.append((value, tensor))
         for at in sorted(operation.writes):
@@ -172,16 +172,16 @@ class ForwardRecording(DispatchObserver):
             self._calls[kind.name] = count + 1
             self._made(operation, key, values)
 
-    def _overwritten(self, operation: Operation, at: int, tensor: Tensor, key: str) -> Value:
+    def _overwritten(self, operation: Operation, at: int, tensor: Tensor, key: str) -> StoredValue:
         """The new value of a storage that an operation wrote into. One that is held (a buffer, an input) is not made
         again."""
         old = operation.slots()[at].value
         again = old.maker is not None
-        value = Value(operation, place=at, in_place=True, key=f"{key}.w{at}") if again else Value()
+        value = StoredValue(operation, place=at, in_place=True, key=f"{key}.w{at}") if again else StoredValue()
         self._enter(tensor, value)
         return value
 
-    def _enter(self, tensor: Tensor, value: Value) -> None:
+    def _enter(self, tensor: Tensor, value: StoredValue) -> None:
         storage = tensor.untyped_storage()
         address = storage_key(storage)
         current = self._current
@@ -190,7 +190,7 @@ class ForwardRecording(DispatchObserver):
             if (entry := current.get(address)) is not None and entry.storage is reference:
                 del current[address]
 
-        current[address] = _Entry(weakref.ref(storage, gone), lambda: value)
+        current[address] = _RecordedOperation(weakref.ref(storage, gone), lambda: value)
 
     def _forget(self, results: Any, written: Sequence[Tensor]) -> None:
         """Enter values that cannot be made again: they are held as soon as somebody reads them."""
@@ -198,4 +198,4 @@ class ForwardRecording(DispatchObserver):
         replaced(results, Tensor, tensors.append)
         unseen = [tensor for tensor in tensors if is_plain(tensor) and self.value_of(tensor) is None]
         for tensor in [*unseen, *filter(is_plain, written)]:
-            self._enter(tensor, Value())
+            self._enter(tensor, StoredValue())

@@ -24,7 +24,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from togi.core.errors import FitError
 from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
 from togi.footprint.fit.policies import Action, SavePolicy
-from togi.footprint.fit.training.recompute import Slot, Value, flat, recompute
+from togi.footprint.fit.training.recompute import Slot, StoredValue, flat, recompute
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.step import wait_for_device
 from togi.torch_internals.autograd import is_transformed, saved_tensor_hooks_allowed, top_saved_tensor_hooks, version_of
@@ -100,7 +100,7 @@ class RecomputedTensor:
 
     __slots__ = ("__weakref__", "given_out", "slot")
 
-    def __init__(self, value: Value, tensor: Tensor) -> None:
+    def __init__(self, value: StoredValue, tensor: Tensor) -> None:
         self.slot = Slot(value, tensor)
         self.given_out = False
         value.awaited += 1
@@ -177,7 +177,7 @@ class SavedTensorHooks:
         return SavedTensor(tensor) if self._outer is None else self._outer[0](tensor)
 
 
-def _is_packed(value: Value) -> bool:
+def _is_packed(value: StoredValue) -> bool:
     return value.held is not None and not isinstance(value.held, Tensor)
 
 

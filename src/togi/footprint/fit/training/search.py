@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from togi.footprint.fit.training.observe import Call, Result
-from togi.footprint.fit.training.timeline import Choice, Forecast, Timeline, after
+from togi.footprint.fit.training.observe import RepeatableOperation, Result
+from togi.footprint.fit.training.timeline import Forecast, SavingChoice, StepTimeline, after
 
 _TRIED_AT_ONCE = 6
 _SMALLEST_SHARE = 1e-4
@@ -33,15 +33,15 @@ _SEGMENTS = (4, 8, 16, 2, 32, 6, 12, 3, 24)
 class RecomputeSearch:
     """Choices under any number of budgets."""
 
-    timeline: Timeline
+    timeline: StepTimeline
     deadline: float = math.inf
     """On ``time.monotonic()``; what was found by then is the answer."""
-    seen: dict[Choice, tuple[int, float]] = field(default_factory=dict)
+    seen: dict[SavingChoice, tuple[int, float]] = field(default_factory=dict)
     """(peak in bytes, milliseconds) of every choice that was forecast."""
 
-    def cheapest(self, aim_bytes: int) -> Choice | None:
+    def cheapest(self, aim_bytes: int) -> SavingChoice | None:
         """The choice with the least repeated work whose forecast peak is within the budget; None where none is."""
-        best: Choice | None = None
+        best: SavingChoice | None = None
         for descent in self._descents(aim_bytes):
             choice = descent.down()
             if choice is not None and (best is None or self.seen[choice][1] < self.seen[best][1]):
@@ -52,24 +52,24 @@ class RecomputeSearch:
 
     def _descents(self, aim_bytes: int) -> Iterator[_Descent]:
         for exponent in _EXPONENTS:
-            yield _Descent(self, aim_bytes, exponent, Choice())
+            yield _Descent(self, aim_bytes, exponent, SavingChoice())
         for count in _SEGMENTS:
             yield _Descent(self, aim_bytes, 1.0, segments(self.timeline.observed.calls, count))
 
-    def forecast(self, choice: Choice) -> Forecast:
+    def forecast(self, choice: SavingChoice) -> Forecast:
         forecast = self.timeline.forecast(choice)
         self.seen[choice] = forecast.peak_bytes, forecast.ms
         return forecast
 
     @property
-    def least(self) -> Choice:
+    def least(self) -> SavingChoice:
         """The lowest peak seen; of equal ones the one with the least work."""
         return min(self.seen, key=lambda choice: self.seen[choice])
 
     @property
-    def front(self) -> list[tuple[int, float, Choice]]:
+    def front(self) -> list[tuple[int, float, SavingChoice]]:
         """(peak, milliseconds, choice) seen of which none is both lower and cheaper, by rising peak."""
-        front: list[tuple[int, float, Choice]] = []
+        front: list[tuple[int, float, SavingChoice]] = []
         for choice, (peak, ms) in sorted(self.seen.items(), key=lambda item: item[1]):
             if not front or ms < front[-1][1]:
                 front.append((peak, ms, choice))
@@ -79,13 +79,13 @@ class RecomputeSearch:
 class _Descent:
     """One way from nothing dropped to the budget, and back as far as it allows."""
 
-    def __init__(self, search: RecomputeSearch, aim_bytes: int, exponent: float, start: Choice) -> None:
+    def __init__(self, search: RecomputeSearch, aim_bytes: int, exponent: float, start: SavingChoice) -> None:
         self._search, self._aim_bytes, self._exponent = search, aim_bytes, exponent
         self._groups = _by_key(search.timeline.results, aim_bytes * _SMALLEST_SHARE)
         self._choice = start
         self._forecast = search.forecast(self._choice)
 
-    def down(self) -> Choice | None:
+    def down(self) -> SavingChoice | None:
         while self._forecast.peak_bytes > self._aim_bytes:
             if time.monotonic() > self._search.deadline or not (self._drop_one() or self._take_one_up()):
                 return None
@@ -97,7 +97,7 @@ class _Descent:
         before = self._forecast.above(self._aim_bytes)
         ranked = self._ranked()
         for start in range(0, len(ranked), _TRIED_AT_ONCE):
-            best: tuple[float, Choice, Forecast] | None = None
+            best: tuple[float, SavingChoice, Forecast] | None = None
             for choice in ranked[start : start + _TRIED_AT_ONCE]:
                 forecast = self._search.forecast(choice)
                 gain = before - forecast.above(self._aim_bytes)
@@ -111,12 +111,12 @@ class _Descent:
                 return False
         return False
 
-    def _ranked(self) -> list[Choice]:
+    def _ranked(self) -> list[SavingChoice]:
         """Choices that drop, or pack, one more result that lies under the area above the budget; first what takes most
         off it for each millisecond."""
         line = self._search.timeline
         above = np.maximum(self._forecast.alive - self._aim_bytes, 0)
-        rated: list[tuple[float, Choice]] = []
+        rated: list[tuple[float, SavingChoice]] = []
         for key, group in self._groups.items():
             if key in self._choice.dropped:
                 continue
@@ -140,7 +140,7 @@ class _Descent:
         """Take up one result where nothing more can be dropped with gain: what is recomputed at once may be too
         much."""
         before = self._forecast.above(self._aim_bytes)
-        best: tuple[float, Choice, Forecast] | None = None
+        best: tuple[float, SavingChoice, Forecast] | None = None
         for key in sorted(self._choice.dropped | self._choice.packed):
             choice = self._choice.with_kept(key)
             forecast = self._search.forecast(choice)
@@ -172,14 +172,14 @@ class _Descent:
                     self._choice, self._forecast, changed = choice, forecast, True
 
 
-def _off(above: np.ndarray, line: Timeline, result: Result, bytes: int) -> float:
+def _off(above: np.ndarray, line: StepTimeline, result: Result, bytes: int) -> float:
     """The part of the area above the budget that goes if so much of a result is not held for autograd."""
     if result.died_at is None:
         return 0.0
     return float(np.minimum(above[after(result.died_at) : after(line.last_done[result])], bytes).sum())
 
 
-def segments(calls: Sequence[Call], count: int) -> Choice:
+def segments(calls: Sequence[RepeatableOperation], count: int) -> SavingChoice:
     """The forward pass cut into ``count`` parts that keep about the same, at the places where least goes across."""
     across = _going_across(calls)
     sums = np.cumsum([sum(r.bytes for r in call.makes if r.saved) for call in calls])
@@ -191,12 +191,12 @@ def segments(calls: Sequence[Call], count: int) -> Choice:
         places = [live for live in near if live and not any(result.overwritten for result in live)]
         kept_results |= min(places, key=lambda live: sum(result.bytes for result in live), default=set())
     saved = {r.key for call in calls for r in call.makes if r.saved and not r.overwritten}
-    return Choice(
+    return SavingChoice(
         frozenset(saved - {r.key for r in kept_results}), frozenset(r.key for r in kept_results if not r.saved)
     )
 
 
-def _going_across(calls: Sequence[Call]) -> list[set[Result]]:
+def _going_across(calls: Sequence[RepeatableOperation]) -> list[set[Result]]:
     """The results that were made up to each call and are read after it."""
     last = {read: at for at, call in enumerate(calls) for read in call.reads}
     live: set[Result] = set()

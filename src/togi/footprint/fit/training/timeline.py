@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from togi.footprint.fit.training.observe import Call, Observed, Result, Saved
+from togi.footprint.fit.training.observe import Observed, RepeatableOperation, Result, SavedSpan
 from togi.footprint.fit.training.saved_tensors import SMALLEST_BYTES
 
 
 @dataclass(frozen=True)
-class Choice:
+class SavingChoice:
     """Keys of results. Everything else that autograd asks for is kept, and nothing else is."""
 
     dropped: frozenset[str] = frozenset()
@@ -27,14 +27,14 @@ class Choice:
     packed: frozenset[str] = frozenset()
     """In fewer bits."""
 
-    def without(self, key: str) -> Choice:
-        return Choice(self.dropped | {key}, self.kept, self.packed - {key})
+    def without(self, key: str) -> SavingChoice:
+        return SavingChoice(self.dropped | {key}, self.kept, self.packed - {key})
 
-    def with_packed(self, key: str) -> Choice:
-        return Choice(self.dropped - {key}, self.kept, self.packed | {key})
+    def with_packed(self, key: str) -> SavingChoice:
+        return SavingChoice(self.dropped - {key}, self.kept, self.packed | {key})
 
-    def with_kept(self, key: str) -> Choice:
-        return Choice(self.dropped - {key}, self.kept, self.packed - {key})
+    def with_kept(self, key: str) -> SavingChoice:
+        return SavingChoice(self.dropped - {key}, self.kept, self.packed - {key})
 
 
 @dataclass
@@ -67,7 +67,7 @@ def after(operation: int) -> int:
     return 2 * operation + 1
 
 
-class Timeline:
+class StepTimeline:
     """The timeline of one observed step."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Timeline:
         """[moment] what the program itself holds: no choice goes below."""
         return self._ground
 
-    def done(self, saved: Saved) -> int:
+    def done(self, saved: SavedSpan) -> int:
         return self.end if saved.done_at is None else saved.done_at
 
     def is_packable(self, result: Result) -> bool:
@@ -109,8 +109,8 @@ class Timeline:
         """Once in, and out for everybody who asks."""
         return result.bytes * self._packing_ms_per_byte[result.dtype] * (1 + len(result.saved))
 
-    def forecast(self, choice: Choice) -> Forecast:
-        return _Sum(self, choice).forecast()
+    def forecast(self, choice: SavingChoice) -> Forecast:
+        return _ChoiceTotal(self, choice).forecast()
 
     def _lives(self) -> np.ndarray:
         change = np.zeros(after(self.end) + 1, dtype=np.int64)
@@ -123,10 +123,10 @@ class Timeline:
         return lives
 
 
-class _Sum:
+class _ChoiceTotal:
     """One choice, added up."""
 
-    def __init__(self, timeline: Timeline, choice: Choice) -> None:
+    def __init__(self, timeline: StepTimeline, choice: SavingChoice) -> None:
         self._line, self._choice = timeline, choice
         self._kept = {result for result in timeline.results if self._is_kept(result)}
         self._packed = {r for r in self._kept if r.key in choice.packed and timeline.is_packable(r)}
@@ -212,8 +212,8 @@ class _Sum:
     def _is_awaited(self, result: Result, at: int) -> bool:
         return bool(result.saved) and self._line._last_asked[result] >= at
 
-    def _needed(self, target: Result) -> list[Call]:
-        calls: set[Call] = set()
+    def _needed(self, target: Result) -> list[RepeatableOperation]:
+        calls: set[RepeatableOperation] = set()
         waiting = [target]
         while waiting:
             result = waiting.pop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from togi.graph.dependence.recording import Value
+from togi.graph.dependence.recording import RecordedTensor
 from togi.graph.dependence.rules.registry import Answer, Operands, rule
 from togi.graph.dependence.rules.views import constant
 from togi.graph.dependence.state import Depends, Rows, Times
@@ -16,7 +16,7 @@ from togi.graph.dependence.state import Depends, Rows, Times
 )
 def _filled(given: Operands) -> Answer:
     """One value everywhere (``empty`` has none that anybody may read)."""
-    state = given.states.get(given["self"]) if isinstance(given["self"], Value) else None
+    state = given.states.get(given["self"]) if isinstance(given["self"], RecordedTensor) else None
     if isinstance(state, Rows) and given["self"].shape == given.result.shape:
         return Rows(state.dim, state.outer, state.inner)
     return constant(given.result)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from togi.graph.dependence.recording import Value
+from togi.graph.dependence.recording import RecordedTensor
 from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, aligned, rule
 from togi.graph.dependence.state import SAME, Depends, Rows, Same
 
@@ -48,7 +48,7 @@ def _in_own_row(given: Operands, states: list[Found], dim: int) -> Rows:
 
 @rule("scatter scatter_add scatter_reduce")
 def _scatter(given: Operands) -> Answer:
-    names = [name for name in ("self", "index", "src") if isinstance(given[name], Value)]
+    names = [name for name in ("self", "index", "src") if isinstance(given[name], RecordedTensor)]
     return _in_own_row(given, [given.state(name) for name in names], given["dim"] % given.rank)
 
 
@@ -134,7 +134,7 @@ def _rank_of_picked(given: Operands, indices: list[Any], at: list[int]) -> int:
     return len(given["self"].shape) - len(at) + max(len(indices[dim].shape) for dim in at)
 
 
-def _masked(given: Operands, state: Rows, values: Value, indices: list[Any], at: list[int]) -> Rows:
+def _masked(given: Operands, state: Rows, values: RecordedTensor, indices: list[Any], at: list[int]) -> Rows:
     """All rows decide how many are chosen, so that only one value can be written."""
     mask = given.states[indices[at[0]]]
     wide = len(indices[at[0]].shape)

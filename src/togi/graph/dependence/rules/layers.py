@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from togi.graph.dependence.recording import Value
+from togi.graph.dependence.recording import RecordedTensor
 from togi.graph.dependence.rules.registry import Answer, Operands, agreed, mixing, rule
 from togi.graph.dependence.state import Depends, Rows, Same, Times, plain, quotient
 
@@ -106,7 +106,7 @@ def _deform(given: Operands) -> Answer:
     return _first_of_all(given, [given["input"], given["offset"], *([given["mask"]] if given["use_mask"] else [])])
 
 
-def _first_of_all(given: Operands, values: list[Value]) -> Answer:
+def _first_of_all(given: Operands, values: list[RecordedTensor]) -> Answer:
     """Samples along dimension 0 of each of them."""
     states = {given.states[value] for value in values}
     together = agreed(given.call, list(states))

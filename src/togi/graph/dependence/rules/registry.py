@@ -13,7 +13,7 @@ from typing import Any, final
 
 import torch
 
-from togi.graph.dependence.recording import Call, Value
+from togi.graph.dependence.recording import OperatorCall, RecordedTensor
 from togi.graph.dependence.state import SAME, Depends, Rows, Same
 from togi.torch_internals.operators import OpOverload, schema_of
 from togi.torch_internals.tensors import tree_leaves
@@ -28,14 +28,14 @@ Answer = Found | Sequence[Found | None]
 class Operands:
     """A call whose tensors are all the same or have rows."""
 
-    call: Call
-    states: dict[Value, Found]
+    call: OperatorCall
+    states: dict[RecordedTensor, Found]
 
     def __getitem__(self, name: str) -> Any:
         return self.call.arguments.get(name)
 
     @property
-    def result(self) -> Value:
+    def result(self) -> RecordedTensor:
         return self.call.results[0]
 
     @property
@@ -45,7 +45,7 @@ class Operands:
     def state(self, name: str) -> Found:
         """The state of one argument; ``SAME`` where it is not given."""
         value = self[name]
-        return self.states[value] if isinstance(value, Value) else SAME
+        return self.states[value] if isinstance(value, RecordedTensor) else SAME
 
     def rows(self, name: str) -> Rows:
         """The rows of one argument, where no other may have rows."""
@@ -55,8 +55,8 @@ class Operands:
             raise Depends(f"{self.call.name} takes rows where it is not known to keep them apart")
         return state
 
-    def tensors(self) -> Iterator[Value]:
-        return (leaf for leaf in tree_leaves(self.call.arguments) if isinstance(leaf, Value))
+    def tensors(self) -> Iterator[RecordedTensor]:
+        return (leaf for leaf in tree_leaves(self.call.arguments) if isinstance(leaf, RecordedTensor))
 
     def kept(self, name: str, mixed: Sequence[int]) -> Rows:
         """The rows of an argument, none of whose dimensions in ``mixed`` holds them."""
@@ -124,7 +124,7 @@ def aligned(state: Found, rank: int, of: int) -> Found:
     return state if isinstance(state, Same) else state.at(state.dim + of - rank)
 
 
-def agreed(call: Call, states: Sequence[Found]) -> Found:
+def agreed(call: OperatorCall, states: Sequence[Found]) -> Found:
     """The one way in which all that have rows hold them."""
     rows = list(dict.fromkeys(state for state in states if isinstance(state, Rows)))
     if len(rows) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from togi.graph.dependence.recording import Value
+from togi.graph.dependence.recording import RecordedTensor
 from togi.graph.dependence.rules.registry import Answer, Found, Operands, agreed, mixing, rule
 from togi.graph.dependence.state import SAME, Depends, Rows, Same, Times, plain, product, quotient
 from togi.torch_internals.dimensions import moved_dimensions
@@ -57,7 +57,7 @@ def _repeat(given: Operands) -> Answer:
     return Rows(dims[0], 1, repeats[dims[0]].each * own)
 
 
-def constant(filled: Value) -> Answer:
+def constant(filled: RecordedTensor) -> Answer:
     """The state of a tensor that holds one value for all rows, wherever they are."""
     if all(map(plain, filled.shape)):
         return SAME
@@ -148,7 +148,7 @@ def _as_strided(given: Operands) -> Answer:
     raise Depends(f"{given.call.name} reads memory by strides")
 
 
-def _contiguous(value: Value) -> bool:
+def _contiguous(value: RecordedTensor) -> bool:
     step: Any = 1
     for size, stride in zip(reversed(value.shape[1:]), reversed(value.stride[1:]), strict=True):
         if size != 1 and stride != step:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.context import ModuleContext, layers
-from togi.lint.module.forward_pass import Call, bias_of, is_linear, uses_batch_statistics
+from togi.lint.module.forward_pass import AtenCall, bias_of, is_linear, uses_batch_statistics
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.01
@@ -71,18 +71,18 @@ class BiasBeforeNorm(ModuleRule):
         )
 
 
-def _norms(context: ModuleContext, biased: Iterable[Call]) -> list[Call]:
+def _norms(context: ModuleContext, biased: Iterable[AtenCall]) -> list[AtenCall]:
     return [norm for call in biased if (norm := context.flow.only_user(call.outputs[0]))]
 
 
-def _bias_is_taken_out(context: ModuleContext, call: Call) -> bool:
+def _bias_is_taken_out(context: ModuleContext, call: AtenCall) -> bool:
     bias = bias_of(call) if is_linear(call) else None
     if bias is None:
         return False
     return all(is_linear(user) and _before_norm(context, user) for user in context.flow.users(bias))
 
 
-def _before_norm(context: ModuleContext, call: Call) -> bool:
+def _before_norm(context: ModuleContext, call: AtenCall) -> bool:
     norm = context.flow.only_user(call.outputs[0])
     if norm is None:
         return False

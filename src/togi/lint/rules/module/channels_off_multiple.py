@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from togi.core.quantities import percent, plural
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.context import ModuleContext, layers
-from togi.lint.module.forward_pass import CONVOLUTIONS, Call, is_linear
+from togi.lint.module.forward_pass import CONVOLUTIONS, AtenCall, is_linear
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.05
@@ -75,7 +75,7 @@ class ChannelsOffMultiple(ModuleRule):
 class _Off:
     """A layer whose output channels are not a multiple, with the number they would be padded to."""
 
-    call: Call
+    call: AtenCall
     channels: int
     padded: int
 
@@ -84,7 +84,7 @@ class _Off:
         return (self.call.flops or 0) * (self.padded / self.channels - 1)
 
 
-def _off(call: Call, multiple: int) -> _Off | None:
+def _off(call: AtenCall, multiple: int) -> _Off | None:
     from togi.graph.channels import GROWTH_AT_MOST
 
     if not is_linear(call) or call.flops is None or not call.outputs or int(call.given.get("groups") or 1) != 1:
@@ -94,7 +94,7 @@ def _off(call: Call, multiple: int) -> _Off | None:
     return _Off(call, channels, padded) if channels < padded <= GROWTH_AT_MOST * channels else None
 
 
-def _channels(call: Call) -> int:
+def _channels(call: AtenCall) -> int:
     weight = call.value("weight") if call.name in CONVOLUTIONS else None
     if weight is None:
         return call.outputs[0].shape[-1]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.context import ModuleContext, layers
-from togi.lint.module.forward_pass import BATCH_NORMS, Call, is_linear, uses_batch_statistics
+from togi.lint.module.forward_pass import BATCH_NORMS, AtenCall, is_linear, uses_batch_statistics
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.01
@@ -65,7 +65,7 @@ class ConvBatchnormUnfolded(ModuleRule):
         )
 
 
-def _where_transposed(context: ModuleContext, norms: list[Call]) -> str:
+def _where_transposed(context: ModuleContext, norms: list[AtenCall]) -> str:
     """What to add for transposed convolutions, where the function's own default is silently wrong."""
     makers = [context.flow.maker(norm.value("input")) for norm in norms]
     transposed = [maker is not None and bool(maker.given.get("transposed")) for maker in makers]
@@ -74,7 +74,7 @@ def _where_transposed(context: ModuleContext, norms: list[Call]) -> str:
     return ", with transpose=True" + ("" if all(transposed) else " where the convolution is transposed")
 
 
-def _foldable(context: ModuleContext, norm: Call) -> bool:
+def _foldable(context: ModuleContext, norm: AtenCall) -> bool:
     source = norm.value("input")
     maker = context.flow.maker(source)
     if source is None or maker is None or uses_batch_statistics(norm) or not is_linear(maker):

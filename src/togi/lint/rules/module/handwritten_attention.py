@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.context import ModuleContext, layers, place_of
-from togi.lint.module.forward_pass import Call, Line, Value
+from togi.lint.module.forward_pass import AtenCall, AtenTensor, Line
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.01
@@ -90,13 +90,13 @@ class HandwrittenAttention(ModuleRule):
 class _Attention:
     """One attention in the operations of a pass."""
 
-    softmax: Call
-    between: tuple[Call, ...]
+    softmax: AtenCall
+    between: tuple[AtenCall, ...]
     """Scale, mask and softmax: the operations on the scores that a fused kernel does without memory."""
     scores_bytes: int
 
 
-def _attention(context: ModuleContext, softmax: Call) -> _Attention | None:
+def _attention(context: ModuleContext, softmax: AtenCall) -> _Attention | None:
     scores, last = softmax.value("self"), len(softmax.outputs[0].shape) - 1
     if scores is None or softmax.given.get("dim") not in (-1, last) or last < 2:
         return None
@@ -121,7 +121,7 @@ def _attention(context: ModuleContext, softmax: Call) -> _Attention | None:
     return _Attention(softmax=softmax, between=tuple(between), scores_bytes=scores.bytes)
 
 
-def _is_first(context: ModuleContext, product: Call, probabilities: Value) -> bool:
+def _is_first(context: ModuleContext, product: AtenCall, probabilities: AtenTensor) -> bool:
     """Whether the probabilities are the left side of the product."""
     left = product.value("self") if product.name != "baddbmm" else product.value("batch1")
     maker = context.flow.maker(left)

@@ -9,7 +9,7 @@ from math import prod
 from togi.core.quantities import percent, plural
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.context import ModuleContext, layers
-from togi.lint.module.forward_pass import CONVOLUTIONS, Call, Value, is_linear
+from togi.lint.module.forward_pass import CONVOLUTIONS, AtenCall, AtenTensor, is_linear
 from togi.lint.roofline.costs import Work, predicted, work
 from togi.lint.rule import ModuleRule
 
@@ -78,8 +78,8 @@ class MemoryBoundSeparableConvolution(ModuleRule):
 class _Pair:
     """A depthwise convolution and the pointwise one after it."""
 
-    depthwise: Call
-    pointwise: Call
+    depthwise: AtenCall
+    pointwise: AtenCall
     seconds: float
     """Predicted for both."""
     dense_s: float
@@ -89,7 +89,7 @@ class _Pair:
     """FLOP per byte of the depthwise one."""
 
 
-def _pair(context: ModuleContext, call: Call) -> _Pair | None:
+def _pair(context: ModuleContext, call: AtenCall) -> _Pair | None:
     if not _is_depthwise(call):
         return None
     user = context.flow.only_user(call.outputs[0])
@@ -109,27 +109,27 @@ def _pair(context: ModuleContext, call: Call) -> _Pair | None:
     )
 
 
-def _is_depthwise(call: Call) -> bool:
+def _is_depthwise(call: AtenCall) -> bool:
     kernel = _kernel(call)
     return kernel is not None and kernel.shape[1] == 1 and int(call.given["groups"]) > 1 and _taps(kernel) > 1
 
 
-def _is_pointwise(call: Call) -> bool:
+def _is_pointwise(call: AtenCall) -> bool:
     kernel = _kernel(call)
     return kernel is not None and int(call.given["groups"]) == 1 and _taps(kernel) == 1
 
 
-def _kernel(call: Call) -> Value | None:
+def _kernel(call: AtenCall) -> AtenTensor | None:
     """The weights of a convolution that is not transposed; None for other calls."""
     plain = call.name in CONVOLUTIONS and is_linear(call) and not call.given.get("transposed")
     return call.value("weight") if plain else None
 
 
-def _taps(kernel: Value) -> int:
+def _taps(kernel: AtenTensor) -> int:
     return prod(kernel.shape[2:])
 
 
-def _dense(depthwise: Call, pointwise: Call, context: ModuleContext) -> Work:
+def _dense(depthwise: AtenCall, pointwise: AtenCall, context: ModuleContext) -> Work:
     """One convolution with the depthwise one's kernel, from its input to the pointwise one's result."""
     kernel = _kernel(depthwise)
     assert kernel is not None  # it is a convolution

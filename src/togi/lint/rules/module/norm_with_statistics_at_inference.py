@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.context import ModuleContext, layers
-from togi.lint.module.forward_pass import Call, uses_batch_statistics
+from togi.lint.module.forward_pass import AtenCall, uses_batch_statistics
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.1
@@ -46,7 +46,7 @@ class NormWithStatisticsAtInference(ModuleRule):
     id = "norm-with-statistics-at-inference"
 
     def check(self, context: ModuleContext) -> Iterable[Finding]:
-        by_kind: dict[str, list[Call]] = {}
+        by_kind: dict[str, list[AtenCall]] = {}
         for call in context.forward.calls:
             if kind := _kind(call):
                 by_kind.setdefault(kind, []).append(call)
@@ -77,7 +77,7 @@ class NormWithStatisticsAtInference(ModuleRule):
             )
 
 
-def _kind(call: Call) -> str:
+def _kind(call: AtenCall) -> str:
     if call.name in NORMS and (source := call.value("input")) is not None and source.constant:
         return OF_WEIGHTS
     if call.name in NORMS and call.name != "native_batch_norm":

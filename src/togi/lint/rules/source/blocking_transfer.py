@@ -13,7 +13,7 @@ from togi.lint.source.fixes import fix
 from togi.lint.source.loaders import LOADER, collates_tensors
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import argument, first_name, is_constant, unpacks
-from togi.lint.source.value import Kind, Value, evidence_of, excerpt
+from togi.lint.source.value import Value, ValueKind, evidence_of, excerpt
 
 
 class BlockingTransfer(SourceRule):
@@ -54,7 +54,7 @@ class BlockingTransfer(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         for call, method in method_calls(source, ("to", "cuda", "xpu")):
             batch = source.value(method.value)
-            if batch.kind is not Kind.TENSOR or not batch.batch:
+            if batch.kind is not ValueKind.TENSOR or not batch.batch:
                 continue
             moved = source.value(call)
             if moved.batch or moved.device == "cpu" or _may_be_moved_before(source, call, batch):
@@ -110,7 +110,7 @@ def _may_be_moved_before(source: Source, call: ast.Call, batch: Value) -> bool:
     if batch.loader is not None or not (isinstance(device, ast.Attribute) and isinstance(device.value, ast.Name)):
         return False
     driver = device.value.id
-    if driver == "self" or source.value(device.value).kind is not Kind.UNKNOWN:
+    if driver == "self" or source.value(device.value).kind is not ValueKind.UNKNOWN:
         return False
     methods = (node.func for node in source.nodes(ast.Call) if isinstance(node.func, ast.Attribute))
     return any(isinstance(method.value, ast.Name) and method.value.id == driver for method in methods)

@@ -11,7 +11,7 @@ from togi.lint.rule import SourceRule
 from togi.lint.source.call_sites import method_calls
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import last_name
-from togi.lint.source.value import Kind, Value, element_of, evidence_of, excerpt
+from togi.lint.source.value import Value, ValueKind, element_of, evidence_of, excerpt
 
 _COMPARISONS = ("torch.equal", "torch.allclose", "torch.is_nonzero")
 _METHODS = ("equal", "allclose", "is_nonzero")
@@ -138,7 +138,7 @@ def _memberships(source: Source) -> Iterator[_Test]:
         for op, member, container in zip(node.ops, sides, sides[1:], strict=False):
             if isinstance(op, ast.In | ast.NotIn):
                 yield _Test(node, container, "in")
-                if source.value(container).kind in (Kind.LIST, Kind.TUPLE):
+                if source.value(container).kind in (ValueKind.LIST, ValueKind.TUPLE):
                     yield _Test(node, member, "in")
 
 
@@ -150,10 +150,10 @@ def _choices(source: Source) -> Iterator[_Test]:
             continue
         candidates = call.args[0]
         value = source.value(candidates)
-        if len(call.args) == 1 and value.kind in (Kind.LIST, Kind.TUPLE):
+        if len(call.args) == 1 and value.kind in (ValueKind.LIST, ValueKind.TUPLE):
             if isinstance(candidates, ast.GeneratorExp | ast.ListComp) and _is_device_tensor(element_of(value)):
                 yield _Test(call, candidates.elt, f"{name}()")
-        elif value.kind is Kind.TENSOR:
+        elif value.kind is ValueKind.TENSOR:
             yield _Test(call, candidates, f"{name}()")
 
 

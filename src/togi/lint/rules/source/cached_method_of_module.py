@@ -9,7 +9,7 @@ from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.hints import annotated
 from togi.lint.source.model import Source
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 _CACHES = ("functools.lru_cache", "functools.cache")
 
@@ -80,4 +80,4 @@ def _held(source: Source, function: ast.FunctionDef) -> str:
         annotated(parameter.annotation, lambda node: source.names.qualified(node, scope)).kind
         for parameter in parameters
     }
-    return "every tensor" if Kind.TENSOR in kinds else "every module" if Kind.MODULE in kinds else ""
+    return "every tensor" if ValueKind.TENSOR in kinds else "every module" if ValueKind.MODULE in kinds else ""

@@ -11,7 +11,7 @@ from togi.lint.source import torch_api
 from togi.lint.source.call_sites import method_calls
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import is_constant, last_name
-from togi.lint.source.value import Kind, evidence_of, excerpt
+from togi.lint.source.value import ValueKind, evidence_of, excerpt
 
 _MOVES = ("to", "cuda", "type", "type_as", "xpu")
 
@@ -57,7 +57,12 @@ class CopyToDeviceInForward(SourceRule):
                 continue
             before, after = source.value(method.value), source.value(call)
             factory = before.call
-            if before.kind is not Kind.TENSOR or before.device != "cpu" or factory is None or after.device == "cpu":
+            if (
+                before.kind is not ValueKind.TENSOR
+                or before.device != "cpu"
+                or factory is None
+                or after.device == "cpu"
+            ):
                 continue
             if _stays_moved(source, call, method.value) or _is_empty(factory):
                 continue

@@ -11,7 +11,7 @@ from togi.lint.rule import SourceRule
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import argument, is_constant
 from togi.lint.source.uses_of_tensors import is_whole_output
-from togi.lint.source.value import Hot, Kind, evidence_of, excerpt
+from togi.lint.source.value import Hot, ValueKind, evidence_of, excerpt
 
 _SIZES = re.compile(r"_thw\b|\b(\w+_)?(lengths|seqlens|lens|sizes|num_\w+|counts)\b")
 """A few integers that Python needs for shapes: one copy of them beats several readings."""
@@ -71,7 +71,7 @@ def _copies(source: Source) -> Iterator[tuple[ast.Call, ast.expr]]:
         if (method.attr in ("cpu", "numpy") and not call.args) or (method.attr == "to" and _moves_to_cpu(source, call)):
             yield call, method.value
         elif call.args and source.dotted(method).startswith("numpy."):
-            yield from ((call, operand) for operand in call.args[:2] if source.value(operand).kind is Kind.TENSOR)
+            yield from ((call, operand) for operand in call.args[:2] if source.value(operand).kind is ValueKind.TENSOR)
 
 
 def _moves_to_cpu(source: Source, call: ast.Call) -> bool:

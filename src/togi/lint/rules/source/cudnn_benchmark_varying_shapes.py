@@ -10,7 +10,7 @@ from togi.lint.rule import SourceRule
 from togi.lint.source.identifiers import file_mentions
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import arguments_of, is_constant, last_name
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 _SETTING = "torch.backends.cudnn.benchmark"
 _RANDOM = ("random.", "numpy.random.", "torch.randint", "secrets.")
@@ -162,4 +162,4 @@ def _pictures_as_they_are(source: Source) -> Iterator[str]:
 
 
 def _runs_module(source: Source, loop: ast.AST) -> bool:
-    return any(source.value(call.func).kind is Kind.MODULE for call in source.walk(loop, ast.Call))
+    return any(source.value(call.func).kind is ValueKind.MODULE for call in source.walk(loop, ast.Call))

@@ -9,7 +9,7 @@ from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import argument, last_name
-from togi.lint.source.value import UNKNOWN, Kind, Value, evidence_of, excerpt
+from togi.lint.source.value import UNKNOWN, Value, ValueKind, evidence_of, excerpt
 
 _INDEX = "index"
 _MASK = "keep a mask of fixed size (torch.where, masked_fill), or bound it: torch.nonzero_static(..., size=n)"
@@ -80,7 +80,9 @@ def _called(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
         if function in (f"torch.{name}", "torch.nn.functional.one_hot") and call.args:
             tensor, options = source.value(call.args[0]), call.args[1:]
         elif (
-            not function and isinstance(call.func, ast.Attribute) and source.value(call.func.value).kind is Kind.TENSOR
+            not function
+            and isinstance(call.func, ast.Attribute)
+            and source.value(call.func.value).kind is ValueKind.TENSOR
         ):
             tensor, options = source.value(call.func.value), call.args
         else:
@@ -118,7 +120,7 @@ def _masked(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
 
 def _is_mask(source: Source, node: ast.expr) -> bool:
     value = source.value(node)
-    if value.kind is not Kind.TENSOR or (value.device == "cpu" and not value.cause_is_batch):
+    if value.kind is not ValueKind.TENSOR or (value.device == "cpu" and not value.cause_is_batch):
         return False
     named = isinstance(node, ast.Name) and (node.id == "mask" or node.id.endswith("_mask"))
     return value.dtype == "bool" or (named and value.dtype is None)

@@ -18,7 +18,7 @@ from togi.lint.source.numpy_types import is_float64, tensor_cast_later
 from togi.lint.source.references import calls_of
 from togi.lint.source.surroundings import function_name
 from togi.lint.source.syntax import argument, arguments_of, last_name, unpacks
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 _FROM_NUMPY = {"torch.from_numpy": None, "torch.tensor": 1, "torch.as_tensor": 1}
 """Position of ``dtype``."""
@@ -105,7 +105,7 @@ class Float64ByAccident(SourceRule):
             if arguments_of(call):
                 continue
             value = source.value(method.value)
-            if value.kind is Kind.MODULE and not file_mentions(source, ("gradcheck",)):
+            if value.kind is ValueKind.MODULE and not file_mentions(source, ("gradcheck",)):
                 yield source.finding(
                     self.id,
                     call,
@@ -155,7 +155,9 @@ def _is_activation(source: Source, call: ast.Call, method: ast.Attribute) -> boo
     if source.hot(call) is None:
         return False
     value = source.value(method.value)
-    return value.kind is Kind.TENSOR and not value.scalar and value.dtype in (None, "float32", "float16", "bfloat16")
+    return (
+        value.kind is ValueKind.TENSOR and not value.scalar and value.dtype in (None, "float32", "float16", "bfloat16")
+    )
 
 
 def _is_deliberate(source: Source, call: ast.Call) -> bool:
@@ -191,7 +193,7 @@ def _is_cast(source: Source, call: ast.Call) -> bool:
     if name == "type_as" or (name == "float" and not values and isinstance(call.func, ast.Attribute)):
         return True
     if name == "to" and (
-        argument(call, "dtype") is not None or (values and source.value(values[0]).kind is Kind.TENSOR)
+        argument(call, "dtype") is not None or (values and source.value(values[0]).kind is ValueKind.TENSOR)
     ):
         return True
     return bool(values) and last_name(values[-1]).endswith("dtype")

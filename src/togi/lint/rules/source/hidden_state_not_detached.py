@@ -15,7 +15,7 @@ from togi.lint.source.model import Source
 from togi.lint.source.surroundings import StatementLoop
 from togi.lint.source.syntax import arguments_of, is_constant
 from togi.lint.source.torch_api import TUPLE_MODULES
-from togi.lint.source.value import Kind, excerpt
+from togi.lint.source.value import ValueKind, excerpt
 
 _CUTS = ("detach", "detach_", "no_grad", "inference_mode", "data", "stop_gradient")
 _RECURRENT = TUPLE_MODULES - {"MultiheadAttention"}
@@ -91,7 +91,7 @@ def _carried(source: Source) -> Iterator[_Carried]:
         if isinstance(assign.value, ast.Call) and len(assign.targets) == 1:
             inputs = {name for argument in arguments_of(assign.value) for name in _plain_names(argument)}
             names = inputs & names_in(source, assign.targets[0])
-            if names and source.value(assign.value.func).kind is Kind.MODULE:
+            if names and source.value(assign.value.func).kind is ValueKind.MODULE:
                 yield _Carried(assign, assign.value, names)
 
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.broadcasts import PAIRS_OF_NUMBERS, Step, allocates, peak, steps, takes_one_row
+from togi.lint.source.broadcasts import PAIRS_OF_NUMBERS, StatementNeeds, allocates, peak, steps, takes_one_row
 from togi.lint.source.identifiers import decorators_mention
 from togi.lint.source.inference import is_layer
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import is_constant
-from togi.lint.source.value import Kind, excerpt
+from togi.lint.source.value import ValueKind, excerpt
 
 _PAIRING = frozenset("unsqueeze cdist outer ger pairwise_distances T mT t transpose".split())
 """Names without which, and without ``x[:, None]``, nothing is paired with anything."""
@@ -26,14 +26,14 @@ _WORTHWHILE = 0.9
 """What is left of the peak without the dead names, at most, to be worth a line."""
 
 
-class _Kept(NamedTuple):
+class _KeptTensor(NamedTuple):
     """A name that is bound to something large and outlives its last use."""
 
     name: str
-    binding: Step
-    last: Step
+    binding: StatementNeeds
+    last: StatementNeeds
     """Where it is used last."""
-    later: Step
+    later: StatementNeeds
     """What runs then, and needs memory."""
 
 
@@ -90,7 +90,7 @@ class IntermediateKeptAlive(SourceRule):
             if intermediates and not takes_one_row(source, function):
                 yield self._report(source, intermediates)
 
-    def _report(self, source: Source, intermediates: Sequence[_Kept]) -> Finding:
+    def _report(self, source: Source, intermediates: Sequence[_KeptTensor]) -> Finding:
         name, binding, last, later = intermediates[0]
         more = f" (so do {', '.join(dead.name for dead in intermediates[1:])})" if len(intermediates) > 1 else ""
         meanwhile = "computes others, where the function holds most" if later.temporary else "runs a model"
@@ -106,7 +106,7 @@ class IntermediateKeptAlive(SourceRule):
         )
 
 
-def _deletions(intermediates: Sequence[_Kept]) -> str:
+def _deletions(intermediates: Sequence[_KeptTensor]) -> str:
     """ "`del lt, rb` after line 7, `del wh` after line 8"."""
     names: dict[int, list[str]] = {}
     for name, _, last, _ in intermediates:
@@ -124,7 +124,7 @@ def _may_pair(source: Source, function: ast.FunctionDef) -> bool:
     return any(is_constant(part, None) for index in indices for part in getattr(index, "elts", [index]))
 
 
-def _in_function(source: Source, function: ast.FunctionDef) -> Iterator[_Kept]:
+def _in_function(source: Source, function: ast.FunctionDef) -> Iterator[_KeptTensor]:
     for block in _blocks(function.body):
         if not source.records_grad(block[0]) or source.hot(block[0]) is None:
             yield from _in_block(source, block)
@@ -138,7 +138,7 @@ def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
             yield from _blocks(statement.body)
 
 
-def _in_block(source: Source, block: Sequence[ast.stmt]) -> Iterator[_Kept]:
+def _in_block(source: Source, block: Sequence[ast.stmt]) -> Iterator[_KeptTensor]:
     done = steps(source, block)
     if not any(size for step in done for size in step.binds.values()):
         return
@@ -150,12 +150,12 @@ def _in_block(source: Source, block: Sequence[ast.stmt]) -> Iterator[_Kept]:
         yield from _while_models_run(source, done, {dead.name for dead in at_peak})
 
 
-def _helps_while_recording(source: Source, binding: Step) -> bool:
+def _helps_while_recording(source: Source, binding: StatementNeeds) -> bool:
     """Outside of what runs in training, a broadcast over pairs that can be seen."""
     return source.value(_expression(binding.statement)).large and source.hot(binding.statement) is None
 
 
-def _at_peak(source: Source, done: Sequence[Step]) -> Iterator[_Kept]:
+def _at_peak(source: Source, done: Sequence[StatementNeeds]) -> Iterator[_KeptTensor]:
     """Names that are dead where the block holds most, if deleting them lowers what it holds at most."""
     highest = peak(done)
     if highest.step is None or peak(done, freed=True).units > _WORTHWHILE * highest.units:
@@ -165,10 +165,10 @@ def _at_peak(source: Source, done: Sequence[Step]) -> Iterator[_Kept]:
             continue
         binding, last = _only_binding(source, done, name), _last_use(source, done, name)
         if size and binding is not None and last is not None and _comes_before(last, highest.step):
-            yield _Kept(name, binding, last, highest.step)
+            yield _KeptTensor(name, binding, last, highest.step)
 
 
-def _while_models_run(source: Source, done: Sequence[Step], apart_from: set[str]) -> Iterator[_Kept]:
+def _while_models_run(source: Source, done: Sequence[StatementNeeds], apart_from: set[str]) -> Iterator[_KeptTensor]:
     """Names that are dead while a model runs."""
     for step in done:
         for name, size in step.binds.items():
@@ -178,13 +178,13 @@ def _while_models_run(source: Source, done: Sequence[Step], apart_from: set[str]
             later = (other for other in done if _comes_before(last, other) and _runs_model(source, other.statement))
             running = next(later, None)
             if running is not None and _only_binding(source, done, name) is step:
-                yield _Kept(name, step, last, running)
+                yield _KeptTensor(name, step, last, running)
 
 
 def _runs_model(source: Source, statement: ast.stmt) -> bool:
     called = (call.func for call in source.walk(statement, ast.Call) if isinstance(call.func, ast.Name | ast.Attribute))
     values = map(source.value, called)
-    return any(value.kind is Kind.MODULE and not is_layer(value) for value in values)
+    return any(value.kind is ValueKind.MODULE and not is_layer(value) for value in values)
 
 
 def _expression(statement: ast.stmt) -> ast.expr:
@@ -193,7 +193,7 @@ def _expression(statement: ast.stmt) -> ast.expr:
     return value
 
 
-def _only_binding(source: Source, done: Sequence[Step], name: str) -> Step | None:
+def _only_binding(source: Source, done: Sequence[StatementNeeds], name: str) -> StatementNeeds | None:
     """The statement that binds ``name`` to something large; None where another binds or deletes it."""
     binding = [step for step in done if name in _stored(source, step.statement)]
     return binding[0] if len(binding) == 1 and binding[0].binds.get(name) else None
@@ -203,7 +203,7 @@ def _stored(source: Source, statement: ast.stmt) -> set[str]:
     return {name.id for name in source.walk(statement, ast.Name) if not isinstance(name.ctx, ast.Load)}
 
 
-def _last_use(source: Source, done: Sequence[Step], name: str) -> Step | None:
+def _last_use(source: Source, done: Sequence[StatementNeeds], name: str) -> StatementNeeds | None:
     """The last statement that uses ``name``, or what is a view of it."""
     names = {name}
     for step in done:
@@ -216,5 +216,5 @@ def _is_view(source: Source, statement: ast.Assign) -> bool:
     return not any(allocates(node) for node in source.walk(statement.value))
 
 
-def _comes_before(step: Step, other: Step) -> bool:
+def _comes_before(step: StatementNeeds, other: StatementNeeds) -> bool:
     return step.statement.lineno < other.statement.lineno

@@ -15,7 +15,7 @@ from togi.lint.source.inference import INFERENCE_NAMES, backward_calls
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import class_around, climb, function_name, over_batches
 from togi.lint.source.syntax import first_name
-from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt, receiver
+from togi.lint.source.value import Hot, Value, ValueKind, evidence_of, excerpt, receiver
 
 _WITHOUT_TRAINING = ("val", "test", "pred", "eval")
 
@@ -63,7 +63,7 @@ class LossKeptWithGraph(SourceRule):
             if hot is None:
                 continue
             value = source.value(loss)
-            if value.kind is not Kind.TENSOR or value.graph is not True or value.dtype == "int64":
+            if value.kind is not ValueKind.TENSOR or value.graph is not True or value.dtype == "int64":
                 continue
             kept_for_long = source.records_grad(node) and _outlives_step(source, node, target, hot)
             if kept_for_long and _is_of_a_step(source, value, loss, hot):

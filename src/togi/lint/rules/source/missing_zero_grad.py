@@ -16,7 +16,7 @@ from togi.lint.source.loaders import assigned, is_test
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import StatementLoop, class_around
 from togi.lint.source.syntax import arguments_of, first_name, last_name
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 _CLEARS = re.compile(r"grad|zero|clear|reset|(^|_)(on|fire|notify|trigger|emit)($|_)|callback|hook|event|closure", re.I)
 """Calls that clear gradients, or may do so unseen: ``on_step_end``, ``clear_gradients``, ``callbacks.run``."""
@@ -88,7 +88,7 @@ def _steps(source: Source) -> Iterator[tuple[ast.Call, ast.expr]]:
         if call.keywords or (call.args and not scaled):
             continue
         optimizer = call.args[-1] if scaled else method.value
-        if isinstance(optimizer, ast.Name | ast.Attribute) and source.value(optimizer).kind is Kind.OPTIMIZER:
+        if isinstance(optimizer, ast.Name | ast.Attribute) and source.value(optimizer).kind is ValueKind.OPTIMIZER:
             yield call, optimizer
 
 

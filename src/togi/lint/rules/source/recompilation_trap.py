@@ -12,7 +12,7 @@ from togi.lint.source.identifiers import is_own
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import statement_loops
 from togi.lint.source.syntax import argument, arguments_of, is_constant
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 
 class RecompilationTrap(SourceRule):
@@ -131,7 +131,7 @@ def _is_arithmetic_of(source: Source, node: ast.expr, counters: set[str]) -> boo
 def _is_number_of(source: Source, node: ast.expr, bound: set[str]) -> bool:
     """A Python number that one pass of the loop makes: a counter of ``while``, a length, an item of a tensor."""
     yes_or_no = isinstance(node, ast.Compare | ast.BoolOp | ast.Constant)
-    return not yes_or_no and bool(names_in(source, node) & bound) and source.value(node).kind is Kind.NUMBER
+    return not yes_or_no and bool(names_in(source, node) & bound) and source.value(node).kind is ValueKind.NUMBER
 
 
 def _is_dynamic(compiled: ast.expr) -> bool:
@@ -147,7 +147,7 @@ def _compiled_functions(source: Source) -> Iterable[ast.FunctionDef]:
     ]
     for call in compile_calls(source):
         model = source.value(call.args[0])
-        if model.kind is Kind.MODULE and isinstance(model.definition, ast.ClassDef):
+        if model.kind is ValueKind.MODULE and isinstance(model.definition, ast.ClassDef):
             methods = (node for node in model.definition.body if isinstance(node, ast.FunctionDef))
             functions += [method for method in methods if method.name == "forward"]
     return dict.fromkeys(functions)

@@ -14,7 +14,7 @@ from togi.lint.source.loaders import is_test
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import StatementLoop, statement_loops
 from togi.lint.source.syntax import argument, arguments_of, first_name, is_constant, last_name, unpacks
-from togi.lint.source.value import Kind
+from togi.lint.source.value import ValueKind
 
 _DIFFERENTIATE = frozenset(["backward", "manual_backward", "grad", "jacobian", "hessian", "vjp", "scale_loss"])
 _DEPTH = 2
@@ -101,4 +101,4 @@ def _differentiates(source: Source, call: ast.Call, depth: int) -> bool:
 def _is_given_closure(source: Source, call: ast.Call) -> bool:
     """``optimizer.step(closure)``; not ``scaler.step(optimizer)``."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "step" else None
-    return owner is not None and bool(arguments_of(call)) and source.value(owner).kind is Kind.OPTIMIZER
+    return owner is not None and bool(arguments_of(call)) and source.value(owner).kind is ValueKind.OPTIMIZER

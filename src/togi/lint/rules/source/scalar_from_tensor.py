@@ -14,7 +14,7 @@ from togi.lint.source.model import Source
 from togi.lint.source.placement import computes_on_cpu
 from togi.lint.source.surroundings import neighbours
 from togi.lint.source.syntax import arguments_of, last_name
-from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt, receiver
+from togi.lint.source.value import Hot, Value, ValueKind, evidence_of, excerpt, receiver
 
 _MEASURES = re.compile(r"(^|_)(loss\w*|losses|acc\d?|accuracy|err[GD]?|kl|norm|iou|dice|psnr)($|_)")
 _WORK = ("backward", "step")
@@ -102,7 +102,7 @@ def _comes_after_wait(source: Source, node: ast.AST, tensor: ast.expr) -> bool:
         waits = any(last_name(call.func) == "synchronize" or ast.unparse(call.func) == reading for call in calls)
         if waits and isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign):
             return True
-        if any(source.value(call.func).kind is Kind.MODULE or last_name(call.func) in _WORK for call in calls):
+        if any(source.value(call.func).kind is ValueKind.MODULE or last_name(call.func) in _WORK for call in calls):
             return False
     return False
 
@@ -110,7 +110,7 @@ def _comes_after_wait(source: Source, node: ast.AST, tensor: ast.expr) -> bool:
 def _is_result_of_training(source: Source, node: ast.AST, tensor: ast.expr, value: Value, hot: Hot) -> bool:
     """``.item()`` of something unknown that is named like a loss or a measure, in a loop that trains."""
     by_item = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "item"
-    if value.kind is not Kind.UNKNOWN or not by_item or hot.loop is None:
+    if value.kind is not ValueKind.UNKNOWN or not by_item or hot.loop is None:
         return False
     while isinstance(tensor, ast.Subscript):
         tensor = tensor.value

@@ -11,7 +11,7 @@ from togi.lint.source.loaders import assigned
 from togi.lint.source.model import Source
 from togi.lint.source.references import reaching
 from togi.lint.source.syntax import argument
-from togi.lint.source.value import Kind, excerpt
+from togi.lint.source.value import ValueKind, excerpt
 
 _LOSSES = ("torch.nn.CrossEntropyLoss", "torch.nn.modules.loss.CrossEntropyLoss")
 _FUNCTIONS = {
@@ -78,7 +78,7 @@ def _is_cross_entropy(source: Source, call: ast.Call) -> bool:
     if source.qualified(call.func) == "torch.nn.functional.cross_entropy":
         return True
     callee = source.value(call.func)
-    return callee.kind is Kind.MODULE and callee.certain and callee.qualified in _LOSSES
+    return callee.kind is ValueKind.MODULE and callee.certain and callee.qualified in _LOSSES
 
 
 def _softmax(source: Source, node: ast.expr, depth: int) -> str | None:
@@ -103,7 +103,7 @@ def _softmax(source: Source, node: ast.expr, depth: int) -> str | None:
 def _softmax_of_module(source: Source, func: ast.expr, depth: int) -> str | None:
     """With which softmax a module ends."""
     module = source.value(func)
-    if module.kind is not Kind.MODULE or not module.certain:
+    if module.kind is not ValueKind.MODULE or not module.certain:
         return None
     if isinstance(module.definition, ast.ClassDef):
         forward = source.classes.method(module.definition, "forward")

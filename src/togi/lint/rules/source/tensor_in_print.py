@@ -10,7 +10,7 @@ from togi.lint.rule import SourceRule
 from togi.lint.source.identifiers import mentions
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import arguments_of, is_text, last_name
-from togi.lint.source.value import Kind, Value, element_of, evidence_of, excerpt, receiver
+from togi.lint.source.value import Value, ValueKind, element_of, evidence_of, excerpt, receiver
 
 _BUILTINS = ("print", "str", "repr", "format")
 _WARNINGS = ("warning", "warn", "error", "critical", "exception")
@@ -81,7 +81,7 @@ def _warns(source: Source, node: ast.AST) -> bool:
 
 def _written(value: Value) -> Value | None:
     """``value``, or what it holds, if that is a device tensor."""
-    if value.kind in (Kind.LIST, Kind.TUPLE, Kind.DICT):
+    if value.kind in (ValueKind.LIST, ValueKind.TUPLE, ValueKind.DICT):
         element = element_of(value)
         return element if element.on_device and element.certain else None
     return value if value.on_device else None

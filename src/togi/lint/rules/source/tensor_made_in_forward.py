@@ -14,7 +14,7 @@ from togi.lint.source.identifiers import decorators_mention, file_mentions
 from togi.lint.source.model import Source
 from togi.lint.source.syntax import last_name
 from togi.lint.source.uses_of_tensors import meets_device
-from togi.lint.source.value import Kind, Value, excerpt
+from togi.lint.source.value import Value, ValueKind, excerpt
 
 _FILLED = frozenset("arange zeros ones full eye linspace logspace tril_indices triu_indices".split())
 _DEFAULTS = ("set_default_device", "set_default_tensor_type")
@@ -85,16 +85,18 @@ def _lies_on_cpu(source: Source, call: ast.Call, name: str) -> bool:
         return all(keyword.arg not in ("device", "out", None) for keyword in call.keywords)
     data = call.args[0] if call.args else None
     value = source.value(data) if data is not None else Value()
-    if value.kind is Kind.TENSOR or _copies_nothing(source, call, name):
+    if value.kind is ValueKind.TENSOR or _copies_nothing(source, call, name):
         return False
-    of_python = value.kind in (Kind.NUMBER, Kind.NDARRAY) or (value.kind is Kind.LIST and _holds_numbers(value))
+    of_python = value.kind in (ValueKind.NUMBER, ValueKind.NDARRAY) or (
+        value.kind is ValueKind.LIST and _holds_numbers(value)
+    )
     return of_python or name in ("tensor", "from_numpy", "frombuffer") or _is_display(data)
 
 
 def _holds_numbers(value: Value) -> bool:
     """A list of numbers, or of tuples of numbers."""
     element = value.element
-    return element is not None and all(item.kind is Kind.NUMBER for item in element.items or (element,))
+    return element is not None and all(item.kind is ValueKind.NUMBER for item in element.items or (element,))
 
 
 def _copies_nothing(source: Source, call: ast.Call, name: str) -> bool:
@@ -104,7 +106,7 @@ def _copies_nothing(source: Source, call: ast.Call, name: str) -> bool:
     data = call.args[0]
     if isinstance(data, ast.List | ast.Tuple) and not data.elts:
         return True
-    return not _is_placed(call) and source.value(data).kind is Kind.NUMBER
+    return not _is_placed(call) and source.value(data).kind is ValueKind.NUMBER
 
 
 def _stays(source: Source, call: ast.Call, name: str, moved: set[ast.Call]) -> bool:
@@ -120,7 +122,7 @@ def _may_be_number(source: Source, call: ast.Call, name: str) -> bool:
     """``torch.tensor(self.p)``: kernels take a number as an argument."""
     if name not in ("tensor", "as_tensor") or not call.args or _is_display(call.args[0]):
         return False
-    return source.value(call.args[0]).kind in (Kind.UNKNOWN, Kind.NUMBER)
+    return source.value(call.args[0]).kind in (ValueKind.UNKNOWN, ValueKind.NUMBER)
 
 
 def _is_placed(call: ast.Call) -> bool:

@@ -12,7 +12,7 @@ from togi.lint.source.identifiers import mentions
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import statement_loops
 from togi.lint.source.syntax import last_name
-from togi.lint.source.timing import Interval, event_intervals, intervals
+from togi.lint.source.timing import TimedStretch, event_intervals, intervals
 
 _MEANT = ("compil", "warm", "first", "cold", "startup", "trace")
 _PASSIVE = {"print", "compile", "len", "isinstance", "type", "id", "repr"}
@@ -55,7 +55,7 @@ class TimingIncludesCompilation(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         if "compile" not in source.text:
             return
-        first_calls: dict[ast.Call, Interval] = {}
+        first_calls: dict[ast.Call, TimedStretch] = {}
         for interval in (*intervals(source), *event_intervals(source)):
             call = None if _is_meant(source, interval) else _first_compiled(source, interval)
             if call is not None:
@@ -71,7 +71,7 @@ class TimingIncludesCompilation(SourceRule):
             )
 
 
-def _is_meant(source: Source, interval: Interval) -> bool:
+def _is_meant(source: Source, interval: TimedStretch) -> bool:
     """Whether compilation is what is measured, or each pass of a loop, of which the first may be dropped."""
     statement = source.index.statement(interval.difference)
     loop = next(statement_loops(source, interval.start), None)
@@ -82,20 +82,20 @@ def _is_meant(source: Source, interval: Interval) -> bool:
     return any(mentions(source, target, _MEANT) for target in (*results, *starts))
 
 
-def _compiled_in(source: Source, interval: Interval, loop: ast.AST) -> bool:
+def _compiled_in(source: Source, interval: TimedStretch, loop: ast.AST) -> bool:
     """Whether what is measured is compiled anew in each pass of the loop."""
     compiled = (compilation(source, call.func) for call in interval.calls if isinstance(call.func, ast.Name))
     return any(node is not None and loop in source.ancestors(node) for node in compiled)
 
 
-def _first_compiled(source: Source, interval: Interval) -> ast.Call | None:
+def _first_compiled(source: Source, interval: TimedStretch) -> ast.Call | None:
     for call in interval.calls:
         if isinstance(call.func, ast.Name | ast.Attribute) and compilation(source, call.func) is not None:
             return None if _is_called_before(source, call, interval) else call
     return None
 
 
-def _is_called_before(source: Source, call: ast.Call, interval: Interval) -> bool:
+def _is_called_before(source: Source, call: ast.Call, interval: TimedStretch) -> bool:
     """Whether the same was called, or given to a function, above the first reading."""
     function, scope = ast.unparse(call.func), source.scope(call)
     for earlier in source.nodes(ast.Call):

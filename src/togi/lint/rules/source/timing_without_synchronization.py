@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.model import Source
-from togi.lint.source.timing import Interval, device_work, intervals, may_wait, on_cuda
+from togi.lint.source.timing import TimedStretch, device_work, intervals, may_wait, on_cuda
 
 
 class TimingWithoutSynchronization(SourceRule):
@@ -45,7 +45,7 @@ class TimingWithoutSynchronization(SourceRule):
     id = "timing-without-synchronization"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        unsynchronized: dict[ast.Call, tuple[Interval, ast.expr]] = {}
+        unsynchronized: dict[ast.Call, tuple[TimedStretch, ast.expr]] = {}
         for interval in intervals(source):
             if not any(may_wait(source, call) for call in interval.calls):
                 work = device_work(source, interval)

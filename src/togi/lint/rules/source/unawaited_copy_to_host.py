@@ -12,7 +12,7 @@ from togi.lint.source.compiled import names_in
 from togi.lint.source.model import Source
 from togi.lint.source.surroundings import neighbours
 from togi.lint.source.syntax import argument, is_constant, last_name, position, unpacks
-from togi.lint.source.value import Kind, excerpt
+from togi.lint.source.value import ValueKind, excerpt
 
 _WAITS = frozenset("synchronize wait item tolist cpu elapsed_time query join barrier".split())
 """Calls that wait for the device, or for something that may."""
@@ -89,7 +89,7 @@ def _is_cpu(source: Source, node: ast.expr) -> bool:
     if is_constant(node, "cpu"):
         return True
     value = source.value(node)
-    return value.kind is Kind.DEVICE and value.device == "cpu"
+    return value.kind is ValueKind.DEVICE and value.device == "cpu"
 
 
 def _read_at_once(source: Source, call: ast.Call) -> ast.expr | None:
@@ -152,6 +152,6 @@ def _may_wait(source: Source, call: ast.Call) -> bool:
     name = source.qualified(call.func) or ""
     if name.startswith(("torch.", "math.", "time.")) or name in _KNOWN:
         return False
-    owner = source.value(call.func.value).kind if isinstance(call.func, ast.Attribute) else Kind.UNKNOWN
-    of_known = owner in (Kind.TENSOR, Kind.LIST, Kind.OPTIMIZER, Kind.NDARRAY)
-    return not of_known and source.value(call.func).kind is not Kind.MODULE
+    owner = source.value(call.func.value).kind if isinstance(call.func, ast.Attribute) else ValueKind.UNKNOWN
+    of_known = owner in (ValueKind.TENSOR, ValueKind.LIST, ValueKind.OPTIMIZER, ValueKind.NDARRAY)
+    return not of_known and source.value(call.func).kind is not ValueKind.MODULE

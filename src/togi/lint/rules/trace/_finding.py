@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from togi.lint.finding import Cost, Finding
-from togi.lint.trace.record import Event, Trace, evidence, place_of, total
+from togi.lint.trace.record import StepEvent, Trace, evidence, place_of, total
 
 
 def finding(
     rule: str,
-    events: Sequence[Event],
+    events: Sequence[StepEvent],
     trace: Trace,
     *,
     message: str,

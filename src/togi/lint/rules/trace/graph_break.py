@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
 from togi.lint.rules.trace._finding import finding
-from togi.lint.trace.record import Event, Trace
+from togi.lint.trace.record import StepEvent, Trace
 
 
 class GraphBreak(TraceRule):
@@ -48,7 +48,7 @@ class GraphBreak(TraceRule):
             )
 
 
-def _remedy(event: Event) -> str:
+def _remedy(event: StepEvent) -> str:
     reason = event.why
     if reason.startswith("the branch depends"):
         return "Choose with torch.where or torch.cond, or branch on something that the host knows (shape, config)."

@@ -8,7 +8,7 @@ from togi.core.quantities import size
 from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
 from togi.lint.rules.trace._finding import finding
-from togi.lint.trace.record import Event, Trace, by_line, per_step, total_bytes
+from togi.lint.trace.record import StepEvent, Trace, by_line, per_step, total_bytes
 
 LEAST_BYTES = 64 * 1024
 """Lines that move less than this per step are not worth a change."""
@@ -56,7 +56,7 @@ class LayoutCopy(TraceRule):
                 )
 
 
-def _remedy(event: Event) -> str:
+def _remedy(event: StepEvent) -> str:
     if "channels_last" in event.why:
         return (
             "Keep one format from input to output: convert model and input with memory_format=torch.channels_last, and "

@@ -8,7 +8,7 @@ from togi.core.quantities import plural
 from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
 from togi.lint.rules.trace._finding import finding
-from togi.lint.trace.record import Event, Trace, by_line, line_of, total
+from togi.lint.trace.record import StepEvent, Trace, by_line, line_of, total
 
 _TO_DEVICE = "Make it on the device (device=x.device), or once in __init__ as a buffer (register_buffer)."
 _MESSAGES = {
@@ -84,7 +84,7 @@ class NoCudaGraph(TraceRule):
     def check(self, trace: Trace) -> Iterable[Finding]:
         waits = {line_of(event) for event in trace.events if event.waits}
         for cause in _MESSAGES:
-            events: Iterable[Event] = (event for event in trace.of("cuda-graph") if event.why == cause)
+            events: Iterable[StepEvent] = (event for event in trace.of("cuda-graph") if event.why == cause)
             if cause == "copy between devices":
                 events = (event for event in events if line_of(event) not in waits)
             for group in by_line(events):

@@ -8,7 +8,7 @@ from togi.core.quantities import plural
 from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule
 from togi.lint.rules.trace._finding import finding
-from togi.lint.trace.record import Event, Trace, times
+from togi.lint.trace.record import StepEvent, Trace, times
 
 
 class Recompilation(TraceRule):
@@ -51,11 +51,11 @@ class Recompilation(TraceRule):
             )
 
 
-def _reason(event: Event) -> str:
+def _reason(event: StepEvent) -> str:
     return event.why if "mismatch" in event.why else f"'{event.why}' no longer held"
 
 
-def _remedy(event: Event) -> str:
+def _remedy(event: StepEvent) -> str:
     if "size mismatch" in event.why or ".size()" in event.why or "stride mismatch" in event.why:
         return (
             "Say that the size varies: torch.compile(..., dynamic=True) or torch._dynamo.mark_dynamic(x, dim); or pad "

@@ -8,7 +8,7 @@ from togi.core.quantities import plural, size
 from togi.lint.finding import Finding, shown
 from togi.lint.rule import TraceRule
 from togi.lint.rules.trace._finding import finding
-from togi.lint.trace.record import Event, Trace, by_line, per_step, times, total, total_bytes
+from togi.lint.trace.record import StepEvent, Trace, by_line, per_step, times, total, total_bytes
 
 _REMEDIES = {
     "Tensor.item": "Keep it a tensor (detach() it), and read it once every many steps or after the loop.",
@@ -97,7 +97,7 @@ class Synchronization(TraceRule):
                 yield wait.model_copy(update={"evidence": unseen})
 
 
-def _remedy(event: Event) -> str:
+def _remedy(event: StepEvent) -> str:
     if event.op in _REMEDIES:
         return _REMEDIES[event.op]
     if event.op in ("Tensor.__getitem__", "Tensor.__setitem__"):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from togi.lint.source import torch_api
 from togi.lint.source.hints import guessed, named
 from togi.lint.source.interpreter.modules import module_attribute
-from togi.lint.source.interpreter.state import Evaluators, State, key, narrow
+from togi.lint.source.interpreter.state import Evaluators, ScopeState, key, narrow
 from togi.lint.source.interpreter.tensors import tensor_attribute, tensor_comparison, tensor_operation
 from togi.lint.source.tree import FUNCTIONS
 from togi.lint.source.value import (
@@ -20,8 +20,8 @@ from togi.lint.source.value import (
     STRING,
     UNKNOWN,
     Evidence,
-    Kind,
     Value,
+    ValueKind,
     element_of,
     iterate,
     join,
@@ -31,7 +31,7 @@ from togi.lint.source.value import (
 )
 
 
-def read(state: State, target: ast.expr) -> Value:
+def read(state: ScopeState, target: ast.expr) -> Value:
     """The value of an assignment's target before the assignment."""
     return EVALUATORS[type(target)](state, target) if type(target) in EVALUATORS else UNKNOWN
 
@@ -39,7 +39,7 @@ def read(state: State, target: ast.expr) -> Value:
 # Names and attributes
 
 
-def _constant(_: State, node: ast.Constant) -> Value:
+def _constant(_: ScopeState, node: ast.Constant) -> Value:
     value = node.value
     if value is None:
         return NONE
@@ -51,13 +51,13 @@ def _constant(_: State, node: ast.Constant) -> Value:
 @functools.lru_cache(maxsize=4096, typed=True)
 def _literal(value: str | int | float | complex) -> Value:
     if not isinstance(value, str):
-        return Value(Kind.NUMBER, constant=value)
+        return Value(ValueKind.NUMBER, constant=value)
     base = value.partition(":")[0]
     device = "cpu" if base == "cpu" else "cuda" if base in ("cuda", "mps", "xpu", "npu", "hpu") else None
-    return Value(Kind.STRING, constant=value, device=device)
+    return Value(ValueKind.STRING, constant=value, device=device)
 
 
-def _name(state: State, node: ast.Name) -> Value:
+def _name(state: ScopeState, node: ast.Name) -> Value:
     value = state.env.get(node.id) or state.flow.settled(node, state.scope)
     if value is not None:
         return value
@@ -67,7 +67,7 @@ def _name(state: State, node: ast.Name) -> Value:
     return state.flow.outer(holder, node.id)
 
 
-def _attribute(state: State, node: ast.Attribute) -> Value:
+def _attribute(state: ScopeState, node: ast.Attribute) -> Value:
     name = state.qualified(node)
     if name is not None:
         return named(name)
@@ -78,50 +78,50 @@ def _attribute(state: State, node: ast.Attribute) -> Value:
     return attribute_of(state, state.evaluate(node.value), node)
 
 
-def attribute_of(state: State, base: Value, node: ast.Attribute) -> Value:
+def attribute_of(state: ScopeState, base: Value, node: ast.Attribute) -> Value:
     attr = node.attr
-    if base.kind is Kind.TENSOR:
+    if base.kind is ValueKind.TENSOR:
         return tensor_attribute(base, attr, node)
-    if isinstance(base.definition, ast.ClassDef) and base.kind in (Kind.MODULE, Kind.UNKNOWN):
+    if isinstance(base.definition, ast.ClassDef) and base.kind in (ValueKind.MODULE, ValueKind.UNKNOWN):
         value = state.flow.attribute(base.definition, attr)
-        if value.kind is not Kind.UNKNOWN or value.definition is not None:
+        if value.kind is not ValueKind.UNKNOWN or value.definition is not None:
             return value
-    if base.kind is Kind.MODULE:
+    if base.kind is ValueKind.MODULE:
         return module_attribute(base, attr)
-    if base.kind is Kind.NDARRAY:
+    if base.kind is ValueKind.NDARRAY:
         return ARRAY if attr in ("T", "real", "imag", "flat") else NUMBER
-    if base.kind is Kind.UNKNOWN:
+    if base.kind is ValueKind.UNKNOWN:
         if attr in ("shape", "ndim"):
-            return Value(Kind.SHAPE if attr == "shape" else Kind.NUMBER)
+            return Value(ValueKind.SHAPE if attr == "shape" else ValueKind.NUMBER)
         if attr in torch_api.TORCH_ONLY and isinstance(state.flow.tree.parents.get(node), ast.Call):
             return UNKNOWN
         return guessed(attr)
-    if base.kind is Kind.DEVICE:
+    if base.kind is ValueKind.DEVICE:
         return STRING if attr == "type" else NUMBER
-    if base.kind is Kind.DATALOADER and attr == "dataset":
-        return Value(Kind.DATASET)
+    if base.kind is ValueKind.DATALOADER and attr == "dataset":
+        return Value(ValueKind.DATASET)
     return UNKNOWN
 
 
-def _subscript(state: State, node: ast.Subscript) -> Value:
+def _subscript(state: ScopeState, node: ast.Subscript) -> Value:
     base, index = state.evaluate(node.value), state.evaluate(node.slice)
-    if base.kind is Kind.TENSOR:
-        if index.kind is Kind.STRING and base.certain:
+    if base.kind is ValueKind.TENSOR:
+        if index.kind is ValueKind.STRING and base.certain:
             return UNKNOWN
         large = base.large and not isinstance(node.slice, ast.Constant)
         return replace(base, scalar=False, large=large, call=None, evidence=Evidence(node, cause=base))
-    if base.kind is Kind.TUPLE and base.items is not None:
+    if base.kind is ValueKind.TUPLE and base.items is not None:
         return _item_of_tuple(base.items, node.slice)
-    if base.kind in (Kind.LIST, Kind.TUPLE):
+    if base.kind in (ValueKind.LIST, ValueKind.TUPLE):
         return base if isinstance(node.slice, ast.Slice) else element_of(base)
-    if base.kind is Kind.DICT:
+    if base.kind is ValueKind.DICT:
         return base.element or UNKNOWN
-    if base.kind is Kind.SHAPE:
+    if base.kind is ValueKind.SHAPE:
         return base if isinstance(node.slice, ast.Slice) else NUMBER
-    if base.kind in (Kind.NDARRAY, Kind.STRING):
+    if base.kind in (ValueKind.NDARRAY, ValueKind.STRING):
         return replace(base, constant=None)
-    if base.kind is Kind.MODULE and base.definition is None:
-        return Value(Kind.MODULE, device=base.device)
+    if base.kind is ValueKind.MODULE and base.definition is None:
+        return Value(ValueKind.MODULE, device=base.device)
     return UNKNOWN
 
 
@@ -136,7 +136,7 @@ def _item_of_tuple(items: tuple[Value, ...], node: ast.expr) -> Value:
     return list_of(joined) if isinstance(node, ast.Slice) else joined
 
 
-def _slice(state: State, node: ast.Slice) -> Value:
+def _slice(state: ScopeState, node: ast.Slice) -> Value:
     for part in (node.lower, node.upper, node.step):
         if part is not None:
             state.evaluate(part)
@@ -146,23 +146,23 @@ def _slice(state: State, node: ast.Slice) -> Value:
 # Operators
 
 
-def _binary(state: State, node: ast.BinOp) -> Value:
+def _binary(state: ScopeState, node: ast.BinOp) -> Value:
     return operation(state, node, state.evaluate(node.left), state.evaluate(node.right))
 
 
-def operation(state: State, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
+def operation(state: ScopeState, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
     """The result of ``node``, whose operands have the values ``left`` and ``right``."""
     kinds = {left.kind, right.kind}
-    if Kind.TENSOR in kinds:
+    if ValueKind.TENSOR in kinds:
         return tensor_operation(state, node, left, right)
-    if left.kind is Kind.STRING:
+    if left.kind is ValueKind.STRING:
         return STRING if isinstance(node.op, ast.Mod | ast.Add | ast.Mult) else UNKNOWN
-    if Kind.NDARRAY in kinds:
+    if ValueKind.NDARRAY in kinds:
         return ARRAY
-    if kinds == {Kind.NUMBER}:
+    if kinds == {ValueKind.NUMBER}:
         return NUMBER
-    if left.kind in (Kind.LIST, Kind.TUPLE):
-        if isinstance(node.op, ast.Add) and right.kind in (Kind.LIST, Kind.TUPLE):
+    if left.kind in (ValueKind.LIST, ValueKind.TUPLE):
+        if isinstance(node.op, ast.Add) and right.kind in (ValueKind.LIST, ValueKind.TUPLE):
             return _concatenation(left, right)
         return list_of(element_of(left)) if isinstance(node.op, ast.Mult) else UNKNOWN
     return UNKNOWN
@@ -178,20 +178,20 @@ def _list_of_values(values: Sequence[Value]) -> Value:
     return list_of(join_all(values) if values else None)
 
 
-def _unary(state: State, node: ast.UnaryOp) -> Value:
+def _unary(state: ScopeState, node: ast.UnaryOp) -> Value:
     value = state.evaluate(node.operand)
     if isinstance(node.op, ast.Not):
         return NUMBER
-    if value.kind is Kind.TENSOR:
+    if value.kind is ValueKind.TENSOR:
         return replace(value, call=None, evidence=Evidence(node, cause=value))
-    if value.kind is Kind.NUMBER:
+    if value.kind is ValueKind.NUMBER:
         if isinstance(node.op, ast.USub) and isinstance(value.constant, complex | float | int):
-            return Value(Kind.NUMBER, constant=-value.constant)
+            return Value(ValueKind.NUMBER, constant=-value.constant)
         return NUMBER
-    return value if value.kind is Kind.NDARRAY else UNKNOWN
+    return value if value.kind is ValueKind.NDARRAY else UNKNOWN
 
 
-def _boolean(state: State, node: ast.BoolOp) -> Value:
+def _boolean(state: ScopeState, node: ast.BoolOp) -> Value:
     before, values = state.env, []
     state.env = dict(before)
     for operand in node.values:
@@ -201,21 +201,25 @@ def _boolean(state: State, node: ast.BoolOp) -> Value:
     return join_all(values)
 
 
-def _compare(state: State, node: ast.Compare) -> Value:
+def _compare(state: ScopeState, node: ast.Compare) -> Value:
     operands = [state.evaluate(node.left), *map(state.evaluate, node.comparators)]
     if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops):
         return NUMBER
     kinds = {value.kind for value in operands}
-    if Kind.STRING in kinds or Kind.NONE in kinds or kinds & {Kind.SHAPE, Kind.DEVICE, Kind.DTYPE}:
+    if (
+        ValueKind.STRING in kinds
+        or ValueKind.NONE in kinds
+        or kinds & {ValueKind.SHAPE, ValueKind.DEVICE, ValueKind.DTYPE}
+    ):
         return NUMBER
-    if Kind.TENSOR in kinds:
+    if ValueKind.TENSOR in kinds:
         return tensor_comparison(node, operands)
-    if Kind.NDARRAY in kinds:
+    if ValueKind.NDARRAY in kinds:
         return ARRAY
-    return UNKNOWN if Kind.UNKNOWN in kinds else NUMBER
+    return UNKNOWN if ValueKind.UNKNOWN in kinds else NUMBER
 
 
-def _conditional(state: State, node: ast.IfExp) -> Value:
+def _conditional(state: ScopeState, node: ast.IfExp) -> Value:
     state.evaluate(node.test)
     before = state.env
     values = []
@@ -230,38 +234,38 @@ def _conditional(state: State, node: ast.IfExp) -> Value:
 # Displays, comprehensions and the rest
 
 
-def _tuple(state: State, node: ast.Tuple) -> Value:
+def _tuple(state: ScopeState, node: ast.Tuple) -> Value:
     items = tuple(map(state.evaluate, node.elts))
     if any(isinstance(item, ast.Starred) for item in node.elts):
         return list_of(join_all(items))
     return tuple_of(*items)
 
 
-def _list(state: State, node: ast.List | ast.Set) -> Value:
+def _list(state: ScopeState, node: ast.List | ast.Set) -> Value:
     return _list_of_values([state.evaluate(item) for item in node.elts])
 
 
-def _dict(state: State, node: ast.Dict) -> Value:
+def _dict(state: ScopeState, node: ast.Dict) -> Value:
     for key_node in node.keys:
         if key_node is not None:
             state.evaluate(key_node)
     values = [state.evaluate(item) for item in node.values]
-    return Value(Kind.DICT, element=join_all(values) if values else None)
+    return Value(ValueKind.DICT, element=join_all(values) if values else None)
 
 
-def _comprehension(state: State, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+def _comprehension(state: ScopeState, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
     return list_of(_in_comprehension(state, node.generators, lambda: state.evaluate(node.elt)))
 
 
-def _dict_comprehension(state: State, node: ast.DictComp) -> Value:
+def _dict_comprehension(state: ScopeState, node: ast.DictComp) -> Value:
     def pair() -> Value:
         state.evaluate(node.key)
         return state.evaluate(node.value)
 
-    return Value(Kind.DICT, element=_in_comprehension(state, node.generators, pair))
+    return Value(ValueKind.DICT, element=_in_comprehension(state, node.generators, pair))
 
 
-def _in_comprehension(state: State, generators: Sequence[ast.comprehension], body: Callable[[], Value]) -> Value:
+def _in_comprehension(state: ScopeState, generators: Sequence[ast.comprehension], body: Callable[[], Value]) -> Value:
     before = state.env
     state.env = dict(before)
     for generator in generators:
@@ -274,13 +278,13 @@ def _in_comprehension(state: State, generators: Sequence[ast.comprehension], bod
     return value
 
 
-def _named_expression(state: State, node: ast.NamedExpr) -> Value:
+def _named_expression(state: ScopeState, node: ast.NamedExpr) -> Value:
     value = state.evaluate(node.value)
     state.assign(node.target, value)
     return value
 
 
-def _formatted(state: State, node: ast.JoinedStr) -> Value:
+def _formatted(state: ScopeState, node: ast.JoinedStr) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             state.evaluate(part.value)
@@ -289,7 +293,7 @@ def _formatted(state: State, node: ast.JoinedStr) -> Value:
     return STRING
 
 
-def _yield(state: State, node: ast.Yield | ast.YieldFrom) -> Value:
+def _yield(state: ScopeState, node: ast.Yield | ast.YieldFrom) -> Value:
     if node.value is not None:
         value = state.evaluate(node.value)
         state.yielded.append(value if isinstance(node, ast.Yield) else element_of(value))
@@ -318,7 +322,7 @@ EVALUATORS: Evaluators = {
     ast.DictComp: _dict_comprehension,
     ast.NamedExpr: _named_expression,
     ast.JoinedStr: _formatted,
-    ast.Lambda: lambda _, node: Value(Kind.FUNCTION, definition=node),
+    ast.Lambda: lambda _, node: Value(ValueKind.FUNCTION, definition=node),
     ast.Await: lambda state, node: state.evaluate(node.value),
     ast.Yield: _yield,
     ast.YieldFrom: _yield,

@@ -12,7 +12,7 @@ from togi.lint.source.hints import annotated, guessed
 from togi.lint.source.names import is_of_python_or_torch
 from togi.lint.source.syntax import is_text
 from togi.lint.source.tree import Function, Scope
-from togi.lint.source.value import NUMBER, UNKNOWN, Environment, Evidence, Kind, Value, join_all
+from togi.lint.source.value import NUMBER, UNKNOWN, Environment, Evidence, Value, ValueKind, join_all
 
 if TYPE_CHECKING:
     from togi.lint.source.flow import Flow
@@ -31,7 +31,7 @@ _PLURAL = frozenset("inputs targets features images labels preds predictions tok
 
 
 @dataclass(slots=True)
-class _Use:
+class _ParameterUse:
     """The ways in which a function uses a parameter."""
 
     strong: ast.AST | None = None
@@ -61,9 +61,9 @@ def parameters(flow: Flow, scope: Scope) -> Environment:
         else:
             environment[arg.arg] = _parameter(flow, scope, arg, default, position - method)
     if arguments.vararg is not None:
-        environment[arguments.vararg.arg] = Value(Kind.LIST)
+        environment[arguments.vararg.arg] = Value(ValueKind.LIST)
     if arguments.kwarg is not None:
-        environment[arguments.kwarg.arg] = Value(Kind.DICT)
+        environment[arguments.kwarg.arg] = Value(ValueKind.DICT)
     return environment
 
 
@@ -77,19 +77,19 @@ def _parameter(flow: Flow, scope: Scope, arg: ast.arg, default: ast.expr | None,
     name = ast.Name(arg.arg)
     promised = annotated(arg.annotation, lambda node: flow.names.qualified(node, scope.outer or scope))
     may_be_none = isinstance(default, ast.Constant) and default.value is None
-    if promised.kind is not Kind.UNKNOWN:
+    if promised.kind is not ValueKind.UNKNOWN:
         note = f"{where}, annotated {ast.unparse(arg.annotation)}" if arg.annotation else where
         passed = _passed(flow, scope, arg.arg)
-        device = passed.device if passed.kind is Kind.TENSOR else None
+        device = passed.device if passed.kind is ValueKind.TENSOR else None
         optional = promised.optional or may_be_none
         return replace(promised, optional=optional, device=device, evidence=Evidence(name, note))
     if promised.evidence.note:
         return promised
     if isinstance(default, ast.Constant) and default.value is not None:
-        kind = Kind.STRING if isinstance(default.value, str) else Kind.NUMBER
+        kind = ValueKind.STRING if isinstance(default.value, str) else ValueKind.NUMBER
         return Value(kind, certain=False, evidence=Evidence(name, where))
     passed = _passed(flow, scope, arg.arg)
-    if passed.kind not in (Kind.UNKNOWN, Kind.NONE):
+    if passed.kind not in (ValueKind.UNKNOWN, ValueKind.NONE):
         return replace(
             passed,
             optional=passed.optional or may_be_none,
@@ -98,7 +98,7 @@ def _parameter(flow: Flow, scope: Scope, arg: ast.arg, default: ast.expr | None,
             evidence=Evidence(name, f"{where}, which is called with it", passed),
         )
     by_name = guessed(arg.arg)
-    if by_name.kind is not Kind.UNKNOWN:
+    if by_name.kind is not ValueKind.UNKNOWN:
         return replace(by_name, evidence=replace(by_name.evidence, origin=name))
     return _by_use(flow, scope, arg.arg, position, optional=default is not None, where=where)
 
@@ -113,7 +113,7 @@ def _passed(flow: Flow, scope: Scope, name: str) -> Value:
     method = flow.tree.class_of(function) is not None and not _is_static(function)
     passed = [passed_argument(call, function, name, method=method) for call in flow.callers.sites(function)]
     values = [flow.values[node] for node in passed if node is not None and node in flow.values]
-    informative = [value for value in values if value.kind is not Kind.UNKNOWN]
+    informative = [value for value in values if value.kind is not ValueKind.UNKNOWN]
     if not informative:
         return UNKNOWN
     joined = join_all(informative)
@@ -130,7 +130,7 @@ def _may_change_arguments(flow: Flow, scope: Scope, decorator: ast.expr) -> bool
 def _by_use(flow: Flow, scope: Scope, name: str, position: int, *, optional: bool, where: str) -> Value:
     function = scope.node
     assert not isinstance(function, ast.Module | ast.ClassDef)
-    use = _Use()
+    use = _ParameterUse()
     for load in scope.loads.get(name, ()):
         _note(flow, scope, use, load)
     if use.number and not use.strong:
@@ -138,16 +138,16 @@ def _by_use(flow: Flow, scope: Scope, name: str, position: int, *, optional: boo
     origin = ast.Name(name)
     if use.strong is not None and not use.against:
         note = f"{where}, used as a tensor in line {getattr(use.strong, 'lineno', '?')}"
-        return Value(Kind.TENSOR, optional=optional, evidence=Evidence(origin, note))
+        return Value(ValueKind.TENSOR, optional=optional, evidence=Evidence(origin, note))
     if use.against or use.sequence or not flow.takes_tensors(function):
         return UNKNOWN
     certain = position == 0 and name in _USUAL and name not in _PLURAL
     if use.weak or (not optional and (position == 0 or name in _USUAL)):
-        return Value(Kind.TENSOR, certain=certain, optional=optional, evidence=Evidence(origin, where))
+        return Value(ValueKind.TENSOR, certain=certain, optional=optional, evidence=Evidence(origin, where))
     return UNKNOWN
 
 
-def _note(flow: Flow, scope: Scope, use: _Use, load: ast.Name) -> None:
+def _note(flow: Flow, scope: Scope, use: _ParameterUse, load: ast.Name) -> None:
     parent = flow.tree.parents[load]
     match parent:
         case ast.Attribute():
@@ -185,7 +185,7 @@ def _is_plain_comparison(node: ast.Compare) -> bool:
     return any(isinstance(op, ast.In | ast.NotIn) for op in node.ops)
 
 
-def _note_call(flow: Flow, scope: Scope, use: _Use, load: ast.Name, call: ast.Call) -> None:
+def _note_call(flow: Flow, scope: Scope, use: _ParameterUse, load: ast.Name, call: ast.Call) -> None:
     name = flow.names.qualified(call.func, scope) or ""
     if name in ("range", "int", "round"):
         use.number = use.number or name == "range"

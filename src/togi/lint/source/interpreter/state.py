@@ -11,27 +11,27 @@ from togi.lint.source import torch_api
 from togi.lint.source.budget import INTERPRETED
 from togi.lint.source.flow import Flow
 from togi.lint.source.tree import Scope
-from togi.lint.source.value import NONE, UNKNOWN, Environment, Evidence, Kind, Value, iterate, join, list_of
+from togi.lint.source.value import NONE, UNKNOWN, Environment, Evidence, Value, ValueKind, iterate, join, list_of
 
 Qualified = Callable[[ast.AST], str | None]
-Evaluators = Mapping[type[ast.expr], Callable[["State", Any], Value]]
+Evaluators = Mapping[type[ast.expr], Callable[["ScopeState", Any], Value]]
 _CLASSES = {
-    "int": Kind.NUMBER,
-    "float": Kind.NUMBER,
-    "bool": Kind.NUMBER,
-    "complex": Kind.NUMBER,
-    "str": Kind.STRING,
-    "list": Kind.LIST,
-    "tuple": Kind.LIST,
-    "set": Kind.LIST,
-    "dict": Kind.DICT,
-    "numpy.ndarray": Kind.NDARRAY,
-    "torch.nn.Module": Kind.MODULE,
-    "torch.device": Kind.DEVICE,
+    "int": ValueKind.NUMBER,
+    "float": ValueKind.NUMBER,
+    "bool": ValueKind.NUMBER,
+    "complex": ValueKind.NUMBER,
+    "str": ValueKind.STRING,
+    "list": ValueKind.LIST,
+    "tuple": ValueKind.LIST,
+    "set": ValueKind.LIST,
+    "dict": ValueKind.DICT,
+    "numpy.ndarray": ValueKind.NDARRAY,
+    "torch.nn.Module": ValueKind.MODULE,
+    "torch.device": ValueKind.DEVICE,
 }
 
 
-class State:
+class ScopeState:
     """The knowledge at one place of a scope while it is interpreted."""
 
     def __init__(self, flow: Flow, scope: Scope, evaluators: Evaluators) -> None:
@@ -122,7 +122,7 @@ class State:
         container = self.evaluate(target.value)
         self.evaluate(target.slice)
         name = key(target.value)
-        if name is not None and container.kind in (Kind.LIST, Kind.DICT):
+        if name is not None and container.kind in (ValueKind.LIST, ValueKind.DICT):
             element = container.element
             self.env[name] = replace(container, element=value if element is None else join(element, value))
 
@@ -156,13 +156,13 @@ def key(node: ast.AST) -> str | None:
 
 def _place(environment: Environment, node: ast.expr, device: str) -> None:
     name = key(node)
-    if name is not None and (value := environment.get(name, UNKNOWN)).kind not in (Kind.UNKNOWN, Kind.NONE):
+    if name is not None and (value := environment.get(name, UNKNOWN)).kind not in (ValueKind.UNKNOWN, ValueKind.NONE):
         environment[name] = replace(value, device=device)
 
 
 def _rule_out_none(environment: Environment, node: ast.expr) -> None:
     name = key(node)
-    if name is not None and (value := environment.get(name, UNKNOWN)).optional and value.kind is not Kind.UNKNOWN:
+    if name is not None and (value := environment.get(name, UNKNOWN)).optional and value.kind is not ValueKind.UNKNOWN:
         environment[name] = replace(value, optional=False)
 
 
@@ -200,18 +200,18 @@ def _by_call(environment: Environment, test: ast.Call, truth: bool, qualified: Q
 def _of_classes(names: list[str], tested: ast.expr) -> Value:
     if all(name in torch_api.TENSOR_CLASSES for name in names):
         return _tested_tensor(tested)
-    kinds = {_CLASSES.get(name, Kind.UNKNOWN) for name in names}
+    kinds = {_CLASSES.get(name, ValueKind.UNKNOWN) for name in names}
     return Value(kinds.pop()) if len(kinds) == 1 else UNKNOWN
 
 
 def _tested_tensor(tested: ast.expr) -> Value:
-    return Value(Kind.TENSOR, evidence=Evidence(tested, "is tested to be a tensor"))
+    return Value(ValueKind.TENSOR, evidence=Evidence(tested, "is tested to be a tensor"))
 
 
 def _be(environment: Environment, name: str, tested: Value, truth: bool) -> None:
     value = environment.get(name, UNKNOWN)
     if truth:
-        if value.kind is not tested.kind or tested.kind is Kind.UNKNOWN:
+        if value.kind is not tested.kind or tested.kind is ValueKind.UNKNOWN:
             environment[name] = tested
         else:
             environment[name] = replace(value, certain=True, optional=False)

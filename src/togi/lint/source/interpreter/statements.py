@@ -14,7 +14,7 @@ from togi.lint.source.hints import annotated, guessed_result
 from togi.lint.source.interpreter.calls import call
 from togi.lint.source.interpreter.expressions import EVALUATORS, operation, read
 from togi.lint.source.interpreter.parameters import parameters
-from togi.lint.source.interpreter.state import State, key, narrow
+from togi.lint.source.interpreter.state import ScopeState, key, narrow
 from togi.lint.source.syntax import arguments_of, last_name
 from togi.lint.source.tree import FUNCTIONS, Scope
 from togi.lint.source.value import (
@@ -23,8 +23,8 @@ from togi.lint.source.value import (
     UNKNOWN,
     UNSEEN_BATCHES,
     Environment,
-    Kind,
     Value,
+    ValueKind,
     element_of,
     gives_batches,
     iterate,
@@ -45,7 +45,7 @@ _FOREIGN = tuple("sklearn. tensorflow. keras. jax. flax. xgboost. lightgbm. onnx
 
 def interpret(flow: Flow, scope: Scope) -> None:
     """Note in ``flow`` what every expression of ``scope`` is, what it binds, and what it returns."""
-    state = State(flow, scope, _EVALUATORS)
+    state = ScopeState(flow, scope, _EVALUATORS)
     node = scope.node
     if isinstance(node, FUNCTIONS):
         state.env = parameters(flow, scope)
@@ -60,7 +60,7 @@ def interpret(flow: Flow, scope: Scope) -> None:
         flow.returns[scope] = list_of(join_all(state.yielded)) if state.yielded else join_all(state.returned or [NONE])
 
 
-def _block(state: State, statements: Sequence[ast.stmt]) -> None:
+def _block(state: ScopeState, statements: Sequence[ast.stmt]) -> None:
     for statement in statements:
         if not state.alive:
             return
@@ -75,20 +75,20 @@ def _block(state: State, statements: Sequence[ast.stmt]) -> None:
 # Control flow. A branch starts from a copy of the environment; dead branches take no part in the join.
 
 
-def _branch(state: State, environment: Environment, statements: Sequence[ast.stmt]) -> Environment | None:
+def _branch(state: ScopeState, environment: Environment, statements: Sequence[ast.stmt]) -> Environment | None:
     state.env, state.alive = environment, True
     _block(state, statements)
     return state.env if state.alive else None
 
 
-def _meet(state: State, ends: list[Environment | None]) -> None:
+def _meet(state: ScopeState, ends: list[Environment | None]) -> None:
     living = [end for end in ends if end is not None]
     state.alive = bool(living)
     if living:
         state.env = living[0] if len(living) == 1 else join_environments(living)
 
 
-def _if(state: State, node: ast.If) -> None:
+def _if(state: ScopeState, node: ast.If) -> None:
     state.evaluate(node.test)
     otherwise = dict(state.env)
     narrow(state.env, node.test, True, state.qualified)
@@ -97,7 +97,7 @@ def _if(state: State, node: ast.If) -> None:
     _meet(state, [then, _branch(state, otherwise, node.orelse)])
 
 
-def _for(state: State, node: ast.For | ast.AsyncFor) -> None:
+def _for(state: ScopeState, node: ast.For | ast.AsyncFor) -> None:
     iterated = state.evaluate(node.iter)
     if iterated == UNKNOWN and isinstance(node.iter, ast.Call) and _takes_batches(state, node.iter.args[:1]):
         state.values[node.iter] = iterated = UNSEEN_BATCHES  # for batch in logger.log_every(loader, 50)
@@ -110,7 +110,7 @@ def _for(state: State, node: ast.For | ast.AsyncFor) -> None:
     _loop(state, turn, node.orelse, always=False)
 
 
-def _while(state: State, node: ast.While) -> None:
+def _while(state: ScopeState, node: ast.While) -> None:
     forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
 
     def turn() -> None:
@@ -121,7 +121,7 @@ def _while(state: State, node: ast.While) -> None:
     _loop(state, turn, node.orelse, always=forever)
 
 
-def _loop(state: State, turn: Callable[[], None], orelse: Sequence[ast.stmt], *, always: bool) -> None:
+def _loop(state: ScopeState, turn: Callable[[], None], orelse: Sequence[ast.stmt], *, always: bool) -> None:
     outer = state.breaks, state.continues
     entry = dict(state.env)
     exits: list[Environment | None] = []
@@ -142,17 +142,17 @@ def _loop(state: State, turn: Callable[[], None], orelse: Sequence[ast.stmt], *,
     _meet(state, exits)
 
 
-def _break(state: State, _: ast.Break) -> None:
+def _break(state: ScopeState, _: ast.Break) -> None:
     state.breaks.append(state.env)
     state.alive = False
 
 
-def _continue(state: State, _: ast.Continue) -> None:
+def _continue(state: ScopeState, _: ast.Continue) -> None:
     state.continues.append(state.env)
     state.alive = False
 
 
-def _try(state: State, node: ast.Try) -> None:
+def _try(state: ScopeState, node: ast.Try) -> None:
     before = dict(state.env)
     body = _branch(state, state.env, node.body)
     halfway = join_environments([before, body]) if body is not None else before
@@ -170,7 +170,7 @@ def _try(state: State, node: ast.Try) -> None:
         state.alive = state.alive and alive
 
 
-def _with(state: State, node: ast.With | ast.AsyncWith) -> None:
+def _with(state: ScopeState, node: ast.With | ast.AsyncWith) -> None:
     grad = state.grad
     for item in node.items:
         value = state.evaluate(item.context_expr)
@@ -181,7 +181,7 @@ def _with(state: State, node: ast.With | ast.AsyncWith) -> None:
     state.grad = grad
 
 
-def _match(state: State, node: ast.Match) -> None:
+def _match(state: ScopeState, node: ast.Match) -> None:
     state.evaluate(node.subject)
     ends: list[Environment | None] = [dict(state.env)]
     for case in node.cases:
@@ -197,19 +197,19 @@ def _match(state: State, node: ast.Match) -> None:
     _meet(state, ends)
 
 
-def _return(state: State, node: ast.Return) -> None:
+def _return(state: ScopeState, node: ast.Return) -> None:
     state.returned.append(state.evaluate(node.value) if node.value is not None else NONE)
     state.alive = False
 
 
-def _raise(state: State, node: ast.Raise) -> None:
+def _raise(state: ScopeState, node: ast.Raise) -> None:
     for raised in (node.exc, node.cause):
         if raised is not None:
             state.evaluate(raised)
     state.alive = False
 
 
-def _assert(state: State, node: ast.Assert) -> None:
+def _assert(state: ScopeState, node: ast.Assert) -> None:
     state.evaluate(node.test)
     if node.msg is not None:
         state.evaluate(node.msg)
@@ -219,7 +219,7 @@ def _assert(state: State, node: ast.Assert) -> None:
 # Binding
 
 
-def _assign(state: State, node: ast.Assign) -> None:
+def _assign(state: ScopeState, node: ast.Assign) -> None:
     value = state.evaluate(node.value)
     maker = state.qualified(node.value.func) if isinstance(node.value, ast.Call) else None
     for target in node.targets:
@@ -229,41 +229,41 @@ def _assign(state: State, node: ast.Assign) -> None:
             state.assign(target, value)
 
 
-def _assign_by_name(state: State, target: ast.expr, unknown: ast.Call) -> None:
+def _assign_by_name(state: ScopeState, target: ast.expr, unknown: ast.Call) -> None:
     """``model, loader = build(options)``: only the names tell. A DataLoader that was given may come back changed."""
     may_wrap = _takes_batches(state, arguments_of(unknown))
     for name in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
         guess = guessed_result(last_name(name))
-        if may_wrap and guess.kind in (Kind.DATALOADER, Kind.UNKNOWN):
-            state.assign(name, UNSEEN_BATCHES if guess.kind is Kind.DATALOADER else PERHAPS_BATCHES)
+        if may_wrap and guess.kind in (ValueKind.DATALOADER, ValueKind.UNKNOWN):
+            state.assign(name, UNSEEN_BATCHES if guess.kind is ValueKind.DATALOADER else PERHAPS_BATCHES)
         else:
             state.assign(name, guess if isinstance(name, ast.Name) else UNKNOWN)
 
 
-def _takes_batches(state: State, arguments: Sequence[ast.expr]) -> bool:
+def _takes_batches(state: ScopeState, arguments: Sequence[ast.expr]) -> bool:
     """``accelerator.prepare(model, loader)``: whether there is a DataLoader among them, which may be wrapped."""
     values = [state.values.get(arg.value if isinstance(arg, ast.Starred) else arg, UNKNOWN) for arg in arguments]
     elements = [element_of(value) for value in values]
-    return any(map(gives_batches, values)) or any(e.batch or e.kind is Kind.DATALOADER for e in elements)
+    return any(map(gives_batches, values)) or any(e.batch or e.kind is ValueKind.DATALOADER for e in elements)
 
 
-def _annotated_assign(state: State, node: ast.AnnAssign) -> None:
+def _annotated_assign(state: ScopeState, node: ast.AnnAssign) -> None:
     promised = annotated(node.annotation, state.qualified)
     value = state.evaluate(node.value) if node.value is not None else UNKNOWN
-    if value.kind in (Kind.UNKNOWN, Kind.NONE) and promised.kind is not Kind.UNKNOWN:
-        value = replace(promised, optional=value.kind is Kind.NONE or promised.optional)
+    if value.kind in (ValueKind.UNKNOWN, ValueKind.NONE) and promised.kind is not ValueKind.UNKNOWN:
+        value = replace(promised, optional=value.kind is ValueKind.NONE or promised.optional)
     if node.value is not None or isinstance(state.scope.node, ast.ClassDef):
         state.assign(node.target, value)
 
 
-def _augmented_assign(state: State, node: ast.AugAssign) -> None:
+def _augmented_assign(state: ScopeState, node: ast.AugAssign) -> None:
     before = read(state, node.target)
     state.values[node.target] = before
     after = operation(state, node, before, state.evaluate(node.value))
     state.assign(node.target, after)
 
 
-def _delete(state: State, node: ast.Delete) -> None:
+def _delete(state: ScopeState, node: ast.Delete) -> None:
     for target in node.targets:
         name = key(target)
         if name is not None:
@@ -272,19 +272,19 @@ def _delete(state: State, node: ast.Delete) -> None:
             read(state, target)
 
 
-def _define(state: State, node: Any) -> None:
+def _define(state: ScopeState, node: Any) -> None:
     for decorator in node.decorator_list:
         state.evaluate(decorator)
     if isinstance(node, ast.ClassDef):
-        state.assign_name(node.name, Value(Kind.CLASS, definition=node))
+        state.assign_name(node.name, Value(ValueKind.CLASS, definition=node))
         return
     for default in (*node.args.defaults, *node.args.kw_defaults):
         if default is not None:
             state.evaluate(default)
-    state.assign_name(node.name, Value(Kind.FUNCTION, definition=node))
+    state.assign_name(node.name, Value(ValueKind.FUNCTION, definition=node))
 
 
-def _expression(state: State, node: ast.Expr) -> None:
+def _expression(state: ScopeState, node: ast.Expr) -> None:
     value = state.evaluate(node.value)
     call = node.value
     if isinstance(call, ast.Call):
@@ -293,23 +293,23 @@ def _expression(state: State, node: ast.Expr) -> None:
             _note_change_in_place(state, call.func, call, value)
 
 
-def _note_change_in_place(state: State, func: ast.Attribute, call: ast.Call, value: Value) -> None:
+def _note_change_in_place(state: ScopeState, func: ast.Attribute, call: ast.Call, value: Value) -> None:
     """``model.to(device)`` as a statement moves the model itself; ``xs.append(x)`` tells what xs holds."""
     name = key(func.value)
     if name is None or (base := state.env.get(name)) is None:
         return
-    if base.kind is Kind.MODULE and value.kind is Kind.MODULE and func.attr in ("to", "cuda", "cpu"):
+    if base.kind is ValueKind.MODULE and value.kind is ValueKind.MODULE and func.attr in ("to", "cuda", "cpu"):
         state.env[name] = value
         state.flow.bind(state.scope, name, value)
-    elif base.kind is Kind.LIST and func.attr in ("append", "add", "appendleft") and call.args:
+    elif base.kind is ValueKind.LIST and func.attr in ("append", "add", "appendleft") and call.args:
         item = state.values.get(call.args[0], UNKNOWN)
         state.env[name] = replace(base, element=item if base.element is None else join(base.element, item))
-    elif base.kind is Kind.TENSOR and func.attr.endswith("_") and value.kind is Kind.TENSOR:
+    elif base.kind is ValueKind.TENSOR and func.attr.endswith("_") and value.kind is ValueKind.TENSOR:
         state.env[name] = replace(base, graph=value.graph if func.attr != "requires_grad_" else True)
 
 
 _EVALUATORS = {**EVALUATORS, ast.Call: call}
-_HANDLERS: Mapping[type[ast.stmt], Callable[[State, Any], None]] = {
+_HANDLERS: Mapping[type[ast.stmt], Callable[[ScopeState, Any], None]] = {
     ast.If: _if,
     ast.For: _for,
     ast.AsyncFor: _for,

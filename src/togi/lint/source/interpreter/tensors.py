@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from togi.lint.data.torch_names import torch_names
 from togi.lint.source import torch_api
-from togi.lint.source.interpreter.state import State
+from togi.lint.source.interpreter.state import ScopeState
 from togi.lint.source.syntax import argument, arguments_of, is_pairwise, last_name
 from togi.lint.source.value import (
     ARRAY,
@@ -17,8 +17,8 @@ from togi.lint.source.value import (
     STRING,
     UNKNOWN,
     Evidence,
-    Kind,
     Value,
+    ValueKind,
     element_of,
     list_of,
     tuple_of,
@@ -29,25 +29,25 @@ _SAME_DTYPE = frozenset(
     """view reshape permute transpose flatten squeeze unsqueeze expand expand_as repeat t flip roll contiguous
     logical_not index_select gather view_as movedim masked_fill clone T narrow""".split()
 )
-_PLAIN = frozenset([Kind.NUMBER, Kind.STRING, Kind.SHAPE, Kind.DTYPE, Kind.NONE])
+_PLAIN = frozenset([ValueKind.NUMBER, ValueKind.STRING, ValueKind.SHAPE, ValueKind.DTYPE, ValueKind.NONE])
 _ELSEWHERE = ("torch.cuda.", "torch.xpu.", "torch.mps.", "torch.distributed.", "torch.ops.")
 OF_DISTRIBUTIONS = frozenset(["sample", "rsample", "log_prob", "entropy"])
 _OF_CONTAINERS = frozenset(["items", "keys", "values", "get", "pop", "update"])
 """Methods of a batch or of a model's output that may be a dictionary of tensors."""
 
 
-def tensor_operation(state: State, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
+def tensor_operation(state: ScopeState, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
     """The result of ``node``, at least one of whose operands is a tensor."""
-    if {left.kind, right.kind} & {Kind.STRING, Kind.NONE}:
+    if {left.kind, right.kind} & {ValueKind.STRING, ValueKind.NONE}:
         return UNKNOWN
     operands = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.target, node.value)
-    tensors = [value for value in (left, right) if value.kind is Kind.TENSOR]
+    tensors = [value for value in (left, right) if value.kind is ValueKind.TENSOR]
     first = tensors[0]
     two_tensors = len(tensors) == 2
     boolean = isinstance(node.op, _BITWISE) and any(value.dtype == "bool" for value in tensors)
     same = first.dtype if two_tensors and left.dtype == right.dtype and first.dtype != "bool" else None
     return Value(
-        Kind.TENSOR,
+        ValueKind.TENSOR,
         certain=any(value.certain for value in tensors),
         device=common_device(tensors),
         dtype="bool" if boolean else same,
@@ -61,9 +61,9 @@ def tensor_operation(state: State, node: ast.BinOp | ast.AugAssign, left: Value,
 
 def tensor_comparison(node: ast.Compare, operands: Sequence[Value]) -> Value:
     """The tensor of truth values that ``operands``, of which at least one is a tensor, compare to."""
-    tensors = [value for value in operands if value.kind is Kind.TENSOR]
+    tensors = [value for value in operands if value.kind is ValueKind.TENSOR]
     return Value(
-        Kind.TENSOR,
+        ValueKind.TENSOR,
         certain=any(value.certain for value in tensors),
         device=common_device(tensors),
         dtype="bool",
@@ -75,7 +75,7 @@ def tensor_comparison(node: ast.Compare, operands: Sequence[Value]) -> Value:
     )
 
 
-def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | None = None) -> Value:
+def tensor(state: ScopeState, node: ast.Call, values: list[Value], *, dtype: str | None = None) -> Value:
     """The tensor that a function of torch makes from ``values``."""
     last = last_name(node.func)
     tensors = tensors_among(values)
@@ -86,7 +86,7 @@ def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | No
     reduced = last in torch_api.REDUCTIONS and len(node.args) == 1 and not node.keywords
     loss = last in torch_api.LOSSES and argument(node, "reduction") is None
     return Value(
-        Kind.TENSOR,
+        ValueKind.TENSOR,
         device=given_device(state, node) or _made_on(state, node, tensors),
         dtype=dtype,
         graph=False if counted else state.recorded(tensors),
@@ -96,7 +96,7 @@ def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | No
     )
 
 
-def _made_on(state: State, node: ast.Call, tensors: list[Value]) -> str | None:
+def _made_on(state: ScopeState, node: ast.Call, tensors: list[Value]) -> str | None:
     """The device of the tensors; the CPU for results that PyTorch makes there: from a file, from numbers alone."""
     name = state.qualified(node.func) or ""
     if name in torch_api.ON_CPU:
@@ -108,15 +108,15 @@ def _made_on(state: State, node: ast.Call, tensors: list[Value]) -> str | None:
     return "cpu" if plain and name.startswith("torch.") and not name.startswith(_ELSEWHERE) else None
 
 
-def pair(state: State, last: str, node: ast.Call, values: list[Value], further: list[ast.expr]) -> Value:
+def pair(state: ScopeState, last: str, node: ast.Call, values: list[Value], further: list[ast.expr]) -> Value:
     """``max(x)``, ``max(x, dim)``, ``max(x, y)``, ``topk``, ``sort``."""
     result = tensor(state, node, values)
     if last in torch_api.ONLY_WITH_DIM:
         second = state.values.get(further[0], UNKNOWN) if further else UNKNOWN
         dims = (
             bool(further)
-            and second.kind is not Kind.TENSOR
-            and (second.kind is Kind.NUMBER or isinstance(further[0], ast.Constant | ast.UnaryOp))
+            and second.kind is not ValueKind.TENSOR
+            and (second.kind is ValueKind.NUMBER or isinstance(further[0], ast.Constant | ast.UnaryOp))
         )
         if not dims and argument(node, "dim") is None:
             return result
@@ -126,13 +126,13 @@ def pair(state: State, last: str, node: ast.Call, values: list[Value], further: 
 
 def tensor_attribute(base: Value, attr: str, node: ast.Attribute) -> Value:
     if attr == "shape":
-        return Value(Kind.SHAPE)
+        return Value(ValueKind.SHAPE)
     if attr in torch_api.NUMBER_PROPERTIES:
         return NUMBER
     if attr == "device":
-        return Value(Kind.DEVICE, device=base.device)
+        return Value(ValueKind.DEVICE, device=base.device)
     if attr == "dtype":
-        return Value(Kind.DTYPE, dtype=base.dtype)
+        return Value(ValueKind.DTYPE, dtype=base.dtype)
     if attr in torch_api.TENSOR_PROPERTIES:
         graph = False if attr in ("data", "grad") else base.graph
         return replace(base, graph=graph, call=None, evidence=Evidence(node, cause=base))
@@ -144,10 +144,10 @@ def tensor_attribute(base: Value, attr: str, node: ast.Attribute) -> Value:
     return replace(base, certain=attr in ("loss", "logits"), scalar=attr == "loss", call=None, evidence=evidence)
 
 
-def tensor_method(state: State, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value:
+def tensor_method(state: ScopeState, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value:
     """What the method ``name`` of a tensor returns."""
     if name in torch_api.NUMBER_METHODS:
-        return Value(Kind.NUMBER, evidence=Evidence(node, cause=base))
+        return Value(ValueKind.NUMBER, evidence=Evidence(node, cause=base))
     if name in OF_DISTRIBUTIONS and not base.certain:  # a policy that returns a distribution
         evidence = Evidence(node, base.evidence.note, base)
         return replace(base, graph=False if name == "sample" else base.graph, call=None, evidence=evidence)
@@ -158,7 +158,7 @@ def tensor_method(state: State, base: Value, name: str, node: ast.Call, values: 
     if name in torch_api.NONE_METHODS:
         return NONE
     if name in ("size", "stride"):
-        return NUMBER if node.args or node.keywords else Value(Kind.SHAPE)
+        return NUMBER if node.args or node.keywords else Value(ValueKind.SHAPE)
     if name == "tolist":
         return NUMBER if base.scalar else list_of(None)
     if name == "numpy":
@@ -168,7 +168,7 @@ def tensor_method(state: State, base: Value, name: str, node: ast.Call, values: 
     return _in_container(base, name) if in_container else _computed(state, base, name, node, values)
 
 
-def _computed(state: State, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value:
+def _computed(state: ScopeState, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value:
     if name in torch_api.LIST_METHODS:
         return list_of(replace(base, call=None, evidence=Evidence(node, base.evidence.note, base)))
     if name == "nonzero" and argument(node, "as_tuple") is not None:
@@ -194,7 +194,7 @@ def _computed(state: State, base: Value, name: str, node: ast.Call, values: list
     )
 
 
-def _moved(state: State, base: Value, name: str, node: ast.Call) -> Value:
+def _moved(state: ScopeState, base: Value, name: str, node: ast.Call) -> Value:
     if name == "cpu":
         return replace(base, device="cpu", batch=False, evidence=Evidence(node, "is on the CPU", base))
     if name in ("cuda", "xpu"):
@@ -206,13 +206,13 @@ def _moved(state: State, base: Value, name: str, node: ast.Call) -> Value:
     named = [(k.arg, k.value) for k in node.keywords if k.arg in ("device", "dtype", "other", None)]
     for keyword, arg in [*((None, arg) for arg in node.args), *named]:
         value = state.values[arg]
-        if value.kind is Kind.DTYPE or keyword == "dtype":
+        if value.kind is ValueKind.DTYPE or keyword == "dtype":
             dtype = value.dtype
-        elif value.kind in (Kind.DEVICE, Kind.STRING, Kind.TENSOR) or keyword == "device":
+        elif value.kind in (ValueKind.DEVICE, ValueKind.STRING, ValueKind.TENSOR) or keyword == "device":
             device, moved = value.device, True
-        elif value.kind is Kind.UNKNOWN and not _names_dtype(arg):
+        elif value.kind is ValueKind.UNKNOWN and not _names_dtype(arg):
             device, moved, dtype = None, True, None
-        elif value.kind is Kind.NUMBER and name == "to" and arg in node.args[:1]:
+        elif value.kind is ValueKind.NUMBER and name == "to" and arg in node.args[:1]:
             device, moved = "cuda", True  # the number of a GPU
         else:
             dtype = value.dtype
@@ -240,12 +240,12 @@ def _in_container(base: Value, name: str) -> Value:
     return item
 
 
-def given_device(state: State, node: ast.Call) -> str | None:
+def given_device(state: ScopeState, node: ast.Call) -> str | None:
     device = argument(node, "device")
     return state.values[device].device if device is not None else None
 
 
-def given_dtype(state: State, node: ast.Call) -> str | None:
+def given_dtype(state: ScopeState, node: ast.Call) -> str | None:
     dtype = argument(node, "dtype")
     return state.values[dtype].dtype if dtype is not None else None
 
@@ -259,9 +259,9 @@ def _result_dtype(last: str) -> str | None:
 
 
 def tensors_among(values: list[Value]) -> list[Value]:
-    tensors = [value for value in values if value.kind is Kind.TENSOR]
-    elements = [element_of(value) for value in values if value.kind in (Kind.LIST, Kind.TUPLE)]
-    return tensors + [element for element in elements if element.kind is Kind.TENSOR]
+    tensors = [value for value in values if value.kind is ValueKind.TENSOR]
+    elements = [element_of(value) for value in values if value.kind in (ValueKind.LIST, ValueKind.TUPLE)]
+    return tensors + [element for element in elements if element.kind is ValueKind.TENSOR]
 
 
 def common_device(tensors: Sequence[Value]) -> str | None:

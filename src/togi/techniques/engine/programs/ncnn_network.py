@@ -25,7 +25,7 @@ Sizes = tuple[int | None, ...] | None
 
 
 @dataclass(frozen=True)
-class Layer:
+class NcnnLayer:
     kind: str
     name: str
     inputs: tuple[str, ...]
@@ -37,7 +37,7 @@ class Layer:
         return self.parameters.get(number, otherwise)
 
 
-def read_layers(text: str) -> list[Layer]:
+def read_layers(text: str) -> list[NcnnLayer]:
     """Raises RuntimeError where it is not a network, or has other counts than it says."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
     try:
@@ -51,7 +51,7 @@ def read_layers(text: str) -> list[Layer]:
     return network
 
 
-def _layer(words: Sequence[str]) -> Layer:
+def _layer(words: Sequence[str]) -> NcnnLayer:
     kind, name, inputs, outputs = words[0], words[1], int(words[2]), int(words[3])
     if inputs < 0 or outputs < 0 or len(words) < 4 + inputs + outputs:
         raise ValueError("fewer names than it says")
@@ -60,10 +60,12 @@ def _layer(words: Sequence[str]) -> Layer:
         number, _, value = word.partition("=")
         if value.removeprefix("-").isascii() and value.removeprefix("-").isdigit():
             parameters[int(number)] = int(value)
-    return Layer(kind, name, tuple(words[4 : 4 + inputs]), tuple(words[4 + inputs : 4 + inputs + outputs]), parameters)
+    return NcnnLayer(
+        kind, name, tuple(words[4 : 4 + inputs]), tuple(words[4 + inputs : 4 + inputs + outputs]), parameters
+    )
 
 
-def check_weights(layers: Sequence[Layer], inputs: Sequence[Sequence[int | None]]) -> None:
+def check_weights(layers: Sequence[NcnnLayer], inputs: Sequence[Sequence[int | None]]) -> None:
     """Check that each layer has as many weights as its inputs need. ``inputs``: sizes of the calls, with the batch.
 
     Raises RuntimeError.
@@ -78,7 +80,7 @@ def check_weights(layers: Sequence[Layer], inputs: Sequence[Sequence[int | None]
         known |= dict.fromkeys(layer.outputs, made)
 
 
-def _made(layer: Layer, given: Sequence[Sizes]) -> Sizes:
+def _made(layer: NcnnLayer, given: Sequence[Sizes]) -> Sizes:
     first = given[0] if given else None
     if "onvolution" in layer.kind:
         return _convolved(layer, first)
@@ -102,7 +104,7 @@ def _made(layer: Layer, given: Sequence[Sizes]) -> Sizes:
     return None
 
 
-def _convolved(layer: Layer, given: Sizes) -> Sizes:
+def _convolved(layer: NcnnLayer, given: Sizes) -> Sizes:
     """Parameters 0: channels out, 1 and 11: the kernel, 6: its weights, 7: groups."""
     if layer.get(19):  # its weights are an input
         return None
@@ -118,7 +120,7 @@ def _convolved(layer: Layer, given: Sizes) -> Sizes:
     return (out, *[None] * (len(given) - 1 if given else 2))
 
 
-def _check_inner_product(layer: Layer, given: Sizes) -> None:
+def _check_inner_product(layer: NcnnLayer, given: Sizes) -> None:
     """Parameters 0: numbers out, 2: weights."""
     out, weights = layer.get(0), layer.get(2)
     if out < 1 or weights < 1 or weights % out:
@@ -129,7 +131,7 @@ def _check_inner_product(layer: Layer, given: Sizes) -> None:
             raise _wrong(layer, weights // out, needed)
 
 
-def _wrong(layer: Layer, found: int, wanted: int) -> RuntimeError:
+def _wrong(layer: NcnnLayer, found: int, wanted: int) -> RuntimeError:
     return RuntimeError(
         f"its layer {layer.name} ({layer.kind}) has weights for {found} where {wanted} are needed: the file is "
         "damaged, and ncnn would read beyond them"

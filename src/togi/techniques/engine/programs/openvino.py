@@ -35,7 +35,7 @@ def give(request: Any, feeds: dict[Any, Any]) -> None:
         request.set_tensor(port, tensor(array, shared_memory=True))
 
 
-class Request:
+class LendingRequest:
     """An inference request, which lends its own memory for large outputs to callers: none of it is fresh, and nothing
     but small outputs is copied."""
 
@@ -94,12 +94,12 @@ class OpenVinoProgram(StoredProgram):
             taken.add(position)
         return outputs
 
-    def _free_request(self) -> Request:
-        requests: list[Request] = self._local.__dict__.setdefault("requests", [])
+    def _free_request(self) -> LendingRequest:
+        requests: list[LendingRequest] = self._local.__dict__.setdefault("requests", [])
         for request in requests:
             if request.free:
                 return request
-        request = Request(self.compiled)
+        request = LendingRequest(self.compiled)
         if len(requests) < _KEPT_REQUESTS:
             requests.append(request)
         return request

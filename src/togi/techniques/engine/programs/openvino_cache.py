@@ -17,7 +17,7 @@ from togi.techniques.engine.programs.openvino_library import openvino
 from togi.torch_internals.deferred import Deferred
 
 
-class Kept(Record):
+class GrowingInput(Record):
     """An input that is returned with something behind it."""
 
     input: int
@@ -55,7 +55,7 @@ class SequenceCache:
     Only the tensors that it has lent hold it: once the last of them is gone, or has its values, its memory is free.
     """
 
-    def __init__(self, compiled: Any, kept: Sequence[Kept], rows: dict[Any, Any]) -> None:
+    def __init__(self, compiled: Any, kept: Sequence[GrowingInput], rows: dict[Any, Any]) -> None:
         """``rows``: the input that says which of them go on, where there is one: always all."""
         self.request = compiled.create_infer_request()
         give(self.request, rows)

@@ -25,7 +25,7 @@ from togi.core.records import Interface
 from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.openvino import FILE, compile_file, compile_model, damaged
-from togi.techniques.engine.programs.openvino_cache import CachePlace, Kept, SequenceCache
+from togi.techniques.engine.programs.openvino_cache import CachePlace, GrowingInput, SequenceCache
 from togi.techniques.engine.programs.openvino_conversion import convert
 from togi.techniques.engine.programs.openvino_library import PRECISION_KEY
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram
@@ -55,7 +55,7 @@ class StatefulProgram(StoredProgram):
         compiled: Any,
         signature: Signature,
         order: Sequence[int],
-        kept: Sequence[Kept],
+        kept: Sequence[GrowingInput],
         stored: HiddenFiles | None,
     ) -> None:
         """``order``: which output of the model, as it was before caches stayed inside, is which of the signature."""
@@ -221,7 +221,7 @@ def _errors(found: Sequence[Tensor], expected: Sequence[Tensor]) -> list[float]:
 def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> StatefulProgram:
     """Raises ArtifactError where what the manifest says does not fit the signature."""
     try:
-        kept = [Kept.model_validate(stored) for stored in meta["kept"]]
+        kept = [GrowingInput.model_validate(stored) for stored in meta["kept"]]
         compiled = compile_file(folder / FILE, threads)
         known = {name for port in compiled.outputs for name in port.names}
         inside, order = {part.output for part in kept}, [int(place) for place in meta["order"]]
@@ -239,10 +239,10 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int 
     return program
 
 
-def _returned_grown(model: Any, order: Sequence[int]) -> list[Kept]:
+def _returned_grown(model: Any, order: Sequence[int]) -> list[GrowingInput]:
     """Inputs of four dimensions (rows, heads, length, width) of which one varies, and which are returned so."""
     inputs = {port.get_node().get_friendly_name(): number for number, port in enumerate(model.inputs)}
-    kept: dict[int, Kept] = {}
+    kept: dict[int, GrowingInput] = {}
     for output, place in enumerate(order):
         joined = model.outputs[place].get_node().input_value(0).get_node()
         if list(order).count(place) > 1 or joined.get_type_name() != "Concat" or joined.get_input_size() != 2:
@@ -255,11 +255,13 @@ def _returned_grown(model: Any, order: Sequence[int]) -> list[Kept]:
         varies = [dim for dim in range(len(sizes)) if sizes[dim].is_dynamic]
         dim = joined.get_attributes()["axis"] % len(sizes)
         if len(sizes) == 4 and dim > 0 and varies == [dim] and behind[dim].is_static:
-            kept[number] = Kept(input=number, output=output, place=place, dim=dim, count=behind[dim].get_length())
+            kept[number] = GrowingInput(
+                input=number, output=output, place=place, dim=dim, count=behind[dim].get_length()
+            )
     return list(kept.values())
 
 
-def _keep_inside(model: Any, kept: Sequence[Kept]) -> None:
+def _keep_inside(model: Any, kept: Sequence[GrowingInput]) -> None:
     """Each becomes a variable of the model: read at the beginning of a call, written at its end."""
     from openvino import opset13
     from openvino.passes import MakeStateful, Manager
