@@ -35,9 +35,9 @@ def handed_over(
                 f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
                 "return them from it in a togi.Subject instead of passing them separately"
             )
-        from togi.subject.spec import check_spec
+        from togi.subject.locator import check_locator
 
-        check_spec(subject)
+        check_locator(subject)
         yield SubjectRef.here("locator", subject), subject
         return
     folder = Path(tempfile.mkdtemp(prefix="togi-live-"))
