@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PLACE = re.compile(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`")
 
 
 def test_the_picture_shows_the_rooms_on_the_floors_that_their_imports_make() -> None:
@@ -13,3 +15,11 @@ def test_the_picture_shows_the_rooms_on_the_floors_that_their_imports_make() -> 
     assert house["PICTURE"].read_text(encoding="utf-8") == house["picture"](), "run python docs/house.py"
     assert set(house["rooms"]()) == {room for floor in house["floors"]() for room in floor}
     assert house["floors"]()[-1] == ["core"]
+
+
+def test_the_walks_lead_through_places_that_exist() -> None:
+    walks = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("## Six walks\n")[2].partition("\n## ")[0]
+    places = PLACE.findall(walks)
+    assert walks.count("\n**") == 6
+    assert len(places) > 25
+    assert not [place for place in places if not (ROOT / "src/togi" / place).exists()]
