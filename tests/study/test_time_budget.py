@@ -83,7 +83,7 @@ def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
     def asked_s(left_s: float) -> float:
         studied = budget(loading_s=0.0, time_limit_s=1000.0 + left_s)
         studied.know_reference({"start": 3.0, "verify": 2.0})
-        studied.started -= 1000.0
+        studied.started = studied.loaded = studied.started - 1000.0
         return studied.ask_s
 
     assert [asked_s(needed_s + more_s) for more_s in (100.0, 5.0, -5.0)] == [10.0, 5.0, 2.0]
@@ -103,9 +103,16 @@ def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
 def test_values_beyond_the_samples_are_asked_for_longer_where_the_original_is_slow_and_the_limit_long(
     verify_s: float, limit_s: float | None, ask_s: float
 ) -> None:
-    studied = budget(effort="thorough", time_limit_s=limit_s)
+    studied = budget(effort="thorough", time_limit_s=limit_s, loading_s=0.0)
     studied.know_reference({"verify": verify_s})
     assert studied.proof_s == pytest.approx(USUAL.proof_s + 3 * verify_s + ask_s)
+
+
+def test_what_loading_took_gives_no_time_to_ask() -> None:
+    for loading_s in (0.0, 60.0):
+        studied = budget(effort="quick", loading_s=loading_s)
+        studied.know_reference({"verify": 1.0})
+        assert studied.ask_s == pytest.approx(0.08 * 30.0)
 
 
 def test_exploring_leaves_time_for_race_and_proof() -> None:

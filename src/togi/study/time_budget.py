@@ -28,7 +28,7 @@ _LEAST_ASKED_S, _ASKED_X = 2.0, 8.0
 """Values beyond the samples are some fifteen calls of two programs and of the original, a few in float64 too;
 verification is about ten."""
 _ASKED_SHARE = 0.08
-"""Of the limit, what asking for them may take from what could be tried."""
+"""Of the limit, less what loading took: what asking for them may take from what could be tried."""
 
 
 @final
@@ -84,9 +84,8 @@ class TimeBudget:
         was loaded, which a slow subject or machine makes longer."""
         if self._given_s is not None or self._effort_s is None:
             return self._given_s
-        loading_s = 0.0 if self.loaded is None else self.loaded - self.started
         least_s = max(_OWN_LIMIT_X * self.least_s, _OWN_LIMIT_TRIALS * self._reference_s)
-        return loading_s + max(self._effort_s, least_s)
+        return self._loading_s + max(self._effort_s, least_s)
 
     @property
     def ends_at(self) -> float:
@@ -138,10 +137,14 @@ class TimeBudget:
 
     @property
     def _wanted_ask_s(self) -> float:
-        """By what verifying the original took, and by the limit."""
+        """By what verifying the original took, and by what loading leaves of the limit."""
         verify_s = self._reference_phases_s.get("verify", 0.0)
-        most_s = ASKED_S if self.limit_s is None else min(ASKED_S, _ASKED_SHARE * self.limit_s)
+        most_s = ASKED_S if self.limit_s is None else min(ASKED_S, _ASKED_SHARE * (self.limit_s - self._loading_s))
         return max(_LEAST_ASKED_S, min(most_s, _ASKED_X * verify_s))
+
+    @property
+    def _loading_s(self) -> float:
+        return 0.0 if self.loaded is None else self.loaded - self.started
 
 
 def share_of_trial_s(left_s: float, expected_s: float) -> float:
