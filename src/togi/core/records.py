@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, final
+from typing import Any
 
 from pydantic import Field
 
@@ -359,7 +359,6 @@ class Trial(Record):
         return None if self.timing is None else MeasuredTrial(self, self.timing)
 
 
-@final
 @dataclass(frozen=True)
 class MeasuredTrial:
     """A trial that was timed: what can be compared, ranked, raced and chosen."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from togi.core.quantities import milliseconds, size
 from togi.core.records import MeasuredTrial, Record
 from togi.core.settings import Settings
 
 
-@final
 class Budget(Record):
     """What the chosen recipe may take; None: as much as it likes."""
 
@@ -59,7 +58,6 @@ class Budget(Record):
 UNLIMITED = Budget()
 
 
-@final
 @dataclass(frozen=True)
 class _Measure:
     """Something that can be limited. ``least`` tells of the recipe that needs least where none keeps the limit."""

@@ -7,7 +7,6 @@ contradict each other. To change what counts as faster, change the constants.
 from __future__ import annotations
 
 import math
-from typing import final
 
 from pydantic import Field
 
@@ -48,7 +47,6 @@ class Speed(StrEnum):
     UNCLEAR = "cannot tell"
 
 
-@final
 class Criterion(Record):
     """How large a difference must be. The fields are shares of the time, and a probability."""
 

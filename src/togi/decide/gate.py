@@ -7,7 +7,6 @@ from these cases alone, so no two of them can contradict each other.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import final
 
 from togi.core.backports import StrEnum
 from togi.core.records import Interval, Record
@@ -29,7 +28,6 @@ class Answer(StrEnum):
     """It could not be measured."""
 
 
-@final
 class Case(Record):
     """One question that a gate asks."""
 

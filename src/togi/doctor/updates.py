@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 from packaging.version import Version
 
@@ -12,7 +11,6 @@ from togi.doctor.check import Check, Level
 from togi.doctor.packages import Packages
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class OutdatedLibrary:
     """One that an update of would bring something."""

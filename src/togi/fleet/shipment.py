@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
 from urllib.parse import urlencode
 
 from togi.core.errors import FleetError
@@ -21,7 +20,6 @@ LARGEST_BYTES = 512 * 2**20
 MOST_FILES = 10_000
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Shipment:
     """``locator`` names the subject in a folder that holds ``files`` (name there -> file here)."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,6 @@ _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = 
 }
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One pass over one sample; with ``train`` also backward, and the optimizer's step where there is one."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ _NOWHERE = Where()
 _DEVICE_OF_FAKE = torch.ops.prim.device.default
 
 
-@final
 @dataclass(eq=False, slots=True)
 class StorageLifetime:
     """One storage. Times count dispatched operations; ``died`` is None while it lives."""

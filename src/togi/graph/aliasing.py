@@ -7,7 +7,7 @@ are conservative: sharing is assumed where it cannot be excluded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, final
+from typing import Any
 
 from torch import fx
 from torch.fx import Node
@@ -26,7 +26,6 @@ FRESH = frozenset(
 """Composite operations whose result never shares memory with an input. Their schemas do not say so."""
 
 
-@final
 class MemorySharing:
     """Built once per graph state; an edit makes it stale.
 

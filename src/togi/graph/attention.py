@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import fx
@@ -25,7 +25,6 @@ _HIDDEN = -1e9
 """What a score is set to that shall count for nothing; added to by no other score."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class _Scores:
     """``query @ keys * scale + added``, or with minus infinity where ``hidden``."""

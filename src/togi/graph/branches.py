@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ DENSER_AT_MOST = 1.5
 """How many times the branches' multiplications the merged kernel may cost: a 1x3 next to a 3x1 is 1.5."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Branch:
     """``kernel``: ``[out, in / groups, *k]``, or ``[channels, *k]`` where it is ``diagonal`` (one tap set per

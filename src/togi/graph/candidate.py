@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from togi.subject.signature import Signature
 Context = Callable[[], AbstractContextManager[Any]]
 
 
-@final
 class ProcessWide:
     """A context that sets something for the whole process, for calls that overlap in threads: the first of them sets
     it, the last puts it back. Otherwise one that ends later would put back what another one had set."""
@@ -131,7 +130,6 @@ def _by_position(facts: TensorFacts) -> Port:
     return Port(name=None, path=facts.name, dtype=facts.dtype, shape=facts.shape)
 
 
-@final
 class FlatModule(nn.Module):
     """The module with flat tensors in and a flat tuple of tensors out: the one form that is exported and traced."""
 
@@ -146,7 +144,6 @@ class FlatModule(nn.Module):
         return tuple(self.signature.flatten_outputs(self.module(*args, **kwargs)))
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """The candidate that the pipeline hands from technique to technique. Immutable: ``with_`` makes the next one."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
-@final
 class GraphModule(nn.Module):
     """A flat graph (tensors in, tuple of tensors out) that is called like the original. In eval mode."""
 

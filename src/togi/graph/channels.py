@@ -11,7 +11,7 @@ channels separately and give finite numbers for channels of zeros (``carried_to`
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ GROWTH_AT_MOST = 1.5
 """A layer of 3 channels is not padded to 16: the zeros would cost more than the layer."""
 
 
-@final
 @dataclass(frozen=True)
 class ChannelLayer:
     """A convolution or linear layer whose weights are constant, as they are stored."""
@@ -67,7 +66,6 @@ def layer(graph: EditableGraph, node: Any) -> ChannelLayer | None:
     return ChannelLayer(node, given["input"], weight, given.get("groups", 1), name in TRANSPOSED)
 
 
-@final
 @dataclass(frozen=True)
 class Layout:
     """Places of the original channels among ``size`` channels; the others are padding."""
@@ -105,7 +103,6 @@ class Layout:
         return padded
 
 
-@final
 @dataclass
 class ChannelGroup:
     """Values that are padded together."""

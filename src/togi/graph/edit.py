@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -77,7 +77,6 @@ DROPOUTS = tuple(
 )
 
 
-@final
 class EditableGraph:
     """A graph that is being edited. Its calls may be changed freely, its tensors never.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -161,7 +161,6 @@ def set_weights(graph: EditableGraph, old: Linear, new: Linear, key: Any = None)
     return True
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Affine:
     """``source * scale + shift`` per channel (float64 ``[channels]``, or ``[1]`` for all) along ``dim``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch.fx import Node
@@ -19,7 +18,6 @@ def merge_sums(graph: EditableGraph) -> dict[Node, int]:
     return {root: merged for root in roots if (merged := _merge_sum(graph, root))}
 
 
-@final
 @dataclass(frozen=True)
 class _Term:
     node: Node

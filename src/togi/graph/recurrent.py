@@ -12,7 +12,7 @@ torch.export.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -56,7 +56,6 @@ SEALED = {kind: _define(kind, call) for call, kind in _CALLS.items()}
 _OF_TORCH = {kind: getattr(torch.ops.aten, kind).input for kind in SEALED}
 
 
-@final
 class WholeRecurrentLayers(FunctionObserver):
     """While it is active, a recurrent layer is traced as one operator."""
 

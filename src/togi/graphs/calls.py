@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from togi.torch_internals.autograd import version_of
 from togi.torch_internals.tensors import tree_flatten
 
 
-@final
 class ServedCalls:
     """Calls of one function that differ in their size alone, in memory that all of them share."""
 

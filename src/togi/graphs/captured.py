@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,7 +110,6 @@ def _histogram(sizes: Mapping[int, int] | Iterable[int]) -> dict[int, int]:
     return {key: n for key, n in counts.items() if n}
 
 
-@final
 class CapturedFunction:
     """The function that ``togi.graphs.capture`` returns. May be called from several threads and streams; calls take
     turns."""

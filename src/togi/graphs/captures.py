@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
-from typing import final
 
 import torch
 
@@ -19,7 +18,6 @@ _MOST_TIMES = 3
 """Captures of one bucket: functions that drop each other's graphs over and over run in eager after that."""
 
 
-@final
 class Captures:
     """A graph for each bucket that the pool's memory allows; what others need for longest gives way, and comes back."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ Shape = tuple[int | None, ...]
 """None where a dimension is the size of the call."""
 
 
-@final
 class SharedTensors:
     """The tensors of all calls (or results): shapes by size, and one buffer each that all sizes share."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from togi.torch_internals.tensors import tensors_of, tree_flatten, tree_unflatte
 Function = Callable[..., Any]
 
 
-@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Replays:
     """The two graphs of one size, as functions."""

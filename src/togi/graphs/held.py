@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ def weights_of(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tens
     return leaves
 
 
-@final
 class Held:
     """A module's parameters and buffers by name. Of any other function, the weights that its gradients reach."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +15,6 @@ _OVER = (
 )
 
 
-@final
 class Lease:
     """A block in which results are lent, by ``CapturedFunction.lend``: ``with fast.lend(x) as out``."""
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
 
 from togi.core.quantities import plural, size
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class GraphPlan:
     """The graphs that were captured, and why not more. Sizes are those of the histogram; bytes were measured at the

@@ -11,7 +11,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, Protocol, final
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -68,7 +68,6 @@ class Device(Protocol):
     def faster(self, graph: Call, eager: Call, sample: Inputs) -> bool: ...
 
 
-@final
 class Cuda:
     """A CUDA device. Its memory is the driver's word, so that what graphs take besides torch's allocator counts too: of
     this process by NVML, else of all, which other processes disturb while a graph is captured."""
@@ -113,7 +112,6 @@ class Cuda:
         return speedup is not None and WITHIN_PROCESS.faster(speedup)
 
 
-@final
 class _PoolRunner:
     def __init__(self, name: str, call: Call, sample: Inputs) -> None:
         self.name, self._call, self._sample = name, call, sample
@@ -122,7 +120,6 @@ class _PoolRunner:
         return take_turn(self._call, [self._sample], passes, device="cuda")
 
 
-@final
 class Recorder:
     """Stands for a device where there is none: replays by calling, on the CPU, and keeps an account as CUDA would.
 
@@ -176,7 +173,6 @@ class Recorder:
         return self._faster is None or self._faster(sample)
 
 
-@final
 class Pool:
     """Memory that captured functions share: ``togi.graphs.capture(f, ..., memory=pool)``, one after the other.
 

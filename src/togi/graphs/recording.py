@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ _WARM_UPS = 3
 """Runs before the capture: libraries allocate and choose algorithms in their first ones, which a capture forbids."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recording:
     """A captured graph with the memory it reads and writes. It is freed with the last reference to it."""
@@ -56,7 +55,6 @@ def is_capturing() -> bool:
     return bool(getattr(_here, "capturing", False))
 
 
-@final
 class OnDevice:
     """Captures on the current device. One pool for all recordings: only one of them runs at a time, and what they
     return is copied before the next one does. One stream for all captures, as torch's documentation asks for one pool.
@@ -153,7 +151,6 @@ def _warm_up_stream(_device: int) -> Any:
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
-@final
 class StreamOrder:
     """The order of calls that go through the same memory, from whatever stream: each waits for the one before."""
 

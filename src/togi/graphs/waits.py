@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -15,7 +15,6 @@ _SAYS = "called a synchronizing CUDA operation"
 """In the words of torch's debug mode (c10/cuda/CUDAFunctions.cpp)."""
 
 
-@final
 class Waits(RuntimeError):
     """The function waits for the device; its traceback ends at the line."""
 

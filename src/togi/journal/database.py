@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from enum import IntEnum
 from pathlib import Path
 from threading import RLock
-from typing import TypeVar, final
+from typing import TypeVar
 
 from togi.core.errors import JournalError
 from togi.core.quantities import first_line
@@ -129,7 +129,6 @@ def move_aside(path: Path) -> str:
     return f'for f in \'{path}\' \'{path}-wal\'; do [ ! -e "$f" ] || mv "$f" "$f.old"; done'
 
 
-@final
 class Database:
     """A connection with whole transactions, usable from several threads of the process that opened it."""
 

@@ -13,7 +13,6 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from typing_extensions import Self
 
@@ -59,7 +58,6 @@ def study_key(subject: str, facts: Facts, settings: Settings, fingerprint: str =
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@final
 @dataclass(frozen=True)
 class Earlier:
     """Earlier studies."""

@@ -7,7 +7,6 @@ import sqlite3
 import time
 import uuid
 from pathlib import Path
-from typing import final
 
 from togi.core.records import Recipe, Record, Study, Trial
 from togi.journal.database import Database, checksum
@@ -17,7 +16,6 @@ LEASE_S = 3600.0
 """How long a claim counts when its process cannot be looked up from here (another host or container)."""
 
 
-@final
 class StudyLog:
     """Appends to one study and reads it back. Made by ``Journal.study``."""
 
@@ -140,7 +138,6 @@ def read_study(database: Database, header: Study) -> Study:
     return decided.model_copy(update={"trials": (*StudyLog(database, header).trials(), *decided.excluded)})
 
 
-@final
 class ClaimHolder(Record):
     """One holder of claims. A process id alone is not enough: ids are used again, and each container has its own."""
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import final
 
 from togi.core.caches import check_own, private
 from togi.core.version import version
@@ -49,7 +48,6 @@ def cache_key(path: str, data: bytes, hot: Sequence[str]) -> bytes:
     return digest.digest()
 
 
-@final
 class Cache:
     """Reports by key. Never raises: what went wrong stands in ``problem``."""
 

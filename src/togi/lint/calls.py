@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import final
-
 from togi.core.record import Record
 from togi.lint.finding import Finding, Table
 from togi.worker.call import ChildCall
 
 
-@final
 class ModuleRequest(Record):
     """Rules that look at a module."""
 
@@ -26,7 +23,6 @@ class ModuleRequest(Record):
     """How long the race of one technique may take."""
 
 
-@final
 class TraceRequest(Record):
     """Rules that read the record of one watched run."""
 
@@ -38,7 +34,6 @@ class TraceRequest(Record):
     """Ids of the rules to run; None: those that are on by default."""
 
 
-@final
 class SubjectReport(Record):
     """Findings, tables and notes of the rules that looked at a subject."""
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from togi.core.caches import cache_folder
 from togi.core.plain_files import read_plain
@@ -64,7 +63,6 @@ def _result(reports: Sequence[tuple[CheckedFile, FileReport]], files: int, cache
     return chosen.model_copy(update={"problems": problems, "notes": notes, "files": files, "cached": cached})
 
 
-@final
 @dataclass(frozen=True)
 class _ReadFile:
     """A file that has to do with PyTorch."""

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from togi.core.device import is_device
 from togi.core.errors import TogiError, UnknownNameError
@@ -27,7 +26,6 @@ from togi.subject.locator import Spec, check_locator
 from togi.worker.protocol import SubjectRef
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class SubjectOptions:
     """Device, dtype and mode of a check. Raises UnknownNameError for an unknown one, before any child starts."""

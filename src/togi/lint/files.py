@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
 
 from togi.lint.finding import Note, Problem
 from togi.lint.notebooks import SUFFIX
@@ -33,7 +32,6 @@ LEFT_OUT = frozenset(
 """Names of folders that are not walked into; name one on the command line to have it checked."""
 
 
-@final
 @dataclass(frozen=True)
 class CheckedFile:
     path: Path
@@ -43,7 +41,6 @@ class CheckedFile:
     settings: CheckSettings
 
 
-@final
 @dataclass
 class Discovery:
     """``files`` without repeats, in the order in which they were met."""
@@ -58,7 +55,6 @@ def discover(paths: Sequence[Path], overrides: Overrides) -> Discovery:
     return _FolderWalk(overrides).run(paths)
 
 
-@final
 class _FolderWalk:
     def __init__(self, overrides: Overrides) -> None:
         self._found = Discovery()

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import final
 
 from pydantic_core import PydanticSerializationError
 from typing_extensions import Self
@@ -14,7 +13,6 @@ from typing_extensions import Self
 from togi.core.record import Record, Scalar
 
 
-@final
 class Place(Record):
     """A range of a source file. Lines and columns count from 1, columns in characters; the end is exclusive."""
 
@@ -36,7 +34,6 @@ def shown(path: str) -> str:
     return str(full).replace(os.sep, "/")
 
 
-@final
 class Edit(Record):
     """``text`` in place of a range (empty range: insertion). Columns as in ``Place``."""
 
@@ -47,7 +44,6 @@ class Edit(Record):
     text: str
 
 
-@final
 class Fix(Record):
     """A rewrite of the file that removes one finding."""
 
@@ -58,7 +54,6 @@ class Fix(Record):
     """``--fix`` applies safe ones: they cannot change what the program computes. Others take ``--unsafe-fixes``."""
 
 
-@final
 class Cost(Record):
     """The cost of a finding, and how that is known."""
 
@@ -72,7 +67,6 @@ class Cost(Record):
     bytes: int | None = None
 
 
-@final
 class Finding(Record):
     """A rule that was broken, with evidence and remedy."""
 
@@ -103,17 +97,14 @@ class _Remark(Record):
     cell: int | None = None
 
 
-@final
 class Problem(_Remark):
     """Something could not be checked. The rest was; the exit code says 2."""
 
 
-@final
 class Note(_Remark):
     """Worth knowing, without influence on the exit code: an ignore comment that ignores nothing, say."""
 
 
-@final
 class Ignore(Record):
     """A comment ``# togi: ignore[...]`` and the lines for which it speaks."""
 
@@ -128,7 +119,6 @@ class Ignore(Record):
     whole_file: bool = False
 
 
-@final
 class FileReport(Record):
     """All that is known of one file before any selection: what the cache keeps.
 
@@ -155,7 +145,6 @@ class FileReport(Record):
             return cls.model_validate(json.loads(text))
 
 
-@final
 class Table(Record):
     """A table that module and trace rules print besides their findings."""
 
@@ -164,7 +153,6 @@ class Table(Record):
     rows: tuple[tuple[Scalar, ...], ...]
 
 
-@final
 class CheckResult(Record):
     """The result of ``togi check``. Findings go by path, cell, line and column; those without a place come last."""
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from togi.core.plain_files import read_plain
 from togi.lint.check_file import check_bytes
@@ -35,7 +34,6 @@ Proposal = Callable[[str, Sequence[Finding]], Iterable[Fix]]
 """The fixes for the findings in a text (a file's, or that of one notebook cell)."""
 
 
-@final
 @dataclass(frozen=True)
 class FileChange:
     """One file before and after; ``count`` fixes were applied."""
@@ -46,7 +44,6 @@ class FileChange:
     count: int
 
 
-@final
 @dataclass(frozen=True)
 class FixResult:
     """The findings, and the files that were changed for them."""
@@ -56,7 +53,6 @@ class FixResult:
     changes: tuple[FileChange, ...]
 
 
-@final
 class UnfixableError(Exception):
     """The file stays as it is; the message says why."""
 
@@ -216,7 +212,6 @@ def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
     return text, count
 
 
-@final
 class _Lines:
     """The starts of lines in a text with any line ends."""
 

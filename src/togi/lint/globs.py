@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 _CLASSES = {
     "alnum": r"^\W_",
@@ -26,7 +25,6 @@ _CLASSES = {
 }
 
 
-@final
 @dataclass(frozen=True)
 class Glob:
     """Compared with a path relative to the folder in which it was written."""
@@ -60,7 +58,6 @@ def _fits(run: Sequence[_Name], names: Sequence[str], at: int) -> bool:
     return all(pattern.matches(name) for pattern, name in zip(run, names[at : at + len(run)], strict=True))
 
 
-@final
 @dataclass(frozen=True)
 class _Name:
     """One part of a path: the literals before, between and after its stars. Each matches text of one length."""

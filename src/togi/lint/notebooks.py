@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, final
+from typing import Any
 
 from togi.lint.finding import Finding, Fix, Place
 from togi.lint.source_text import syntax_error, unify_line_ends
@@ -27,12 +27,10 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 
 
-@final
 class NotebookError(Exception):
     """The file is not a notebook that can be checked; the message says why and what to do."""
 
 
-@final
 @dataclass(frozen=True)
 class Cell:
     number: int
@@ -50,7 +48,6 @@ class Cell:
         return self.python.count("\n") + 1
 
 
-@final
 @dataclass(frozen=True)
 class Notebook:
     cells: tuple[Cell, ...]

@@ -10,7 +10,6 @@ import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import final
 
 from togi.core.docstring import inline_markdown, markdown, split_docstring
 from togi.core.record import Record
@@ -23,7 +22,6 @@ KIND_MEANING: Mapping[Kind, str] = {
 }
 
 
-@final
 class RulePage(Record):
     """The published page of one rule."""
 

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from togi.core.plain_files import read_plain
 from togi.lint.globs import Glob, glob
@@ -23,7 +22,6 @@ LARGEST_BYTES, MOST_PATTERNS = 1_000_000, 5_000
 """Of a .gitignore: longer ones were generated, and each pattern is compared with each file."""
 
 
-@final
 @dataclass(frozen=True)
 class Patterns:
     """The lines that were written in one folder."""
@@ -57,7 +55,6 @@ class Patterns:
         return slashes(path).removeprefix(self.folder).lstrip("/")
 
 
-@final
 @dataclass(frozen=True)
 class GitIgnore:
     """The .gitignore files that apply in one folder: its own, and those of the folders above up to the repository."""

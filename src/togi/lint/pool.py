@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, NamedTuple, NoReturn, final
+from typing import IO, NamedTuple, NoReturn
 
 from togi.core.interpreter import python
 from togi.core.plain_files import read_plain
@@ -55,7 +55,6 @@ class FileAnswer(NamedTuple):
     error: str = ""
 
 
-@final
 @dataclass(frozen=True)
 class Task:
     """A file, and the bytes that were in it when it was looked at."""
@@ -64,7 +63,6 @@ class Task:
     data: bytes
 
 
-@final
 @dataclass(frozen=True)
 class Done:
     """The outcome of a task."""
@@ -93,7 +91,6 @@ def _checked(request: FileRequest, data: bytes) -> Done:
     return Done(report, cache_key(request.path, data, request.hot))
 
 
-@final
 class _ProcessPool:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
@@ -131,7 +128,6 @@ class _ProcessPool:
                 _stop(process)
 
 
-@final
 @dataclass(frozen=True)
 class _Process:
     requests: IO[bytes]

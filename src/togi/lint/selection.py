@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import final
 
 from togi.core.errors import nearest
 from togi.lint.finding import CheckResult, Cost, FileReport, Finding, Ignore, Note, Place, in_order
@@ -31,7 +30,6 @@ _COMMENT = re.compile(r"#\s*togi:\s*ignore(?P<file>-file)?\s*(?:\[(?P<rules>[^\]
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
 
 
-@final
 @dataclass
 class Selected:
     """The findings of a file that count, those that are silenced, and notes on its ignore comments."""
@@ -129,7 +127,6 @@ def _notes(ignore: Ignore, used: set[str], rules: frozenset[str], everything: bo
     return [Note(path=shown, message=message, line=ignore.line, cell=ignore.cell) for message in messages]
 
 
-@final
 @dataclass(frozen=True)
 class IgnoreMark:
     """``# togi: ignore[...]`` as it is written, with the place of the names between its brackets."""
@@ -141,7 +138,6 @@ class IgnoreMark:
     end_column: int
 
 
-@final
 @dataclass(frozen=True)
 class Statement:
     """A statement, or the head of a compound one: its lines, inclusive, and the marks in it and alone above it."""

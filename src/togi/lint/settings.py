@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,12 +26,10 @@ MAX_FILE_BYTES = 2_000_000
 """Generated files beyond this are refused with a message: a person does not write 50,000 lines in one file."""
 
 
-@final
 class SettingsError(TogiError):
     """A pyproject.toml that cannot be used; the message names the file and the key."""
 
 
-@final
 class CheckTable(BaseModel):
     """``[tool.togi.check]`` as it is written."""
 
@@ -45,7 +43,6 @@ class CheckTable(BaseModel):
     max_file_bytes: Annotated[int, Field(gt=0, le=2**30)] = Field(MAX_FILE_BYTES, alias="max-file-bytes")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class CheckSettings:
     """The settings of one file. Names of rules are canonical."""
@@ -62,7 +59,6 @@ class CheckSettings:
     """Where it was written: patterns are relative to it."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
     """Additions of the call to every file's settings; ``exclude`` is relative to the working folder."""
@@ -84,7 +80,6 @@ def overrides(
     )
 
 
-@final
 class SettingsFinder:
     """The settings of each folder, read once. Folders are absolute."""
 

@@ -10,15 +10,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import final
 
 
-@final
 class UndecodableError(Exception):
     """The bytes are not Python source; the message says why and what to do."""
 
 
-@final
 @dataclass(frozen=True)
 class Decoded:
     """``text`` has ``\\n`` at the end of every line, as Python's own parser sees it."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from togi.machine.limits import read_text
 
@@ -44,7 +44,6 @@ _BUSY_PERCENT = 2
 """Of the multiprocessors' time, from which a process counts as a neighbour."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class GpuProcess:
     """``name`` is empty, and ``bytes`` None, where the driver does not tell."""
@@ -54,7 +53,6 @@ class GpuProcess:
     bytes: int | None
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
     """One GPU now. None: not told."""

@@ -7,7 +7,6 @@ to now. Calls are therefore counted from one step to another, and not over a tim
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
 
 from togi.machine.nvml import energy_mj
 
@@ -17,7 +16,6 @@ _EVERY_NS = 2_000_000
 """Asking takes some hundredths of a millisecond, in which the device rests."""
 
 
-@final
 class EnergyMeter:
     """Of one device, from ``after_s`` on. ``clock``: in ns; ``read``: the counter in mJ, or None where it has none."""
 

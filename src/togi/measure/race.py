@@ -15,7 +15,7 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, final
+from typing import Protocol
 
 from togi.core.quantities import TOO_FEW_ROUNDS, plural
 from togi.core.records import Interval
@@ -106,7 +106,6 @@ def race(
     )
 
 
-@final
 class _InRace:
     """One runner's state."""
 
@@ -144,7 +143,6 @@ class _InRace:
         self.left_at, self.left_because = round_number, because
 
 
-@final
 class _RaceState:
     """Who is still in a race and how they stand to each other. The first contestant is the reference."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import final
 
 from togi.core.backports import StrEnum
 from togi.core.records import Interval, Noise, Record, Timing
@@ -26,7 +25,6 @@ class RaceVerdict(StrEnum):
     """Time was up, or too few runners survived."""
 
 
-@final
 class RaceEntry(Record):
     """One runner's race."""
 
@@ -46,7 +44,6 @@ class RaceEntry(Record):
     noise: Noise
 
 
-@final
 class RaceResult(Record):
     """All entries (the reference first) and what follows."""
 

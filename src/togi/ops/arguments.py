@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import final
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ BOXES, ANCHORS_AND_BOXES = ("boxes1", "boxes2"), ("anchors", "boxes")
 _ROWS_AT_A_TIME = 1 << 15
 
 
-@final
 class BoxError(TogiError, ValueError):
     """Boxes or options that an operator cannot work with."""
 

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import os
 from dataclasses import dataclass
-from typing import Protocol, cast, final
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ NAMES = ("auto", "native", "triton", "tiled")
 _LEAST_CAPABILITY = (8, 0)
 
 
-@final
 class BackendError(TogiError):
     """A backend that was asked for and is unknown or cannot run here."""
 
@@ -45,7 +44,6 @@ class Kernels(Protocol):
     def nms(self, planes: Tensor, ends: Tensor, threshold: float, kept: Tensor, /) -> None: ...
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Backend:
     """The implementation that answers, and why it is this one."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import final
-
 import torch
 from torch import Tensor
 
@@ -16,7 +14,6 @@ class CrossEntropyError(TogiError, ValueError):
     """Shapes, types or options that the loss cannot work with."""
 
 
-@final
 class TargetError(CrossEntropyError, IndexError):
     """A target outside of the vocabulary."""
 

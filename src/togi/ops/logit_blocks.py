@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import final
 
 import torch
 from torch import Tensor
@@ -14,7 +13,6 @@ _NARROWEST = 512
 """Columns at least, where memory allows: narrower blocks leave a matrix multiplication idle."""
 
 
-@final
 class LogitBlocks:
     """All logits of hidden [N, D] with weight [V, D], a block at a time: every block overwrites the one before."""
 

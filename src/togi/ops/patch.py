@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
-from typing import Any, final
+from typing import Any
 
 from torch import nn
 
@@ -30,12 +30,10 @@ from togi.ops import pending
 from togi.ops.drop_in import STAND_INS, stand_in
 
 
-@final
 class PatchError(TogiError, ValueError):
     """A library that is unknown, not installed, or without the functions that were to be replaced."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class _Replacement:
     """``holder.name`` was ``before`` and is ``after``."""
@@ -50,7 +48,6 @@ class _Replacement:
             setattr(self.holder, self.name, self.before)
 
 
-@final
 class _Installation:
     """The replacements on behalf of all live patches of one kind."""
 
@@ -94,7 +91,6 @@ class _Installation:
 _installations = {kind: _Installation() for kind in (*STAND_INS, "torchvision matcher")}
 
 
-@final
 class Patch:
     """A patch that is in force until ``undo``, or until its ``with`` block is left."""
 

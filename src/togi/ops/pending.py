@@ -14,7 +14,7 @@ import functools
 import importlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ _DETECTION = "torchvision.models.detection"
 _MODULES = ("rpn", "roi_heads", "retinanet", "ssd")
 
 
-@final
 class PendingIoU(Tensor):
     """The IoU matrix [N, M] of ``boxes1`` and ``boxes2``, computed by ``iou`` when somebody looks."""
 
@@ -87,7 +86,6 @@ def holders() -> Iterator[Any]:
     yield matchers.SSDMatcher
 
 
-@final
 class _BoxOps(ModuleType):
     """torchvision.ops.boxes as the detection modules see it: with another ``box_iou``. A module, for TorchScript."""
 

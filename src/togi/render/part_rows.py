@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import final
 
 from togi.core.quantities import milliseconds, plural, times
 from togi.core.records import Obstacle, PartResult, ProgramTree, Study, measured
 
 
-@final
 @dataclass(frozen=True)
 class PlaceRow:
     """A place in a program's tree of calls, as people read it: the program, a part of it, an obstacle, what leads to

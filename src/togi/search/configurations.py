@@ -6,7 +6,6 @@ import functools
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import final
 
 from togi.core.records import REFERENCE, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
 from togi.core.settings import Settings
@@ -21,7 +20,6 @@ LATER = 0.98
 """What is left of an expected speed-up with each place further down a technique's list of options."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class TechniqueConfiguration:
     """One technique with one set of options, and what its author expects of it."""

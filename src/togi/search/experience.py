@@ -11,7 +11,6 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
 
 from typing_extensions import Self
 
@@ -76,7 +75,6 @@ def relevance(study: Study, facts: Facts, settings: Settings) -> float:
     return versions * (1.0 if kind_of(there) == kind_of(facts) else OTHER_KIND)
 
 
-@final
 @dataclass(frozen=True)
 class Seen:
     """One number from one study, with what the study counts."""
@@ -85,7 +83,6 @@ class Seen:
     weight: float
 
 
-@final
 class Experience:
     """Corrections of what the authors of techniques expect. Without studies it corrects nothing."""
 

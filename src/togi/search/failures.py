@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import final
 
 from togi.core.records import REFERENCE, Outcome, Trial
 from togi.search.configurations import EAGER, TechniqueConfiguration
@@ -18,7 +17,6 @@ SETTLED = frozenset({Outcome.OK, Outcome.UNSTABLE})
 """Outcomes that blame nobody."""
 
 
-@final
 class FailureModel:
     """Learns from every trial told; answers for recipes not tried."""
 

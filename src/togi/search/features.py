@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.records import Recipe, Stage
 from togi.search.configurations import EAGER, TechniqueConfiguration
@@ -29,7 +29,6 @@ ENGINES_DO_IT = 0.4
 their own."""
 
 
-@final
 class RecipeFeatures:
     """One recipe, taken apart. ``columns`` numbers its features in ``index`` (shared by all recipes of a space)."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.search.features import RecipeFeatures
 
@@ -25,7 +25,6 @@ NOISE = 0.02
 """Standard deviation of what recipes do not share, and of the measurement, in log latency."""
 
 
-@final
 class Regression:
     """Posterior mean and standard deviation of one number per recipe."""
 

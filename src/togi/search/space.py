@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import final
 
 from typing_extensions import Self
 
@@ -29,7 +28,6 @@ Selection = tuple[TechniqueConfiguration | None, ...]
 """One configuration, or none, of each factor."""
 
 
-@final
 class Space:
     """Recipes as a product of factors: which engine, which grad mode, and for every other technique with which options.
 

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
 
 from togi.core.choices import Effort
 from togi.core.records import Facts, MeasuredTrial, Recipe, Stage, Trial, measured
@@ -38,7 +37,6 @@ WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
 
 
-@final
 @dataclass(frozen=True)
 class Acquisition:
     """What is expected of one recipe that was not tried."""
@@ -56,7 +54,6 @@ class Acquisition:
         return self.improvement / math.pow(self.cost_s, cost_weight)
 
 
-@final
 class Search:
     """Give it every finished trial with ``tell``; ask for the ``next`` recipe until there is none.
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import final
-
 from togi.core.records import Outcome, Recipe, Trial
 from togi.study.open_study import OpenStudy
 from togi.worker.launch import NoTimeLeft, ServerNotStarted
 from togi.worker.supervise import RunningTrial, TrialEnded
 
 
-@final
 class Attempts:
     """Tries recipes. Nothing that a trial's process does is raised: it becomes the trial's outcome."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
 
 from togi.core.quantities import bounds, milliseconds, percent, significant, times
 from togi.core.records import Interval, Outcome
@@ -22,7 +21,6 @@ ROUNDS = 16
 """At least: a size that leaves the race, or whose group is settled, still needs an interval with ends."""
 
 
-@final
 @dataclass(frozen=True)
 class PerSample:
     """A contestant whose turns count per sample; ``samples`` are those of a call."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 from togi.artifact.manifest import Manifest, read_manifest
 from togi.core.errors import ArtifactError
@@ -110,7 +110,6 @@ def run_bench(
         return by_size(compared, result) if batch_sizes else compared
 
 
-@final
 @dataclass
 class _Bench:
     """Starts contestants, and says how each ended."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import final
 
 from togi.artifact.manifest import read_manifest
 from togi.core.errors import SubjectError
@@ -23,7 +22,6 @@ LIMITS = Limits(timeout_s=900.0)
 _BATCH = ChildCall(function="togi.subject.batch:batch_of", request=BatchRequest, answer=Batch, purpose="called")
 
 
-@final
 class BenchPools:
     """Opens the pool of a host when its first guest is loaded. Pools end with ``stack``."""
 

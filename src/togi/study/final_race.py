@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import final
 
 from togi.core.records import Outcome, Recipe, Timing
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -13,7 +12,6 @@ from togi.study.open_study import OpenStudy
 from togi.worker.supervise import RunningTrial
 
 
-@final
 class FinalRace:
     """Races warm processes of one study."""
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 from togi.core.records import REFERENCE_RECIPE, Interval, Recipe, measured
 from togi.decide.budget import Budget
@@ -27,7 +26,6 @@ _RIVALS = 2
 """At most so many are proven besides the choice."""
 
 
-@final
 @dataclass(frozen=True)
 class Decision:
     """What a study ends with."""
@@ -39,7 +37,6 @@ class Decision:
     """Those that raced, the reference among them, fastest first."""
 
 
-@final
 class Finals:
     """Race, choice and proof of one study."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, final
+from typing import Protocol
 
 from togi.core.choices import Objective
 from togi.core.records import Interval, Outcome, Timing
@@ -48,7 +48,6 @@ class WarmProcess(Runner, Protocol):
     def end(self, outcome: Outcome, reason: str, stage: str) -> TrialEnded: ...
 
 
-@final
 class Stopwatch:
     """Times warm processes next to the reference, and knows how quick that is when the machine is quiet."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 from typing_extensions import Self
 
@@ -23,7 +22,6 @@ from togi.study.warm_processes import WarmProcesses
 from togi.techniques import all_techniques
 
 
-@final
 @dataclass(frozen=True)
 class OpenStudy:
     """What exploring, race, proof and verdict of one study share."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Pace:
     """The times of a study in seconds. Each is a budget: rounds that an interval needs are run however little it is."""

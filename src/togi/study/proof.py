@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import final
 
 from togi.artifact.manifest import Saved, in_turn
 from togi.core.records import Outcome, Recipe, Trial
@@ -24,7 +23,6 @@ _CALLERS = 2
 """So many at once try what was raced for one caller."""
 
 
-@final
 class Prover:
     """Saves recipes of a study and proves what was saved. What cannot be is set aside with the reason."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Protocol, final
+from typing import Protocol
 
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
 from togi.study.attempts import Attempts
@@ -24,7 +24,6 @@ class Attempting(Protocol):
         """Try it for at most so long. Nothing that its process does is raised."""
 
 
-@final
 class StudyRunner:
     """Tries recipes and keeps their trials."""
 

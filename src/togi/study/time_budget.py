@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import final
 
 from togi.core.quantities import seconds
 from togi.core.settings import Settings
@@ -31,7 +30,6 @@ _ASKED_SHARE = 0.08
 """Of the limit, less what loading took: what asking for them may take from what could be tried."""
 
 
-@final
 class TimeBudget:
     """Divides the time of one study. It learns from the reference's trial how long a proof takes."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, final
+from typing import Protocol
 
 from togi.artifact.manifest import Saved
 from togi.artifact.save import write_manifest
@@ -30,7 +30,6 @@ class HasVerdict(Protocol):
     def error(self) -> ErrorReport | None: ...
 
 
-@final
 @dataclass
 class TunedSubject:
     """A subject with the processes that run it and the settings under which it is tuned."""

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import final
 
 from togi.core.choices import Objective
 from togi.core.recipe import ProgramRecipe
@@ -18,7 +17,6 @@ from togi.worker.launch import NoTimeLeft
 from togi.worker.supervise import RunningTrial, TrialEnded
 
 
-@final
 class WarmProcesses:
     """Starts processes of recipes, makes them ready for their turns, and keeps them paused."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.subject.conditions import condition, sizes_in
 from togi.subject.refused_calls import other_input, sizes_apart, unmet_condition, values_outside
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _SIZES_REMEMBERED = 1000
 
 
-@final
 class AdmittedCalls:
     """The calls that a signature admits: dtypes, devices, sizes and values of its flat inputs."""
 

@@ -6,7 +6,7 @@ What is asked for is a size; that the module, or what was tuned, takes calls of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from togi.core.errors import SubjectError
 from togi.core.records import Record, TensorFacts
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 Shape = Sequence[int | None]
 
 
-@final
 class Batch(Record):
     """The places of the samples of a call, and how many a call is to have."""
 
@@ -42,7 +41,6 @@ class Batch(Record):
         return " and ".join(f"dimension {dim} of {' and '.join(names)}" for dim, names in by_dim.items())
 
 
-@final
 class BatchRequest(Record):
     """A request for the batch of a subject."""
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from togi.subject.inputs import Inputs
 from togi.subject.nested import tensors_in
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
     random: bool
@@ -70,7 +69,6 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
     )
 
 
-@final
 class SavedBuffers:
     """The buffers of a module as they are now, to be put back: so a call does not depend on the calls before it.
 
@@ -106,7 +104,6 @@ class SavedBuffers:
                     setattr(self._module.get_submodule(owner), attribute, buffer)
 
 
-@final
 @dataclass(frozen=True)
 class _ObservedCall:
     output: Any

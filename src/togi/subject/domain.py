@@ -6,7 +6,7 @@ with the signature, and a call beyond it is refused (``Signature.check``), since
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from pydantic import model_validator
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 Number = int | float
 
 
-@final
 class Domain(Record):
     """Values of one input tensor for which a program was proven. As it is made, it holds every value."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
 from togi.core.records import Record
@@ -36,7 +36,6 @@ class ChangedArgument(Record):
     """Tensors of the argument before the call that the call overwrites."""
 
 
-@final
 class Effects(Record):
     """The changes that one form of a module's calls makes."""
 
@@ -99,7 +98,6 @@ class Effects(Record):
         return put_back(output, back)
 
 
-@final
 class _ArgumentSeen:
     """An argument before a call, and after it."""
 

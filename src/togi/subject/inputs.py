@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.choices import Mode
 from togi.core.errors import SubjectError
@@ -23,7 +23,6 @@ Dynamic = Mapping[str, Mapping[int, str] | Sequence[int]]
 """Input name -> dimensions that vary: ``{"input_ids": {0: "batch", 1: "sequence"}}`` or ``{"x": [0]}``."""
 
 
-@final
 @dataclass(frozen=True)
 class Inputs:
     """The arguments of one call: ``module(*args, **kwargs)``."""
@@ -70,7 +69,6 @@ def _clone(tensor: torch.Tensor) -> torch.Tensor:
     return copy.deepcopy(tensor.detach()) if not tensor.is_inference() else tensor.clone()
 
 
-@final
 @dataclass(frozen=True)
 class Subject:
     """A module with its example inputs: what is optimized.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -111,7 +111,6 @@ def count_functions(call: Callable[[], Any]) -> dict[str, int]:
     return dict(names.most_common())
 
 
-@final
 class _FunctionCounter(FunctionObserver):
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +122,6 @@ class _FunctionCounter(FunctionObserver):
         return function(*args, **kwargs)
 
 
-@final
 class _Dispatched(DispatchObserver):
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +159,6 @@ def _convolution(args: Sequence[Any]) -> str:
     return f"conv_transpose{dims}d" if transposed else f"conv{dims}d"
 
 
-@final
 class WinogradFlops(DispatchObserver):
     """Counts the operations of dense 3x3 convolutions of stride 1, as ``torch.utils.flop_counter`` counts them."""
 
@@ -186,7 +183,6 @@ def meets_denormals(call: Callable[[], Any]) -> bool:
     return met.found
 
 
-@final
 class _Denormals(DispatchObserver):
     def __init__(self) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, final
+from typing import Literal
 from urllib.parse import parse_qsl
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
@@ -55,7 +55,6 @@ _EXPECTED = (
 )
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """A parsed locator. ``target`` is a path, a module or a model's name; ``factory`` is empty except for factories."""

@@ -6,7 +6,6 @@ import copy
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,6 @@ from togi.subject.inputs import Inputs, Subject
 from togi.torch_internals.modules import compiled_original, in_training
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A subject ready to run."""

@@ -8,7 +8,7 @@ import functools
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,7 +25,6 @@ _MOST = 20_000
 """Levels and values looked through for modules: a pipeline holds its models near its surface."""
 
 
-@final
 class ProgramModule(nn.Module):
     """Called like the program; the modules that the program reaches are its submodules, by name."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -20,7 +20,6 @@ def pure(module: nn.Module, effects: Effects) -> nn.Module:
     return Pure(module, effects) if effects.changes else module
 
 
-@final
 class Pure(nn.Module):
     """A module that changes nothing it is given: returns ``(output, new tensors)``."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import SubjectError, nearest
 from togi.core.records import Record, TensorFacts
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-@final
 class Relation(Record):
     """Two dynamic sizes that were seen to vary together: equal, or a constant apart, in every sample."""
 

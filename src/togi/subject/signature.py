@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-@final
 class Signature(Record):
     """Inputs and outputs of a module, for all its samples."""
 

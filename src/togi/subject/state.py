@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, final
+from typing import Any
 
 from torch import nn
 
@@ -20,7 +20,6 @@ STATE = "togi_state"
 """The keyword of that argument: a dict, by the attribute's name below the module (``encoder.hidden``)."""
 
 
-@final
 class State:
     """Attributes of a live module."""
 
@@ -41,7 +40,6 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     return (attrgetter(owner)(module) if owner else module), attribute  # TorchScript has no get_submodule
 
 
-@final
 class WithState(nn.Module):
     """A module whose call begins with the state that it is given. Its own is after the call what it was before."""
 

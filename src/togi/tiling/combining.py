@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -61,7 +61,6 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.float64
 
 
-@final
 class SumCombiner(Combiner):
     """``sum``, ``mean``, and matrix products over the dimension that they sum."""
 
@@ -85,7 +84,6 @@ class SumCombiner(Combiner):
         return gradient * (count / self.length) if self.mean else gradient
 
 
-@final
 class Extreme(Combiner):
     """``amax``, ``amin``, ``max()``, ``min()``, ``any``, ``all``: values without an index."""
 
@@ -107,7 +105,6 @@ class Extreme(Combiner):
         return self.best
 
 
-@final
 class IndexedExtreme(Combiner):
     """``max`` and ``min`` along a dimension with the index of the first extreme; ``argmax`` and ``argmin``."""
 
@@ -136,7 +133,6 @@ class IndexedExtreme(Combiner):
         return torch.where((result[1] >= offset) & (result[1] < offset + count), gradient, 0)
 
 
-@final
 class TopK(Combiner):
     """``topk`` along the streamed dimension: the best of the best so far and of the tile."""
 
@@ -170,7 +166,6 @@ class TopK(Combiner):
         return given.movedim(-1, self.dim)
 
 
-@final
 class LogSumExp(Combiner):
     """``logsumexp``."""
 
@@ -190,7 +185,6 @@ class LogSumExp(Combiner):
         return self.total.to(self.dtype)
 
 
-@final
 class Norm(Combiner):
     """``linalg.vector_norm`` of any order."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,6 @@ _REFUSALS = 64
 Admits = Callable[[Sequence[Tensor]], bool]
 
 
-@final
 class TypedCalls:
     """Calls of equal types, ranks and plain arguments. Used under the caller's lock."""
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import final
-
 from togi.core.quantities import size
 from togi.core.records import Record
 
 
-@final
 class LeanPlan(Record):
     """One plan. Bytes count what a call allocates, its result included."""
 

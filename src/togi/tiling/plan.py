@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +41,6 @@ class Fitted:
     """The tiles of each loop that keep to the room at these sizes."""
 
 
-@final
 class PlannedFunction:
     """A captured function with its programs. Decisions are made under the caller's lock; running needs none."""
 

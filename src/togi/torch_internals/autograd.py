@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,7 +69,6 @@ def saved_tensor_hooks_allowed() -> bool:
 _VALUES_TELL_THEIR_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
 
 
-@final
 class SavedValueHooks:
     """Knows which saved values stand behind hooks: asking for such a value runs code, and may compute it anew.
 

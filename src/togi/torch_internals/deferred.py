@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, final
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -36,7 +36,6 @@ class DeferredPlace(Protocol):
         ...
 
 
-@final
 class Deferred(Tensor):
     """A contiguous CPU tensor of known form. Whatever computes with it, copies it or reads its memory gets its values,
     which are fetched once, and plain tensors."""

@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -147,7 +147,6 @@ class Where(NamedTuple):
     """``forward``, ``backward`` or ``optimizer``; empty for what was there before."""
 
 
-@final
 class ModuleTracker:
     """Follows a run while ``following`` is active; ``now()`` answers."""
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, final
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -64,7 +64,6 @@ class Read:
         return f"{self.of} that {self.operator} decides{f', at {self.place}' if self.place else ''}"
 
 
-@final
 class TraceReads(DispatchObserver):
     """Active round ``torch.jit.trace``, it collects what Python reads of values. A read that decides only whether the
     module raises is left out: a call that raises has no answer that could be wrong."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import typing
-from typing import Any, final
+from typing import Any
 
 from togi.core.records import Record
 from togi.worker.channel import decoded, encoded
@@ -14,7 +14,6 @@ from togi.worker.messages import CallFunction, Returned
 from togi.worker.protocol import Raised, changed
 
 
-@final
 class AnswerJob(ChildJob[CallFunction]):
     """Sends what the job's function returns or raises."""
 

@@ -13,7 +13,7 @@ import select
 import socket
 import struct
 import time
-from typing import Any, Generic, TypeVar, final, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -52,7 +52,6 @@ def decoded(kind: type[AnyRecord], text: str | bytes) -> AnyRecord:
     return kind.model_validate(json.loads(text))
 
 
-@final
 class Vocabulary(Generic[M]):
     """The messages that a receiver takes: ``TO_SERVER: Vocabulary[ToServer] = Vocabulary(ToServer)``."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -26,7 +26,6 @@ from togi.worker.protocol import AskedAtOnce
 Metric = Callable[[list[Any]], float]
 
 
-@final
 class TrialCheck:
     """The verification of one contender: when it is built, when several callers come, and of what it saved."""
 
@@ -126,7 +125,6 @@ class TrialCheck:
                 return True
 
 
-@final
 class FirstCall:
     """Calls through, and keeps how long the first one took, on a device until it was done. ``ms``: None before."""
 

@@ -5,7 +5,7 @@ It sends what it finds as soon as it has it, so that whatever happens next, that
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 import torch
 from typing_extensions import assert_never
@@ -64,7 +64,6 @@ def _work_of(job: messages.Job, config: ServerConfig, subject: Any, channel: Cha
             assert_never(job)
 
 
-@final
 class _SurveyJob(ChildJob[messages.SurveySubject]):
     def run(self) -> None:
         self.enter("survey")
@@ -83,7 +82,6 @@ class _SurveyJob(ChildJob[messages.SurveySubject]):
         self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))
 
 
-@final
 class _CaptureJob(ChildJob[messages.CaptureSubject]):
     def run(self) -> None:
         self.enter("capture")
@@ -98,7 +96,6 @@ class _CaptureJob(ChildJob[messages.CaptureSubject]):
             _send_idle_rewrites(self)
 
 
-@final
 class _RewritesJob(ChildJob[messages.FindIdleRewrites]):
     def run(self) -> None:
         _send_idle_rewrites(self)
@@ -109,7 +106,6 @@ def _send_idle_rewrites(job: ChildJob[Any]) -> None:
     job.channel.send(messages.IdleRewrites(reasons=idle_rewrites(job.start())))
 
 
-@final
 class _TruthJob(ChildJob[messages.MakeTruth]):
     def run(self) -> None:
         self.enter("truth")

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -103,7 +103,6 @@ class Contender(abc.ABC):
         return samples
 
 
-@final
 class BuiltRecipe(Contender):
     """A recipe, built on what recipes begin with."""
 
@@ -170,7 +169,6 @@ class BuiltRecipe(Contender):
         )
 
 
-@final
 class LoadedArtifact(Contender):
     """The files of an artifact, loaded; the parts of a program are put into the subject."""
 

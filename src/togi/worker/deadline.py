@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar, final
+from typing import TypeVar
 
 from togi.core.quantities import seconds
 from togi.worker.channel import Timeout
@@ -27,7 +27,6 @@ def whole_s(time_limit_s: float) -> float:
     return max(_LEAST_WHOLE_S, _WHOLE_X * time_limit_s)
 
 
-@final
 class Deadline:
     """One for all processes of a study. ``at``: by ``time.monotonic``; it may be moved."""
 

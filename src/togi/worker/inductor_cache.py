@@ -18,7 +18,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import final
 
 from togi.core.caches import cache_folder, private, processor
 
@@ -32,7 +31,6 @@ def inductor_folder(run: Path) -> Path:
     return run / "inductor"
 
 
-@final
 class InductorCache:
     """The cache as one run uses it. ``run``: its folder. A run that compiles nothing copies nothing."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypedDict, final
+from typing import Any, TypedDict
 
 from togi.core.callers import Callers
 from togi.core.records import Footprint
@@ -19,7 +19,6 @@ class _CalledBy(TypedDict, total=False):
     given_as: GivenAs | None
 
 
-@final
 class Measuring:
     """The warm-up, the turns and the memory of one contender."""
 

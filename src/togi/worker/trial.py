@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from typing_extensions import assert_never
 
@@ -22,7 +22,6 @@ from togi.worker.measuring import Measuring
 from togi.worker.protocol import ServerConfig
 
 
-@final
 class TrialJob(ChildJob[messages.AnyTrial]):
     contender: Contender
 

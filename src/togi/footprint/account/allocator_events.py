@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, final
+from typing import Any
 
 from torch.profiler import profile
 
@@ -24,7 +24,6 @@ MARK = "togi:"
 """Prefix of the ranges round dispatched operations; the number of the operation follows."""
 
 
-@final
 @dataclass(eq=False)
 class Allocation:
     """One allocation. ``order`` and ``freed`` are positions among all allocations and frees."""
@@ -40,7 +39,6 @@ class Allocation:
     freed: int | None = None
 
 
-@final
 @dataclass(frozen=True)
 class Allocations:
     """Everything that was allocated on one device, and the running sum."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
 from types import FrameType
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,6 @@ class TensorName(NamedTuple):
     line: str
 
 
-@final
 class AccountWatch:
     """A context manager round a run. Afterwards its fields say what happened.
 
@@ -162,7 +161,6 @@ class AccountWatch:
         return ((name or self.root, part) for name, part in module.named_modules())
 
 
-@final
 class _WatchingTracker(StorageTracker):
     """Also tells the watch when backward begins, keeps addresses, and looks at names at every new peak."""
 

@@ -6,7 +6,6 @@ import gc
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import final
 
 from torch import nn
 from typing_extensions import Self
@@ -66,7 +65,6 @@ def _note_of_watching(step: Step, account: Account) -> Iterator[str]:
         )
 
 
-@final
 class Watched:
     """A context manager round any code: ``with togi.memory() as watched:``. ``account`` says afterwards where the
     memory of the code in it went.

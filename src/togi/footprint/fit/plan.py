@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import PrivateAttr, ValidationError
 from typing_extensions import Self
@@ -28,7 +28,6 @@ _NAMED = 3
 """Differences that an error names; the rest is counted."""
 
 
-@final
 class Plan(Record):
     """A plan: what is done with which results or module calls, with the figures for which it was chosen."""
 

@@ -5,8 +5,6 @@ No torch is needed to read them.
 
 from __future__ import annotations
 
-from typing import final
-
 from togi.core.backports import StrEnum
 from togi.core.records import Record
 
@@ -26,7 +24,6 @@ class Action(StrEnum):
     """float32 is kept as bfloat16. Approximate: gradients change a little."""
 
 
-@final
 class SavePolicy(Record):
     """The treatment of one result of the forward pass of a training step."""
 
@@ -42,7 +39,6 @@ class SavePolicy(Record):
     """Measured: the operation that makes it."""
 
 
-@final
 class Chunk(Record):
     """A module whose calls are cut along one dimension, because its slices were shown to be independent."""
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +52,6 @@ class PassOutcome:
         return {"loss": self.loss, **named}
 
 
-@final
 class TrainingRun:
     """One run of a step: forward, backward, and the optimizer where there is one. Called once.
 

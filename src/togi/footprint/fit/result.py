@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import final
-
 from togi.core.quantities import size
 from togi.core.records import Record
 from togi.footprint.fit.plan import PLAN_VERSION, Plan
 
 
-@final
 class Point(Record):
     """One plan on the way from fast to small."""
 
@@ -26,7 +23,6 @@ class Point(Record):
     """Inference: how many more module calls a pass takes than the unmodified one, for the modules that are cut."""
 
 
-@final
 class StepProof(Record):
     """The planned step against the unmodified one, from equal weights, inputs and random state."""
 
@@ -47,7 +43,6 @@ class StepProof(Record):
     """Inference: the largest error of an output against float64, in multiples of the unmodified module's own."""
 
 
-@final
 class FitResult(Record):
     """The plan, and what is known of it. ``print`` says it in a line."""
 

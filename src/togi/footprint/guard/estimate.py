@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -34,7 +34,6 @@ class Estimate(NamedTuple):
     """The result takes part in autograd."""
 
 
-@final
 class _Writes:
     """Sees what is written from outside, and lets no operation reach a real tensor: small ones would change."""
 

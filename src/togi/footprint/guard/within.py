@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,7 +59,6 @@ class WithinReport(Record):
     notes: tuple[str, ...] = ()
 
 
-@final
 class Guarded:
     """The function under guard. ``report`` says what the last call did."""
 
@@ -77,7 +76,6 @@ class Guarded:
             self.report = call.report
 
 
-@final
 class _GuardedCall:
     """One call: its plan, its attempts, its report."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import final
 
 _ROUND_BYTES = 512
 _SMALL_BYTES = 1 << 20
@@ -22,7 +21,6 @@ _MIN_OWN_SEGMENT_BYTES = 10 << 20
 _ROUND_SEGMENT_BYTES = 2 << 20
 
 
-@final
 @dataclass(eq=False)
 class MemoryBlock:
     """A stretch of one segment, in use or free."""
@@ -35,7 +33,6 @@ class MemoryBlock:
     next: MemoryBlock | None = None
 
 
-@final
 class CachingAllocator:
     """``allocate`` and ``free`` by any key; the peaks are of everything since the start."""
 

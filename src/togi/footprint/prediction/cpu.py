@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -148,7 +148,6 @@ def _computed_as_they_are(call: OperationCall) -> bool:
     return len(dtypes) == 1 and dtypes.pop().is_floating_point
 
 
-@final
 class AllocationProbe:
     """Measures what kernels need by running single operations, and remembers it."""
 

@@ -9,7 +9,6 @@ Source: aten/src/ATen/cuda/CublasHandlePool.cpp (workspace sizes), torch docs "C
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
 
 import torch
 
@@ -32,7 +31,6 @@ _UNKNOWN_SHARE = 0.03
 """Temporaries inside of kernels that are not modelled (sorts, reductions, index operations), of the allocated peak."""
 
 
-@final
 @dataclass(frozen=True)
 class Workspaces:
     """The memory that libraries take, at one end of the range or in its middle."""

@@ -11,7 +11,7 @@ aten/src/ATen/native/Dropout.cpp.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ _RESERVE_STATES = 6
 an LSTM. Not documented by cuDNN; the error bar covers half and double of it."""
 
 
-@final
 class CudaKernels(FunctionObserver):
     """A mode for the time of the run. Afterwards ``attention`` and ``reserve_bytes`` say what was replaced."""
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,7 +109,6 @@ class RunRecorder(StorageTracker):
             self.events.append((-1, lifetime))
 
 
-@final
 class _CompiledRunRecorder(RunRecorder):
     """Dynamo runs nothing compiled under a mode that does not allow it."""
 

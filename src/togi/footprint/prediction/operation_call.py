@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +36,6 @@ class OtherSpec(NamedTuple):
     bytes: int
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class OperationCall:
     """One dispatched operation."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from togi.core.user_code import is_users
 from togi.footprint.snapshot.record import HeldMemory, PoolSegments
@@ -24,7 +24,6 @@ class Blame(IntEnum):
     NATIVE = 2
 
 
-@final
 class TracebackFrame:
     """One frame of a traceback, as a line for people."""
 
@@ -101,7 +100,6 @@ class _Sums:
     largest_free: int = 0
 
 
-@final
 @dataclass
 class DeviceSegments:
     """The segments of one device, summed as they come."""
@@ -158,7 +156,6 @@ class DeviceSegments:
         return tuple(sorted(pools, key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream, pool.kind)))
 
 
-@final
 class OwnedBytes:
     """Bytes and blocks of one owner."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 from togi.footprint.prediction.caching_allocator import rounded
 from togi.footprint.snapshot.allocator import MemoryOwner, OwnedBytes, pool_name
@@ -22,7 +22,6 @@ _POINTS: Final = 1200
 _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
-@final
 @dataclass(frozen=True)
 class AllocatorState:
     """The state after one event, relative to the state before the first."""
@@ -34,7 +33,6 @@ class AllocatorState:
     line: str
 
 
-@final
 @dataclass(frozen=True)
 class FailedAllocation:
     """An allocation that did not succeed."""
@@ -44,7 +42,6 @@ class FailedAllocation:
     device_free: int | None
 
 
-@final
 class EventTrace:
     """Sums over the events so far.
 
@@ -151,7 +148,6 @@ class EventTrace:
         self._unseen_since_peak_bytes = 0
 
 
-@final
 class TimelineBuilder:
     """Allocated and reserved over time in a bounded number of points: of each stretch the highest."""
 

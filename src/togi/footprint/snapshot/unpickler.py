@@ -33,7 +33,7 @@ import re
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol
 
 from togi.footprint.snapshot.window import SnapshotError, Window, damaged, refused, second_time, too_much, truncated
 
@@ -57,7 +57,6 @@ _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 Handler = Callable[[bytes, int], int]
 
 
-@final
 class PickledList(list[Any]):
     """A list that knows its place in the pickle's memo; -1 where it has none."""
 
@@ -67,7 +66,6 @@ class PickledList(list[Any]):
         self.slot = -1
 
 
-@final
 class PickledDict(dict[Any, Any]):
     """A dict that knows its place in the pickle's memo; -1 where it has none."""
 
@@ -77,7 +75,6 @@ class PickledDict(dict[Any, Any]):
         self.slot = -1
 
 
-@final
 class Consumed:
     """Stands where a dict stood that the consumer took, so that nothing of it is kept."""
 
@@ -101,7 +98,6 @@ class _MoreNeeded(Exception):
         self.count = count
 
 
-@final
 class SafeUnpickler:
     """The pickle's stack, its marks and its memo."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickletools
-from typing import BinaryIO, Final, final
+from typing import BinaryIO, Final
 
 from togi.core.errors import TogiError
 
@@ -15,7 +15,6 @@ class SnapshotError(TogiError):
     """The file is not a CUDA memory snapshot, is incomplete, or asks for more than plain data."""
 
 
-@final
 class Window:
     """A part of the file. ``data`` begins at byte ``begins`` of it."""
 

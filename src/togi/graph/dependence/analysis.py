@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -16,7 +16,6 @@ from togi.torch_internals.operators import OpOverload
 from togi.torch_internals.tensors import tree_leaves
 
 
-@final
 @dataclass(frozen=True)
 class RowsVerdict:
     """The places of the rows of each result, or why they depend on each other."""
@@ -36,7 +35,6 @@ def judged(recording: RecordedCall, cut: Sequence[int | None]) -> RowsVerdict:
     return _RowsWalk(recording, cut).verdict()
 
 
-@final
 @dataclass
 class _RowsWalk:
     recording: RecordedCall

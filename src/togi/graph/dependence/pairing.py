@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import sympy
 import torch
@@ -14,7 +14,6 @@ from togi.graph.dependence.recording import OperatorCall, RecordedCall, Recorded
 from togi.graph.dependence.state import UNLIKE, Depends, Times
 
 
-@final
 @dataclass
 class Pairing:
     """A pair of calls, one with ``whole`` rows and one with ``piece`` rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ def rows_apart(
     return RowProof(call, tensors, cut).of(pieces)
 
 
-@final
 class RowProof:
     """Proves that a call of some rows gives what these rows give in a call of all, for all values of the tensors.
 

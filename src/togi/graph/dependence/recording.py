@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ _FAST_PATH = "aten::_nested_tensor_from_mask_left_aligned"
 """Only asks whether a fast path may be taken, which ``_FunctionRecorder`` switches off."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RecordedTensor:
     """A tensor at one moment of the call."""
@@ -49,7 +48,6 @@ class RecordedTensor:
         return self.storage, self.dtype, self.shape, self.stride, self.offset
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class OperatorCall:
     """An operator with its arguments by name, ``RecordedTensor`` in place of tensors."""
@@ -75,7 +73,6 @@ class OperatorCall:
         return [v for name in named for v in tree_leaves(self.arguments.get(name)) if isinstance(v, RecordedTensor)]
 
 
-@final
 @dataclass
 class RecordedCall:
     """All of one call."""
@@ -124,7 +121,6 @@ class _Values:
         return self.of(leaf, real=None if isinstance(leaf, FakeTensor) else leaf)
 
 
-@final
 class _FunctionRecorder(FunctionObserver):
     """Records what Python calls of torch. While it is active, torch's encoder layers run operator by operator."""
 
@@ -150,7 +146,6 @@ class Stopped(Exception):
     """The call was not followed further."""
 
 
-@final
 class _OperatorRecorder(DispatchObserver):
     def __init__(self, mode: FakeTensorMode, functions: _FunctionRecorder, stop_at: int) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import sympy
 
@@ -14,7 +14,6 @@ class Depends(Exception):
     """An operator mixes rows, or is not known to keep them apart. The text says which."""
 
 
-@final
 @dataclass(frozen=True)
 class Times:
     """A size or number that is ``each`` for every row."""
@@ -22,7 +21,6 @@ class Times:
     each: Any
 
 
-@final
 class Unlike:
     """A number that differs between the whole and the piece in another way."""
 
@@ -47,7 +45,6 @@ def quotient(number: Any, by: Any) -> Any:
     return ratio if sympy.fraction(ratio)[1] == 1 else None
 
 
-@final
 @dataclass(frozen=True)
 class Rows:
     """The piece holds the same values as the whole at the positions of its rows.
@@ -69,7 +66,6 @@ class Rows:
         return replace(self, dim=dim)
 
 
-@final
 @dataclass(frozen=True)
 class Same:
     """The value does not depend on the batch."""
@@ -78,7 +74,6 @@ class Same:
 SAME = Same()
 
 
-@final
 @dataclass(frozen=True)
 class Mixed:
     """A value of which nothing is known: why, and which operator did it."""

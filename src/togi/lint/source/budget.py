@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import final
-
 MOST_STEPS = 4_000_000
 """Nested loops are interpreted up to three times each, and rules climb from many nodes up deep trees: some files would
 take days."""
@@ -15,7 +13,6 @@ class TooManyStepsError(Exception):
     """The file has used up its budget."""
 
 
-@final
 class StepBudget:
     """Counts the steps of everything that asks about one file."""
 

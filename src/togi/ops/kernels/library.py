@@ -18,7 +18,6 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import final
 
 from togi.core.caches import cache_folder, private, processor
 from togi.core.locks import locked
@@ -38,12 +37,10 @@ FLAGS = (
 _TIMEOUT_S = 180
 
 
-@final
 class KernelUnavailableError(Exception):
     """There is no compiled kernel here; the message says why. Callers fall back to torch and keep the reason."""
 
 
-@final
 class KernelLibrary:
     """A library that is compiled of one file, loaded by the first thread that needs it, or why it cannot be.
 

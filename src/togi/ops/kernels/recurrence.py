@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,7 +65,6 @@ class _Arguments(ctypes.Structure):
     ]
 
 
-@final
 class RecurrentLayer(NamedTuple):
     """Constants of one recurrent layer, contiguous."""
 

@@ -17,7 +17,7 @@ import pickletools
 import warnings
 import zipfile
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import nn
@@ -132,7 +132,6 @@ def _made(dtype: torch.dtype, sizes: Sequence[int], generator: torch.Generator) 
     return made_tensor(dtype, list(sizes), generator)
 
 
-@final
 class _TensorForms(pickle.Unpickler):
     """Reads tensors' forms and plain containers. Every name in the file stands for one of the few functions below, so
     that nothing can be called that is not written here."""

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -177,7 +177,6 @@ def example_inputs(locator: Spec, module: Any, seed: int) -> dict[str, Tensor]:
     return maker.inputs()
 
 
-@final
 class _Maker:
     def __init__(self, locator: Spec, module: Any, generator: torch.Generator) -> None:
         self.locator = locator

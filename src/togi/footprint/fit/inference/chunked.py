@@ -10,7 +10,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,6 @@ def chunk(module: nn.Module, chunks: Sequence[Chunk], *, at_most_parts: int | No
     return parts
 
 
-@final
 class ChunkedForward(ReplacedForward):
     """A module's forward, called with slices; whole where the call is not of the planned kind."""
 

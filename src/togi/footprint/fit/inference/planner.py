@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -42,7 +42,6 @@ def fit_inference(
     return InferencePlanner(step, device=device, seed=seed).plan(budget_bytes, time_limit_s=time_limit_s)
 
 
-@final
 class InferencePlanner(Planner[Draft]):
     """Plans of one pass under any number of budgets."""
 

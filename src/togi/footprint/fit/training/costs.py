@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -33,7 +33,6 @@ def timing(module: nn.Module) -> Iterator[dict[str, float]]:
         yield milliseconds
 
 
-@final
 class _Timed(ForwardRecording):
     """Also takes the time of every call; on a GPU it waits for the end."""
 

@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,6 @@ _SMALL = 1e-3
 """Parameters whose gradient is below this share of the whole are compared with the whole: theirs may be noise alone."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class MicroBatchProof:
     """The gradients of the whole batch and of its parts, added up."""

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +109,6 @@ def watched_by(module: nn.Module, hooks: Callable[[], SavedTensorHooks]) -> Iter
         watched.take_away()
 
 
-@final
 class _WatchedForward(ReplacedForward):
     def __init__(self, module: nn.Module, hooks: Callable[[], SavedTensorHooks]) -> None:
         super().__init__(module)
@@ -122,7 +121,6 @@ class _WatchedForward(ReplacedForward):
             return self.original(*args, **kwargs)
 
 
-@final
 class _PlainTracker(StorageTracker):
     """Pauses while something is recomputed: that belongs to the decision, not to the program."""
 
@@ -154,7 +152,6 @@ class _PlainTracker(StorageTracker):
         self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
 
 
-@final
 class _Observer(SavedTensorHooks):
     """Saves nothing that can be recomputed, and writes down when it is asked for."""
 
@@ -187,7 +184,6 @@ def _note_done(saved: SavedSpan, tracker: StorageTracker) -> None:
     saved.done_at = tracker.operations
 
 
-@final
 class _Noting(ForwardRecording):
     """Writes down every call, with the results that can be recomputed."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 
@@ -36,7 +36,6 @@ from togi.subject.behaviour import same
 _FRONT = 12
 
 
-@final
 class TrainingPlanner(Planner[SavingChoice]):
     """Plans of one training step under any number of budgets.
 

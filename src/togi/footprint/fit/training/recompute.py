@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from togi.core.errors import FitError
 from togi.torch_internals.autograd import below_autograd, version_of
 
 
-@final
 class StoredValue:
     """One content of one storage."""
 
@@ -49,7 +48,6 @@ class StoredValue:
         self.held, self.version, self.maker = tensor, version_of(tensor), None
 
 
-@final
 class Operation:
     """One call of an operator. Its tensors are replaced by slots; it holds what it read, but not what it made."""
 
@@ -73,7 +71,6 @@ class Operation:
         return slots
 
 
-@final
 class Slot:
     """A tensor among an operation's arguments: a value, seen through a geometry."""
 
@@ -144,7 +141,6 @@ def held(value: StoredValue) -> Tensor:
     return value.held
 
 
-@final
 class _Recomputation:
     """The recomputation of one value."""
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,6 @@ SMALLEST_BYTES = 4096
 """Below this, packing costs more than it brings."""
 
 
-@final
 @dataclass(frozen=True)
 class Narrow:
     """A float32 tensor in half the bytes. Relative error of each value at most 2**-8."""
@@ -44,7 +43,6 @@ class Narrow:
         return self.values.to(torch.float32)
 
 
-@final
 @dataclass(frozen=True)
 class Bits:
     """A boolean tensor, eight elements in a byte. Exact."""
@@ -94,7 +92,6 @@ PACKED_FORMS = {Action.BITS: torch.bool, Action.NARROW: torch.float32}
 Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
-@final
 class RecomputedTensor:
     """Stands for a saved tensor that is recomputed when the backward pass asks for it."""
 
@@ -116,7 +113,6 @@ class RecomputedTensor:
         return tensor
 
 
-@final
 class SavedTensor:
     """The tensor itself. With hooks in force torch does not see that it was written into since; this does."""
 
@@ -185,7 +181,6 @@ class PlanWarning(UserWarning):
     """A call runs without its plan, and takes more memory than planned."""
 
 
-@final
 class SavingForward(ReplacedForward):
     """A module's forward, under which autograd saves what the policies say."""
 

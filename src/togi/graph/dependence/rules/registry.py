@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -23,7 +23,6 @@ Answer = Found | Sequence[Found | None]
 """None for a result that nobody may use."""
 
 
-@final
 @dataclass(frozen=True)
 class Operands:
     """A call whose tensors are all the same or have rows."""
@@ -69,7 +68,6 @@ class Operands:
 Rule = Callable[[Operands], Answer]
 
 
-@final
 @dataclass(frozen=True)
 class Entry:
     rule: Rule
