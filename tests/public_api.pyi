@@ -201,7 +201,7 @@ class Account(Record):
     factor_x: float
     held_names: tuple[HeldName, ...]
     holdings: tuple[Holding, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptStorage, ...]
     minimum_bytes: int
     notes: tuple[str, ...]
     peak: PeakMoment
@@ -249,7 +249,7 @@ class FitResult(Record):
     plan: Plan
     planning_s: float
     plans_tried: int
-    proof: Proof
+    proof: StepProof
     schema_version: int
     static_bytes: int
     subject: str

@@ -11,7 +11,7 @@ from togi.lint.module.observe import observe
 from togi.lint.roofline import devices
 from togi.lint.roofline.costs import Costs
 from togi.subject.inputs import Inputs
-from togi.techniques import all_techniques, technique
+from togi.techniques import all_remedies, all_techniques
 
 LEAST_S = 50e-6
 ABOUT_LAUNCHES = {"small_operations", "kept_activations"}
@@ -50,7 +50,7 @@ def test_a_cpu_has_its_own_sizes_and_a_users_subject_has_the_users() -> None:
 
 def test_a_technique_for_cpus_alone_has_no_model_of_a_gpu() -> None:
     for id, experiment in EXPERIMENTS.items():
-        if "cuda" not in technique(id).devices and experiment.on_cuda:
+        if "cuda" not in all_remedies()[id].devices and experiment.on_cuda:
             assert experiment.model in {EXPERIMENTS[other].model for other in ON_CUDA}, id
 
 

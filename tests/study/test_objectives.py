@@ -18,6 +18,7 @@ from togi.artifact.manifest import Saved, read_manifest
 from togi.artifact.switch import Switch
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
+from togi.core.recipe import PartKey
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, measured
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
@@ -317,7 +318,7 @@ def test_what_is_measured_end_to_end_begins_and_ends_on_the_host(part: bool) -> 
         return {"y": [x * scale]}
 
     config: Any = SimpleNamespace(from_host=True, device="cuda", callers=1, folder="")
-    layer = PartRef(path="layer", effects=Effects(), inputs="", folder="") if part else None
+    layer = PartRef(key=PartKey(path="layer"), effects=Effects(), inputs="", folder="") if part else None
     worker = TrialJob(TryRecipe(log="", recipe=Recipe(), part=layer), config, None, SimpleNamespace())  # type: ignore[arg-type]
     with FakeTensorMode():
         inputs = Inputs((torch.ones(2, device="cuda"),), {"scale": torch.ones(2, device="cuda")})

@@ -113,11 +113,11 @@ def test_other_numbers_are_reported(patchable: ModuleType, scale: float, told: b
     assert ("answers the first sample otherwise than the live one" in found) is told
 
 
-def test_an_output_of_another_kind_is_refused(patchable: ModuleType) -> None:
+def test_an_output_of_another_kind_is_refused(patchable: ModuleType, tmp_path: Path) -> None:
     """Proven were a module without what its user wants of it."""
     patchable.HIDDEN = True  # type: ignore[attr-defined]
     with pytest.raises(SubjectError, match=r"its output\['hidden'\] is .*, the original returns .*stays behind"):
-        togi.tune(patchable.Net(), torch.rand(2, 8), time_limit_s=30, progress=False)
+        togi.tune(patchable.Net(), torch.rand(2, 8), time_limit_s=30, journal=tmp_path / "j.sqlite", progress=False)
 
 
 def test_parametrized_weights_are_sent(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_caller_that_keeps_small_results_needs_no_request_for_each(
 
     engine, candidate = technique("openvino"), conformance.candidate_of(layer, [torch.randn(1, 8)])
     call = engine.apply(candidate, {}).runnable()
-    monkeypatch.setattr(programs, "Request", counted)
+    monkeypatch.setattr(programs, "LendingRequest", counted)
     given = torch.randn(12, 1, 8)
     with torch.no_grad():
         kept = [call(chunk) for chunk in given]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.artifact.save import write_manifest
+from togi.core.recipe import PartKey
 from togi.core.records import Facts, Outcome, Recipe, Trial
 from togi.graph import capture
 from togi.graph.candidate import Candidate
@@ -200,7 +201,7 @@ def test_a_part_is_captured_once_too(tmp_path: Path) -> None:
         found = survey(Subject(module.inner, [given]), captured=False)
         effects = Effects.of(module.inner, given)
         write_inputs(pool.folder / "inputs", [given])
-        part = pool.part("inner", effects, pool.folder / "inputs", found)
+        part = pool.part(PartKey(path="inner"), effects, pool.folder / "inputs", found)
         facts = part.make_truth(part.capture(found, *QUIET).facts, *QUIET)
         for _ in range(2):
             with part.start(captured(facts), facts, *QUIET) as trial:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import NoReturn
 
@@ -83,9 +84,11 @@ HANGS: dict[str, Callable[[], None]] = {
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as opened:
-        yield opened
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
+    """Made in another folder: a child does not search the working folder, and calls functions of these tests."""
+    with chdir(tmp_path_factory.mktemp("away")):
+        with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as opened:
+            yield opened
 
 
 def end_of(pool: WorkerPool, how: str, limits: Limits | None = None) -> TrialEnded:

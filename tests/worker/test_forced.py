@@ -140,7 +140,7 @@ class Case:
     def stored_in(self, folder: Path) -> PartRef:
         """Its calls, as a pool keeps them."""
         write_inputs(folder / "calls", self.calls)
-        return PartRef(path="step", effects=self.effects, inputs=str(folder / "calls"), folder=str(folder))
+        return PartRef(key=PartKey(path="step"), effects=self.effects, inputs=str(folder / "calls"), folder=str(folder))
 
     def with_forced_calls(self, report: ErrorReport, truth: Truth, original: nn.Module, *parts: PartRef) -> ErrorReport:
         subject = Subject(original, Inputs((torch.tensor([1]),)))

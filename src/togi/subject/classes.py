@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -57,7 +58,7 @@ def find_class(name: str, kind: str) -> type:
     if len(name) > 500:
         raise ArtifactError(f"it names a class of {len(name):,} characters: it is damaged")
     module_name, _, qualified = name.partition(":")
-    module = _module(module_name)
+    module = _module(module_name, qualified.partition(".")[0])
     named: Any = module
     for part in qualified.split("."):
         inside = object.__getattribute__(named, "__dict__") if isinstance(named, type | ModuleType) else {}
@@ -74,9 +75,9 @@ def find_class(name: str, kind: str) -> type:
     return named
 
 
-def _module(name: str) -> ModuleType | None:
+def _module(name: str, defines: str) -> ModuleType | None:
     """The imported module; for one that togi imported from a file under a name of its own, the program's own import of
-    it."""
+    it: of that very file, or, where the file was moved, of one of that name that defines the class."""
     found = sys.modules.get(name)
     if found is None and _LIBRARIES.fullmatch(name) and _is_installed(name.partition(".")[0]):
         try:
@@ -85,9 +86,23 @@ def _module(name: str) -> ModuleType | None:
             return None
     stem = re.fullmatch(r"togi_subject_(.+)_[0-9a-f]{8}", name)
     if found is None and stem is not None:
-        files = ((module, getattr(module, "__file__", None)) for module in list(sys.modules.values()))
-        found = next((module for module, file in files if Path(file or "").stem == stem[1]), None)
+        modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+        candidates = [module for module in modules if _stem_of(module) == stem[1] and defines in vars(module)]
+        found = max(candidates, key=lambda module: _is_of_file(module, name), default=None)
     return found if isinstance(found, ModuleType) else None
+
+
+def name_of_file(path: Path) -> str:
+    """The name under which togi imports a file: ``models.py`` must not hide, nor be, another module ``models``."""
+    return f"togi_subject_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def _stem_of(module: ModuleType) -> str:
+    return Path(getattr(module, "__file__", None) or "").stem
+
+
+def _is_of_file(module: ModuleType, name: str) -> bool:
+    return name_of_file(Path(str(module.__file__)).resolve()) == name
 
 
 def _is_installed(package: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -19,6 +18,7 @@ from torch import nn
 from togi.core.errors import SubjectError, UnknownNameError, nearest
 from togi.core.quantities import a_type
 from togi.core.user_code import user_place
+from togi.subject.classes import name_of_file
 from togi.subject.inputs import Subject
 from togi.subject.locator import Spec
 from togi.subject.program import as_module
@@ -91,11 +91,11 @@ def _import(locator: Spec) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file under a name of its own: ``models.py`` must not hide, nor be, another module called ``models``.
+    """Import a file under a name of its own.
 
     It is registered before it runs, because dataclasses and pickling look their module up while it runs.
     """
-    name = f"togi_subject_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = name_of_file(path)
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
     assert specification.loader is not None
