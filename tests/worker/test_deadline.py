@@ -86,9 +86,9 @@ HANGS: dict[str, Callable[[], None]] = {
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
     """Made in another folder: a child does not search the working folder, and calls functions of these tests."""
-    with chdir(tmp_path_factory.mktemp("away")):
-        with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as opened:
-            yield opened
+    nothing = SubjectRef.here("nothing")
+    with chdir(tmp_path_factory.mktemp("away")), WorkerPool(nothing, machine("cpu"), device="cpu", seed=0) as opened:
+        yield opened
 
 
 def end_of(pool: WorkerPool, how: str, limits: Limits | None = None) -> TrialEnded:
