@@ -180,7 +180,7 @@ def _in_cells(text: str, findings: Sequence[Finding], propose: Proposal) -> tupl
     changed: dict[int, str] = {}
     by_cell: dict[int | None, list[Finding]] = defaultdict(list)
     for finding in findings:
-        by_cell[finding.place and finding.place.cell].append(finding)
+        by_cell[finding.place.cell if finding.place is not None else None].append(finding)
     for cell in read_notebook(text).cells:
         new, count = apply_fixes(cell.code, propose(cell.code, by_cell[cell.number]))
         if count:
