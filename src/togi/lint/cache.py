@@ -81,7 +81,11 @@ class Cache:
         try:
             self._write(rows, today)
         except sqlite3.OperationalError as error:
-            self._failed(error)
+            if getattr(error, "sqlite_errorname", "") != "SQLITE_READONLY_DBMOVED":
+                self._failed(error)
+                return
+            with suppress(sqlite3.Error, OSError):  # another run removed the file meanwhile: there is a new one
+                self._write(rows, today)
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
             with suppress(sqlite3.Error, OSError):  # a second failure says nothing that the first did not
