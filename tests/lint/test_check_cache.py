@@ -129,6 +129,27 @@ def test_several_runs_at_once(folder: Path) -> None:
     assert check_paths(["."]).cached == 42
 
 
+def test_a_cache_that_another_run_removes_meanwhile_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, plain_open, opened = tmp_path / "own" / "check.sqlite", cache.Cache._open, list[int]()
+
+    def open_and_lose(self: cache.Cache) -> sqlite3.Connection:
+        database = plain_open(self)
+        if not opened:
+            database.execute("SELECT 1 FROM sqlite_master").fetchall()  # a file is noticed once it was read
+            path.unlink()
+        opened.append(1)
+        return database
+
+    reports = cache.Cache(path)
+    reports.write({b"before": FileReport()})
+    monkeypatch.setattr(cache.Cache, "_open", open_and_lose)
+    reports.write({b"key": FileReport()})
+    assert (len(opened), reports.problem) == (2, "")
+    assert reports.read([b"key"]) == {b"key": FileReport()}
+
+
 VIEW = "CREATE VIEW reports AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS key FROM n"
 REPORTS = ["{}", '{"findings": [{"rule": "none", "message": "", "remedy": ""}]}', "[" * 100_000, '{"x": 1}', "\x1b[2J"]
 

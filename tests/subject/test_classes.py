@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib.util
 import json
 import subprocess
 import sys
@@ -185,3 +186,22 @@ def test_what_a_registered_class_says_has_torch_import_nothing() -> None:
         with pytest.raises(ArtifactError):
             classes.check_registered(text)
     assert "this" not in sys.modules
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_class_of_a_file_is_the_programs_own_import_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    """And not what another module of the same file name has, which was imported before."""
+    modules = {}
+    for folder, body in (("library", ""), ("other", "class Store: pass"), ("own", "class Store: pass")):
+        file = tmp_path / folder / "generator.py"
+        file.parent.mkdir()
+        file.write_text(body, encoding="utf-8")
+        specification = importlib.util.spec_from_file_location(f"{folder}.generator", file)
+        modules[folder] = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(modules[folder])
+        if not (moved and folder == "other"):
+            monkeypatch.setitem(sys.modules, f"{folder}.generator", modules[folder])
+    tuned_as = classes.name_of_file(tmp_path / ("elsewhere" if moved else "own") / "generator.py")
+    assert classes.find_class(f"{tuned_as}:Store", "object") is modules["own"].Store

@@ -243,3 +243,17 @@ def test_an_answer_that_a_later_call_writes_into_is_kept_as_it_was() -> None:
         for value in (1.0, 2.0):
             ((_, leaf),) = asked.answer(Inputs((torch.full((4,), value),))).leaves
             assert leaf.tolist() == [value] * 4
+
+
+def test_an_answer_too_large_to_be_kept_leaves_room_for_small_ones() -> None:
+    calls: list[int] = []
+
+    def original(x):
+        calls.append(1)
+        return x.new_zeros(32 << 20) if bool(x.max() > 1) else x * 2
+
+    known, _ = asked_original(original, torch.ones(4))
+    calls.clear()
+    for value in (2.0, 1.0, 1.0, 2.0):
+        known.answer(Inputs((torch.full((4,), value),)))
+    assert len(calls) == 3, "the small one was kept"

@@ -8,6 +8,8 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
+from togi.verify.compare import bits
+
 
 def weights_hash(module: nn.Module, without: Collection[str] = ()) -> str:
     """Of the classes of all parts and of every weight, bit by bit (buffers too, but for those in ``without``)."""
@@ -19,5 +21,5 @@ def weights_hash(module: nn.Module, without: Collection[str] = ()) -> str:
             continue
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
         if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            digest.update(bits(tensor))
     return digest.hexdigest()

@@ -80,16 +80,14 @@ class Cache:
         rows = [(key, report.kept(), today) for key, report in reports.items()]
         try:
             self._write(rows, today)
-        except sqlite3.OperationalError as error:
-            if getattr(error, "sqlite_errorname", "") != "SQLITE_READONLY_DBMOVED":
-                self._failed(error)
-                return
-            with suppress(sqlite3.Error, OSError):  # another run removed the file meanwhile: there is a new one
-                self._write(rows, today)
         except (sqlite3.Error, OSError) as error:
-            self._failed(error)
-            with suppress(sqlite3.Error, OSError):  # a second failure says nothing that the first did not
-                self._write(rows, today)
+            # another run took the file for damaged and removed it
+            removed = getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_DBMOVED"
+            if not removed:
+                self._failed(error)
+            if removed or not isinstance(error, sqlite3.OperationalError):
+                with suppress(sqlite3.Error, OSError):  # a second failure says nothing that the first did not
+                    self._write(rows, today)
 
     def _write(self, rows: Iterable[tuple[bytes, str, int]], today: int) -> None:
         with closing(self._open()) as database, database:

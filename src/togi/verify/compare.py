@@ -83,6 +83,12 @@ def plain(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def bits(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor that is not nested, in the order of its elements."""
+    data: memoryview = plain(tensor).contiguous().flatten().view(torch.uint8).numpy().data
+    return data
+
+
 def sentinel_threshold(eager: Tensor) -> float:
     """Magnitude from which elements of ``eager`` are sentinels; infinite when there are none."""
     values = plain(eager).double().abs().flatten()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify.compare import plain
+from togi.verify.compare import bits, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import may_be_index
 from togi.verify.observe import Observation, observe
@@ -33,7 +33,7 @@ class Original:
     module: nn.Module
     signature: Signature
     seed: int
-    _answers: dict[bytes, Observation] = field(default_factory=dict)
+    _answers: dict[bytes | None, Observation] = field(default_factory=dict)
     _kept_bytes: int = 0
     _wide: nn.Module | None = None
     _on_cpu: nn.Module | None = None
@@ -41,12 +41,13 @@ class Original:
     def answer(self, given: Inputs) -> Observation:
         """Plain eager's. Raises what the original raises: such a call is illegal."""
         key = _values(given)
-        if key not in self._answers:
-            self._try_on_cpu_first(given)
-            seen = observe(self.module, given, self.signature, seed=self.seed)
-            if not self._keep(key, seen):
-                return seen
-        return self._answers[key]
+        if key in self._answers:
+            return self._answers[key]
+        self._try_on_cpu_first(given)
+        seen = observe(self.module, given, self.signature, seed=self.seed)
+        if key is not None:
+            self._keep(key, seen)
+        return seen
 
     def run(self, given: Inputs) -> None:
         """One call and nothing else, so that its operators can be watched."""
@@ -81,14 +82,14 @@ class Original:
             if leaves:
                 yield leaves
 
-    def _keep(self, key: bytes, seen: Observation) -> bool:
-        """Copies: a later call may write into what this one returned. False where they are too large."""
+    def _keep(self, key: bytes, seen: Observation) -> None:
+        """Copies, where there is room: a later call may write into what this one returned."""
+        kept_bytes = self._kept_bytes + sum(leaf.nbytes for _, leaf in seen.leaves)
+        if kept_bytes > _KEPT_BYTES:
+            return
+        self._kept_bytes = kept_bytes
         leaves = [(name, leaf.detach().clone()) for name, leaf in seen.leaves]
-        self._kept_bytes += sum(leaf.nbytes for _, leaf in leaves)
-        if self._kept_bytes > _KEPT_BYTES:
-            return False
         self._answers[key] = replace(seen, output=None, leaves=leaves, inputs=[])
-        return True
 
     def _widened(self) -> nn.Module:
         if self._wide is None:
@@ -105,11 +106,14 @@ class Original:
         self._on_cpu(*on_cpu.args, **on_cpu.kwargs)
 
 
-def _values(given: Inputs) -> bytes:
-    """What tells calls apart that differ in nothing but the values of tensors, bit by bit."""
+def _values(given: Inputs) -> bytes | None:
+    """What tells calls apart that differ in nothing but the values of tensors, bit by bit; None where a tensor has no
+    bits of its own, as a nested one."""
     digest = hashlib.blake2b()
     for tensor in given.tensors():
-        digest.update(plain(tensor).contiguous().flatten().view(torch.uint8).numpy().data)
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return None
+        digest.update(bits(tensor))
     return digest.digest()
 
 
