@@ -193,15 +193,35 @@ def test_a_class_of_a_file_is_the_programs_own_import_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: bool
 ) -> None:
     """And not what another module of the same file name has, which was imported before."""
-    modules = {}
-    for folder, body in (("library", ""), ("other", "class Store: pass"), ("own", "class Store: pass")):
-        file = tmp_path / folder / "generator.py"
+    modules = _imported(tmp_path, monkeypatch, library="", other="" if moved else "class Store: pass", own=_STORE)
+    tuned_as = classes.name_of_file(tmp_path / ("elsewhere" if moved else "own") / f"{_STEM}.py")
+    assert classes.find_class(f"{tuned_as}:Store", "object") is modules["own"].Store
+
+
+def test_a_class_that_two_files_of_that_name_define_is_not_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _imported(tmp_path, monkeypatch, one=_STORE, two=_STORE)
+    tuned_as = classes.name_of_file(tmp_path / "elsewhere" / f"{_STEM}.py")
+    with pytest.raises(ArtifactError, match="both define one"):
+        classes.find_class(f"{tuned_as}:Store", "object")
+
+
+_STEM = "of_these_tests_alone"
+_STORE = "class Store: pass"
+
+
+def _imported(folder: Path, monkeypatch: pytest.MonkeyPatch, **bodies: str) -> dict[str, Any]:
+    """A module of one file name in each of these folders, imported as ``FOLDER.NAME``."""
+    modules: dict[str, Any] = {}
+    for package, body in bodies.items():
+        file = folder / package / f"{_STEM}.py"
         file.parent.mkdir()
         file.write_text(body, encoding="utf-8")
-        specification = importlib.util.spec_from_file_location(f"{folder}.generator", file)
-        modules[folder] = importlib.util.module_from_spec(specification)
-        specification.loader.exec_module(modules[folder])
-        if not (moved and folder == "other"):
-            monkeypatch.setitem(sys.modules, f"{folder}.generator", modules[folder])
-    tuned_as = classes.name_of_file(tmp_path / ("elsewhere" if moved else "own") / "generator.py")
-    assert classes.find_class(f"{tuned_as}:Store", "object") is modules["own"].Store
+        specification = importlib.util.spec_from_file_location(f"{package}.{_STEM}", file)
+        assert specification is not None
+        assert specification.loader is not None
+        modules[package] = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(modules[package])
+        monkeypatch.setitem(sys.modules, f"{package}.{_STEM}", modules[package])
+    return modules

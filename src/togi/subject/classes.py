@@ -77,7 +77,10 @@ def find_class(name: str, kind: str) -> type:
 
 def _module(name: str, defines: str) -> ModuleType | None:
     """The imported module; for one that togi imported from a file under a name of its own, the program's own import of
-    it: of that very file, or, where the file was moved, of one of that name that defines the class."""
+    it: of that very file, or, where the file was moved, of the one file of that name that defines the class.
+
+    Raises ArtifactError where several do.
+    """
     found = sys.modules.get(name)
     if found is None and _LIBRARIES.fullmatch(name) and _is_installed(name.partition(".")[0]):
         try:
@@ -87,22 +90,26 @@ def _module(name: str, defines: str) -> ModuleType | None:
     stem = re.fullmatch(r"togi_subject_(.+)_[0-9a-f]{8}", name)
     if found is None and stem is not None:
         modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-        candidates = [module for module in modules if _stem_of(module) == stem[1] and defines in vars(module)]
-        found = max(candidates, key=lambda module: _is_of_file(module, name), default=None)
+        named_so = [module for module in modules if Path(getattr(module, "__file__", None) or "").stem == stem[1]]
+        candidates = {Path(str(module.__file__)).resolve(): module for module in named_so if defines in vars(module)}
+        of_that_file = {file: module for file, module in candidates.items() if name_of_file(file) == name}
+        found = _the_only(of_that_file or candidates, defines)
     return found if isinstance(found, ModuleType) else None
+
+
+def _the_only(candidates: Mapping[Path, ModuleType], defines: str) -> ModuleType | None:
+    if len(candidates) > 1:
+        files = " and ".join(sorted(map(str, candidates)))
+        raise ArtifactError(
+            f"the file that defined its {defines!r} is elsewhere now, and {files} both define one: a value of the "
+            "wrong class would look right. Load the artifact in a process that imports the one that belongs to it"
+        )
+    return next(iter(candidates.values()), None)
 
 
 def name_of_file(path: Path) -> str:
     """The name under which togi imports a file: ``models.py`` must not hide, nor be, another module ``models``."""
     return f"togi_subject_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-
-
-def _stem_of(module: ModuleType) -> str:
-    return Path(getattr(module, "__file__", None) or "").stem
-
-
-def _is_of_file(module: ModuleType, name: str) -> bool:
-    return name_of_file(Path(str(module.__file__)).resolve()) == name
 
 
 def _is_installed(package: str) -> bool:
