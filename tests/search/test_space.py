@@ -9,7 +9,10 @@ from togi.core.errors import TogiError, UnknownNameError
 from togi.core.records import Facts, Outcome, Recipe, Stage
 from togi.core.settings import ALL, Settings
 from togi.search import Space
+from togi.search.configurations import as_listed
+from togi.search.features import ENGINES_DO_IT
 from togi.techniques import all_techniques
+from togi.techniques.base import Options
 from togi.techniques.registry import compatible
 
 EVERY = Settings(allow=(ALL,), max_error=1e-2)
@@ -170,9 +173,20 @@ def test_what_a_needed_engine_brings_leaves_the_rest_as_it_was() -> None:
 def test_features_hold_how_much_each_usually_matters() -> None:
     space = Space.of(CONVOLUTIONAL, EVERY, family())
     recipe = next(r for r in space.recipes() if r.techniques == {"channels_last", "onnx", "no_grad"})
-    spreads = [0.6, 0.25, 0.25 * 0.8, 0.25 * 0.3, 0.04, 0.04 * 0.8, 0.04 * 0.3]
+    layout = 0.25 * ENGINES_DO_IT
+    spreads = [0.4, 0.3, layout, layout * 0.8, layout * 0.3, 0.04, 0.04 * 0.8, 0.04 * 0.3]
     assert list(space.features(recipe).spreads) == pytest.approx(spreads)
     assert space.features(recipe).variance == pytest.approx(sum(spread**2 for spread in spreads))
+
+
+def test_what_is_known_of_an_engine_does_not_depend_on_the_number_of_its_options() -> None:
+    def of(options: Options) -> float:
+        engine = as_listed(family()["vino"], CONVOLUTIONAL, options)
+        grad_mode = as_listed(family()["no_grad"], CONVOLUTIONAL, {})
+        space = Space((engine, grad_mode))
+        return space.features(space.recipe((engine, grad_mode))).variance
+
+    assert of({"a": 1}) == pytest.approx(of({"a": 1, "b": True, "c": "x"}))
 
 
 def test_no_reference_no_search() -> None:

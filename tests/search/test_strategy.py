@@ -141,7 +141,7 @@ def test_the_time_is_over_at_the_limit(now_s: float, over: bool) -> None:
 def test_what_the_next_trial_promises() -> None:
     """Much while nothing is faster; nothing where the time is over, or another process tries all that is left."""
     trials = run(search_for(), Landscape(0), most=12)
-    promised = [search_for(trials=trials[:count]).promises() for count in (1, 12)]
+    promised = [search_for(trials=trials[:count]).promises() for count in (1, len(trials) - 1)]
     assert promised[0] > 10 * promised[1] > 0
     search = search_for(trials=trials[:1])
     expected = search.next()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from togi.subject.domain import Domain
 from togi.subject.inputs import Inputs, Subject
@@ -82,3 +85,62 @@ def test_what_an_engine_keeps_is_not_fetched_to_be_looked_at(signature: Signatur
     kept = Kept()
     signature.check([Deferred((2, 4), torch.float32, kept), torch.full((2, 4), 200), SAMPLE[2]])
     assert not kept.fetched
+
+
+LARGE = {
+    "contiguous": torch.zeros(3, 200, 301),
+    "channels last": torch.zeros(2, 3, 160, 160).to(memory_format=torch.channels_last),
+    "one row": torch.zeros(1, 1, 100_001),
+    "a view": torch.zeros(400, 401)[::2, 1:].T,
+    "many rows": torch.zeros(100_001, 1),
+    "a scalar": torch.tensor(0.0),
+    "whole numbers": torch.zeros(70_000, dtype=torch.int64),
+}
+
+
+@pytest.mark.parametrize("layout", LARGE)
+@pytest.mark.parametrize("place", [0, -1, "middle"])
+def test_a_value_outside_is_found_wherever_it_stands(layout: str, place: int | str) -> None:
+    x = LARGE[layout].clone()
+    domain = Domain(low=-1, high=1)
+    assert not domain.refusal(x)
+    index = torch.unravel_index(torch.tensor(x.numel() // 2 if place == "middle" else place), x.shape)
+    for value in (5, -5, *([math.nan] if x.is_floating_point() else [])):
+        changed = x.clone()
+        changed[index] = value
+        assert "but was proven" in domain.refusal(changed)
+        assert not Domain(constant=False).refusal(changed) or x.dim() == 0
+    assert x.dim() == 0 or Domain(constant=False).refusal(x)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5000), (70_000, 2), (2, 1, 300, 300)])
+def test_rows_of_a_large_mask(shape: tuple[int, ...]) -> None:
+    mask = torch.ones(shape)
+    mask[..., 0] = 0
+    rows = Domain(empty_rows=False, full_rows=False)
+    assert not rows.refusal(mask)
+    for value, why in ((0, "zeros alone"), (1, "without a zero")):
+        changed = mask.clone()
+        changed.flatten(0, -2)[-1] = value
+        assert why in rows.refusal(changed)
+
+
+class _Largest(TorchDispatchMode):
+    """The most elements that one operator is given and reduces."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in {torch.ops.aten.aminmax, torch.ops.aten.any, torch.ops.aten.all}:
+            self.elements = max(self.elements, args[0].numel())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("layout", LARGE)
+def test_looking_at_values_wakes_none_of_torchs_threads(layout: str) -> None:
+    """They would wait busily for milliseconds, on cores that an engine's own threads need."""
+    x = LARGE[layout]
+    rows = x.dim() > 1 and x.shape[-1] < 2**15
+    with _Largest() as largest:
+        Domain(low=-1, high=1, empty_rows=not rows).refusal(x)
+    assert 0 < largest.elements < 2**15  # as few as torch reduces on one thread

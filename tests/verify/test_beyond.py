@@ -48,6 +48,14 @@ def last_of_equals(x):
     return x.shape[-1] - 1 - x.flip(-1).argmax(-1)
 
 
+def distance(x):
+    return (x[0] - x[1]).square().sum().sqrt()
+
+
+def distance_of_parted_rows(x):
+    return distance(x * torch.tensor([[1.0], [1 + 2**-23]]))
+
+
 def spread(x):
     return (x - x.mean()) / (x.var() + 1e-12).sqrt()
 
@@ -74,6 +82,7 @@ FAULTS = {
     "large floats as integers": (lambda x: (x * 10).to(torch.int64), cast_in_32_bits, [X], [X * 1e9]),
     "halves away from zero": (torch.round, lambda x: (x.abs() + 0.5).floor() * x.sign(), [X], [X.round() + 0.5]),
     "another of equal values": (lambda x: x.argmax(-1), last_of_equals, [X], [X.round()]),
+    "a distance of equal rows": (distance, distance_of_parted_rows, [X], [X[:1].expand(2, -1) + 1e3]),
     "a variance of zero": (spread, noisy_spread, [X], [torch.zeros_like(X)]),
     "a mask that was not shown": (masked_mean, lambda x, _: x.mean(1), [ROWS, SHOWN], [ROWS, SHOWN.tril()]),
     "a row that hides all": (
@@ -139,6 +148,16 @@ def test_rounding_is_not_a_fault_however_large_the_values():
     reach, _ = reached(lambda x: torch.relu(x @ weight), lambda x: torch.relu((weight.T @ x.T).T.contiguous()), X)
     assert reach.problems == ()
     assert not reach.domains or reach.domains[0].high >= 1e9
+
+
+def test_rounding_is_not_a_fault_where_equal_values_stay_equal():
+    """Far from zero, the roundings of what is given are large next to its differences."""
+
+    def differences(x):
+        return x - x[:, :1]
+
+    reach, _ = reached(differences, lambda x: differences(x * (1 + 1e-7 * (torch.arange(40) % 2))), X)
+    assert reach.problems == ()
 
 
 def test_more_nan_than_the_original_shows_is_allowed_where_it_shows_some():

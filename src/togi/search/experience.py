@@ -39,7 +39,7 @@ CROWDED = 0.2
 """A trial in which threads waited for a core for more than this share of the time says what engines gain next to busy
 neighbours: threads of one engine that wait for each other lose a factor of a hundred, those of another nothing. It
 teaches nothing."""
-FURTHEST = 2.0
+FURTHEST = 1.5
 """No guess is moved by more than so many of the deviations that its stage's have: whatever a journal says, an engine is
 tried where nothing else is faster."""
 FURTHEST_COST = math.log(10.0)

@@ -21,8 +21,9 @@ Atoms = frozenset[str]
 
 STAGE_SPREAD = {Stage.REWRITE: 0.12, Stage.LAYOUT: 0.25, Stage.PRECISION: 0.35, Stage.ENGINE: 0.6, Stage.RUNTIME: 0.15}
 """Standard deviation of the log of a choice's effect, by its stage: a guess at first, soon outweighed by trials."""
-_SHARED_BY_ENGINES = 0.45
-"""Of an engine's: what those outside of torch have in common, which is how slow plain eager is on this model."""
+_SLOW_EAGER, _OUTSIDE_TORCH, _OWN, _OWN_INSIDE = 0.4, 0.2, 0.4, 0.3
+"""Of an engine's, together: what all have in common, which is how slow plain eager is on this model; what those outside
+of torch have in common; an engine's own; and that of one inside of torch, which runs some of eager's kernels."""
 
 ENGINES_DO_IT = 0.4
 """How much of a rewrite's or layout's expected log speed-up is left under an engine that compiles: most do the same on
@@ -73,18 +74,21 @@ def _features(
     """What the recipe may share with others, with the standard deviation of its effect."""
     family, engine_label = (engine.technique.id, engine.label) if engine else (EAGER, EAGER)
     if engine:
-        if OUTSIDE_TORCH in engine.technique.provides:
-            yield ("engines", OUTSIDE_TORCH), _SHARED_BY_ENGINES
-            yield ("engine", family), math.sqrt(STAGE_SPREAD[Stage.ENGINE] ** 2 - _SHARED_BY_ENGINES**2)
-        else:
-            yield ("engine", family), STAGE_SPREAD[Stage.ENGINE]
+        outside = OUTSIDE_TORCH in engine.technique.provides
+        yield ("engines",), _SLOW_EAGER
+        if outside:
+            yield ("engines", OUTSIDE_TORCH), _OUTSIDE_TORCH
+        yield ("engine", family), _OWN if outside else _OWN_INSIDE
         if engine.choice.options:
             yield ("engine", engine_label), 0.2
+        each = 0.2 / math.sqrt(max(1, len(engine.choice.options)))  # no less is known of an engine with more options
         for key, value in engine.choice.options.items():
-            yield ("engine", family, key, str(value)), 0.2
+            yield ("engine", family, key, str(value)), each
     others = [configuration for configuration in configurations if not configuration.is_engine]
     for configuration in others:
         spread = 0.04 if configuration.is_grad_mode else STAGE_SPREAD[configuration.technique.stage]
+        if engine is not None and configuration.technique.stage is Stage.LAYOUT:
+            spread *= ENGINES_DO_IT
         id = configuration.technique.id
         yield ("technique", id), spread
         yield ("technique", id, "on", family), spread * 0.8

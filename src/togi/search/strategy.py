@@ -33,6 +33,8 @@ COST_SPREAD = 1.5
 """Spreads of log cost are this multiple of those of log latency."""
 HOPED_X = 1.5
 """While nothing is faster, a trial may be expected to take this many times the time that is left: costs are guesses."""
+ORIGINALS_SHARE = 0.05
+"""Of the time that is left, what the original as it is called today may take while there is something else to try."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
 
@@ -156,7 +158,7 @@ class Search:
             return None if self._time_is_up() else first
         original = self._original if self._original not in self._trials and Recipe().id not in busy else None
         soon = self.settings.effort is not Effort.QUICK  # where what is faster is looked for first
-        if original is not None and soon and self.gained() and self._another_reference_fits():
+        if original is not None and soon and self.gained() and self._another_reference_fits(ORIGINALS_SHARE):
             return original
         worthwhile = self._most_worthwhile(busy, spared=0 if original is None else 1)
         chosen = None if worthwhile is None else worthwhile.recipe
@@ -202,10 +204,10 @@ class Search:
             return max(affordable, key=lambda p: p.improvement)
         return affordable[0]
 
-    def _another_reference_fits(self) -> bool:
-        """The time that is left is enough for the original, which takes about as long as the reference."""
+    def _another_reference_fits(self, share: float = 1.0) -> bool:
+        """That share of the time left is enough for the original, which takes about as long as the reference."""
         reference = self._trials.get(self.space.reference)
-        return reference is not None and reference.cost_s <= self._time_left_s()
+        return reference is not None and reference.cost_s <= share * self._time_left_s()
 
     def gained(self) -> bool:
         """Something is faster than the reference beyond doubt."""

@@ -6,6 +6,7 @@ with the signature, and a call beyond it is refused (``Signature.check``), since
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from pydantic import model_validator
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Number = int | float
+
+_FOR_ONE_THREAD = 32768
+"""Torch reduces fewer elements on the caller's thread alone (``at::internal::GRAIN_SIZE``). For more it wakes its other
+threads, which then wait busily for milliseconds on cores that an engine's own threads need."""
 
 
 class Domain(Record):
@@ -65,7 +70,7 @@ class Domain(Record):
         if not tensor.numel():
             return ""
         if self.bounded or not self.constant:
-            low, high = (bound.item() for bound in tensor.detach().aminmax())
+            low, high = _extremes(tensor.detach())
             if self.bounded and not low <= high:
                 return f"holds NaN, but was proven for {self._bounds()}"
             if self.low is not None and low < self.low:
@@ -77,9 +82,10 @@ class Domain(Record):
         return self._refusal_of_rows(tensor)
 
     def _refusal_of_rows(self, tensor: Tensor) -> str:
-        if not self.empty_rows and not bool(tensor.any(-1).all()):
+        rows = [] if self.empty_rows and self.full_rows else _pieces(tensor, tensor.dim() - 1)
+        if not self.empty_rows and not all(bool(piece.any(-1).all()) for piece in rows):
             return "has a row of zeros alone, which was not proven"
-        if not self.full_rows and bool(tensor.all(-1).any()):
+        if not self.full_rows and any(bool(piece.all(-1).any()) for piece in rows):
             return "has a row without a zero, which was not proven"
         return ""
 
@@ -98,6 +104,24 @@ class Domain(Record):
         if self.high is None:
             return f"values from {_said(self.low)}"
         return f"values from {_said(self.low)} to {_said(self.high)}"
+
+
+def _extremes(tensor: Tensor) -> tuple[Number, Number]:
+    """Smallest and largest element; NaN where one is."""
+    of_pieces = [[bound.item() for bound in piece.aminmax()] for piece in _pieces(tensor, tensor.dim())]
+    if any(low != low for low, _ in of_pieces):
+        return math.nan, math.nan
+    return min(low for low, _ in of_pieces), max(high for _, high in of_pieces)
+
+
+def _pieces(tensor: Tensor, dims: int) -> list[Tensor]:
+    """The tensor, cut along its first ``dims`` dimensions where it is large enough for torch to wake its threads."""
+    sizes = tensor.shape[:dims]
+    if tensor.device.type != "cpu" or tensor.numel() < _FOR_ONE_THREAD or max(sizes, default=1) == 1:
+        return [tensor]
+    longest = sizes.index(max(sizes))
+    step = max(1, sizes[longest] // math.ceil(tensor.numel() / (_FOR_ONE_THREAD - 1)))
+    return [small for piece in tensor.split(step, longest) for small in _pieces(piece, dims)]
 
 
 def _said(number: Number | None) -> str:

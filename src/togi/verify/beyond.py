@@ -29,6 +29,7 @@ from togi.verify.probes import (
     Rung,
     Shown,
     drawn_from,
+    equal_rows,
     equal_values,
     larger_integers,
     magnitudes,
@@ -137,6 +138,7 @@ class _Climb:
             for rung in (equal_values(self.domains[i]), one_sign(self.domains[i])):
                 if self._asked(i, rung) is Verdict.WRONG:
                     self._cannot_be_kept_out(i, rung)
+            self._climb(i, equal_rows(values, self.domains[i]), values.domain)
 
     def _cannot_be_kept_out(self, i: int, rung: Rung) -> None:
         name = self.jury.original.signature.inputs_facts[i].name
@@ -260,5 +262,4 @@ class _Climb:
         return copy_inputs(self.samples[0], of)
 
     def _narrow(self, i: int, more: Domain) -> None:
-        narrowed = {name: value for name, value in dict(more).items() if value != getattr(Domain(), name)}
-        self.domains[i] = Domain(**{**dict(self.domains[i]), **narrowed})
+        self.domains[i] &= more

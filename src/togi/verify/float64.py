@@ -20,6 +20,8 @@ from togi.verify.leaves import clone, copy_inputs, with_layout_of
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _CASTS = frozenset({Tensor.float, Tensor.half, Tensor.bfloat16})
 _REINTERPRETS = frozenset({Tensor.view, torch.Tensor.view_as, torch.finfo})
+_CLASSES = 1021
+"""Equal values are moved alike: by what a table of so many steps, a prime, holds for their bits."""
 _SPARE = 0.8
 """Share of the free memory that the float64 copy of the weights may take."""
 
@@ -122,19 +124,23 @@ def nudged(module: nn.Module, seed: int) -> nn.Module:
     return nudging
 
 
-def nudged_inputs(inputs: Inputs, seed: int) -> Inputs:
-    """Floating inputs moved by one rounding towards zero, or not: never out of the domain of a function."""
+def nudged_inputs(inputs: Inputs, seed: int, *, alike: bool = False) -> Inputs:
+    """Floating inputs moved by one rounding towards zero, or not: never out of the domain of a function. ``alike``:
+    equal values stay equal."""
     generator = torch.Generator().manual_seed(seed)
 
     def of(tensor: Tensor) -> Tensor:
         if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.element_size() > 1:
-            return with_layout_of(tensor, _nudge(tensor.detach(), generator, both_ways=False))
+            return with_layout_of(tensor, _nudge(tensor.detach(), generator, both_ways=False, alike=alike))
         return clone(tensor)
 
     return copy_inputs(inputs, of)
 
 
-def _nudge(tensor: Tensor, generator: torch.Generator, *, both_ways: bool) -> Tensor:
-    steps = torch.randint(-1, 2 if both_ways else 1, tensor.shape, generator=generator).to(tensor.device)
+def _nudge(tensor: Tensor, generator: torch.Generator, *, both_ways: bool, alike: bool = False) -> Tensor:
+    shape = (_CLASSES,) if alike else tensor.shape
+    steps = torch.randint(-1, 2 if both_ways else 1, shape, generator=generator).to(tensor.device)
+    if alike:
+        steps = steps[tensor.double().view(torch.int64) % _CLASSES]
     moved = (tensor.double() * (1 + steps * torch.finfo(tensor.dtype).eps)).to(tensor.dtype)
     return moved if tensor.dtype is not torch.float64 else tensor * (1 + steps * torch.finfo(torch.float64).eps)

@@ -60,10 +60,10 @@ class Jury:
             return False
         pairs = [(plain(f), plain(e)) for (_, f), (_, e) in zip(found.leaves, eager.leaves, strict=True)]
         doubtful = [i for i, (f, e) in enumerate(pairs) if not self._near(f, e, e, [])]
-        return not doubtful or (not rung.strict and self._explained(doubtful, pairs, given, inputs=not rung.exact))
+        return not doubtful or (not rung.strict and self._explained(doubtful, pairs, given, rung))
 
     def _explained(
-        self, doubtful: list[int], pairs: Sequence[tuple[Tensor, Tensor]], given: Inputs, *, inputs: bool
+        self, doubtful: list[int], pairs: Sequence[tuple[Tensor, Tensor]], given: Inputs, rung: Rung
     ) -> bool:
         """By float64, and by how far roundings move eager: it is moved until that explains all differences."""
         eagers = [e for _, e in pairs]
@@ -78,7 +78,8 @@ class Jury:
 
         # What roundings explain they explain however many more there are.
         doubtful = [i for i in doubtful if branches_off(i) or not is_near(i, truth[i])]
-        for leaves in self.original.nudged(given, eagers, inputs=inputs) if doubtful else ():
+        nudged = self.original.nudged(given, eagers, inputs=not rung.exact, alike=rung.alike)
+        for leaves in nudged if doubtful else ():
             moved.append(leaves)
             doubtful = [i for i in doubtful if branches_off(i) or not is_near(i, truth[i])]
             if not doubtful:

@@ -70,12 +70,13 @@ class Original:
             return [wide(e) for e in eager]
         return _of_shapes(seen, eager) or [wide(e) for e in eager]
 
-    def nudged(self, given: Inputs, eager: Sequence[Tensor], *, inputs: bool) -> Iterator[list[Tensor]]:
-        """Eager's answers with weights, and ``inputs``, moved by a rounding; fewer where it does not take them."""
+    def nudged(self, given: Inputs, eager: Sequence[Tensor], *, inputs: bool, alike: bool) -> Iterator[list[Tensor]]:
+        """Eager's answers with weights, and ``inputs``, moved by a rounding, equal values ``alike``; fewer where it
+        does not take them."""
         for number in range(NUDGES_FEW):
             try:
                 module = nudged(self.module, self.seed + number)
-                asked = nudged_inputs(given, self.seed + number) if inputs else given
+                asked = nudged_inputs(given, self.seed + number, alike=alike) if inputs else given
                 leaves = _of_shapes(observe(module, asked, self.signature, seed=self.seed), eager)
             except Exception:  # foreign code: a module may insist on exact values
                 return

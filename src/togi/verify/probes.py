@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ _LATTICE = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5)
 """Few values: equal ones side by side, and halves, which are rounded either way."""
 
 
+_FAR = 1e3
+
+
 @dataclass(frozen=True)
 class Rung:
     """Values to ask for, and what is proven of the input where all of them were answered rightly."""
@@ -41,7 +44,9 @@ class Rung:
     reach: tuple[Number, Number] | None = None
     """The smallest and largest of the values that are asked, where there are such."""
     exact: bool = False
-    """What of the inputs' own roundings would explain is wrong as well: equal values are meant to be equal."""
+    """What of the inputs' own roundings would explain is wrong as well: the values are meant as they are."""
+    alike: bool = False
+    """Roundings of the inputs that part equal values explain nothing: these are meant to be equal."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +180,25 @@ def one_value(shown: Shown, within: Domain) -> Rung:
 
 
 def equal_values(within: Domain) -> Rung:
-    """Floats of few values, and rows that are equal, as they are and far from zero."""
-    changes = (_of_lattice, _equal_rows(0.0), _equal_rows(1e3))
-    return Rung("equal values", tuple(_in(within, change) for change in changes), Domain(), exact=True)
+    """Floats of few values, and rows that are equal."""
+    changes = (_in(within, _of_lattice), _in(within, _equal_rows(0.0)))
+    return Rung("equal values", changes, Domain(), exact=True)
+
+
+def equal_rows(shown: Shown, within: Domain) -> Ladder:
+    """Rows that are equal far from zero, where squares are large next to differences."""
+    size = max(abs(shown.low), abs(shown.high)) or 1.0
+    rungs = [
+        Rung(
+            f"equal rows near {offset:.3g}",
+            (_in(within, _equal_rows(offset)),),
+            Domain(low=-offset - size, high=offset + size),
+            alike=True,
+        )
+        for offset in sorted({10 * size, _FAR})
+    ]
+    rungs[-1] = replace(rungs[-1], domain=Domain())
+    return Ladder(tuple(rungs), first=len(rungs) - 1)
 
 
 def one_sign(within: Domain) -> Rung:
