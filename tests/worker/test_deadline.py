@@ -20,7 +20,7 @@ from togi.core.records import Outcome, Record
 from togi.machine.describe import machine
 from togi.machine.limits import descendants
 from togi.worker import deadline as deadline_module
-from togi.worker import logs
+from togi.worker import logs, messages
 from togi.worker.channel import Timeout
 from togi.worker.deadline import Deadline, whole_s
 from togi.worker.launch import NoTimeLeft, ServerNotStarted
@@ -39,7 +39,7 @@ class How(Record):
 
 def hang(_subject: object, request: How) -> Record:
     """Called in a child."""
-    HANGS[request.how]()
+    HANGS.get(request.how, lambda: None)()
     return How(how="it went on")
 
 
@@ -121,7 +121,7 @@ def test_a_limit_of_its_own_is_told_from_the_studys(pool: WorkerPool) -> None:
     assert ended.ending.reason == "it was still in run after 1 s"
 
 
-def test_a_stopped_server_is_noticed_and_the_time_that_is_over_is_said() -> None:
+def test_what_a_stopped_server_did_not_start_in_time_is_ended_and_the_others_go_on() -> None:
     with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
         server = pool.server({})
         assert server.process is not None
@@ -129,8 +129,15 @@ def test_a_stopped_server_is_noticed_and_the_time_that_is_over_is_said() -> None
         began = time.monotonic()
         with pool.deadline.within(0.5), pytest.raises(NoTimeLeft, match="the time limit was over before"):
             pool.call(f"{__name__}:hang", How(how="sleeps"), Limits())
+        with pool.deadline.within(0.0), pytest.raises(NoTimeLeft, match="the time limit was over before"):
+            pool.call(f"{__name__}:hang", How(how="sleeps"), Limits())
         assert time.monotonic() - began < 0.5 + LEAST_S
-        assert server.process.returncode is not None
+        os.kill(server.process.pid, signal.SIGCONT)
+        for _ in range(2):
+            answer = pool.call(f"{__name__}:hang", How(how="not at all"), Limits())
+            assert isinstance(answer, messages.Returned)
+        assert len(set(descendants(server.process.pid))) <= 1, "the guard alone"
+        assert pool.server({}) is server
 
 
 FACTORIES = {

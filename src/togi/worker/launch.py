@@ -56,8 +56,13 @@ class ForkServer(abc.ABC):
         self.fork_safe = True
         self.exits: dict[int, int] = {}
         self._children: WeakSet[Child] = WeakSet()
+        self._abandoned = 0
+        """Children that were asked for and not waited for: they are ended when they are named."""
 
     def start_child(self, job: messages.Job) -> Child:
+        over = f"the time limit was over before a process was started for {job.kind}: give a longer --time-limit"
+        if not self.deadline.left_s:
+            raise NoTimeLeft(over)
         ours, theirs = socket.socketpair()
         self._send(messages.Fork(job=job), theirs.fileno())
         theirs.close()
@@ -66,20 +71,27 @@ class ForkServer(abc.ABC):
             try:
                 message = self.deadline.receive(self._receive, _FORK_TIMEOUT_S, "the process that starts trials")
             except Timeout:
+                if not self.deadline.left_s:  # of this request: others may have time
+                    self._abandoned += 1
+                    raise NoTimeLeft(over) from None
                 waited = seconds(time.monotonic() - began)
-                self.close()  # a child that it names later would be taken for the next
-                if not self.deadline.left_s:
-                    raise NoTimeLeft(
-                        f"the time limit was over before a process was started for {job.kind}: give a longer "
-                        "--time-limit"
-                    ) from None
+                self.close()
                 raise TrialServerError(
                     f"the process that starts trials did not start one in {waited}: the machine has no memory or no "
                     "processor left for it. What was learned is kept: give the same command again to go on"
                 ) from None
-            if isinstance(message, messages.Started):
+            if isinstance(message, messages.Started) and not self._is_abandoned(message):
                 channel = Channel(ours, self.token, _SEND_TIMEOUT_S)
                 return self._adopted(Child(self, message.pid, channel, job, message.shared_bytes))
+
+    def _is_abandoned(self, started: messages.Started) -> bool:
+        """It is of an earlier request, and ended."""
+        if not self._abandoned:
+            return False
+        self._abandoned -= 1
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(started.pid, signal.SIGKILL)
+        return True
 
     def _adopted(self, child: Child) -> Child:
         self._children.add(child)
@@ -93,7 +105,9 @@ class ForkServer(abc.ABC):
             if left_s <= 0:
                 return None
             with contextlib.suppress(Timeout):
-                self._receive(left_s)
+                message = self._receive(left_s)
+                if isinstance(message, messages.Started):
+                    self._is_abandoned(message)
         return self.exits[pid]
 
     def close(self) -> None:

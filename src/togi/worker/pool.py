@@ -23,7 +23,7 @@ from togi.worker.channel import encoded, new_token
 from togi.worker.deadline import Deadline
 from togi.worker.devices import check_shared, one_device
 from togi.worker.inductor_cache import InductorCache
-from togi.worker.launch import CapturedServer, TrialServer
+from togi.worker.launch import CapturedServer, NoTimeLeft, TrialServer
 from togi.worker.protocol import PartRef, Raised, ServerConfig, SubjectRef, Survey, changed
 from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
 
@@ -222,6 +222,8 @@ class WorkerPool:
         if self._captured is not None and not environment and captures(recipe):
             try:
                 return RunningTrial.start(self._captured, job, limits, recipe.label, on_phase)
+            except NoTimeLeft:
+                raise
             except TrialServerError:
                 self._captured.close()
                 self._captured = None
