@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
 
 if sys.version_info >= (3, 11):
-    import tomllib
     from enum import StrEnum
 else:
     from enum import Enum
-
-    import tomli as tomllib
 
     class StrEnum(str, Enum):
         """Members are text, and print as their value."""
@@ -20,3 +25,9 @@ else:
 
 
 __all__ = ["StrEnum", "tomllib"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "tomllib":  # only where it is used: every command would wait for it
+        return importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from pathlib import Path
@@ -41,6 +40,8 @@ def read_plain(path: str | Path, limit: int) -> bytes:
 
 def sha256_of(path: Path) -> str:
     """The hash of a file's bytes, which are read in parts, in hexadecimal."""
+    import hashlib  # OpenSSL's, which every command would wait for
+
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(1 << 20):
