@@ -119,7 +119,7 @@ def _pieces(tensor: Tensor, dims: int) -> list[Tensor]:
     sizes = tensor.shape[:dims]
     if tensor.device.type != "cpu" or tensor.numel() < _FOR_ONE_THREAD or max(sizes, default=1) == 1:
         return [tensor]
-    longest = sizes.index(max(sizes))
+    longest = list(sizes).index(max(sizes))
     step = max(1, sizes[longest] // math.ceil(tensor.numel() / (_FOR_ONE_THREAD - 1)))
     return [small for piece in tensor.split(step, longest) for small in _pieces(piece, dims)]
 
