@@ -17,9 +17,6 @@ from togi.core.settings import OPTIONS
 if TYPE_CHECKING:
     from togi.study.result import StudyResult
 
-SHOWN_RECIPES = 12
-"""Measured recipes in the table; ``togi report`` shows all."""
-
 
 @with_options(OPTIONS)
 def tune(
@@ -30,6 +27,9 @@ def tune(
     out: Annotated[Path | None, typer.Option("--out", metavar="NAME.togi", help="Save the chosen recipe here.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report.")] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every recipe and every reason, not one screen.")
+    ] = False,
     *,
     journal: Journal = None,
     json: Json = False,
@@ -44,7 +44,7 @@ def tune(
     if report is not None:
         check_report_path(report, force)
     result = _study(subject, out=out, force=force, journal=journal, **settings)
-    _show(result, out=out, report=report, json=json)
+    _show(result, out=out, report=report, json=json, verbose=verbose)
     return 0 if result.record.best is not None and (out is None or result.artifact is not None) else 1
 
 
@@ -75,9 +75,10 @@ def _interrupted(finished: int) -> Interrupted:
     )
 
 
-def _show(result: StudyResult, *, out: Path | None, report: Path | None, json: bool) -> None:
+def _show(result: StudyResult, *, out: Path | None, report: Path | None, json: bool, verbose: bool) -> None:
     from togi.cli.output import print_json, print_text, stdout, write_report
     from togi.render.json import study_json
+    from togi.render.study_screen import study_screen
     from togi.render.study_text import study_text
     from togi.study.conclusion import unsaved
 
@@ -90,7 +91,8 @@ def _show(result: StudyResult, *, out: Path | None, report: Path | None, json: b
     else:
         console = stdout()
         artifact = str(saved) if saved is not None else None
-        print_text(console, study_text(study, width=console.width, limit=SHOWN_RECIPES, artifact=artifact))
+        shown = study_text if verbose else study_screen
+        print_text(console, shown(study, width=console.width, artifact=artifact))
     for label, path in (("artifact", saved), ("report", report)):
         if path is not None:
             (say if json else tell)(f"{label}: {path}")

@@ -14,6 +14,9 @@ from togi.decide.budget import UNLIMITED, Budget, memory_of
 from togi.decide.faithful import is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
 
+NOTHING_GAINED = "nothing is faster here; keep your model"
+"""The verdict where the original stays though others were tried."""
+
 
 class Chosen(Record):
     """The choice, with the reason in a sentence. ``trial`` is None when nothing meets the limits."""
@@ -80,6 +83,13 @@ def choose(
     if reference is not None:
         return Chosen(trial=reference.trial, reason="nothing is faster than plain eager beyond doubt, so it stays")
     return Chosen(trial=None, reason=_nothing(every, budget))
+
+
+def nearest_of(trials: Iterable[Trial]) -> MeasuredTrial | None:
+    """The fastest that was tried and is right, whether it could be chosen or not. None where there is none but the
+    original."""
+    tried = [t for t in measured(latest(trials)) if t.eligible and t.recipe.choices and not t.recipe.is_reference]
+    return max(tried, key=_speedup, default=None)
 
 
 def extends(recipe: Recipe, plain: Recipe) -> bool:

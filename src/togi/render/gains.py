@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from togi.core.quantities import seconds, times
+from togi.core.choices import Objective
+from togi.core.quantities import milliseconds, plural, seconds, times
 from togi.core.records import MeasuredTrial, Recipe, Study, Trial, measured
+from togi.decide.break_even import break_even
 from togi.decide.budget import Budget
 from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
+from togi.render.rows import objective_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,18 @@ def gains(study: Study) -> tuple[Gain, ...]:
         if acceptable(measurement, budget) and is_gain(measurement) and speedup > best:
             so_far.append(Gain(measurement.trial, ended_s, speedup))
     return tuple(so_far)
+
+
+def pays_off(study: Study) -> str:
+    """After how many calls the study has saved the time that it took; empty where it saves none beyond doubt."""
+    found = break_even(study)
+    if found is None:
+        return ""
+    what = {Objective.THROUGHPUT: "request", Objective.FIRST_CALL: "start"}.get(objective_of(study), "call")
+    return (
+        f"this study pays for itself after {plural(found.calls, what)} at most: it took {seconds(found.study_s)}, and "
+        f"a {what} saves {milliseconds(found.saved_ms)} at least"
+    )
 
 
 def is_gain(measurement: MeasuredTrial) -> bool:

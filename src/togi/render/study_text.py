@@ -13,13 +13,14 @@ from togi.core.quantities import milliseconds, plural, significant, size, times
 from togi.core.records import Outcome, Study
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.store import StudyEntry
-from togi.render.gains import gains, how_soon
+from togi.render.gains import gains, how_soon, pays_off
 from togi.render.next_steps import how_to_load, next_steps
 from togi.render.part_rows import PlaceRow, part_rows
 from togi.render.rows import (
     Row,
     counts,
     decisions,
+    left,
     looks_faster,
     rows,
     trade_offs,
@@ -32,8 +33,8 @@ WIDE = 110
 """From this width on the table has a column for everything; below, cells are stacked."""
 
 
-def study_text(study: Study, *, width: int, limit: int | None = None, artifact: str | None = None) -> RenderableType:
-    """The whole result. ``limit``: at most so many measured recipes (the chosen one and the reference always stay)."""
+def study_text(study: Study, *, width: int, artifact: str | None = None) -> RenderableType:
+    """The whole result: nothing is left out or cut."""
     found = rows(study)
     ran = [row for row in found if row.trial.eligible]
     rest = [row for row in found if not row.trial.eligible]
@@ -44,7 +45,7 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
     )
     return stack(
         _header(study, found),
-        _measured(study, ran, limit, wide=width >= WIDE) if ran else None,
+        results(ran, wide=width >= WIDE, notes=what_is_timed(study)) if ran else None,
         _titled("Parts of the program", parts(part_rows(study))),
         _titled("Not used, and why", not_used(rest) if rest else None),
         _verdict(study),
@@ -55,12 +56,13 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
                     *trade_offs(study, found),
                     *looks_faster(study, found),
                     *what_to_know(study, found),
-                    *filter(None, [how_soon(gains(study))]),
+                    *left(study),
+                    *filter(None, [how_soon(gains(study)), pays_off(study)]),
                 ]
             ),
         ),
         _titled("Load it", load),
-        _titled("Next", bullets(next_steps(study, artifact))),
+        _titled("Next", bullets(map(str, next_steps(study, artifact)))),
     )
 
 
@@ -91,13 +93,6 @@ def contents_text(entries: Sequence[StudyEntry]) -> RenderableType:
     return grid
 
 
-def _measured(study: Study, ran: Sequence[Row], limit: int | None, *, wide: bool) -> RenderableType:
-    shown = [row for number, row in enumerate(ran) if limit is None or number < limit or row.chosen or row.reference]
-    rest = len(ran) - len(shown)
-    more = Text(f"  and {plural(rest, 'slower recipe')}: togi report {study.id}", "dim") if rest else None
-    return Group(results(shown, wide=wide, notes=what_is_timed(study)), *([more] if more else []))
-
-
 def results(shown: Sequence[Row], *, wide: bool, notes: Sequence[str] = ()) -> Table:
     """The measured recipes. Every line's milliseconds and its speed-up come from the same rounds. ``notes``: what else
     to say below."""
@@ -123,9 +118,7 @@ def not_used(rest: Sequence[Row]) -> Table:
     """Everything that cannot be chosen: one line for each reason, with the recipes that share it."""
     grid = listing()
     for (outcome, reason, fix, decided), labels in _grouped(rest).items():
-        body = Text(clean(labels[0]))
-        if len(labels) > 1:
-            body.append(f"  and {len(labels) - 1} more", style="dim")
+        body = Text(clean(", ".join(labels)))
         body.append(f"\n{clean(reason)}", style="dim")
         if decided:
             body.append(f"\n{clean(decided)}", style="dim")
@@ -204,7 +197,7 @@ def _verdict_cell(row: Row) -> Text:
 
 
 def _verdict(study: Study) -> Text:
-    if study.best is None:
+    if study.best is None or (study.best.is_reference and study.verdict):
         return Text(clean(study.verdict) or "Nothing could be chosen.", style="bold yellow")
     text = Text("Chosen: ", style="bold").append(clean(study.best.label), style="bold green")
     return text.append(f"\n{clean(study.verdict)}") if study.verdict else text
