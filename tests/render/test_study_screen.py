@@ -187,7 +187,7 @@ def test_what_would_be_right_within_a_bound_is_shown_with_the_option(trial: Tria
 @given(st.floats(1e-9, 0.1), st.sampled_from([OPENVINO, BF16, ONNX]))
 @settings(max_examples=60, deadline=None)
 def test_the_option_allows_that_very_recipe(error: float, choice: object) -> None:
-    """It is parsed by the settings and accepted, with a tenth to spare, and is not more than twice of what is needed."""
+    """It is parsed by the settings, keeps a tenth to spare, and is about twice what is needed at most."""
     trial = wrong(choice, NO_GRAD, rmse=error)
     step = next(step for step in next_steps(of(trial, settings={}), "m.togi"))
     _, allowed, _, bound = step.type.split()
