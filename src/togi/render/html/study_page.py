@@ -86,7 +86,8 @@ def study_fragment(study: Study) -> str:
     ran = [row for row in found if row.trial.eligible]
     shown = [row for number, row in enumerate(ran) if number < SHOWN_IN_NOTEBOOK or row in (chosen, reference)]
     more = len(found) - len(shown)
-    return fragment("notebook_study.html", study=study, rows=shown, trade_off=trade_off(found), more=more)
+    chart = trade_off(found) if len(ran) > 1 else None
+    return fragment("notebook_study.html", study=study, rows=shown, trade_off=chart, more=more)
 
 
 def comparison_fragment(comparison: Comparison) -> str:
