@@ -30,6 +30,14 @@ def test_instructions_that_make_models_fast_are_named(flags: tuple[str, ...], le
     assert ("bf16" in check.why) == (level is Level.OK and "amx_bf16" not in flags)
 
 
+@pytest.mark.parametrize(("threads", "level"), [(1, Level.OK), (4, Level.OK), (5, Level.WARNING)])
+def test_more_threads_than_cores_are_warned_of_with_the_command(threads: int, level: Level) -> None:
+    check = hardware.check_processor(machine(cpu_cores=4, threads=threads))[0]
+    assert check.level is level
+    assert ("OMP_NUM_THREADS=5 is more than the 4 cores" in check.why) == (level is Level.WARNING)
+    assert ("export OMP_NUM_THREADS=4" in check.fix) == (level is Level.WARNING)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 def test_a_working_compiler_works_and_a_broken_program_is_reported() -> None:
     gcc = shutil.which("g++")

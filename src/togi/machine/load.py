@@ -70,6 +70,17 @@ def crowded(machine: Machine) -> str:
     )
 
 
+def too_many_threads(machine: Machine) -> str:
+    """A sentence if torch starts more threads here than the process may keep busy; else nothing. Torch itself starts no
+    more than its set of cores allows, so somebody asked for them."""
+    if machine.threads <= machine.cpu_cores:
+        return ""
+    return (
+        f"OMP_NUM_THREADS={machine.threads} is more than the {machine.cpu_cores} cores that this process may use (its "
+        "quota and its set of cores): threads wait for each other in every operation"
+    )
+
+
 def _others_run(cores: int) -> bool:
     """Whether enough threads besides this one are ready to run, or nobody says (proc_loadavg(5))."""
     running, _, all_threads = (read_text(PROC / "loadavg").split() + [""] * 4)[3].partition("/")
