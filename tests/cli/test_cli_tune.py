@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +159,23 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
     assert "3 finished trials are kept" in shown
     assert "togi tune 'my model.py:f'" in shown
     assert "Traceback" not in shown
+
+
+def test_being_ended_is_taken_as_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a scheduler ends a job; the handler of before is there again afterwards."""
+
+    def ended(_subject: str, **_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(api, "tune", ended)
+    monkeypatch.setattr("sys.argv", ["togi", "tune", "m.py:f"])
+    assert run(["tune", "m.py:f"]) == 130
+    assert "Start again with: togi tune m.py:f" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_nothing_chosen_is_exit_code_1(fake: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:

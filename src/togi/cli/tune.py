@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,11 +56,25 @@ def _study(subject: str, **given: Any) -> StudyResult:
     from togi import api
     from togi.render.progress import watch
 
-    with watch(subject) as progress:
+    with watch(subject) as progress, _ended_as_interrupted():
         try:
             return api.tune(subject, progress=progress, **given)
         except KeyboardInterrupt:
             raise _interrupted(progress.state.ended) from None
+
+
+@contextmanager
+def _ended_as_interrupted() -> Iterator[None]:
+    """SIGTERM, with which a scheduler or a container ends a process, is taken as Ctrl-C: all is closed, and a line says
+    how to go on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Interrupted(TogiError):
