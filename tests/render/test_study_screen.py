@@ -31,9 +31,9 @@ from togi.render.json import study_json
 from togi.render.next_steps import next_steps
 from togi.render.not_used import not_used_by_kind
 from togi.render.rows import rows
-from togi.render.study_screen import LINES, cut, study_screen, wrapped
+from togi.render.study_screen import LINES, study_screen, wrapped
 from togi.render.study_text import study_text
-from togi.render.terminal import SafeConsole
+from togi.render.terminal import SafeConsole, cut
 from togi.techniques import all_techniques
 
 BEHIND = 4

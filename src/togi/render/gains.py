@@ -66,11 +66,11 @@ def nearly_all(gains: Sequence[Gain]) -> Gain:
 
 
 def how_soon(gains: Sequence[Gain]) -> str:
-    """When the first gain was there, and 90 % of the last; empty where there was none."""
+    """When the first gain was there, and 90 % of the final one; empty where there was none."""
     if not gains:
         return ""
     first = gains[0]
     return (
         f"the first gain was measured {seconds(first.ended_s)} after the start ({first.trial.recipe.label}, "
-        f"{times(first.speedup_x)}), 90 % of the last after {seconds(nearly_all(gains).ended_s)}"
+        f"{times(first.speedup_x)}), 90 % of the final one after {seconds(nearly_all(gains).ended_s)}"
     )

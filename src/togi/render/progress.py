@@ -48,7 +48,7 @@ class WatchedProgress(Progress):
     def surveyed(self, facts: Facts, planned: int, time_limit_s: float | None) -> None:
         self.state.planned, self.state.time_limit_s = planned, time_limit_s
         self.state.enter("planning")
-        self.changed(f"{facts.module_class} on {facts.device}: up to {planned} recipes to try")
+        self.changed(f"{facts.module_class} on {facts.device}: up to {plural(planned, 'recipe')} to try")
 
     def resumed(self, trials: Sequence[Trial], budget: Budget) -> None:
         self.state.resume(trials, budget)

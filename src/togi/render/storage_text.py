@@ -29,7 +29,7 @@ def storage_text(entries: Sequence[StoredEntry], chosen: Sequence[StoredEntry], 
 
 
 def _line(what: str, members: Sequence[StoredEntry], gone: int) -> Text:
-    line = Text(f"{what}, {plural(len(members), 'entry').replace('entrys', 'entries')}")
+    line = Text(f"{what}, {plural(len(members), 'item')}")
     if 0 < gone < len(members):
         line.append(f", {gone} of them may go")
     line.append(f"\n{clean(_folder(members))}", "dim")

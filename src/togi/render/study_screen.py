@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
@@ -21,6 +21,7 @@ from togi.render.gains import pays_off
 from togi.render.next_steps import NextStep, next_steps
 from togi.render.not_used import NotUsed, not_used_by_kind
 from togi.render.rows import Row, chosen_of, looks_faster, rows, speed, trade_offs, what_to_know
+from togi.render.terminal import DOTS, cut
 
 LINES = 24
 WIDEST = 120
@@ -29,7 +30,6 @@ _LABEL = 10
 """Columns of what stands in front of the lines of a section."""
 _SAID, _NEAR, _KINDS, _NEXT = 3, 3, 5, 3
 """Most lines of a section."""
-_DOTS = "..."
 
 Line = tuple[str, str]
 """Text and its style."""
@@ -57,13 +57,6 @@ def _section(label: str, body: Sequence[Line], width: int) -> Iterator[Text]:
         yield line.append(cut(one_line(text), width - _LABEL), style)
 
 
-def cut(text: str, width: int) -> str:
-    """As much of it as the columns hold, with dots where some is left out. Some letters take two columns."""
-    if cell_len(text) <= width:
-        return text
-    return (set_cell_size(text, max(0, width - len(_DOTS))).rstrip() + _DOTS)[: max(0, width)]
-
-
 def wrapped(text: str, width: int, most: int) -> list[str]:
     """The text in at most so many lines; dots where that is not all of it."""
     words, lines = one_line(text).split(), [""]
@@ -74,7 +67,7 @@ def wrapped(text: str, width: int, most: int) -> list[str]:
         elif len(lines) < most:
             lines.append(word)
         else:
-            lines[-1] = longer + _DOTS  # is cut, whatever follows
+            lines[-1] = longer + DOTS  # is cut, whatever follows
             break
     return [cut(line, width) for line in lines if line]
 

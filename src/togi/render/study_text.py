@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from togi.core.printable import one_line
 from togi.core.quantities import milliseconds, plural, significant, size, times
 from togi.core.records import Outcome, Study
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -27,8 +28,10 @@ from togi.render.rows import (
     what_is_timed,
     what_to_know,
 )
-from togi.render.terminal import STYLES, VERDICT_STYLES, bullets, clean, figure, listing, memory, stack, table
+from togi.render.terminal import STYLES, VERDICT_STYLES, bullets, clean, cut, figure, listing, memory, stack, table
 
+BEFORE_SUBJECT = 36
+"""Columns of a study's id and time, in the list of studies."""
 WIDE = 110
 """From this width on the table has a column for everything; below, cells are stacked."""
 
@@ -79,18 +82,20 @@ def parts(places: Sequence[PlaceRow]) -> Table | None:
     return grid
 
 
-def contents_text(entries: Sequence[StudyEntry]) -> RenderableType:
-    """The studies of a journal, one a row: id, when, what, how many trials, and the verdict below."""
+def contents_text(entries: Sequence[StudyEntry], width: int) -> RenderableType:
+    """The studies of a journal: id, when, what, how many trials, and below as much of the verdict as a line holds.
+    Those of parts of programs are counted."""
     if not entries:
         return Text("There are no studies yet: togi tune SUBJECT makes one.")
-    grid = listing(3)
-    for entry in entries:
+    grid, parts = listing(3), sum(entry.part for entry in entries)
+    for entry in (entry for entry in entries if not entry.part):
         subject = Text(clean(entry.subject), style="bold").append(f"  {plural(entry.trials, 'trial')}", style="dim")
         if entry.verdict:
-            subject.append(f"\n{clean(entry.verdict)}", style="not bold")
+            subject.append(f"\n{cut(one_line(entry.verdict), width - BEFORE_SUBJECT)}", style="not bold")
         when = Text(entry.started[:16].replace("T", " "), style="dim")
         grid.add_row(Text(clean(entry.id), style="cyan"), when, subject)
-    return grid
+    more = f"and {parts} more, of parts of programs: --json lists them"
+    return stack(grid, Text(more, "dim") if parts else None)
 
 
 def results(shown: Sequence[Row], *, wide: bool, notes: Sequence[str] = ()) -> Table:

@@ -200,7 +200,10 @@ class Search:
         left_s, gained = self._time_left_s(), self.gained()
         affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
         if not affordable:
-            self.stopped, self.out_of_time = f"{left_s:.0f} s are left, too few for any recipe that is left", True
+            self.stopped, self.out_of_time = (
+                f"{left_s:.0f} s are left, too short for every recipe that was not tried",
+                True,
+            )
             return None
         if not gained:  # a first gain is worth more than a cheap trial
             return max(affordable, key=lambda p: p.improvement)
