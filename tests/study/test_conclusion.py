@@ -109,7 +109,7 @@ def test_a_setting_that_could_not_be_saved_is_said_in_python() -> None:
     [
         (chosen(recipe(allocator={"name": "tcmalloc"}, no_grad={})), "called: run it with LD_PRELOAD set to tcmalloc;"),
         (chosen(recipe(torchscript={})), "called: torchscript, as 'togi explain torchscript' says"),
-        (chosen(REFERENCE_RECIPE), "nothing is faster here; keep your model, and call it under torch.no_grad()"),
+        (chosen(REFERENCE_RECIPE), "the original, which needs no files: keep your model, called under torch.no_grad()"),
         (chosen(ENGINE, reason=""), "could not be saved: the study's verdict says why. Its choices"),
         (Best(REFERENCE_RECIPE, REFERENCE, None), "'no_grad' was not run, since the time limit was over before that."),
     ],

@@ -122,7 +122,7 @@ def unsaved(trial: Trial) -> str:
     if trial.timing is None:
         return f"{label} was not run, since the time limit was over before that. Give a longer one"
     if trial.recipe.is_reference:
-        return f"{NOTHING_GAINED}, and call it under torch.no_grad()"
+        return "what was chosen is the original, which needs no files: keep your model, called under torch.no_grad()"
     why = trial.reason.rstrip(".") or "the study's verdict says why"
     return f"{label} could not be saved: {why}. {_by_hand(trial.recipe)}"
 
