@@ -250,3 +250,12 @@ def test_a_busy_machine_is_reported_before_the_subject_is_loaded(
     with pytest.raises(SubjectError):
         togi.tune(f"{file}:f", journal=tmp_path / "j.sqlite", progress=listener)
     assert listener.said[:2] == [f"loading {file}:f", "little can be proven now"]
+
+
+def test_a_limit_of_the_caches_that_is_no_size_is_refused_before_anything_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOGI_CACHE_LIMIT", "much")
+    with pytest.raises(TogiError, match="TOGI_CACHE_LIMIT='much' is not a size"):
+        togi.tune(f"{tmp_path / 'm.py'}:f", journal=tmp_path / "j.sqlite")
+    assert not (tmp_path / "j.sqlite").exists()

@@ -49,10 +49,8 @@ def pays_off(study: Study) -> str:
     if found is None:
         return ""
     what = {Objective.THROUGHPUT: "request", Objective.FIRST_CALL: "start"}.get(objective_of(study), "call")
-    return (
-        f"this study pays for itself after {plural(found.calls, what)} at most: it took {seconds(found.study_s)}, and "
-        f"a {what} saves {milliseconds(found.saved_ms)} at least"
-    )
+    saved = f"{seconds(found.study_s)} for {milliseconds(found.saved_ms)} a {what}"
+    return f"this study pays for itself after {plural(found.calls, what)} ({saved})"
 
 
 def is_gain(measurement: MeasuredTrial) -> bool:

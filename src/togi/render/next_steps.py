@@ -47,7 +47,8 @@ class NextStep:
 
 def next_steps(study: Study, artifact: str | None = None) -> Iterator[NextStep]:
     """The most useful first."""
-    if has_files(study) and artifact is None and study.command:
+    gained = study.best is not None and not study.best.is_reference
+    if gained and has_files(study) and artifact is None and study.command:
         yield _option(study, "--out NAME.togi", "keeps it; resumes, nothing is tried twice")
     yield from _approximate(study)
     if waiting := [untried for untried in study.untried if untried.unused is Unused.NO_TIME]:

@@ -17,8 +17,14 @@ class NotUsed:
     kind: Unused
     names: tuple[str, ...]
     """Techniques that were not tried, and recipes that were."""
-    detail: str = ""
-    """The command that would help, or how those ended that were tried in vain, or why the search ended."""
+    help: str = ""
+    """The first command that would help, or how those ended that were tried in vain."""
+    reason: str = ""
+    """Why the search ended."""
+
+    def __str__(self) -> str:
+        before = f"{self.help}: " if self.help else ""
+        return f"{before}{', '.join(self.names)}" + (f" ({self.reason})" if self.reason else "")
 
 
 def not_used_by_kind(study: Study, found: Sequence[Row]) -> list[NotUsed]:
@@ -33,7 +39,7 @@ def not_used_by_kind(study: Study, found: Sequence[Row]) -> list[NotUsed]:
         names = [_name(trial) for trial in trials[kind]] + [technique.technique for technique in untried]
         if names:
             reason = untried[0].reason if untried else ""
-            groups.append(NotUsed(kind, tuple(dict.fromkeys(names)), _detail(kind, trials[kind]) or reason))
+            groups.append(NotUsed(kind, tuple(dict.fromkeys(names)), _help(kind, trials[kind]), reason))
     return groups
 
 
@@ -43,7 +49,7 @@ def _name(trial: Trial) -> str:
     return trial.stage if planned_only and trial.stage else trial.recipe.short_label or trial.recipe.label
 
 
-def _detail(kind: Unused, trials: Sequence[Trial]) -> str:
+def _help(kind: Unused, trials: Sequence[Trial]) -> str:
     if kind is Unused.IN_VAIN:
         endings = Counter(trial.outcome.value for trial in trials)
         return ", ".join(f"{count} {ending}" for ending, count in endings.items())

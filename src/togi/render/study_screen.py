@@ -101,7 +101,7 @@ def _nothing_gained(found: Sequence[Row]) -> str:
     speedup = None if nearest is None else nearest.speedup_x
     if nearest is None or speedup is None or BETWEEN_PROCESSES.faster(speedup):
         return ""
-    return f"{times(speedup.median)} {nearest.trial.recipe.label}"
+    return f"{times(speedup.median)} {nearest.trial.recipe.short_label or nearest.trial.recipe.label}"
 
 
 def _speed_and_error(chosen: Row) -> Iterator[str]:
@@ -145,8 +145,7 @@ def _not_used(groups: Sequence[NotUsed]) -> Iterator[Line]:
     """A line for each kind of reason; those that are too many share the last."""
     own = groups if len(groups) <= _KINDS else groups[: _KINDS - 1]
     for group in own:
-        detail = f" ({group.detail})" if group.detail else ""
-        yield f"{group.kind.value:<15}{len(group.names):>3}: {', '.join(group.names)}{detail}", "dim"
+        yield f"{group.kind.value:<15}{len(group.names):>3}: {group}", "dim"
     if rest := groups[len(own) :]:
         yield "; ".join(f"{group.kind.value} {len(group.names)}: {', '.join(group.names)}" for group in rest), "dim"
 
