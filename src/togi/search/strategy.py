@@ -155,7 +155,8 @@ class Search:
 
         ``busy``: ids of recipes that another process is trying; they are passed over. Asking changes nothing.
         """
-        self.stopped, self.out_of_time = "", False
+        self.stopped = ""
+        self.out_of_time = False
         if (first := self._first(busy)) is not None:
             return None if self._time_is_up() else first
         original = self._original if self._original not in self._trials and Recipe().id not in busy else None
@@ -200,10 +201,8 @@ class Search:
         left_s, gained = self._time_left_s(), self.gained()
         affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
         if not affordable:
-            self.stopped, self.out_of_time = (
-                f"{left_s:.0f} s are left, too short for every recipe that was not tried",
-                True,
-            )
+            self.stopped = f"{left_s:.0f} s are left, too few for any recipe that is left"
+            self.out_of_time = True
             return None
         if not gained:  # a first gain is worth more than a cheap trial
             return max(affordable, key=lambda p: p.improvement)
@@ -264,7 +263,8 @@ class Search:
     def _time_is_up(self) -> bool:
         if self._time_left_s() > 0:
             return False
-        self.stopped, self.out_of_time = "the time for trials is over", True
+        self.stopped = "the time for trials is over"
+        self.out_of_time = True
         return True
 
     def _add(self, recipes: Iterable[Recipe]) -> None:
