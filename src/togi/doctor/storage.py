@@ -74,6 +74,7 @@ _PLACES = (
     ),
     _Place(Keeping.JOURNALS, home, (_JOURNAL,), "trials of all studies"),
     _Place(Keeping.JOURNALS, home, ("fleet", "[^/]+", _JOURNAL), "trials of a fleet's studies"),
+    _Place(Keeping.JOURNALS, home, ("proven", "[0-9a-f]{64}"), "artifacts that togi verify proved here"),
 )
 
 
