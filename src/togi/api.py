@@ -105,7 +105,8 @@ def tune(
         max_error: Try approximate techniques (or only those that are allowed) up to this relative RMS error: 1e-2, 1%.
         max_drop: The same up to this drop of the subject's metric.
         allow: Of the approximate techniques try only this: an id, the beginning of ids (int8), or 'approximate' for
-            all. With 'nan-differences', a number may stand where the original shows NaN.
+            all. The id of an exact one (openvino) lets it err beyond rounding, within the bound. With 'nan-
+            differences', a number may stand where the original shows NaN.
         only: Try only this technique.
         without: Leave out this technique.
         trial_timeout_s: End a trial that is not ready to be measured after this long.

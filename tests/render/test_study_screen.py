@@ -96,7 +96,7 @@ def test_what_is_cut_fits_and_begins_as_it_did(text: str, width: int) -> None:
     shown = cut(text, width)
     assert cell_len(shown) <= max(0, width)
     assert shown == text or shown.endswith("...") or width < 3
-    assert text.startswith(shown.removesuffix("..."))
+    assert text.startswith(shown.removesuffix("...")) or width < 3
 
 
 def test_lines_that_are_too_many_end_in_dots() -> None:
@@ -112,7 +112,7 @@ def test_the_screen_of_a_study_says_what_matters() -> None:
         "3.14x the speed of eager, 3.08-3.20: 13.3 ms, eager 4",
         "error 2.1 x eager's own; memory 58.9 MiB + 9.50 MiB in a call",
         "not installed    1: apt-get install libjemalloc2: faster_allocator",
-        "tried in vain    4: 1 failed, 1 wrong output, 1 crashed, 1 unstable: aot_inductor",
+        "tried in vain    4: 1 failed, 1 wrong output, 1 crashed, 1 unstable",
         "no time          1: torch_compile",
         "does not apply   1: ",
         "togi.load('photos.togi')  loads it",

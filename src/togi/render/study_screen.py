@@ -78,7 +78,7 @@ def _subject(study: Study, found: Sequence[Row]) -> Iterator[Line]:
     processor = on_gpu or f"{machine.cpu_model}, {plural(machine.threads, 'thread')}"
     tried = plural(len({row.trial.recipe for row in found} - {trial.recipe for trial in study.excluded}), "recipe")
     yield study.subject, "bold"
-    yield f"{facts.module_class}, {size(facts.parameter_bytes)}, on {facts.device}: {processor}; {tried} tried", "dim"
+    yield f"{tried} of {facts.module_class}, {size(facts.parameter_bytes)}, on {facts.device}: {processor}", "dim"
 
 
 def _result(study: Study, found: Sequence[Row], width: int) -> Iterator[Line]:
@@ -132,7 +132,8 @@ def _near(found: Sequence[Row]) -> Iterator[Line]:
     others = [row for row in found if row.trial.eligible and not (row.chosen or row.reference)]
     for row in others[:_NEAR]:
         memory = size(row.trial.footprint.total_bytes) if row.trial.footprint else ""
-        yield f"{_speed(row):<21}{memory:>9}  {row.trial.recipe.label}", "green" if row.verdict == "faster" else ""
+        label = row.trial.recipe.short_label or row.trial.recipe.label
+        yield f"{_speed(row):<21}{memory:>9}  {label}", "green" if row.verdict == "faster" else ""
     if len(others) > _NEAR:
         yield f"and {len(others) - _NEAR} more (-v)", "dim"
 

@@ -60,7 +60,7 @@ def cut(text: str, width: int) -> str:
     """As much of it as the columns hold, with dots where some is left out. Some letters take two columns."""
     if cell_len(text) <= width:
         return text
-    return (set_cell_size(text, max(0, width - len(DOTS))).rstrip() + DOTS)[: max(0, width)]
+    return set_cell_size(text, max(0, width - len(DOTS))).rstrip() + DOTS[: max(0, width)]
 
 
 def table(*headings: str, left: Collection[str] = (), wide: bool = True) -> Table:
