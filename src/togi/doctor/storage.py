@@ -43,7 +43,7 @@ class StoredEntry(Record):
 
 
 @dataclass(frozen=True)
-class _Place:
+class _KeptPlace:
     kind: Keeping
     folder: Callable[[], Path]
     names: tuple[str, ...]
@@ -58,23 +58,25 @@ def _temporary() -> Path:
 _RANDOM = "[a-z0-9_]{8}"  # of tempfile
 _JOURNAL = r"journal\.sqlite(-wal|-shm)?(\.old)?"
 _PLACES = (
-    _Place(Keeping.CACHES, cache_folder, (r"check\.sqlite(-journal)?",), "findings of togi check"),
-    _Place(Keeping.CACHES, cache_folder, (r"figures-[0-9a-f]{16}\.json",), "how fast this machine is"),
-    _Place(Keeping.CACHES, cache_folder, ("kernels", r"[\w.-]+-[0-9a-f]{20}\.(so|lock)"), "compiled kernels"),
-    _Place(Keeping.CACHES, cache_folder, ("inductor", "[0-9a-f]{16}"), "what Inductor compiled"),
-    _Place(Keeping.CACHES, cache_folder, ("tensorrt", "[0-9a-f]{32}|timings"), "engines of TensorRT"),
-    _Place(Keeping.CACHES, cache_folder, ("engines", r"\w+-[0-9a-f]{16}\.json"), "answers of togi doctor --engines"),
-    _Place(Keeping.LEFTOVERS, _temporary, (f"togi-{_RANDOM}",), "folders of runs"),
-    _Place(Keeping.LEFTOVERS, _temporary, (f"togi-(live|kernel|driver|doctor)-{_RANDOM}",), "folders of runs"),
-    _Place(
+    _KeptPlace(Keeping.CACHES, cache_folder, (r"check\.sqlite(-journal)?",), "findings of togi check"),
+    _KeptPlace(Keeping.CACHES, cache_folder, (r"figures-[0-9a-f]{16}\.json",), "how fast this machine is"),
+    _KeptPlace(Keeping.CACHES, cache_folder, ("kernels", r"[\w.-]+-[0-9a-f]{20}\.(so|lock)"), "compiled kernels"),
+    _KeptPlace(Keeping.CACHES, cache_folder, ("inductor", "[0-9a-f]{16}"), "what Inductor compiled"),
+    _KeptPlace(Keeping.CACHES, cache_folder, ("tensorrt", "[0-9a-f]{32}|timings"), "engines of TensorRT"),
+    _KeptPlace(
+        Keeping.CACHES, cache_folder, ("engines", r"\w+-[0-9a-f]{16}\.json"), "answers of togi doctor --engines"
+    ),
+    _KeptPlace(Keeping.LEFTOVERS, _temporary, (f"togi-{_RANDOM}",), "folders of runs"),
+    _KeptPlace(Keeping.LEFTOVERS, _temporary, (f"togi-(live|kernel|driver|doctor)-{_RANDOM}",), "folders of runs"),
+    _KeptPlace(
         Keeping.ARTIFACTS,
         home,
         ("artifacts", r"[0-9a-f]{12}-[0-9a-f]{12}-\d+\.togi"),
         "results that --out did not take",
     ),
-    _Place(Keeping.JOURNALS, home, (_JOURNAL,), "trials of all studies"),
-    _Place(Keeping.JOURNALS, home, ("fleet", "[^/]+", _JOURNAL), "trials of a fleet's studies"),
-    _Place(Keeping.JOURNALS, home, ("proven", "[0-9a-f]{64}"), "artifacts that togi verify proved here"),
+    _KeptPlace(Keeping.JOURNALS, home, (_JOURNAL,), "trials of all studies"),
+    _KeptPlace(Keeping.JOURNALS, home, ("fleet", "[^/]+", _JOURNAL), "trials of a fleet's studies"),
+    _KeptPlace(Keeping.JOURNALS, home, ("proven", "[0-9a-f]{64}"), "artifacts that togi verify proved here"),
 )
 
 
@@ -135,7 +137,7 @@ def _matching(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:
                     yield from _matching(path, names[1:])
 
 
-def _entry(place: _Place, path: Path, now_s: float) -> StoredEntry | None:
+def _entry(place: _KeptPlace, path: Path, now_s: float) -> StoredEntry | None:
     """None where it is another user's, is gone meanwhile, or is not togi's."""
     with suppress(OSError):
         files = [path, *(path.rglob("*") if path.is_dir() else ())]
