@@ -155,6 +155,12 @@ def test_where_nothing_was_gained_one_line_says_so(tried: tuple[float, object], 
     assert "hosen" not in "\n".join(shown)
 
 
+def test_what_may_be_faster_and_is_not_beyond_doubt_is_called_that() -> None:
+    unclear = ran(recipe(OPENVINO, NO_GRAD), 30.0, 1.3, 1.0, (9, 1), timing=timed(30.0, 1.3, half=0.6))
+    shown = "\n".join(drawn(of(unclear)))
+    assert "result    nothing is faster beyond doubt; keep your model (nearest: 1.30x open" in shown
+
+
 def test_what_was_faster_and_set_aside_is_not_called_slower() -> None:
     set_aside = ran(recipe(OPENVINO, NO_GRAD), 10.0, 4.0, 1.0, (9, 1), reason="it has no file form here")
     said = "Keep your model. What was faster could not be used (openvino + no_grad, 4.00x): it has no file form here."

@@ -14,9 +14,6 @@ from togi.decide.budget import UNLIMITED, Budget, memory_of
 from togi.decide.faithful import is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
 
-NOTHING_GAINED = "nothing is faster here; keep your model"
-"""The verdict where the original stays though others were tried."""
-
 
 class Chosen(Record):
     """The choice, with the reason in a sentence. ``trial`` is None when nothing meets the limits."""
@@ -90,6 +87,13 @@ def nearest_of(trials: Iterable[Trial]) -> MeasuredTrial | None:
     original."""
     tried = [t for t in measured(latest(trials)) if t.eligible and t.recipe.choices and not t.recipe.is_reference]
     return max(tried, key=_speedup, default=None)
+
+
+def nothing_gained(nearest: MeasuredTrial | None, criterion: Criterion = BETWEEN_PROCESSES) -> str:
+    """The verdict where the original stays though others were tried. A nearest one that may be faster says how sure
+    that is."""
+    unsure = nearest is not None and criterion.points_to_faster(nearest.speedup_x)
+    return f"nothing is faster {'beyond doubt' if unsure else 'here'}; keep your model"
 
 
 def extends(recipe: Recipe, plain: Recipe) -> bool:

@@ -50,11 +50,13 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[NextStep]:
     gained = study.best is not None and not study.best.is_reference
     if gained and has_files(study) and artifact is None and study.command:
         yield _option(study, "--out NAME.togi", "keeps it; resumes, nothing is tried twice")
-    yield from _approximate(study)
+    yield from _held_back_by_error(study)
     if waiting := [untried for untried in study.untried if untried.unused is Unused.NO_TIME]:
         minutes = math.ceil(2 * (study.took_s or 0.0) / 60) or 1
         brings = f"goes on where this stopped: {plural(len(waiting), 'technique')} had no turn"
         yield _option(study, f"--time-limit {minutes}m", brings)
+    if any(trial.unused is Unused.NOT_ALLOWED and "--allow" in trial.reason for trial in study.trials):
+        yield _option(study, "--allow approximate --max-error 1e-2", "tries approximate techniques within that error")
     for fix, reasons in fixes(study).items():
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         yield NextStep(fix, f"makes possible what was missing: {reasons[0]}{more}")
@@ -74,7 +76,7 @@ def _option(study: Study, option: str, brings: str) -> NextStep:
     return NextStep(option, brings, f"{study.command} {option}" if study.command else "")
 
 
-def _approximate(study: Study) -> Iterator[NextStep]:
+def _held_back_by_error(study: Study) -> Iterator[NextStep]:
     """What was held back only because its error was not allowed: by how much it errs, and the option that allows it."""
     trials = [row.trial for row in rows(study)]
     held_back = [(error, trial.recipe) for trial in trials if (error := _held_back(trial)) is not None]
@@ -83,8 +85,6 @@ def _approximate(study: Study) -> Iterator[NextStep]:
         option = f"--allow {_to_allow(recipe)} --max-error {_allowing(error.rmse)}"
         size = f"a relative error of {relative(error.rmse)}, {significant(error.units, 2)} x eager's own"
         yield _option(study, option, f"accepts {recipe.label}: {size}")
-    elif any(trial.unused is Unused.NOT_ALLOWED and "--allow" in trial.reason for trial in trials):
-        yield _option(study, "--allow approximate --max-error 1e-2", "tries approximate techniques within that error")
 
 
 def _held_back(trial: Trial) -> ErrorReport | None:

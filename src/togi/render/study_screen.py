@@ -15,7 +15,7 @@ from togi.core.printable import one_line
 from togi.core.quantities import bounds, milliseconds, plural, significant, size, times
 from togi.core.recipe import ProgramRecipe
 from togi.core.records import Study
-from togi.decide.choose import NOTHING_GAINED, set_aside
+from togi.decide.choose import nearest_of, nothing_gained, set_aside
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.gains import pays_off
 from togi.render.next_steps import NextStep, next_steps
@@ -87,21 +87,21 @@ def _result(study: Study, found: Sequence[Row], width: int) -> Iterator[Line]:
     if chosen is not None and not chosen.reference:
         yield chosen.trial.recipe.label, "bold green"
         yield from ((line, "") for line in (*_speed_and_error(chosen), *_worth(study, chosen)))
-    elif chosen is not None and (nearest := _nothing_gained(found)):
-        yield f"{NOTHING_GAINED} (nearest: {nearest})", "bold yellow"
+    elif chosen is not None and (kept := _kept(found)):
+        yield kept, "bold yellow"
     else:
         said = study.verdict or "Nothing could be chosen."
         yield from ((line, "bold yellow") for line in wrapped(said, width, _SAID))
 
 
-def _nothing_gained(found: Sequence[Row]) -> str:
-    """The fastest that was measured besides the original; empty where there is none, or it is faster, so that something
-    else kept it from being chosen."""
-    nearest = next((r for r in found if r.trial.eligible and not r.reference and r.trial.recipe.choices), None)
-    speedup = None if nearest is None else nearest.speedup_x
-    if nearest is None or speedup is None or BETWEEN_PROCESSES.faster(speedup):
+def _kept(found: Sequence[Row]) -> str:
+    """That nothing was gained, with the nearest; empty where nothing was measured but the original, or where something
+    is faster that could not be used."""
+    nearest = nearest_of(row.trial for row in found)
+    if nearest is None or BETWEEN_PROCESSES.faster(nearest.speedup_x):
         return ""
-    return f"{times(speedup.median)} {nearest.trial.recipe.short_label or nearest.trial.recipe.label}"
+    label = nearest.recipe.short_label or nearest.recipe.label
+    return f"{nothing_gained(nearest)} (nearest: {times(nearest.speedup_x.median)} {label})"
 
 
 def _speed_and_error(chosen: Row) -> Iterator[str]:

@@ -10,7 +10,7 @@ from togi.core.quantities import bounds, milliseconds, plural, significant, time
 from togi.core.records import Choice, ProgramTree, Recipe, Study, Timing, Trial
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
-from togi.decide.choose import NOTHING_GAINED, nearest_of, why_not
+from togi.decide.choose import nearest_of, nothing_gained, why_not
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.experience import crowded
 from togi.study.finals import Decision
@@ -106,7 +106,8 @@ def _verdict(
 
 def _kept(chosen: Trial, trials: Sequence[Trial], settings: Settings) -> str:
     """The verdict where others were tried and the original stays."""
-    kept, near = f"{NOTHING_GAINED.capitalize()}, under torch.no_grad", nearest_of(trials)
+    near = nearest_of(trials)
+    kept = f"{nothing_gained(near).capitalize()}, under torch.no_grad"
     if near is None:
         return f"{kept}."
     figures = f"{near.recipe.label}, {times(near.speedup_x.median)} the speed, {bounds(near.speedup_x)}"
