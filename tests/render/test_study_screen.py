@@ -158,7 +158,7 @@ def test_where_nothing_was_gained_one_line_says_so(tried: tuple[float, object], 
 def test_what_may_be_faster_and_is_not_beyond_doubt_is_called_that() -> None:
     unclear = ran(recipe(OPENVINO, NO_GRAD), 30.0, 1.3, 1.0, (9, 1), timing=timed(30.0, 1.3, half=0.6))
     shown = "\n".join(drawn(of(unclear)))
-    assert "result    nothing is faster beyond doubt; keep your model (nearest: 1.30x open" in shown
+    assert "result    nothing is faster beyond doubt; keep your model (nearest: 1.30x ope" in shown
 
 
 def test_what_was_faster_and_set_aside_is_not_called_slower() -> None:
