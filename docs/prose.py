@@ -1,6 +1,6 @@
 """Plain English, checked: a stop list, and limits on the length of sentences.
 
-``python docs/prose.py`` checks the pages below docs/, README.md, CHANGELOG.md, and every docstring and message in src/.
+``python docs/prose.py`` checks the pages below docs/, those next to README.md, and every docstring and message in src/.
 It prints ``path:line: finding`` and exits with 1 if it found something. ``python docs/prose.py PATH ...`` checks these
 files. Pages in docs/rules are generated from docstrings, so they are checked there.
 """
@@ -138,7 +138,8 @@ def check(path: Path) -> Iterator[Finding]:
 
 def pages() -> list[Path]:
     below = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "rules"]
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(below)]
+    names = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    return [*(ROOT / name for name in names), *sorted(below)]
 
 
 def everything() -> Iterator[Finding]:

@@ -186,7 +186,7 @@ NEED_TORCH = {
 
 
 def test_whatever_runs_a_model_says_in_one_line_what_brings_torch(bare: dict[str, str], tmp_path: Path) -> None:
-    assert set(COMMANDS) - set(NEED_TORCH) == {"sign", "report"}
+    assert set(COMMANDS) - set(NEED_TORCH) == {"sign", "report", "clean"}
     (tmp_path / "m.py").write_text(MODEL, encoding="utf-8")
     lines = [
         *([command, *arguments] for command, arguments in NEED_TORCH.items()),

@@ -105,7 +105,8 @@ def tune(
         max_error: Try approximate techniques (or only those that are allowed) up to this relative RMS error: 1e-2, 1%.
         max_drop: The same up to this drop of the subject's metric.
         allow: Of the approximate techniques try only this: an id, the beginning of ids (int8), or 'approximate' for
-            all. With 'nan-differences', a number may stand where the original shows NaN.
+            all. The id of an exact one (openvino) lets it err beyond rounding, within the bound. With 'nan-
+            differences', a number may stand where the original shows NaN.
         only: Try only this technique.
         without: Leave out this technique.
         trial_timeout_s: End a trial that is not ready to be measured after this long.
@@ -119,13 +120,14 @@ def tune(
     """
     given = locals()  # before anything else is a name here
     need_torch("tune")
+    from togi.doctor.storage import cache_limit_bytes, trim_caches
     from togi.study.run import run_study
 
     settings = Settings.of(given, techniques=all_techniques())
     if out is not None:
         check_writable(Path(out), force)
     extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic, "mode": mode}
-    began = time.monotonic()
+    began, most_bytes = time.monotonic(), cache_limit_bytes()
     ask_s = _LIVE_S if settings.time_limit_s is None else min(_LIVE_S, _LIVE_SHARE * settings.time_limit_s)
     with (
         handed_over(subject, inputs, extras, ask=(settings.device, seed, ask_s)) as (ref, name),
@@ -141,6 +143,7 @@ def tune(
             progress=as_asked(progress, name),
             started=began,
         )
+    trim_caches(most_bytes)
     if out is not None and artifact is not None:
         in_home, artifact = artifact, publish(artifact, Path(out).absolute(), force=force)
         shutil.rmtree(in_home, ignore_errors=True)  # once is enough

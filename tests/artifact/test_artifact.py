@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -94,6 +94,73 @@ def test_malloc_keeps_memory_as_where_it_was_proven_unless_told_otherwise(
     assert told == []
     load(artifact)
     assert told == ["keep"]
+
+
+class CountingThreads(TorchDispatchMode):
+    """Torch's threads in each matrix product: what looks at the inputs before is not the model's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if "mm" in str(function):
+            self.seen.add(torch.get_num_threads())
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def eight_threads() -> Iterator[None]:
+    """As where torch counts the machine's cores, of which a container may use fewer."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("eight_threads")
+@pytest.mark.parametrize(("cores", "named", "used"), [(2, None, 2), (8, None, 8), (64, None, 8), (2, "8", 8)])
+@pytest.mark.parametrize("engine", ["eager", "onnxruntime"])
+def test_an_artifact_takes_no_more_threads_than_the_quota_has_cores(
+    engine: str,
+    cores: int,
+    named: str | None,
+    used: int,
+    artifact_of: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loading, "usable_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if named is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", named)
+    optimized = load(artifact_of(engine))
+    assert torch.get_num_threads() == 8, "loading leaves the process as it is"
+    cut = [warning for warning in optimized.warnings if "threads were cut" in warning]
+    assert cut == ([f"8 threads were cut to {used}: {cut[0].partition(': ')[2]}"] if used == 2 else [])
+    with CountingThreads() as counting:
+        optimized(torch.randn(3, 8), torch.rand(3, 4))
+    assert torch.get_num_threads() == 8
+    if engine == "eager":
+        assert counting.seen == {used}
+    else:
+        program = loading.load_link(
+            artifact_of(engine),
+            optimized.manifest.signature,
+            optimized.manifest.facts,
+            optimized.manifest.chain[0],
+            True,
+        ).program
+        assert program.session.get_session_options().intra_op_num_threads == used  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("proven", "fits"), [(4, 2), (2, None), (1, None)])
+def test_threads_that_were_proven_elsewhere_are_cut_to_the_cores_here(
+    proven: int, fits: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "usable_cores", lambda: 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert loading.threads_that_fit(proven, "cpu") == fits
+    assert loading.threads_that_fit(proven, "cuda") is None
 
 
 def test_other_sizes_dtypes_and_forms_are_refused_with_the_form_that_is_accepted(artifact: Path) -> None:

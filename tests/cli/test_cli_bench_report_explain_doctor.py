@@ -214,6 +214,14 @@ def test_report_lists_the_studies_of_a_journal(
     assert all(part in shown for part in ("5f2c", "2026-11-21 03:12", "m.py:f", "18 trials", "3.1x the speed"))
     assert run(["report", "--list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["studies"][0]["id"] == "5f2c"
+    long = "It is faster. " * 30
+    held += [entry.model_copy(update={"verdict": long}), entry.model_copy(update={"id": "7a7a", "part": True})]
+    assert run(["report", "--list"]) == 0
+    shown = capsys.readouterr().out
+    assert "7a7a" not in shown
+    assert "and 1 more, of parts of programs" in shown
+    assert "..." in shown
+    assert len(shown.splitlines()) == 6, "two lines a study"
     held.clear()
     assert run(["report", "--list"]) == 1
     assert "no studies yet" in capsys.readouterr().out

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +91,29 @@ def test_every_setting_is_one_that_the_api_knows(fake: FakeTune) -> None:
 def test_the_table_goes_to_stdout_and_progress_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tune", "m.py:f"]) == 0
     captured = capsys.readouterr()
-    assert "Chosen: fold_batch_norm + openvino + inference_mode" in captured.out
+    assert "result    fold_batch_norm + openvino + inference_mode" in captured.out
     assert "best so far" not in captured.out
     assert "3.12x the speed (best so far)" in captured.err
     assert "learned: openvino is the fastest engine" in captured.err
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("flag", ["-v", "--verbose"])
+def test_all_of_it_is_shown_where_that_is_asked_for(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tune", "m.py:f", flag]) == 0
+    shown = capsys.readouterr().out
+    assert "Not used, and why" in shown
+    assert "it needs a CUDA device, and the subject is on the CPU" in " ".join(shown.split())
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_end_fits_one_screen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """With the lines that say where the files are, and one for the shell."""
+    assert run(["tune", "m.py:f", "--out", str(tmp_path / "a.togi"), "--report", str(tmp_path / "r.html")]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) < 24
+    assert max(map(len, (line for line in shown if str(tmp_path) not in line))) <= 80
+    assert shown[-2:] == [f"artifact: {tmp_path / 'a.togi'}", f"report: {tmp_path / 'r.html'}"]
 
 
 def test_json_is_one_document_on_stdout(fake: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +161,23 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
     assert "Traceback" not in shown
 
 
+def test_being_ended_is_taken_as_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a scheduler ends a job; the handler of before is there again afterwards."""
+
+    def ended(_subject: str, **_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(api, "tune", ended)
+    monkeypatch.setattr("sys.argv", ["togi", "tune", "m.py:f"])
+    assert run(["tune", "m.py:f"]) == 130
+    assert "Start again with: togi tune m.py:f" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_nothing_chosen_is_exit_code_1(fake: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:
     fake.study = fake.study.model_copy(update={"best": None, "verdict": "no recipe could be verified"})
     assert run(["tune", "m.py:f"]) == 1
@@ -156,8 +195,8 @@ def test_the_original_that_was_not_even_run_is_a_choice(
     assert run(["tune", "m.py:f"]) == 0
     assert run(["tune", "m.py:f", "--out", str(tmp_path / "x.togi")]) == 1
     captured = capsys.readouterr()
-    assert "Chosen: no_grad" in captured.out
-    assert "keep it" not in captured.out
+    assert "Nothing could be tried" in captured.out
+    assert "--out NAME.togi" not in captured.out
     assert "x.togi was not written: 'no_grad' was not run, since the time limit was over" in captured.err
 
 

@@ -76,7 +76,7 @@ SINKS = {
     "journal/__main__.py": {"print"},
     "lint/data/torch_names.py": {"print"},  # a generator of togi's own
     "render/display.py": {"Console"},  # for a notebook, as HTML and text
-    "render/progress.py": {"Console", "print"},  # the same; a message, through printable
+    "render/progress.py": {"Console"},  # the same
     "techniques/kinds.py": {"print"},  # JSON, from a child to its parent
 }
 

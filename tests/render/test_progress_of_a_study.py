@@ -216,6 +216,18 @@ def test_the_picture_fits_a_small_terminal_in_every_state() -> None:
         assert len(shown.splitlines()) <= 20
 
 
+def test_what_is_done_has_no_time_left() -> None:
+    clock = FakeClock()
+    progress = WatchedProgress("a.py:f", clock)
+    watched(clock, progress)
+    clock.now_s += 200
+    assert "5:00 of 4:00, ending" in drawn(progress.state, 100)
+    progress.finished(made_up_study())
+    shown = drawn(progress.state, 100)
+    assert shown.splitlines()[0].rstrip() == "togi  a.py:f  5:00"
+    assert "now     done\n" in "\n".join(line.rstrip() for line in shown.splitlines()) + "\n"
+
+
 def test_plain_lines_tell_every_trial_once() -> None:
     console = Console(file=io.StringIO(), width=80)
     clock = FakeClock()
@@ -274,7 +286,8 @@ def test_in_a_notebook_one_display_is_redrawn(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
     progress = where_someone_watches("<b>net</b>")
     progress.message("surveying net")
-    assert "surveying net" in cell.getvalue()
+    assert "surveying net" in shown[-1]["text/plain"]
+    assert cell.getvalue() == "", "what stands there stays below the cell as an error"
     assert isinstance(progress, WatchedProgress)
     watched(FakeClock(), progress)
     assert "looking at the subject" in shown[0]["text/plain"]

@@ -183,7 +183,8 @@ def test_the_best_so_far_grows_with_time() -> None:
     found = gains(made_up_study())
     assert [(gain.ended_s, gain.speedup_x) for gain in found] == [(20.0, 1.353), (44.0, 2.805), (52.0, 3.119)]
     assert how_soon(found) == (
-        "the first gain was measured 20 s after the start (channels_last + no_grad, 1.35x), 90 % of the last after 52 s"
+        "the first gain was measured 20 s after the start (channels_last + no_grad, 1.35x), 90 % of the final one "
+        "after 52 s"
     )
 
 

@@ -66,15 +66,8 @@ def test_nobody_is_told_to_keep_what_could_not_be_saved() -> None:
     *others, chosen = study.trials
     unsaved = chosen.model_copy(update={"reason": "it has no file form here: it is Python code"})
     assert chosen.recipe == study.best
-    assert "keep it" in text(study, 200)
-    assert "keep it" not in text(study.model_copy(update={"trials": (*others, unsaved)}), 200)
-
-
-def test_a_limit_keeps_the_chosen_and_the_reference() -> None:
-    shown = text(made_up_study(), 200, limit=2)
-    assert "fold_batch_norm + openvino + inference_mode" in shown
-    assert "reference" in shown
-    assert "and 7 slower recipes" in shown
+    assert "--out NAME.togi  keeps it" in text(study, 200)
+    assert "keeps it" not in text(study.model_copy(update={"trials": (*others, unsaved)}), 200)
 
 
 def test_a_name_cannot_steer_the_terminal() -> None:

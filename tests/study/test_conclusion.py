@@ -14,6 +14,7 @@ from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import (
     REFERENCE_RECIPE,
     Choice,
+    ErrorReport,
     Facts,
     Interval,
     Noise,
@@ -24,6 +25,7 @@ from togi.core.records import (
     Stage,
     Timing,
     Trial,
+    Unused,
 )
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
@@ -107,7 +109,7 @@ def test_a_setting_that_could_not_be_saved_is_said_in_python() -> None:
     [
         (chosen(recipe(allocator={"name": "tcmalloc"}, no_grad={})), "called: run it with LD_PRELOAD set to tcmalloc;"),
         (chosen(recipe(torchscript={})), "called: torchscript, as 'togi explain torchscript' says"),
-        (chosen(REFERENCE_RECIPE), "It needs no files: call the original under torch.no_grad()"),
+        (chosen(REFERENCE_RECIPE), "the original, which needs no files: keep your model, called under torch.no_grad()"),
         (chosen(ENGINE, reason=""), "could not be saved: the study's verdict says why. Its choices"),
         (Best(REFERENCE_RECIPE, REFERENCE, None), "'no_grad' was not run, since the time limit was over before that."),
     ],
@@ -122,12 +124,50 @@ def test_what_was_not_saved_says_what_to_do_instead(best: Best, said: str, tmp_p
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.FAILED, Outcome.WRONG])
 def test_where_something_was_tried_nothing_was_faster(outcome: Outcome, tmp_path: Path) -> None:
     tried = Trial(recipe=ENGINE, outcome=outcome)
-    assert verdict(tmp_path, KEPT, REFERENCE, tried, time_limit_s=20.0).startswith("Nothing was faster")
+    assert verdict(tmp_path, KEPT, REFERENCE, tried, time_limit_s=20.0).startswith(
+        "Nothing is faster here; keep your model"
+    )
+
+
+def timed(of: Recipe, speedup_x: float, **more: Any) -> Trial:
+    interval = Interval(median=speedup_x, low=speedup_x * 0.99, high=speedup_x * 1.01)
+    return Trial(recipe=of, outcome=Outcome.OK, timing=Timing(latency_ms=interval, speedup_x=interval), **more)
+
+
+def test_the_nearest_that_was_tried_is_named(tmp_path: Path) -> None:
+    said = verdict(tmp_path, KEPT, timed(REFERENCE_RECIPE, 1.0), timed(ENGINE, 1.02))
+    assert said == (
+        "Nothing is faster here; keep your model, under torch.no_grad (nearest: openvino + no_grad, 1.02x the speed, "
+        "1.01-1.03)."
+    )
+
+
+def test_what_was_faster_and_could_not_be_used_is_named_with_the_reason(tmp_path: Path) -> None:
+    right = ErrorReport(faithful=True, units=1.0, rmse=1e-7, max_abs=1e-7)
+    unsaved = timed(ENGINE, 2.0, error=right, reason="it has no file form here.")
+    said = verdict(tmp_path, KEPT, timed(REFERENCE_RECIPE, 1.0), unsaved)
+    assert said == (
+        "Keep your model, under torch.no_grad. What was faster could not be used (openvino + no_grad, 2.00x the speed, "
+        "1.98-2.02): it has no file form here."
+    )
+
+
+def test_the_record_says_how_long_it_took_and_what_had_no_turn(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE, loading_s=7.0)
+    study = dataclasses.replace(study, earlier_s=30.0, notes=["The race was short."])
+    record = conclude(study, KEPT)
+    assert record.took_s == 37.0
+    assert record.notes == ("The race was short.",)
+    assert {untried.technique for untried in record.untried} >= {"torchscript", "inference_mode"}
+    assert {untried.unused for untried in record.untried} == {Unused.NO_TIME}
+    assert not {untried.technique for untried in record.untried} & {trial.stage for trial in record.excluded}
+    tree = program(NOTHING_FASTER, tried=2)
+    assert conclude(study, KEPT, tree).untried == (), "its parts may have tried them"
 
 
 def test_where_nothing_was_faster_for_any_part_that_is_said(tmp_path: Path) -> None:
     said = verdict(tmp_path, KEPT, REFERENCE, parts=program(NOTHING_FASTER, tried=2), time_limit_s=20.0)
-    assert said.startswith("Nothing was faster")
+    assert said.startswith("Nothing is faster here; keep your model")
 
 
 def test_it_is_said_where_parts_were_not_tried(tmp_path: Path) -> None:
@@ -139,7 +179,7 @@ def test_it_is_said_where_parts_were_not_tried(tmp_path: Path) -> None:
     ("composed", "begins"),
     [
         ([], "1 part became faster, and no time was left to try the program with it. Give a longer"),
-        ([Trial(recipe=PROGRAM, outcome=Outcome.UNSTABLE)], "Nothing was faster"),
+        ([Trial(recipe=PROGRAM, outcome=Outcome.UNSTABLE)], "Nothing is faster here"),
     ],
 )
 def test_it_is_said_where_the_program_was_not_tried_with_its_parts(

@@ -231,3 +231,31 @@ def test_an_interrupt_keeps_what_was_learned_and_leaves_no_process(tmp_path: Pat
     assert len([t for t in kept.trials if t.timing is not None]) >= 2
     listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(tmp_path) not in listing
+
+
+class Listener(Progress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_a_busy_machine_is_reported_before_the_subject_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("togi.study.run.crowded", lambda _machine: "little can be proven now")
+    listener, file = Listener(), tmp_path / "broken.py"
+    file.write_text("def f():\n    raise ValueError('no model')\n", encoding="utf-8")
+    with pytest.raises(SubjectError):
+        togi.tune(f"{file}:f", journal=tmp_path / "j.sqlite", progress=listener)
+    assert listener.said[:2] == [f"loading {file}:f", "little can be proven now"]
+
+
+def test_a_limit_of_the_caches_that_is_no_size_is_refused_before_anything_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOGI_CACHE_LIMIT", "much")
+    with pytest.raises(TogiError, match="TOGI_CACHE_LIMIT='much' is not a size"):
+        togi.tune(f"{tmp_path / 'm.py'}:f", journal=tmp_path / "j.sqlite")
+    assert not (tmp_path / "j.sqlite").exists()

@@ -298,7 +298,7 @@ def test_where_nothing_is_faster_the_program_stays_as_it_is(
         assert installed.counts == {}
         assert torch.equal(generated(model, x), expected)
     assert torch.equal(generated(model, x), expected)
-    with pytest.raises(TogiError, match="has no file form"):
+    with pytest.raises(TogiError, match="the original, which needs no files"):
         found.best.load()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -228,6 +229,14 @@ def test_being_fast_does_not_make_it_right(folder: Path, monkeypatch: pytest.Mon
     proven, verdict = judged(folder, monkeypatch, FASTER, {"speedup_x": FASTER, "error": ROUGH})
     assert proven is Answer.FAILED
     assert "beyond what rounding explains" in verdict
+
+
+@pytest.mark.parametrize(("error", "held"), [(None, True), (RIGHT, True), (ROUGH, False)])
+def test_an_exact_recipe_that_was_accepted_within_a_bound_is_held_to_that_bound(
+    error: ErrorReport | None, held: bool
+) -> None:
+    made: Any = SimpleNamespace(recipe=recipe(no_grad={}), proof=SimpleNamespace(error=error))
+    assert verification._held_to_rounding(made) is held
 
 
 def test_what_cannot_run_is_not_proven(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

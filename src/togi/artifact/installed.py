@@ -69,6 +69,8 @@ class Installed:
         )
         return f"calls served by engines: {served}"
 
+    __repr__ = __str__  # what a notebook shows
+
 
 def install(parts: Sequence[PartEngine], program: Any, *, keep_originals: bool) -> Installed:
     """Put parts into a program.

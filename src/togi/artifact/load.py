@@ -5,7 +5,9 @@ What it gives is a module that is called like the original.
 
 from __future__ import annotations
 
+import os
 import warnings
+from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 
@@ -21,10 +23,11 @@ from togi.core.errors import ArtifactError
 from togi.core.quantities import first_line
 from togi.core.records import Facts
 from togi.graph.candidate import Candidate, FlatProgram
-from togi.machine.describe import differences
+from togi.machine.describe import differences, usable_cores
 from togi.measure.allocator import keep_freed_memory
 from togi.subject.signature import Signature
 from togi.techniques import Engine, technique
+from togi.techniques.runtime.threads import torch_threads, with_threads
 
 
 class FallbackWarning(UserWarning):
@@ -121,7 +124,7 @@ def _first_that_runs(folder: Path, manifest: Manifest, native: bool) -> tuple[Ca
         elsewhere = [
             f"proven on another machine: {difference}" for difference in differences(facts.machine, facts.device)
         ]
-        return loaded, link, [*notes, *elsewhere]
+        return loaded, link, [*notes, *elsewhere, *_cut(link, facts.device)]
     raise ArtifactError(
         f"no engine of {folder} runs on this machine: {'; '.join(notes) or 'its chain is empty'}. "
         "'togi doctor' says what is missing; or tune again here"
@@ -159,14 +162,35 @@ def load_link(folder: Path, signature: Signature, facts: Facts, link: Link, nati
     missing = [problem for package in engine.packages if (problem := package.missing())]
     if missing:
         raise ImportError(f"{missing[0]}: {engine.packages[0].fix}")
+    fitting = threads_that_fit(link.threads, facts.device)
     steps = [(technique(choice.technique), dict(choice.options)) for choice in link.runtime]
     loaded = Candidate(module=nn.Identity(), samples=(), signature=link.takes(signature), facts=facts)
     for step, options in steps:
         loaded = step.configure(loaded, options)
-    program = engine.load(inside, link.meta, loaded.signature, link.threads)
+    with nullcontext() if fitting is None else torch_threads(fitting):  # engines start as many as torch has
+        threads = link.threads if fitting is None else None
+        program = engine.load(inside, link.meta, loaded.signature, threads)
     if link.one_at_a_time and isinstance(program, FlatProgram):
         program.serve_one_at_a_time()
     loaded = loaded.with_(program=program)
     for step, options in steps:
         loaded = step.apply(loaded, options)
-    return loaded
+    return loaded if fitting is None else with_threads(loaded, fitting)
+
+
+def threads_that_fit(proven: int | None, device: str) -> int | None:
+    """The cores that this process may use, by its container's quota and set, where more threads would run on the CPU:
+    those that were proven, else torch's, which counts no quota. None where they fit, and where ``OMP_NUM_THREADS`` is
+    set: somebody chose."""
+    if device != "cpu" or "OMP_NUM_THREADS" in os.environ:
+        return None
+    cores = usable_cores()
+    return cores if (proven or torch.get_num_threads()) > cores else None
+
+
+def _cut(link: Link, device: str) -> list[str]:
+    fitting = threads_that_fit(link.threads, device)
+    if fitting is None:
+        return []
+    wanted = link.threads or torch.get_num_threads()
+    return [f"{wanted} threads were cut to {fitting}: this process may use no more cores (OMP_NUM_THREADS sets others)"]

@@ -28,7 +28,7 @@ USAGE_ERROR = 2
 DEFECT = 3
 INTERRUPTED = 130
 DEBUG = "--debug"
-COMMANDS = tuple("tune check memory fit bench verify sign export fleet explain doctor report demo".split())
+COMMANDS = tuple("tune check memory fit bench verify sign export fleet explain doctor report clean demo".split())
 """In the order of the help. Each is a function of its own name in a module of that name."""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import Device, Journal, Json, Seed
+from togi.cli.options import DURATION, Device, Journal, Json, Seed
 from togi.cli.output import say
 from togi.cli.tune import tune
 from togi.core.needs_torch import need_torch
@@ -22,6 +22,10 @@ def demo(
         Path, typer.Option("--report", metavar="FILE.html", help="Where the HTML report is written.")
     ] = Path("togi-demo.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
+    time_limit: Annotated[
+        float | None,
+        typer.Option("--time-limit", metavar="TIME", parser=DURATION, help="Stop after this long. Default: 40s."),
+    ] = None,
     journal: Journal = None,
     json: Json = False,
     device: Device = "cpu",
@@ -40,7 +44,7 @@ def demo(
         SUBJECT,
         report=report,
         force=force,
-        time_limit_s=TIME_LIMIT_S,
+        time_limit_s=time_limit or TIME_LIMIT_S,
         journal=journal,
         json=json,
         device=device,

@@ -83,5 +83,6 @@ def _list(path: Path | None, json: bool) -> int:
         studies = [entry.model_dump() for entry in entries]
         print_json({"schema_version": SCHEMA_VERSION, "kind": "studies", "studies": studies})
     else:
-        print_text(stdout(), contents_text(entries))
+        console = stdout()
+        print_text(console, contents_text(entries, console.width))
     return 0 if entries else 1

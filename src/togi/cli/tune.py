@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +21,6 @@ from togi.core.settings import OPTIONS
 if TYPE_CHECKING:
     from togi.study.result import StudyResult
 
-SHOWN_RECIPES = 12
-"""Measured recipes in the table; ``togi report`` shows all."""
-
 
 @with_options(OPTIONS)
 def tune(
@@ -30,6 +31,9 @@ def tune(
     out: Annotated[Path | None, typer.Option("--out", metavar="NAME.togi", help="Save the chosen recipe here.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report.")] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every recipe and every reason, not one screen.")
+    ] = False,
     *,
     journal: Journal = None,
     json: Json = False,
@@ -44,7 +48,7 @@ def tune(
     if report is not None:
         check_report_path(report, force)
     result = _study(subject, out=out, force=force, journal=journal, **settings)
-    _show(result, out=out, report=report, json=json)
+    _show(result, out=out, report=report, json=json, verbose=verbose)
     return 0 if result.record.best is not None and (out is None or result.artifact is not None) else 1
 
 
@@ -52,11 +56,25 @@ def _study(subject: str, **given: Any) -> StudyResult:
     from togi import api
     from togi.render.progress import watch
 
-    with watch(subject) as progress:
+    with watch(subject) as progress, _ended_as_interrupted():
         try:
             return api.tune(subject, progress=progress, **given)
         except KeyboardInterrupt:
             raise _interrupted(progress.state.ended) from None
+
+
+@contextmanager
+def _ended_as_interrupted() -> Iterator[None]:
+    """SIGTERM, with which a scheduler or a container ends a process, is taken as Ctrl-C: all is closed, and a line says
+    how to go on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Interrupted(TogiError):
@@ -75,9 +93,10 @@ def _interrupted(finished: int) -> Interrupted:
     )
 
 
-def _show(result: StudyResult, *, out: Path | None, report: Path | None, json: bool) -> None:
+def _show(result: StudyResult, *, out: Path | None, report: Path | None, json: bool, verbose: bool) -> None:
     from togi.cli.output import print_json, print_text, stdout, write_report
     from togi.render.json import study_json
+    from togi.render.study_screen import study_screen
     from togi.render.study_text import study_text
     from togi.study.conclusion import unsaved
 
@@ -90,7 +109,8 @@ def _show(result: StudyResult, *, out: Path | None, report: Path | None, json: b
     else:
         console = stdout()
         artifact = str(saved) if saved is not None else None
-        print_text(console, study_text(study, width=console.width, limit=SHOWN_RECIPES, artifact=artifact))
+        shown = study_text if verbose else study_screen
+        print_text(console, shown(study, width=console.width, artifact=artifact))
     for label, path in (("artifact", saved), ("report", report)):
         if path is not None:
             (say if json else tell)(f"{label}: {path}")

@@ -7,6 +7,8 @@ import platform
 import stat
 from pathlib import Path
 
+from togi.core.backports import StrEnum
+
 
 def cache_folder() -> Path:
     """``$TOGI_CACHE``, else ``$XDG_CACHE_HOME/togi``, else ``~/.cache/togi``."""
@@ -24,6 +26,31 @@ def home() -> Path:
 
 def default_journal() -> Path:
     return home() / "journal.sqlite"
+
+
+class Keeping(StrEnum):
+    """Kinds of what is kept. ``togi clean`` removes the first two, and artifacts where they are named."""
+
+    CACHES = "caches"
+    """Made again when they are needed."""
+    LEFTOVERS = "leftovers"
+    """Of runs that were killed."""
+    ARTIFACTS = "artifacts"
+    """Of studies, below ``home``."""
+    JOURNALS = "journals"
+
+
+RUN_MARK = "togi-run"
+"""A file in the folder of a run: the id of the process that made it."""
+
+
+def run_folder() -> Path:
+    """A private folder of a run. Should the run be killed, ``togi clean`` knows it by its mark."""
+    import tempfile  # --help needs none
+
+    folder = Path(tempfile.mkdtemp(prefix="togi-"))
+    (folder / RUN_MARK).write_text(str(os.getpid()), encoding="ascii")
+    return folder
 
 
 def private(folder: Path) -> Path:

@@ -50,6 +50,20 @@ class Outcome(StrEnum):
     UNSTABLE = "unstable"
 
 
+class Unused(StrEnum):
+    """Kinds of reasons why a recipe cannot be chosen, those that a person can do most about first."""
+
+    NOT_INSTALLED = "not installed"
+    NOT_ALLOWED = "not allowed"
+    NO_TIME = "no time"
+    IN_VAIN = "tried in vain"
+    """It was wrong, or it broke, or the machine was too noisy to judge it."""
+    NOT_WORTH_IT = "not worth it"
+    """Too little was expected of it."""
+    ANOTHER_DEVICE = "another device"
+    DOES_NOT_APPLY = "does not apply"
+
+
 class Ending(Record):
     """The reason why a trial cannot go on."""
 
@@ -347,6 +361,8 @@ class Trial(Record):
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Wall time by phase: start, build, verify, warm, measure, ..."""
     notes: tuple[str, ...] = ()
+    refused_for: Unused | None = None
+    """Why it was refused, where that is not that it does not apply."""
 
     @property
     def eligible(self) -> bool:
@@ -354,9 +370,32 @@ class Trial(Record):
         return self.outcome is Outcome.OK and self.timing is not None
 
     @property
+    def unused(self) -> Unused | None:
+        """The kind of reason why it cannot be chosen; None where it can be."""
+        if self.eligible or self.refused_for is not None:
+            return self.refused_for
+        return _UNUSED.get(self.outcome, Unused.IN_VAIN)
+
+    @property
     def measured(self) -> MeasuredTrial | None:
         """It with its timing; None where it has none."""
         return None if self.timing is None else MeasuredTrial(self, self.timing)
+
+
+_UNUSED = {
+    Outcome.REFUSED: Unused.DOES_NOT_APPLY,
+    Outcome.MISSING: Unused.NOT_INSTALLED,
+    Outcome.TIMED_OUT: Unused.NO_TIME,
+    Outcome.OK: Unused.NO_TIME,  # it ran, and was not measured any more
+}
+
+
+class Untried(Record):
+    """A technique that could have been tried, and no recipe with it was."""
+
+    technique: str
+    reason: str
+    unused: Unused
 
 
 @dataclass(frozen=True)
@@ -483,6 +522,11 @@ class Study(Record):
     """Where it cannot be captured whole: what a run of it calls, and what its parts came to."""
     verdict: str = ""
     """The choice in a sentence."""
+    notes: tuple[str, ...] = ()
+    """The sentences with which the verdict ends: how the race and the proof went."""
+    untried: tuple[Untried, ...] = ()
+    took_s: float | None = None
+    """Wall time of the commands that made it; of those before the last, what their trials took. None: unknown."""
     command: str = ""
     """The command that repeats it."""
 

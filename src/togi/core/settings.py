@@ -119,7 +119,8 @@ class Settings:
             "ID",
             names,
             "Of the approximate techniques try only this: an id, the beginning of ids (int8), or 'approximate' for "
-            "all. With 'nan-differences', a number may stand where the original shows NaN.",
+            "all. The id of an exact one (openvino) lets it err beyond rounding, within the bound. With "
+            "'nan-differences', a number may stand where the original shows NaN.",
         ),
     ] = ()
     only: Annotated[tuple[str, ...], Option("ID", names, "Try only this technique.", lasting=False)] = ()
@@ -201,6 +202,10 @@ class Settings:
         """Whether an approximate technique may be tried. A bound alone allows each."""
         allowed = self.approximate or ((ALL,) if self.has_bound else ())
         return any(_names(name, technique) for name in allowed)
+
+    def named(self, technique: str) -> bool:
+        """Whether ``allow`` names it, and not only all: an exact one may then err beyond rounding, within the bound."""
+        return any(name != ALL and _names(name, technique) for name in self.approximate)
 
     def check(self, techniques: Iterable[str]) -> None:
         """Raises UnknownNameError for a name that no technique has."""

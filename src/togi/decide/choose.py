@@ -82,6 +82,20 @@ def choose(
     return Chosen(trial=None, reason=_nothing(every, budget))
 
 
+def nearest_of(trials: Iterable[Trial]) -> MeasuredTrial | None:
+    """The fastest that was tried and is right, whether it could be chosen or not. None where there is none but the
+    original."""
+    tried = [t for t in measured(latest(trials)) if t.eligible and t.recipe.choices and not t.recipe.is_reference]
+    return max(tried, key=_speedup, default=None)
+
+
+def nothing_gained(nearest: MeasuredTrial | None, criterion: Criterion = BETWEEN_PROCESSES) -> str:
+    """The verdict where the original stays though others were tried. A nearest one that may be faster says how sure
+    that is."""
+    unsure = nearest is not None and criterion.points_to_faster(nearest.speedup_x)
+    return f"nothing is faster {'beyond doubt' if unsure else 'here'}; keep your model"
+
+
 def extends(recipe: Recipe, plain: Recipe) -> bool:
     """It makes all choices of the other and more, on the same engine with the same options. ``no_grad`` is not a
     choice: it is what a recipe has that chooses no other mode of autograd."""

@@ -11,6 +11,7 @@ from togi.core.records import Machine
 from togi.doctor.check import Check, Level
 from togi.machine import limits
 from togi.machine.limits import available_bytes
+from togi.machine.load import too_many_threads
 
 MATTER = {
     "avx2": "wide float instructions",
@@ -37,7 +38,11 @@ def check_processor(machine: Machine) -> list[Check]:
 
 def _processor(machine: Machine) -> Check:
     found = f"{machine.cpu_model}: {machine.cpu_cores} cores usable, torch uses {machine.threads} threads"
-    return Check(topic="processor", name="model", level=Level.OK, found=found)
+    why = too_many_threads(machine)
+    if not why:
+        return Check(topic="processor", name="model", level=Level.OK, found=found)
+    fix = f"unset OMP_NUM_THREADS, or export OMP_NUM_THREADS={machine.cpu_cores}"
+    return Check(topic="processor", name="model", level=Level.WARNING, found=found, why=why, fix=fix)
 
 
 def _instructions(machine: Machine) -> Check:

@@ -77,6 +77,8 @@ class StudyEntry(Record):
     started: str
     trials: int
     verdict: str
+    part: bool = False
+    """It is of a part of a program, whose own study says what became of it."""
 
 
 class Journal:
@@ -183,6 +185,7 @@ class Journal:
             started=study.started,
             trials=len(study.trials) - len(study.excluded),
             verdict=study.verdict,
+            part=study.facts.part,
         )
 
     def _headers(self) -> list[Study]:

@@ -67,7 +67,7 @@ def differences(there: Machine, device: str) -> list[str]:
 
 def _running() -> dict[str, Any]:
     """The properties that running on the CPU depends on."""
-    cores = _cores()
+    cores = usable_cores()
     return {
         "cpu_model": _cpu_model(),
         "cpu_flags": cpu_flags(),
@@ -81,8 +81,9 @@ def _running() -> dict[str, Any]:
     }
 
 
-def _cores() -> int:
-    """Cores this process may keep busy: its affinity, cut to the container's quota."""
+def usable_cores() -> int:
+    """Cores this process may keep busy: its affinity, which a container's set of cores cuts, cut to the quota of
+    processor time."""
     allowed = len(_affinity()) or os.cpu_count() or 1
     quota = limits.cpu_quota()
     return max(1, min(allowed, math.ceil(quota)) if quota else allowed)

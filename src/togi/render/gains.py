@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from togi.core.quantities import seconds, times
+from togi.core.choices import Objective
+from togi.core.quantities import milliseconds, plural, seconds, times
 from togi.core.records import MeasuredTrial, Recipe, Study, Trial, measured
+from togi.decide.break_even import break_even
 from togi.decide.budget import Budget
 from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
+from togi.render.rows import objective_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,16 @@ def gains(study: Study) -> tuple[Gain, ...]:
     return tuple(so_far)
 
 
+def pays_off(study: Study) -> str:
+    """After how many calls the study has saved the time that it took; empty where it saves none beyond doubt."""
+    found = break_even(study)
+    if found is None:
+        return ""
+    what = {Objective.THROUGHPUT: "request", Objective.FIRST_CALL: "start"}.get(objective_of(study), "call")
+    saved = f"{seconds(found.study_s)} for {milliseconds(found.saved_ms)} each"
+    return f"this study pays for itself after {plural(found.calls, what)} ({saved})"
+
+
 def is_gain(measurement: MeasuredTrial) -> bool:
     """Other than the original, and faster beyond doubt."""
     return bool(measurement.recipe.choices) and BETWEEN_PROCESSES.faster(measurement.speedup_x)
@@ -51,11 +64,11 @@ def nearly_all(gains: Sequence[Gain]) -> Gain:
 
 
 def how_soon(gains: Sequence[Gain]) -> str:
-    """When the first gain was there, and 90 % of the last; empty where there was none."""
+    """When the first gain was there, and 90 % of the final one; empty where there was none."""
     if not gains:
         return ""
     first = gains[0]
     return (
         f"the first gain was measured {seconds(first.ended_s)} after the start ({first.trial.recipe.label}, "
-        f"{times(first.speedup_x)}), 90 % of the last after {seconds(nearly_all(gains).ended_s)}"
+        f"{times(first.speedup_x)}), 90 % of the final one after {seconds(nearly_all(gains).ended_s)}"
     )

@@ -10,11 +10,13 @@ from typing import Any
 
 from togi.core.printable import escaped
 from togi.core.records import SCHEMA_VERSION, Recipe, Study, Trial
+from togi.decide.break_even import break_even
 from togi.decide.gate import FINDING, Case, exit_code
 from togi.fleet.answer import Fleet
 from togi.lint.finding import CheckResult
 from togi.render.attribution import Effect, effects
 from togi.render.findings.text import counts
+from togi.render.next_steps import next_steps
 from togi.render.rows import Row, rows, warnings
 from togi.study.comparison import Comparison, Verification
 
@@ -31,11 +33,14 @@ def study_json(study: Study) -> dict[str, Any]:
         "started": study.started,
         "command": study.command,
         "verdict": study.verdict,
+        "break_even": None if (even := break_even(study)) is None else even.model_dump(),
         "best": study.best.id if study.best else None,
         "reference": study.reference.recipe.id if study.reference else None,
         "finalists": [recipe.id for recipe in study.finalists],
         "trials": [_trial(trial, seen.get(id(trial))) for trial in study.trials],
         "techniques": [_effect(effect) for effect in effects(study.trials)],
+        "untried": [technique.model_dump() for technique in study.untried],
+        "next": [{"type": step.type, "command": step.command, "brings": step.brings} for step in next_steps(study)],
         "warnings": warnings(study),
         "facts": facts,
         "machine": machine,
@@ -89,6 +94,7 @@ def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:
         "recipe": _recipe(trial.recipe),
         "outcome": trial.outcome,
         "reason": trial.reason,
+        "unused": trial.unused,
         "verdict": row.verdict if row else "measured again later",
         "latency_ms": timing.latency_ms.model_dump() if timing else None,
         "reference_ms": row.eager_ms if row else None,

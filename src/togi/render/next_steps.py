@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from togi.core.recipe import ProgramRecipe, Recipe
-from togi.core.records import Outcome, Study
+from togi.core.quantities import plural, relative, significant
+from togi.core.recipe import REFERENCE, ProgramRecipe, Recipe
+from togi.core.records import ErrorReport, Outcome, Stage, Study, Trial, Unused
+from togi.core.settings import ALL
 from togi.decide.choose import set_aside
 from togi.decide.faithful import may_be_approximate
 from togi.render.rows import rows
@@ -27,34 +31,82 @@ def has_files(study: Study) -> bool:
     return chosen is not None and not set_aside(chosen)
 
 
-def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
-    """Commands with what each would bring, the most useful first."""
-    if has_files(study) and artifact is None and study.command:
-        yield f"keep it: {study.command} --out NAME.togi  (resumes: nothing is tried twice)"
+@dataclass(frozen=True)
+class NextStep:
+    """Something to do after a study: what to type, and what that brings."""
+
+    type: str
+    """Short: what to add to the same command, a command, or Python."""
+    brings: str
+    command: str = ""
+    """All of it, where ``type`` is not."""
+
+    def __str__(self) -> str:
+        return f"{self.command or self.type}  {self.brings}"
+
+
+def next_steps(study: Study, artifact: str | None = None) -> Iterator[NextStep]:
+    """The most useful first."""
+    gained = study.best is not None and not study.best.is_reference
+    if gained and has_files(study) and artifact is None and study.command:
+        yield _option(study, "--out NAME.togi", "keeps it; resumes, nothing is tried twice")
+    yield from _held_back_by_error(study)
+    if waiting := [untried for untried in study.untried if untried.unused is Unused.NO_TIME]:
+        minutes = math.ceil(2 * (study.took_s or 0.0) / 60) or 1
+        brings = f"goes on where this stopped: {plural(len(waiting), 'technique')} had no turn"
+        yield _option(study, f"--time-limit {minutes}m", brings)
+    if any(trial.unused is Unused.NOT_ALLOWED and "--allow" in trial.reason for trial in study.trials):
+        yield _option(study, "--allow approximate --max-error 1e-2", "tries approximate techniques within that error")
     for fix, reasons in fixes(study).items():
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        yield f"{fix}  makes possible what was missing: {reasons[0]}{more}"
-    yield from _approximate(study)
+        yield NextStep(fix, f"makes possible what was missing: {reasons[0]}{more}")
     if any(row.trial.outcome is Outcome.UNSTABLE for row in rows(study)):
-        yield "some recipes could not be judged on this busy machine: run the same command again when it is quiet"
-    crashed = next((row for row in rows(study) if row.trial.traceback), None)
-    if crashed is not None:
-        yield f"tracebacks and the children's output: togi report {study.id} --html report.html"
+        yield NextStep(
+            "the same command", "when it is quiet: some recipes could not be judged on this busy machine", study.command
+        )
+    report = f"togi report {study.id}"
+    if any(row.trial.traceback for row in rows(study)):
+        yield NextStep(f"{report} --html report.html", "tracebacks and the children's output")
     elif study.trials:
-        yield f"every trial with its details: togi report {study.id} --html report.html"
+        yield NextStep(f"{report} --html report.html", "every trial with its details")
 
 
-def _approximate(study: Study) -> Iterator[str]:
-    """Recipes that were only held back because their error was not allowed."""
-    if study.settings.get("allow"):
-        return
+def _option(study: Study, option: str, brings: str) -> NextStep:
+    """The same command with an option."""
+    return NextStep(option, brings, f"{study.command} {option}" if study.command else "")
+
+
+def _held_back_by_error(study: Study) -> Iterator[NextStep]:
+    """What was held back only because its error was not allowed: by how much it errs, and the option that allows it."""
     trials = [row.trial for row in rows(study)]
-    errors = [trial.error for trial in trials if trial.outcome is Outcome.WRONG and trial.error]
-    if acceptable := [error.rmse for error in errors if may_be_approximate(error)]:
-        least = min(acceptable)
-        yield f"if a relative error of {least:.0e} is acceptable: --allow approximate --max-error {least * 2:.0e}"
-    elif any("--allow" in trial.reason for trial in trials):
-        yield "approximate techniques were left out: --allow approximate --max-error 1e-2 tries them within that error"
+    held_back = [(error, trial.recipe) for trial in trials if (error := _held_back(trial)) is not None]
+    if held_back and study.settings.get("max_drop") is None:
+        error, recipe = min(held_back, key=lambda pair: (pair[0].rmse, pair[1].label))
+        option = f"--allow {_to_allow(recipe)} --max-error {_allowing(error.rmse)}"
+        size = f"a relative error of {relative(error.rmse)}, {significant(error.units, 2)} x eager's own"
+        yield _option(study, option, f"accepts {recipe.label}: {size}")
+
+
+def _held_back(trial: Trial) -> ErrorReport | None:
+    error = trial.error if trial.outcome is Outcome.WRONG else None
+    return error if error is not None and may_be_approximate(error) else None
+
+
+def _to_allow(recipe: Recipe) -> str:
+    """A technique of the recipe for which ``--allow`` accepts all of it: what lowers precision, else the engine, else
+    the first that is applied."""
+    choices = [choice for choice in recipe.every_choice if choice.technique != REFERENCE]
+    likeliest = sorted(choices, key=lambda choice: _LIKELIEST.index(choice.stage) if choice.stage in _LIKELIEST else 9)
+    return likeliest[0].technique if likeliest else ALL
+
+
+_LIKELIEST = (Stage.PRECISION, Stage.ENGINE)
+
+
+def _allowing(error: float) -> str:
+    """A bound that the error keeps with a tenth to spare, in one digit: another run may round otherwise."""
+    exponent = math.floor(math.log10(error * 1.1)) if error > 0 else -7
+    return f"{math.ceil(error * 1.1 / 10.0**exponent) * 10.0**exponent:.0e}"
 
 
 def fixes(study: Study) -> dict[str, tuple[str, ...]]:

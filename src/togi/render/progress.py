@@ -48,7 +48,7 @@ class WatchedProgress(Progress):
     def surveyed(self, facts: Facts, planned: int, time_limit_s: float | None) -> None:
         self.state.planned, self.state.time_limit_s = planned, time_limit_s
         self.state.enter("planning")
-        self.changed(f"{facts.module_class} on {facts.device}: up to {planned} recipes to try")
+        self.changed(f"{facts.module_class} on {facts.device}: up to {plural(planned, 'recipe')} to try")
 
     def resumed(self, trials: Sequence[Trial], budget: Budget) -> None:
         self.state.resume(trials, budget)
@@ -94,6 +94,7 @@ class WatchedProgress(Progress):
 
     def finished(self, study: Study) -> None:
         self.state.enter("done")
+        self.state.done = True
 
 
 class PlainProgress(WatchedProgress):
@@ -127,7 +128,7 @@ class LiveProgress(WatchedProgress):
 
 
 class NotebookProgress(WatchedProgress):
-    """Redraws the state below a notebook's cell whenever something happens; messages scroll by next to it."""
+    """Redraws the state below a notebook's cell whenever something happens, with the last messages in it."""
 
     WIDTH = 100
 
@@ -138,7 +139,8 @@ class NotebookProgress(WatchedProgress):
         self._shown = display(self._drawn(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def message(self, text: str) -> None:
-        print(clean(text), file=sys.stderr)
+        self.state.messages.append(text)
+        self.changed(text)
 
     def changed(self, line: str) -> None:
         self._shown.update(self._drawn(), raw=True)
@@ -190,10 +192,12 @@ def _plain(options: ConsoleOptions) -> bool:
 def _title(subject: str, state: RunState) -> Text:
     title = Text(f"togi  {clean(subject)}", style="bold", no_wrap=True)
     title.append(f"  {seconds(state.elapsed_s)}", style="cyan")
+    if state.done:
+        return title
     if state.time_limit_s is not None:
         title.append(f" of {seconds(state.time_limit_s)}", style="dim")
     if state.left_s is not None:
-        title.append(f", at most {seconds(state.left_s)} left", style="dim")
+        title.append(f", at most {seconds(state.left_s)} left" if state.left_s else ", ending", style="dim")
     return title
 
 
@@ -211,11 +215,15 @@ def _lines(state: RunState, options: ConsoleOptions) -> Iterable[tuple[str, Text
             )
     for text in state.learned:
         yield "learned", Text(clean(text))
+    for text in state.messages:
+        yield "", Text(clean(text))
     for trial in reversed(state.recent):
         yield "", _recent(trial)
 
 
 def _now(state: RunState) -> Text:
+    if state.done:
+        return Text("done", style="cyan")
     text = Text(clean(state.recipe.label), style="bold") if state.recipe else Text()
     return text.append(f"  {state.phase} " if state.recipe else f"{state.phase} ", "cyan").append(
         seconds(state.phase_s), "dim"

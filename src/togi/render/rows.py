@@ -119,6 +119,14 @@ def what_to_know(study: Study, rows: Sequence[Row]) -> tuple[str, ...]:
     return (*study.facts.notes, *warnings(study), *filter(None, of_chosen))
 
 
+def left(study: Study) -> tuple[str, ...]:
+    """The techniques that were in no trial though they could have been, with the reason, in sentences."""
+    names: dict[str, list[str]] = {}
+    for untried in study.untried:
+        names.setdefault(untried.reason, []).append(untried.technique)
+    return tuple(f"Not tried: {', '.join(ids)}: {reason}." for reason, ids in names.items())
+
+
 def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
     """Why recipes with a higher speed-up than the chosen one were not chosen, in sentences."""
     chosen = chosen_of(found)

@@ -12,6 +12,7 @@ from togi.render.gains import is_gain
 
 RECENT = 4
 LEARNED = 3
+MESSAGES = 3
 ENOUGH_TO_PREDICT = 3
 """Trials after which the mean cost of one says something of the rest."""
 
@@ -36,6 +37,9 @@ class RunState:
         self.budget = Budget()
         self.recent: deque[Trial] = deque(maxlen=RECENT)
         self.learned: deque[str] = deque(maxlen=LEARNED)
+        self.messages: deque[str] = deque(maxlen=MESSAGES)
+        """Of a display that they do not scroll by."""
+        self.done = False
         self.race: tuple[int, dict[Recipe, Interval]] | None = None
 
     @property

@@ -9,31 +9,35 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from togi.core.printable import one_line
 from togi.core.quantities import milliseconds, plural, significant, size, times
 from togi.core.records import Outcome, Study
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.store import StudyEntry
-from togi.render.gains import gains, how_soon
+from togi.render.gains import gains, how_soon, pays_off
 from togi.render.next_steps import how_to_load, next_steps
 from togi.render.part_rows import PlaceRow, part_rows
 from togi.render.rows import (
     Row,
     counts,
     decisions,
+    left,
     looks_faster,
     rows,
     trade_offs,
     what_is_timed,
     what_to_know,
 )
-from togi.render.terminal import STYLES, VERDICT_STYLES, bullets, clean, figure, listing, memory, stack, table
+from togi.render.terminal import STYLES, VERDICT_STYLES, bullets, clean, cut, figure, listing, memory, stack, table
 
+BEFORE_SUBJECT = 36
+"""Columns of a study's id and time, in the list of studies."""
 WIDE = 110
 """From this width on the table has a column for everything; below, cells are stacked."""
 
 
-def study_text(study: Study, *, width: int, limit: int | None = None, artifact: str | None = None) -> RenderableType:
-    """The whole result. ``limit``: at most so many measured recipes (the chosen one and the reference always stay)."""
+def study_text(study: Study, *, width: int, artifact: str | None = None) -> RenderableType:
+    """The whole result: nothing is left out or cut."""
     found = rows(study)
     ran = [row for row in found if row.trial.eligible]
     rest = [row for row in found if not row.trial.eligible]
@@ -44,7 +48,7 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
     )
     return stack(
         _header(study, found),
-        _measured(study, ran, limit, wide=width >= WIDE) if ran else None,
+        results(ran, wide=width >= WIDE, notes=what_is_timed(study)) if ran else None,
         _titled("Parts of the program", parts(part_rows(study))),
         _titled("Not used, and why", not_used(rest) if rest else None),
         _verdict(study),
@@ -55,12 +59,13 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
                     *trade_offs(study, found),
                     *looks_faster(study, found),
                     *what_to_know(study, found),
-                    *filter(None, [how_soon(gains(study))]),
+                    *left(study),
+                    *filter(None, [how_soon(gains(study)), pays_off(study)]),
                 ]
             ),
         ),
         _titled("Load it", load),
-        _titled("Next", bullets(next_steps(study, artifact))),
+        _titled("Next", bullets(map(str, next_steps(study, artifact)))),
     )
 
 
@@ -77,25 +82,20 @@ def parts(places: Sequence[PlaceRow]) -> Table | None:
     return grid
 
 
-def contents_text(entries: Sequence[StudyEntry]) -> RenderableType:
-    """The studies of a journal, one a row: id, when, what, how many trials, and the verdict below."""
+def contents_text(entries: Sequence[StudyEntry], width: int) -> RenderableType:
+    """The studies of a journal: id, when, what, how many trials, and below as much of the verdict as a line holds.
+    Those of parts of programs are counted."""
     if not entries:
         return Text("There are no studies yet: togi tune SUBJECT makes one.")
-    grid = listing(3)
-    for entry in entries:
+    grid, parts = listing(3), sum(entry.part for entry in entries)
+    for entry in (entry for entry in entries if not entry.part):
         subject = Text(clean(entry.subject), style="bold").append(f"  {plural(entry.trials, 'trial')}", style="dim")
         if entry.verdict:
-            subject.append(f"\n{clean(entry.verdict)}", style="not bold")
+            subject.append(f"\n{cut(one_line(entry.verdict), width - BEFORE_SUBJECT)}", style="not bold")
         when = Text(entry.started[:16].replace("T", " "), style="dim")
         grid.add_row(Text(clean(entry.id), style="cyan"), when, subject)
-    return grid
-
-
-def _measured(study: Study, ran: Sequence[Row], limit: int | None, *, wide: bool) -> RenderableType:
-    shown = [row for number, row in enumerate(ran) if limit is None or number < limit or row.chosen or row.reference]
-    rest = len(ran) - len(shown)
-    more = Text(f"  and {plural(rest, 'slower recipe')}: togi report {study.id}", "dim") if rest else None
-    return Group(results(shown, wide=wide, notes=what_is_timed(study)), *([more] if more else []))
+    more = f"and {parts} more, of parts of programs: --json lists them"
+    return stack(grid, Text(more, "dim") if parts else None)
 
 
 def results(shown: Sequence[Row], *, wide: bool, notes: Sequence[str] = ()) -> Table:
@@ -123,9 +123,7 @@ def not_used(rest: Sequence[Row]) -> Table:
     """Everything that cannot be chosen: one line for each reason, with the recipes that share it."""
     grid = listing()
     for (outcome, reason, fix, decided), labels in _grouped(rest).items():
-        body = Text(clean(labels[0]))
-        if len(labels) > 1:
-            body.append(f"  and {len(labels) - 1} more", style="dim")
+        body = Text(clean(", ".join(labels)))
         body.append(f"\n{clean(reason)}", style="dim")
         if decided:
             body.append(f"\n{clean(decided)}", style="dim")
@@ -204,7 +202,7 @@ def _verdict_cell(row: Row) -> Text:
 
 
 def _verdict(study: Study) -> Text:
-    if study.best is None:
+    if study.best is None or (study.best.is_reference and study.verdict):
         return Text(clean(study.verdict) or "Nothing could be chosen.", style="bold yellow")
     text = Text("Chosen: ", style="bold").append(clean(study.best.label), style="bold green")
     return text.append(f"\n{clean(study.verdict)}") if study.verdict else text

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -40,6 +41,8 @@ VERDICT_STYLES = {
 
 
 clean = printable
+DOTS = "..."
+"""For what is left out: a terminal of any encoding shows them."""
 
 
 class SafeConsole(Console):
@@ -51,6 +54,13 @@ class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+def cut(text: str, width: int) -> str:
+    """As much of it as the columns hold, with dots where some is left out. Some letters take two columns."""
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, max(0, width - len(DOTS))).rstrip() + DOTS[: max(0, width)]
 
 
 def table(*headings: str, left: Collection[str] = (), wide: bool = True) -> Table:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from togi.core.records import REFERENCE, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
+from togi.core.records import REFERENCE, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial, Unused
 from togi.core.settings import Settings
 from togi.techniques.base import Options, Refuses, Technique
 
@@ -87,7 +87,7 @@ def configurations_for(
                 configurations.extend(busy)
                 if busy or not offered:
                     continue
-                reason = _trial(technique, Outcome.REFUSED, facts.idle_rewrites[offered[0].label])
+                reason = _refused(technique, facts.idle_rewrites[offered[0].label])
             except Exception:  # a third party's technique
                 reason = _raised(technique)
         excluded[technique.id] = reason
@@ -104,21 +104,21 @@ def as_listed(technique: Technique, facts: Facts, options: Options) -> Technique
 def _excluded(technique: Technique, facts: Facts, settings: Settings) -> Trial | None:
     """Why it is not tried; the reason that the user can do least about comes first."""
     if settings.only and technique.id not in (*settings.only, REFERENCE):
-        return _trial(technique, Outcome.REFUSED, "not among the techniques asked for with --only")
+        return _refused(technique, "not among the techniques asked for with --only", Unused.NOT_ALLOWED)
     if technique.id in settings.without and technique.id != REFERENCE:
-        return _trial(technique, Outcome.REFUSED, "left out with --without")
+        return _refused(technique, "left out with --without", Unused.NOT_ALLOWED)
     if facts.device not in technique.devices:
         devices = " or ".join(sorted(technique.devices))
-        return _trial(technique, Outcome.REFUSED, f"needs {devices}, the subject is on {facts.device}")
+        return _refused(technique, f"needs {devices}, the subject is on {facts.device}", Unused.ANOTHER_DEVICE)
     try:
         answer = technique.applies(facts)
     except Exception:  # a third party's technique
         return _raised(technique)
     if isinstance(answer, Refuses):
-        return _trial(technique, Outcome.REFUSED, answer.reason)
+        return _refused(technique, answer.reason, answer.why)
     if not (technique.exact or settings.allows(technique.id)):
         reason = f"approximate: it changes results beyond rounding, and was not allowed (--allow {technique.id})"
-        return _trial(technique, Outcome.REFUSED, reason)
+        return _refused(technique, reason, Unused.NOT_ALLOWED)
     for package in technique.packages:
         if problem := package.missing():
             return _trial(technique, Outcome.MISSING, problem, package.fix)
@@ -153,8 +153,13 @@ def _unmet(
     capability = sorted(unmet)[0]
     cause = next((excluded[t.id] for t in techniques.values() if capability in t.provides and t.id in excluded), None)
     if cause is None:
-        return _trial(technique, Outcome.REFUSED, f"needs {capability}, which no technique provides")
-    return _trial(technique, cause.outcome, f"needs {capability}: {cause.reason}", cause.fix)
+        return _refused(technique, f"needs {capability}, which no technique provides")
+    needs = _trial(technique, cause.outcome, f"needs {capability}: {cause.reason}", cause.fix)
+    return needs.model_copy(update={"refused_for": cause.refused_for})
+
+
+def _refused(technique: Technique, reason: str, why: Unused | None = None) -> Trial:
+    return _trial(technique, Outcome.REFUSED, reason).model_copy(update={"refused_for": why})
 
 
 def _trial(technique: Technique, outcome: Outcome, reason: str, fix: str = "", trace: str = "") -> Trial:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from togi.core.choices import Effort
-from togi.core.records import Facts, MeasuredTrial, Recipe, Stage, Trial, measured
+from togi.core.records import Facts, MeasuredTrial, Recipe, Stage, Trial, Untried, Unused, measured
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
 from togi.decide.choose import acceptable
@@ -93,6 +93,8 @@ class Search:
         self._original = next((recipe for recipe in originals if not recipe.choices), None)
         self.stopped = ""
         """Why ``next`` answered None, in a sentence."""
+        self.out_of_time = False
+        """That was since no time was left."""
         self._clock, self._begun = clock, clock()
         self._time_limit_s = settings.time_limit_s
         self._failure_model = FailureModel()
@@ -154,6 +156,7 @@ class Search:
         ``busy``: ids of recipes that another process is trying; they are passed over. Asking changes nothing.
         """
         self.stopped = ""
+        self.out_of_time = False
         if (first := self._first(busy)) is not None:
             return None if self._time_is_up() else first
         original = self._original if self._original not in self._trials and Recipe().id not in busy else None
@@ -199,6 +202,7 @@ class Search:
         affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
         if not affordable:
             self.stopped = f"{left_s:.0f} s are left, too few for any recipe that is left"
+            self.out_of_time = True
             return None
         if not gained:  # a first gain is worth more than a cheap trial
             return max(affordable, key=lambda p: p.improvement)
@@ -226,6 +230,14 @@ class Search:
         ends = f"{acquisition.speedup_low_x:.1f} to {acquisition.speedup_high_x:.1f}"
         return f"{relation}: {acquisition.speedup_x:.1f}x expected ({ends}), about {acquisition.cost_s:.0f} s"
 
+    def untried(self) -> tuple[Untried, ...]:
+        """The techniques that could have been tried and were in no trial, with why the search ended before."""
+        tried = {choice.technique for recipe in self._trials for choice in recipe.every_choice}
+        left = dict.fromkeys(configuration.technique.id for configuration in self.space.configurations)
+        reason = self.stopped or "the time for trials is over"
+        kind = Unused.NO_TIME if self.out_of_time or not self.stopped else Unused.NOT_WORTH_IT
+        return tuple(Untried(technique=id, reason=reason, unused=kind) for id in left if id not in tried)
+
     def remaining(self) -> int:
         """How many recipes may still be tried, as far as known now."""
         least = self.settings.effort.least_improvement
@@ -252,6 +264,7 @@ class Search:
         if self._time_left_s() > 0:
             return False
         self.stopped = "the time for trials is over"
+        self.out_of_time = True
         return True
 
     def _add(self, recipes: Iterable[Recipe]) -> None:

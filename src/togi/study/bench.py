@@ -14,6 +14,7 @@ from togi.artifact.manifest import Manifest, read_manifest
 from togi.core.errors import ArtifactError
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Footprint, Outcome
 from togi.machine.describe import machine
+from togi.machine.load import crowded
 from togi.measure import RaceResult, race
 from togi.study.batch_sizes import ROUNDS, PerSample, by_size
 from togi.study.bench_pools import LIMITS, BenchPools, is_artifact
@@ -68,6 +69,8 @@ def run_bench(
     deadline = Deadline(time.monotonic() + whole_s(race_s), progress.message)
     device = device_of(specs, device)
     here = machine(device)
+    if busy := crowded(here):
+        progress.message(busy)
     with ExitStack() as stack:
         pools = BenchPools(
             stack,

@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Sequence
 
 from togi.core.choices import Objective
-from togi.core.quantities import milliseconds, plural, significant
+from togi.core.quantities import bounds, milliseconds, plural, significant, times
 from togi.core.records import Choice, ProgramTree, Recipe, Study, Timing, Trial
 from togi.core.settings import Settings
+from togi.decide.budget import Budget
+from togi.decide.choose import nearest_of, nothing_gained, why_not
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.experience import crowded
 from togi.study.finals import Decision
@@ -27,7 +29,7 @@ def conclude(study: OpenStudy, decision: Decision, program: ProgramTree | None =
     chosen = decision.chosen.trial
     late = [trial for trial in study.given_up if not trial.recipe.is_reference]
     untried = untried or _untried([*trials, *late], program, settings)
-    verdict = _verdict(decision, untried, settings, subject.facts.callers)
+    verdict = _verdict(decision, untried, settings, [*trials, *late], subject.facts.callers)
     record = study.log.header.model_copy(
         update={
             "facts": subject.facts,
@@ -37,6 +39,9 @@ def conclude(study: OpenStudy, decision: Decision, program: ProgramTree | None =
             "finalists": decision.finalists,
             "best": None if chosen is None else chosen.recipe,
             "verdict": " ".join([verdict, *study.notes]),
+            "notes": tuple(study.notes),
+            "untried": study.search.untried() if program is None else (),
+            "took_s": study.earlier_s + study.budget.elapsed_s,
             "command": shlex.join(["togi", "tune", subject.name, *settings.arguments()]),
             "program": program,
         }
@@ -69,7 +74,9 @@ def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Set
     )
 
 
-def _verdict(decision: Decision, untried: str, settings: Settings, callers: int = 1) -> str:
+def _verdict(
+    decision: Decision, untried: str, settings: Settings, trials: Sequence[Trial] = (), callers: int = 1
+) -> str:
     """The choice in a sentence or two."""
     chosen = decision.chosen.trial
     if chosen is None:
@@ -77,7 +84,7 @@ def _verdict(decision: Decision, untried: str, settings: Settings, callers: int 
     if chosen.recipe.is_reference or chosen.timing is None:
         if untried:
             return f"{untried}. The original stays as it is, under torch.no_grad."
-        return "Nothing was faster than the original beyond doubt: keep it as it is, under torch.no_grad."
+        return _kept(chosen, trials, settings)
     speedup = chosen.timing.speedup_x
     faithful = chosen.error is None or chosen.error.faithful
     right = "as right as plain eager" if faithful else chosen.reason
@@ -97,18 +104,31 @@ def _verdict(decision: Decision, untried: str, settings: Settings, callers: int 
     return sentence if decision.folder is not None else f"{sentence} It could not be saved."
 
 
+def _kept(chosen: Trial, trials: Sequence[Trial], settings: Settings) -> str:
+    """The verdict where others were tried and the original stays."""
+    near = nearest_of(trials)
+    kept = f"{nothing_gained(near).capitalize()}, under torch.no_grad"
+    if near is None:
+        return f"{kept}."
+    figures = f"{near.recipe.label}, {times(near.speedup_x.median)} the speed, {bounds(near.speedup_x)}"
+    if not BETWEEN_PROCESSES.faster(near.speedup_x):
+        return f"{kept} (nearest: {figures})."
+    reason = why_not(near.trial, chosen, Budget.of(settings), trials=trials) or near.trial.reason
+    return f"Keep your model, under torch.no_grad. What was faster could not be used ({figures}): {reason.rstrip('.')}."
+
+
 def unsaved(trial: Trial) -> str:
     """Why there are no files of what was chosen, and what to do without them. ``trial``: its last one."""
     label = f"'{trial.recipe.label}'"
     if trial.timing is None:
         return f"{label} was not run, since the time limit was over before that. Give a longer one"
+    if trial.recipe.is_reference:
+        return "what was chosen is the original, which needs no files: keep your model, called under torch.no_grad()"
     why = trial.reason.rstrip(".") or "the study's verdict says why"
     return f"{label} could not be saved: {why}. {_by_hand(trial.recipe)}"
 
 
 def _by_hand(recipe: Recipe) -> str:
-    if recipe.is_reference:
-        return "It needs no files: call the original under torch.no_grad()"
     return f"Its choices can be made by hand, before anything is called: {'; '.join(map(_how, recipe.listed))}"
 
 

@@ -40,6 +40,8 @@ class OpenStudy:
     """Seconds, monotonic: that of budget and stopwatch."""
     notes: list[str] = field(default_factory=list)
     """Sentences for the verdict."""
+    earlier_s: float = 0.0
+    """What the trials of earlier commands took, which this study goes on with."""
     given_up: list[Trial] = field(default_factory=list)
     """Ended because the study has no more time for them: not kept, a study with more time tries them again."""
 
@@ -86,7 +88,9 @@ class OpenStudy:
             experience=experience,
             max_trials=pace.max_trials,
         )
-        return cls(subject, log, search, experience, budget, stopwatch, processes, progress, pace, notes=notes)
+        earlier_s = sum(trial.cost_s for trial in trials)
+        parts = (subject, log, search, experience, budget, stopwatch, processes, progress, pace)
+        return cls(*parts, notes=notes, earlier_s=earlier_s)
 
     def trials(self) -> list[Trial]:
         """Those of the log from which can be chosen."""

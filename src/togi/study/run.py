@@ -16,6 +16,7 @@ from togi.decide.budget import Budget
 from togi.decide.choose import Chosen, choose
 from togi.journal import Journal
 from togi.machine.describe import machine
+from togi.machine.load import crowded, too_many_threads
 from togi.study.conclusion import conclude
 from togi.study.failures import OutOfTime, explained, reference_failed
 from togi.study.finals import Decision, Finals
@@ -57,6 +58,8 @@ def run_study(
         started = time.monotonic()
     progress.message(f"loading {name}")
     here = machine(settings.device)
+    for warning in filter(None, (too_many_threads(here), crowded(here))):
+        progress.message(warning)
 
     def tell(phase: str) -> None:
         progress.message(f"{phase} of {name}")

@@ -56,7 +56,8 @@ class TunedSubject:
         if running.error is None:
             return Outcome.FAILED, "it was not verified"
         bounds = {"max_error": self.settings.max_error, "max_drop": self.settings.max_drop}
-        return accept(running.error, exact=is_exact(running.recipe), **bounds)
+        named = any(self.settings.named(choice.technique) for choice in running.recipe.every_choice)
+        return accept(running.error, exact=is_exact(running.recipe) and not named, **bounds)
 
     def write_manifest(self, folder: Path, proof: Trial, saved: Saved) -> None:
         """Write the manifest of an artifact whose files are there."""

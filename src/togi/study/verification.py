@@ -10,7 +10,7 @@ from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.quantities import bounds, times
 from togi.core.records import Interval, Outcome
-from togi.decide.faithful import accept
+from togi.decide.faithful import accept, is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, change
 from togi.decide.gate import Answer, slower_than
 from togi.study.bench import run_bench
@@ -123,8 +123,14 @@ def _right(
         return tuned.outcome, f"it could not be run here ({tuned.outcome.value}: {tuned.reason.rstrip('.')})"
     if tuned.error is None:
         return Outcome.FAILED, "it was not verified"
-    outcome, reason = accept(tuned.error, exact=is_exact(manifest.recipe), max_error=max_error, max_drop=max_drop)
+    outcome, reason = accept(tuned.error, exact=_held_to_rounding(manifest), max_error=max_error, max_drop=max_drop)
     return outcome, reason if outcome is Outcome.OK else f"it is not right here: {reason}"
+
+
+def _held_to_rounding(manifest: Manifest) -> bool:
+    """An exact recipe, unless it was accepted with a larger error when it was made (``--allow`` named it)."""
+    error = manifest.proof.error
+    return is_exact(manifest.recipe) and (error is None or error.faithful or is_tie(error))
 
 
 def _fast(now: Interval | None, before: Interval | None) -> tuple[Answer, str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from togi.core.errors import Refused
 from togi.core.packages import installed
-from togi.core.records import Facts, Scalar, Stage
+from togi.core.records import Facts, Scalar, Stage, Unused
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -52,6 +52,8 @@ class Refuses:
     """The technique must not, or need not, be tried on this subject: ``reason`` is one sentence for people."""
 
     reason: str
+    why: Unused | None = None
+    """The kind of reason, where that is not that it does not apply."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,8 @@ def no_compiler(facts: Facts) -> Refuses | None:
     language, package, variable = ("C++", "g++", "CXX") if on_cpu else ("C", "gcc", "CC")
     return Refuses(
         f"no {language} compiler was found, and the generated kernels must be compiled. Install one (apt-get install "
-        f"{package}) or name it in the environment variable {variable}."
+        f"{package}) or name it in the environment variable {variable}.",
+        Unused.NOT_INSTALLED,
     )
 
 
@@ -268,11 +271,13 @@ def no_cuda_headers(facts: Facts) -> Refuses | None:
         return None
     if facts.machine.compiler is None:
         return Refuses(
-            "no C++ compiler was found, and the generated program must be compiled. Install one (apt-get install g++)."
+            "no C++ compiler was found, and the generated program must be compiled. Install one (apt-get install g++).",
+            Unused.NOT_INSTALLED,
         )
     if facts.machine.cuda_headers is None:
         return Refuses(
             "CUDA's headers (cuda.h, cuda_runtime.h) were not found, and the generated program includes them. Install "
-            "the CUDA toolkit, or set CUDA_HOME to where it is; 'togi doctor --device cuda' looks for them."
+            "the CUDA toolkit, or set CUDA_HOME to where it is; 'togi doctor --device cuda' looks for them.",
+            Unused.NOT_INSTALLED,
         )
     return None

@@ -48,9 +48,16 @@ def handed_over(
         ref = SubjectRef.here("live", str(path))
         if ask is not None:
             _ask_live(live, ref.answer, *ask)
-        yield ref, type(live.module).__name__
+        yield ref, _name(live.module)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _name(module: Any) -> str:
+    """``ResNet``, or of a program ``SentenceTransformer.encode``."""
+    from togi.subject.program import ProgramModule
+
+    return module.name if isinstance(module, ProgramModule) else type(module).__name__
 
 
 def _ask_live(live: Any, answer: Path, device: str, seed: int, limit_s: float) -> None:

@@ -12,6 +12,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
+from togi.core.caches import run_folder
 from togi.core.errors import TrialServerError
 from togi.core.recipe import PartKey
 from togi.core.records import Facts, Machine, Recipe, Record
@@ -60,7 +61,7 @@ class WorkerPool:
         """
         self._device = device
         device, self._visible = one_device(device)
-        self.folder = Path(tempfile.mkdtemp(prefix="togi-"))
+        self.folder = run_folder()
         self.config = ServerConfig(
             token=new_token(),
             subject=subject,

@@ -9,7 +9,7 @@ from togi.core.choices import Objective
 from togi.core.records import Outcome, Study, TensorFacts
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.attribution import effects
-from togi.render.gains import gains, how_soon
+from togi.render.gains import gains, how_soon, pays_off
 from togi.render.html.charts import errors, kind, rounds, speedups, staircase, trade_off
 from togi.render.html.document import document, fragment
 from togi.render.next_steps import has_files, how_to_load, next_steps
@@ -19,6 +19,7 @@ from togi.render.rows import (
     chosen_of,
     counts,
     decisions,
+    left,
     looks_faster,
     objective_of,
     rows,
@@ -55,7 +56,7 @@ def study_html(study: Study) -> str:
         reference=reference,
         counts={outcome.value: number for outcome, number in counts(found).items()},
         time_of=TIME_OF[objective_of(study)],
-        notes=[*what_is_timed(study), *what_to_know(study, found)],
+        notes=[*what_is_timed(study), *what_to_know(study, found), *filter(None, [pays_off(study)]), *left(study)],
         parts=part_rows(study),
         trade_off=trade_off(found),
         staircase=staircase(gains(study)),
@@ -74,7 +75,7 @@ def study_html(study: Study) -> str:
         tensors=_tensors,
         settings={name: _setting(value) for name, value in study.settings.items()},
         how_to_load=how_to_load("NAME.togi", study.best) if study.best and has_files(study) else None,
-        next_steps=tuple(next_steps(study)),
+        next_steps=tuple(map(str, next_steps(study))),
     )
 
 
@@ -85,7 +86,8 @@ def study_fragment(study: Study) -> str:
     ran = [row for row in found if row.trial.eligible]
     shown = [row for number, row in enumerate(ran) if number < SHOWN_IN_NOTEBOOK or row in (chosen, reference)]
     more = len(found) - len(shown)
-    return fragment("notebook_study.html", study=study, rows=shown, trade_off=trade_off(found), more=more)
+    chart = trade_off(found) if len(ran) > 1 else None
+    return fragment("notebook_study.html", study=study, rows=shown, trade_off=chart, more=more)
 
 
 def comparison_fragment(comparison: Comparison) -> str:

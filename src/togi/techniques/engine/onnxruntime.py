@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.core.records import Facts, Scalar
+from togi.core.records import Facts, Scalar, Unused
 from togi.techniques.base import Options, Package, Refuses, not_exportable
 from togi.techniques.graph_engine import OF_A_LIBRARY, GraphEngine
 
@@ -127,5 +127,6 @@ def _build_for_cpus(facts: Facts) -> Refuses | None:
         return None
     return Refuses(
         f"the installed onnxruntime {versions['onnxruntime']} is the build for CPUs, which cannot use the GPU: pip "
-        "install onnxruntime-gpu"
+        "install onnxruntime-gpu",
+        Unused.NOT_INSTALLED,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
-from togi.core.records import Facts, Stage
+from togi.core.records import Facts, Stage, Unused
 from togi.machine.describe import DEBIAN_PACKAGES, installed_allocators
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -48,7 +48,8 @@ class Allocator(Technique):
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not _supported(facts):
             packages = ", ".join(f"{package} ({name})" for name, package in DEBIAN_PACKAGES.items())
-            return Refuses(f"no faster allocator is installed here; Debian has them as {packages}")
+            reason = f"no faster allocator is installed here; Debian has them as {packages}"
+            return Refuses(reason, Unused.NOT_INSTALLED)
         return Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
