@@ -80,7 +80,7 @@ def run_bench(
             progress=progress,
         )
         bench = _Bench(stack, pools, specs, native, dict(checked), max_latency_s)
-        field = [Contestant(name=name, batch=size) for name in _names(specs) for size in batch_sizes or (None,)]
+        field = [Contestant(name=name, batch=size) for name in distinct(specs) for size in batch_sizes or (None,)]
         bench.load(field, deadline, race_s, progress)
         if not different_inputs:
             check_common_inputs(pools.surveys, pools.batches)
@@ -132,7 +132,7 @@ class _Bench:
 
     def load(self, contestants: Sequence[Contestant], deadline: Deadline, race_s: float, progress: Progress) -> None:
         """Get them ready to race, in the time that is left besides the race's."""
-        spec_of = dict(zip(_names(self.specs), self.specs, strict=True))
+        spec_of = dict(zip(distinct(self.specs), self.specs, strict=True))
         for number, contestant in enumerate(contestants):
             progress.message(f"loading {contestant.label}")
             share_s = (deadline.left_s - race_s) / (len(contestants) - number)  # one that hangs costs its own
@@ -237,19 +237,17 @@ def device_of(specs: Sequence[str], wanted: str | None) -> str:
     return device
 
 
-def _names(specs: Sequence[str]) -> list[str]:
-    """The specs themselves; one given again gets a number."""
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names themselves; one given again gets a number."""
     return [
-        spec if specs.index(spec) == i else f"{spec} ({specs[: i + 1].count(spec)})" for i, spec in enumerate(specs)
+        name if names.index(name) == i else f"{name} ({names[: i + 1].count(name)})" for i, name in enumerate(names)
     ]
 
 
 def _comparison(
     contestants: tuple[Contestant, ...], result: RaceResult, callers: int, common: dict[str, Any]
 ) -> Comparison:
-    noises = [entry.noise for entry in result.entries]
-    worst = max(noises, key=lambda noise: noise.spread)
     sentence = f"{result.sentence[0].upper()}{result.sentence[1:]}."
     return Comparison(
-        contestants=contestants, verdict=sentence, noise=worst, rounds=result.rounds, callers=callers, **common
+        contestants=contestants, verdict=sentence, noise=result.noise, rounds=result.rounds, callers=callers, **common
     )

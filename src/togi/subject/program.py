@@ -66,6 +66,19 @@ class ProgramModule(nn.Module):
         return copied
 
 
+class FunctionModule(nn.Module):
+    """A function that runs no module, as one without parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+    @property
+    def name(self) -> str:
+        """As its author wrote it."""
+        return _called(self.forward)
+
+
 def as_module(value: Any) -> Any:
     """A module as it is, anything else that can be called and reaches modules as a program; all else as it is.
 
