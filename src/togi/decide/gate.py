@@ -62,7 +62,7 @@ def slower_than(share: float, speedup_x: Interval, *, comparisons: int = 1) -> A
 
 
 def faster_than(share: float, speedup_x: Interval, *, comparisons: int = 1) -> Answer:
-    """Whether something is faster by more than ``share`` of its own time; the arguments are those of ``slower_than``."""
+    """Whether something has more than ``1 + share`` times the speed. The arguments are those of ``slower_than``."""
     criterion = _criterion(share, comparisons)
     if criterion.faster(speedup_x):
         return Answer.PASSED

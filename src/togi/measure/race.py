@@ -76,8 +76,8 @@ def race(
         rivals: by name the group in which a runner has to be fastest: it leaves by its own group's leader, and the race
             ends when that is clear in each. None: all are in one.
         min_rounds: decisions are not made before.
-        enough: for those who want the speed-ups as such, and not only an order. Nobody leaves for being slower then, and
-            the race ends when this is true of the speed-up of each over the reference.
+        enough: for who wants the speed-ups, and not only an order. Then nobody leaves for being slower, and the race
+            ends when this is true of the speed-up of each over the reference.
         turn_ms: what a turn should last; passes per turn are chosen for each runner.
         clock: seconds, monotonic.
         on_round: progress.

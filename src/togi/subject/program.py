@@ -74,8 +74,8 @@ class FunctionModule(nn.Module):
         self.forward = function
 
     @property
-    def name(self) -> str:
-        """As its author wrote it."""
+    def original_name(self) -> str:
+        """As its author wrote it; of TorchScript modules this has the same name (``inventory.class_name``)."""
         return _called(self.forward)
 
 
@@ -191,7 +191,8 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _called(call: Any) -> str:
-    owner = getattr(call, "__self__", None)
-    if owner is not None:
-        return f"{type(owner).__name__}.{call.__name__}"
+    if isinstance(call, types.MethodType):  # torch's own functions are bound, too: to an object that nobody knows
+        return f"{type(call.__self__).__name__}.{call.__name__}"
+    if isinstance(call, functools.partial):
+        return _called(call.func)
     return str(getattr(call, "__name__", type(call).__name__))
