@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from togi.core.quantities import plural, relative, significant
-from togi.core.records import ErrorReport, LeafError, Outcome, Record
+from togi.core.records import ErrorReport, LeafError, Outcome
 from togi.core.user_code import user_place
 from togi.decide.faithful import accept, limit_units
+from togi.study.comparison import Agreement
 from togi.study.live import LiveObject, live_objects
 from togi.subject.behaviour import kept_buffers, kept_generators, same, seed_all
 from togi.subject.inputs import Inputs, samples_of
@@ -23,39 +24,6 @@ from togi.verify.reference import make_truth
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify
 from togi.worker.survey import first_call
-
-
-class Agreement(Record):
-    """What ``togi.compare`` found. It is true only where both compute the same."""
-
-    equal: bool
-    verdict: str
-    """That in a sentence, with the worst output; ``str()`` gives it."""
-    units: float
-    """Error of the worst output, in multiples of the original's own error (which has a floor of a few roundings)."""
-    limit_units: float
-    """How many of them are rounding."""
-    worst: LeafError | None = None
-    """The output with the largest error; None where no numbers could be compared."""
-    error: ErrorReport
-    """Each output, and what is wrong beyond numbers."""
-    precision: str
-    """What decides: ``float64``, the original computed in it; or ``eager``, the original as it is (``fallback``)."""
-    fallback: str = ""
-    """Why there is no float64."""
-    samples: int
-    derived: int
-    """How many inputs were made from the samples, and compared as well."""
-    notes: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return self.equal
-
-    def assert_equal(self) -> None:
-        """Raises AssertionError, with the verdict, where they are not the same."""
-        __tracebackhide__ = True
-        if not self.equal:
-            raise AssertionError(self.verdict)
 
 
 def compare_live(

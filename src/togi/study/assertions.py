@@ -57,15 +57,13 @@ def _cases(comparison: Comparison, case: Callable[[str, str, Interval, int], Cas
 
 def _faster_case(name: str, other: str, share: float, speed_x: Interval, comparisons: int) -> Case:
     answer = faster_than(share, speed_x, comparisons=comparisons)
+    by_more = f"than {other} by more than {percent(share)}"
     sentences = {
-        Answer.FAILED: f"{name} is not faster than {other} by more than {percent(share)}: {speed(speed_x)}",
-        Answer.PASSED: f"{name} is faster than {other} by more than {percent(share)} beyond doubt: {speed(speed_x)}",
-        Answer.UNDECIDED: (
-            f"The figures do not show whether {name} is faster than {other} by more than {percent(share)}: "
-            f"{speed(speed_x)}"
-        ),
+        Answer.FAILED: f"{name} is not faster {by_more}",
+        Answer.PASSED: f"{name} is faster {by_more} beyond doubt",
+        Answer.UNDECIDED: f"The figures do not show whether {name} is faster {by_more}",
     }
-    return Case(name=name, said=sentences[answer], answer=answer)
+    return Case(name=name, said=f"{sentences[answer]}: {speed(speed_x)}", answer=answer)
 
 
 def _with_advice(case: Case, assertion: str, enough: float) -> Case:

@@ -1,4 +1,5 @@
-"""The results of ``togi bench A B ...`` (contestants that took turns on the same inputs) and of ``togi verify``."""
+"""The results of ``togi bench A B ...`` (contestants that took turns on the same inputs), of ``togi.compare`` and of
+``togi verify``."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ from typing import Any
 
 from togi.core.errors import SubjectError, TogiError
 from togi.core.quantities import first_line, parse_share
-from togi.core.records import SCHEMA_VERSION, ErrorReport, Footprint, Interval, Machine, Noise, Outcome, Record
+from togi.core.records import (
+    SCHEMA_VERSION,
+    ErrorReport,
+    Footprint,
+    Interval,
+    LeafError,
+    Machine,
+    Noise,
+    Outcome,
+    Record,
+)
 from togi.decide.faster import BETWEEN_PROCESSES, WITHIN_PROCESS, Speed, inverse
 from togi.decide.gate import Answer, Case
 
@@ -35,7 +46,7 @@ class Contestant(Record):
     """How far its outputs are from the first contestant's, where both were given the same inputs."""
     footprint: Footprint | None = None
     own_process: bool = True
-    """It ran in a process of its own, which differs from others for as long as it lives; not where a live object ran."""
+    """It ran in a process of its own, which may differ from others for as long as it lives. False: a live object."""
 
     @property
     def label(self) -> str:
@@ -122,6 +133,39 @@ class Comparison(Record):
         from togi.study.assertions import check, faster
 
         check(faster(self, parse_share(share, "share")), self.noise)
+
+
+class Agreement(Record):
+    """What ``togi.compare`` found. It is true only where both compute the same."""
+
+    equal: bool
+    verdict: str
+    """That in a sentence, with the worst output; ``str()`` gives it."""
+    units: float
+    """Error of the worst output, in multiples of the original's own error (which has a floor of a few roundings)."""
+    limit_units: float
+    """How many of them are rounding."""
+    worst: LeafError | None = None
+    """The output with the largest error; None where no numbers could be compared."""
+    error: ErrorReport
+    """Each output, and what is wrong beyond numbers."""
+    precision: str
+    """What decides: ``float64``, the original computed in it; or ``eager``, the original as it is (``fallback``)."""
+    fallback: str = ""
+    """Why there is no float64."""
+    samples: int
+    derived: int
+    """How many inputs were made from the samples, and compared as well."""
+    notes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.equal
+
+    def assert_equal(self) -> None:
+        """Raises AssertionError, with the verdict, where they are not the same."""
+        __tracebackhide__ = True
+        if not self.equal:
+            raise AssertionError(self.verdict)
 
 
 class Verification(Record):

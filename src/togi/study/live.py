@@ -73,6 +73,22 @@ def live_objects(subjects: Sequence[Any], *, native: bool = True) -> list[LiveOb
     return [LiveObject(name, call) for name, call in zip(names, calls, strict=True)]
 
 
+def with_inputs(subjects: Sequence[Any], inputs: Any) -> tuple[Sequence[Any], Any]:
+    """The inputs as the last of the subjects, which nothing that can be compared looks like; or ``inputs``.
+
+    Raises SubjectError where there are none.
+    """
+    if inputs is not None:
+        return subjects, inputs
+    last = subjects[-1]
+    if isinstance(last, str | Path | Subject | ExportedProgram) or callable(last):
+        raise SubjectError(
+            "live objects need inputs to run on: bench(new, old, inputs) with one sample or a list of samples, and () "
+            "for functions without arguments"
+        )
+    return subjects[:-1], last
+
+
 def _call(subject: Any, native: bool) -> Callable[..., Any]:
     if isinstance(subject, str | Path):
         subject = _loaded(str(subject), native)

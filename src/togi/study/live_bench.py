@@ -51,10 +51,13 @@ def run_live_bench(
         yardstick: the last contestant is a fixed piece of work (``togi.study.yardstick``).
 
     Raises:
-        SubjectError: one of them cannot be called, or does not run on the inputs.
+        SubjectError: there is nothing to compare, or one of them cannot be called, or does not run on the inputs.
         ArtifactError: a folder cannot be loaded here.
     """
-    objects, samples = live_objects(subjects, native=native), samples_of(inputs)
+    objects = live_objects(subjects, native=native)
+    if len(objects) + yardstick < 2:
+        raise SubjectError("there is nothing to compare: give at least two subjects, and then the inputs")
+    samples = samples_of(inputs)
     device = device_of(objects, samples)
     runners = [_runner(found, samples, device) for found in objects]
     if yardstick:
@@ -64,7 +67,7 @@ def run_live_bench(
         for found in objects:
             stack.enter_context(kept_buffers(found.module))
         stack.enter_context(torch.set_grad_enabled(gradients and torch.is_grad_enabled()))
-        budget_s = _warm(runners, objects, time_limit_s, gradients)
+        budget_s = _warm(runners, time_limit_s, gradients)
         result = race(
             runners[1:],
             runners[0],
@@ -81,9 +84,7 @@ def _runner(found: LiveObject, samples: Sequence[Inputs], device: str) -> LocalR
     return LocalRunner(found.name, found.call, [sample.clone() for sample in samples], device)
 
 
-def _warm(
-    runners: Sequence[LocalRunner], objects: Sequence[LiveObject], time_limit_s: float | None, gradients: bool
-) -> float:
+def _warm(runners: Sequence[LocalRunner], time_limit_s: float | None, gradients: bool) -> float:
     """Warm each up. Returns the time for the race. Raises SubjectError where one does not run."""
     limit_s = min(_WARM_S, _WARM_SHARE * (time_limit_s or _RACE_S))
     round_s = 0.0
@@ -91,9 +92,8 @@ def _warm(
         try:
             round_s += runner.warm(limit_s).pass_ms * 1e-3
         except Exception as error:  # foreign code: the user's
-            autograd = ". Give gradients=True where it needs autograd" * (
-                "require grad" in str(error) and not gradients
-            )
+            missing = "require grad" in str(error) and not gradients
+            autograd = ". It uses autograd: give gradients=True" if missing else ""
             raise SubjectError(f"{runner.name} does not run on the inputs: {user_place(error)}{autograd}") from error
     return time_limit_s or max(_RACE_S, _LEAST_ROUNDS * round_s)
 
@@ -128,9 +128,8 @@ def _verdict(found: Comparison) -> str:
     failed = [contestant for contestant in found.contestants if contestant.outcome is not Outcome.OK]
     if failed:
         return f"Nothing is known: {failed[0].name} failed in its turn ({failed[0].reason})."
-    said = [
-        _stands(found.contestants[0].name, other.name, found.speed_x(other.name)) for other in found.contestants[1:]
-    ]
+    first, *others = (contestant.name for contestant in found.contestants)
+    said = [_stands(first, other, found.speed_x(other)) for other in others]
     return f"{'; '.join(said)}, after {plural(found.rounds, 'round')} in turns."
 
 

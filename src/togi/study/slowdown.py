@@ -68,14 +68,13 @@ def slower_case(name: str, than: str, share: float, ratio: Interval, *, comparis
     """Whether ``name`` is slower than ``than`` by more than ``share``: the answer, in a sentence without its full stop.
     ``comparisons``: as for ``slower_than``."""
     answer = slower_than(share, ratio, comparisons=comparisons)
+    by_more = f"than {than} by more than {percent(share)}"
     sentences = {
-        Answer.FAILED: f"{name} is slower than {than} by more than {percent(share)} beyond doubt: {speed(ratio)}",
-        Answer.PASSED: f"{name} is not slower than {than} by more than {percent(share)}: {speed(ratio)}",
-        Answer.UNDECIDED: (
-            f"The figures do not show whether {name} is slower than {than} by more than {percent(share)}: {speed(ratio)}"
-        ),
+        Answer.FAILED: f"{name} is slower {by_more} beyond doubt",
+        Answer.PASSED: f"{name} is not slower {by_more}",
+        Answer.UNDECIDED: f"The figures do not show whether {name} is slower {by_more}",
     }
-    return Case(name=name, said=sentences[answer], answer=answer)
+    return Case(name=name, said=f"{sentences[answer]}: {speed(ratio)}", answer=answer)
 
 
 def speed(ratio: Interval) -> str:
