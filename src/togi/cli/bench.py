@@ -98,7 +98,7 @@ def bench(
             from togi.render.comparison_text import comparison_text
 
             print_text(stdout(), comparison_text(comparison))
-        if before is not None and (different := before.machine.differences(comparison.machine)):
+        if before is not None and (different := comparison.machine.differences(before.machine)):
             say(f"the earlier comparison was made under other conditions: {'; '.join(different)}")
         for case in cases:
             if case.answer in (Answer.FAILED, Answer.UNDECIDED):
