@@ -6,6 +6,7 @@ pytest imports this file at each start, so it imports nothing else of togi, and 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -108,9 +109,9 @@ class SpeedInTest:
         __tracebackhide__ = True
         if than is None:
             self._check_others()
-            self._decided(lambda: self.comparison.assert_not_slower(share))
+            self._decided(functools.partial(self.comparison.assert_not_slower, share))
         elif than == BASELINE:
-            self._decided(lambda: self._next_to_baseline(share))
+            self._decided(functools.partial(self._next_to_baseline, share))
         else:
             raise ValueError(f"than={than!r}: leave it out to compare with the others, or give {BASELINE!r}")
 
@@ -119,7 +120,7 @@ class SpeedInTest:
         ``assert_not_slower`` does."""
         __tracebackhide__ = True
         self._check_others()
-        self._decided(lambda: self.comparison.assert_faster(share))
+        self._decided(functools.partial(self.comparison.assert_faster, share))
 
     def _check_others(self) -> None:
         from togi.core.errors import SubjectError

@@ -75,7 +75,7 @@ def next_to_baseline(path: Path, key: str, comparison: Comparison, share: float)
     name = comparison.contestants[0].name
     case = slower_case(name, "it was", share, change(now.speed_x, was.speed_x), comparisons=2)
     advice = {
-        Answer.UNDECIDED: f" Repeat it when the machine is quiet, or measure longer, also with {UPDATE}: time_limit_s=60.",
+        Answer.UNDECIDED: f" Repeat it on a quiet machine, or measure longer (time_limit_s=60), also with {UPDATE}.",
         Answer.FAILED: f" If that is meant, write the baseline again with {UPDATE}.",
     }.get(case.answer, "")
     return case.model_copy(update={"said": f"{case.said}, by {path.name}.{advice}"})
