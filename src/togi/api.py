@@ -13,6 +13,7 @@ from togi.core.caches import default_journal, home
 from togi.core.choices import Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
+from togi.core.other_python import parse_pythons
 from togi.core.needs_torch import need_torch
 from togi.core.quantities import parse_counts, parse_drop, parse_duration, parse_share, parse_size, parse_whole
 from togi.core.records import Study
@@ -221,6 +222,7 @@ def bench(
     max_latency: float | str | None = None,
     different_inputs: bool = False,
     gradients: bool = False,
+    python: str | Sequence[PathOrName] | None = None,
     seed: int = 0,
     time_limit_s: float | str | None = None,
     progress: Progress | bool | None = None,
@@ -246,6 +248,8 @@ def bench(
         max_latency: seconds that a call of the best size may take, or ``"20ms"``; with several callers 95 of 100.
         native: of artifacts, as for ``load``.
         different_inputs: compare subjects whose inputs differ in number, dtypes or sizes, too.
+        python: interpreters of environments, ``"old/bin/python,new/bin/python"``: each subject takes part in each. All
+            need torch and this version of togi.
         time_limit_s: of the race. None: 60 seconds; of live objects 10, or ten rounds.
 
     Raises TogiError when there is nothing to compare, when a subject cannot be loaded or does not run, when subjects
@@ -256,6 +260,7 @@ def bench(
     if inputs is not None or not all(isinstance(subject, str | Path) for subject in subjects):
         processes = {"device": device, "batch_sizes": batch_sizes, "max_latency": max_latency}
         processes |= {"callers": None if callers == 1 else callers, "different_inputs": different_inputs or None}
+        processes["python"] = python
         return _bench_live(subjects, inputs, processes, seed=seed, limit_s=limit_s, gradients=gradients, native=native)
     from togi.study.bench import run_bench
     from togi.subject.locator import check_locator
@@ -263,10 +268,11 @@ def bench(
     sizes = () if batch_sizes is None else parse_counts(batch_sizes, "batch_sizes")
     if max_latency is not None and not sizes:
         raise TogiError("max_latency limits a call of the best batch size: give several batch sizes too, such as 1,2,4")
-    if len(subjects) * max(1, len(sizes)) < 2:
+    pythons = () if python is None else parse_pythons(python, "python")
+    if len(subjects) * max(1, len(sizes), len(pythons)) < 2:
         raise SubjectError(
-            "there is nothing to compare: give at least two subjects, such as a.py:f and b.togi, or several batch "
-            "sizes, such as 1,2,4"
+            "there is nothing to compare: give at least two subjects, such as a.py:f and b.togi, several batch sizes, "
+            "such as 1,2,4, or the Pythons of two environments"
         )
     if type(callers) is not int or callers < 1:
         raise TogiError(f"callers={callers!r} is not a number of callers: give 1, or as many as call at once")
@@ -280,6 +286,7 @@ def bench(
         batch_sizes=sizes,
         max_latency_s=None if max_latency is None else parse_duration(max_latency, "max_latency"),
         different_inputs=different_inputs,
+        pythons=pythons,
         seed=seed,
         time_limit_s=limit_s,
         progress=as_asked(progress, " / ".join(specs)),
