@@ -5,6 +5,7 @@ Runs of pytest inside a test get the plug-in by name, installed or not (its entr
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -229,7 +230,9 @@ def test_where_only_the_core_is_installed_the_fixtures_say_what_is_missing(
     assert "the fixture togi_bench needs no_such_package, which is not installed here: pip install" in lines_of(result)
 
 
-def test_workers_of_xdist_bring_what_they_measured_and_are_named_as_noise(suite: pytest.Pytester) -> None:
+def test_workers_of_xdist_bring_what_they_measured_and_are_named_as_noise(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In processes of their own, with the race made up there."""
     suite.makeconftest("""
         import pytest
@@ -250,7 +253,7 @@ def test_workers_of_xdist_bring_what_they_measured_and_are_named_as_noise(suite:
             togi_bench(new, new, ()).assert_not_slower("3%")
     """
     )
-    suite.syspathinsert(ROOT)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
     result = suite.runpytest_subprocess(*PLUGIN, "-n", "2", "--togi-baseline-update")
     result.assert_outcomes(passed=1, failed=1)
     said = lines_of(result)

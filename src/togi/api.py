@@ -13,8 +13,8 @@ from togi.core.caches import default_journal, home
 from togi.core.choices import Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
-from togi.core.other_python import parse_pythons
 from togi.core.needs_torch import need_torch
+from togi.core.other_python import parse_pythons
 from togi.core.quantities import parse_counts, parse_drop, parse_duration, parse_share, parse_size, parse_whole
 from togi.core.records import Study
 from togi.core.settings import Settings

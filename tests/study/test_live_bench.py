@@ -111,7 +111,7 @@ def test_an_artifact_takes_turns_with_its_module(tmp_path: Path) -> None:
     speed_x = found.speed_x("slow")
     assert speed_x is not None
     assert speed_x.low > 1
-    with pytest.raises(TogiError, match="net was not compared with the first: Sequential, slow was"):
+    with pytest.raises(TogiError, match="net was not compared with the first, but Sequential, slow"):
         found.speed_x("net")
 
 
@@ -120,16 +120,15 @@ def test_one_that_raises_in_its_turn_is_an_error_and_no_speed() -> None:
 
     def breaks(x: Tensor) -> Tensor:
         calls.append(x)
-        if len(calls) > 60:
+        if len(calls) > 200:
             raise ValueError("enough")
         return quick(x)
 
     found = togi.bench(quick, breaks, X)
     assert found.contestants[1].outcome is Outcome.FAILED
     assert "breaks failed in its turn (ValueError: enough)" in found.verdict
-    if found.speed_x() is None:
-        with pytest.raises(AssertionError, match="It was not measured"):
-            found.assert_not_slower("3%")
+    with pytest.raises(AssertionError, match="It was not measured: breaks ended early .*enough"):
+        found.assert_not_slower("3%")
 
 
 def test_the_yardstick_is_measured_until_it_is_sharp() -> None:

@@ -49,9 +49,11 @@ def other_python(path: str) -> OtherPython:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_S, stdin=subprocess.DEVNULL)
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        printed = last_line(done.stderr) if isinstance(error, ValueError) else str(error)
+        why = str(error)
+        if isinstance(error, ValueError):
+            why = last_line(done.stderr) if done.stderr.strip() else "it printed nothing"
         raise TogiError(
-            f"{path} is not a Python that runs here: {printed}. Give the path of one, such as env/bin/python"
+            f"{path} is not a Python that runs here: {why}. Give the path of one, such as env/bin/python"
         ) from None
     install = f"{path} -m pip install 'togi[torch]=={version()}'"
     if found["togi"] is None or found["torch"] is None:

@@ -47,12 +47,14 @@ def check(cases: Sequence[Case], noise: Noise) -> None:
 
 def _cases(comparison: Comparison, case: Callable[[str, str, Interval, int], Case]) -> list[Case]:
     first, *others = comparison.contestants
-    return [
-        case(first.label, other.label, speed_x, int(other.own_process))
-        if (speed_x := comparison.speed_x(other.label)) is not None
-        else Case(name=first.label, said=_not_measured(comparison), answer=Answer.ERROR)
-        for other in others
-    ]
+    cases = []
+    for other in others:
+        speed_x = comparison.speed_x(other.label)
+        if speed_x is None or not first.outcome is other.outcome is Outcome.OK:
+            cases.append(Case(name=first.label, said=_not_measured(comparison), answer=Answer.ERROR))
+        else:
+            cases.append(case(first.label, other.label, speed_x, int(other.own_process)))
+    return cases
 
 
 def _faster_case(name: str, other: str, share: float, speed_x: Interval, comparisons: int) -> Case:

@@ -110,7 +110,7 @@ class Comparison(Record):
         found = next(iter(others.values()), None) if other is None else others.get(other)
         if found is None:
             compared = ", ".join(others) or "nothing"
-            raise TogiError(f"{other or 'a second one'} was not compared with the first: {compared} was")
+            raise TogiError(f"{other or 'a second one'} was not compared with the first, but {compared}")
         return None if found.speedup_x is None else inverse(found.speedup_x)
 
     def assert_not_slower(self, share: float | str) -> None:

@@ -39,8 +39,8 @@ class LiveObject:
 
     @functools.cached_property
     def module(self) -> nn.Module:
-        """It as a module, for what its calls may change (``kept_buffers``) and what it computes on."""
-        return _module(self.call)
+        """It as a module: what its calls may change (``kept_buffers``), what it computes on, and what can be copied."""
+        return self.call if isinstance(self.call, nn.Module) else _module(uncompiled(self.call))
 
     @property
     def device(self) -> str:
@@ -51,11 +51,10 @@ class LiveObject:
     def copy_for(self, samples: Sequence[Inputs]) -> nn.Module:
         """A copy without ``torch.compile`` around it, whose calls change nothing here. It shares the parameters and
         keeps each mode. Itself where it cannot be copied."""
-        module = self.call if isinstance(self.call, nn.Module) else _module(uncompiled(self.call))
         try:
-            return copy_to_ask(Subject(module, list(samples), mode=Mode.AS_IS))
+            return copy_to_ask(Subject(self.module, list(samples), mode=Mode.AS_IS))
         except Exception:  # foreign code: modules define how they are copied
-            return module
+            return self.module
 
 
 def live_objects(subjects: Sequence[Any], *, native: bool = True) -> list[LiveObject]:
