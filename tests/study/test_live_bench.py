@@ -127,7 +127,7 @@ def test_one_that_raises_in_its_turn_is_an_error_and_no_speed() -> None:
     found = togi.bench(quick, breaks, X)
     assert found.contestants[1].outcome is Outcome.FAILED
     assert "breaks failed in its turn (ValueError: enough)" in found.verdict
-    with pytest.raises(AssertionError, match="It was not measured: breaks ended early .*enough"):
+    with pytest.raises(AssertionError, match=r"It was not measured: breaks ended early .*enough"):
         found.assert_not_slower("3%")
 
 

@@ -14,7 +14,7 @@ from togi.core.records import ErrorReport, LeafError, Outcome
 from togi.core.user_code import user_place
 from togi.decide.faithful import accept, limit_units
 from togi.study.comparison import Agreement
-from togi.study.live import LiveObject, live_objects
+from togi.study.live import LiveObject, device_of, live_objects
 from togi.subject.behaviour import kept_buffers, kept_generators, same, seed_all
 from togi.subject.inputs import Inputs, samples_of
 from togi.subject.nested import tensors_in
@@ -61,7 +61,15 @@ class _Known:
             outputs = [first_call(asked, sample, number, seed) for number, sample in enumerate(samples, start=1)]
         signature = Signature.of(asked, samples, outputs)
         inputs = variants(samples, signature, seed) if derived else list(samples)
-        truth = make_truth(original.copy_for(samples), inputs, signature, seed=seed, samples=len(samples))
+        truth = make_truth(
+            original.copy_for(samples),
+            inputs,
+            signature,
+            seed=seed,
+            device=device_of([original], samples),
+            samples=len(samples),
+            gradients=False,  # both are called without
+        )
         return cls(samples=len(samples), inputs=inputs, signature=signature, truth=truth)
 
 

@@ -59,19 +59,21 @@ def make_truth(
     samples: int = 1,
     metric: Metric | None = None,
     flops: float | None = None,
+    gradients: bool = True,
 ) -> Truth:
     """The truth of ``module`` on ``inputs`` (``variants``), of which the first ``samples`` are the user's own.
 
     ``module`` is left as it is. ``device`` is where eager runs (default: where the signature says the inputs are), and
     float64 too where it fits there; the first input's answer is then compared with the CPU's, unless its ``flops``
-    (None: not known, taken as few) are too many for that.
+    (None: not known, taken as few) are too many for that. ``gradients``: ask which outputs require some.
 
     Derived inputs on which the original raises, or stops being finite where the samples are, are dropped with a note.
 
     Raises:
         SubjectError: the original raises on one of the user's own samples.
     """
-    return _Making(module, list(inputs), signature, seed, device or signature.device, samples, flops).truth(metric)
+    making = _Making(module, list(inputs), signature, seed, device or signature.device, samples, flops, gradients)
+    return making.truth(metric)
 
 
 @dataclass
@@ -83,6 +85,7 @@ class _Making:
     device: str
     samples: int
     flops: float | None
+    gradients: bool
     notes: list[str] = field(default_factory=list)
 
     def truth(self, metric: Metric | None) -> Truth:
@@ -278,7 +281,7 @@ class _Making:
         wanted = NUDGES_FEW if not is_exact or self._needs_nudges(run) else int(_has_discrete(run))
         nudges = [moved for k in range(wanted) if (moved := self._nudged(calls, k)) is not None]
         measured = units_of(run, truths, nudges, self._narrowest(), is_exact)
-        gradients = self._requires_grad(calls[0])
+        gradients = self._requires_grad(calls[0]) if self.gradients else {}
         answers = [
             answer_of(calls[c], seen, run.leaves[c], truths[c], measured[c], gradients)
             for c, seen in enumerate(run.seen)
