@@ -16,10 +16,11 @@ from togi.decide.faster import WITHIN_PROCESS, Speed, conclusive
 from togi.machine.describe import machine
 from togi.measure import LocalRunner, RaceResult, race
 from togi.study.comparison import Comparison, Contestant
-from togi.study.live import LiveObject, device_of, live_objects
+from togi.study.live import device_of, live_objects
 from togi.study.yardstick import NAME, Yardstick
 from togi.subject.behaviour import kept_buffers, kept_generators
 from togi.subject.inputs import Inputs, samples_of
+from togi.verify.leaves import fresh
 
 _RACE_S = 10.0
 _LEAST_ROUNDS = 10
@@ -59,7 +60,8 @@ def run_live_bench(
         raise SubjectError("there is nothing to compare: give at least two subjects, and then the inputs")
     samples = samples_of(inputs)
     device = device_of(objects, samples)
-    runners = [_runner(found, samples, device) for found in objects]
+    copied = fresh if gradients else Inputs.clone  # each has its own: one may write into them
+    runners = [LocalRunner(found.name, found.call, [copied(each) for each in samples], device) for found in objects]
     if yardstick:
         runners.append(LocalRunner(NAME, Yardstick(device), [Inputs()], device))
     with ExitStack() as stack:
@@ -77,11 +79,6 @@ def run_live_bench(
             enough=_sharp if yardstick else _sharp_or_clear,
         )
     return _comparison(result, device)
-
-
-def _runner(found: LiveObject, samples: Sequence[Inputs], device: str) -> LocalRunner:
-    """It has inputs of its own: what one of them writes into an input is not for the next."""
-    return LocalRunner(found.name, found.call, [sample.clone() for sample in samples], device)
 
 
 def _warm(runners: Sequence[LocalRunner], time_limit_s: float | None, gradients: bool) -> float:
