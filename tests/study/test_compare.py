@@ -49,6 +49,7 @@ def test_the_same_in_another_order_of_sums_is_the_same() -> None:
     for other in (NET, copy.deepcopy(NET), one_by_one, torch.no_grad()(NET.forward)):
         found = togi.compare(NET, other, X)
         assert found, str(found)
+        assert repr(found) == f"<{found}>"
         assert found.units < 3
         assert found.precision == "float64"
         assert found.derived >= 2
@@ -199,6 +200,21 @@ def test_a_constant_is_found_on_inputs_derived_from_the_sample() -> None:
     assert not found
     assert "On the samples they are the same" in str(found)
     assert togi.compare(softmax, constant, X, derived=False)
+
+
+def test_an_original_that_is_inexact_itself_shows_little() -> None:
+    """Given the other way round, what computes in 16 bits would be the measure of what does not."""
+
+    def half(x: Tensor) -> Tensor:
+        return (x.to(torch.bfloat16).float() * 3).sin()
+
+    def full(x: Tensor) -> Tensor:
+        return (x * 3).sin()
+
+    assert not togi.compare(full, half, X)
+    other = togi.compare(half, full, X)
+    assert not other or "That shows little: half itself is off by" in str(other)
+    assert "shows little" not in str(togi.compare(full, full, X))
 
 
 def test_an_error_that_is_allowed() -> None:

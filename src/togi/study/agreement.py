@@ -20,7 +20,7 @@ from togi.subject.inputs import Inputs, samples_of
 from togi.subject.nested import tensors_in
 from togi.subject.signature import Signature
 from togi.verify.derived_inputs import variants
-from togi.verify.reference import make_truth
+from togi.verify.reference import SUSPICIOUS_ROUNDINGS, make_truth
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify
 from togi.worker.survey import first_call
@@ -92,6 +92,8 @@ class _Asked:
             said = f"{said}. On the samples they are the same: it is on inputs derived from them (derived=False: none)"
         if not equal and not facts.random and self._draws():
             said = f"{said}. {self.other.name} draws random numbers: with another seed it answers otherwise"
+        if equal and (own := self._inexact()):
+            said = f"{said}. That shows little: {own}. The original is to be given first"
         if facts.fallback and facts.repeatable:
             said = f"{said}. Not float64 decides, but {self.original.name} as it is: {facts.fallback}"
         return Agreement(
@@ -158,6 +160,15 @@ class _Asked:
             f"{significant(worst.units, 2)} x eager's own ({relative(worst.rmse)} relative; "
             f"{significant(self._limit_units, 2)} x is the limit)"
         )
+
+    def _inexact(self) -> str:
+        """Say so where the original is far from its own float64, as what computes in 16 bits and answers in 32."""
+        for answer in self.known.truth.facts.answers:
+            for leaf in answer.leaves:
+                dtype = getattr(torch, leaf.dtype)
+                if dtype.is_floating_point and leaf.eager_rmse > SUSPICIOUS_ROUNDINGS * torch.finfo(dtype).eps:
+                    return f"{self.original.name} itself is off by {relative(leaf.eager_rmse)} in {leaf.name}"
+        return ""
 
     def _equal_without_derived(self, truth: Truth) -> bool:
         derived = range(self.known.samples, len(self.known.inputs))

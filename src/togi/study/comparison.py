@@ -161,6 +161,10 @@ class Agreement(Record):
     def __bool__(self) -> bool:
         return self.equal
 
+    def __repr__(self) -> str:
+        """What pytest shows of an assertion that failed."""
+        return f"<{self.verdict}>"
+
     def assert_equal(self) -> None:
         """Raises AssertionError, with the verdict, where they are not the same."""
         __tracebackhide__ = True
