@@ -93,7 +93,7 @@ class _Asked:
         if not equal and not facts.random and self._draws():
             said = f"{said}. {self.other.name} draws random numbers: with another seed it answers otherwise"
         if equal and (own := self._inexact()):
-            said = f"{said}. That shows little: {own}. The original is to be given first"
+            said = f"{said}. That shows little: {own}. If {self.other.name} is the original, give it first"
         if facts.fallback and facts.repeatable:
             said = f"{said}. Not float64 decides, but {self.original.name} as it is: {facts.fallback}"
         return Agreement(
