@@ -17,13 +17,13 @@ import togi.api  # these stay imported, which a run of pytest inside the test wo
 import togi.pytest_plugin
 import togi.study.agreement
 import togi.study.baseline
-import togi.study.yardstick
 from togi.core import needs_torch
 from togi.core.backports import tomllib
 from togi.core.records import Interval, Noise
 from togi.decide.faster import inverse
 from togi.machine.describe import machine
 from togi.study.comparison import Comparison, Contestant
+from togi.study.yardstick import NAME
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ class MadeUp:
 
     def __call__(self, subjects: Any, inputs: Any, **options: Any) -> Comparison:
         ends = Interval(median=self.speed, low=self.speed * (1 - self.share), high=self.speed * (1 + self.share))
-        other = "the yardstick" if options.get("yardstick") else "old"
+        other = NAME if options.get("yardstick") else "old"
         one = Interval(median=1, low=1, high=1)
         contestants = (
             Contestant(name="new", latency_ms=one, own_process=False),
