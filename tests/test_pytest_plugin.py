@@ -17,6 +17,7 @@ import togi.api  # these stay imported, which a run of pytest inside the test wo
 import togi.pytest_plugin
 import togi.study.agreement
 import togi.study.baseline
+import togi.study.live_bench
 from togi.core import needs_torch
 from togi.core.backports import tomllib
 from togi.core.records import Interval, Noise

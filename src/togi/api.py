@@ -250,7 +250,7 @@ def bench(
         different_inputs: compare subjects whose inputs differ in number, dtypes or sizes, too.
         python: interpreters of environments, ``"old/bin/python,new/bin/python"``: each subject takes part in each. All
             need torch and this version of togi.
-        time_limit_s: of the race. None: 60 seconds; of live objects 10, or ten rounds.
+        time_limit_s: of the race. None: 60 seconds; of live objects 10, and the rounds that an interval needs.
 
     Raises TogiError when there is nothing to compare, when a subject cannot be loaded or does not run, when subjects
     take different inputs, or when it is not clear which dimension is the batch.

@@ -58,6 +58,8 @@ def test_a_race_for_speed_ups_goes_on_until_all_are_sharp_and_nobody_leaves():
     assert (result.verdict, result.winner) == (RaceVerdict.SEPARATED, "half")
     brief = race(field, base, budget_s=3, seed=1, clock=machine.clock, enough=lambda _: False)
     assert brief.wall_s <= 3
+    least = race(field, base, budget_s=0, seed=1, clock=machine.clock, enough=lambda _: False, least_rounds=8)
+    assert least.rounds == 8
 
 
 def test_same_seed_same_race():

@@ -30,6 +30,7 @@ from togi.subject.inputs import Subject
 
 X = torch.ones(4, 8)
 QUIET = Noise(spread=0.01)
+HERE = machine()
 
 
 def quick(x: Tensor) -> Tensor:
@@ -106,7 +107,7 @@ def test_gradients_are_off_unless_they_are_asked_for() -> None:
 def test_an_artifact_takes_turns_with_its_module(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
     ArtifactMaker.of(Subject(net, X), "net").make(tmp_path / "net.togi", REFERENCE_RECIPE)
-    found = togi.bench(tmp_path / "net.togi", net, slow, X, time_limit_s=1)
+    found = togi.bench(tmp_path / "net.togi", net, slow, X)
     assert [contestant.name for contestant in found.contestants] == ["net.togi", "Sequential", "slow"]
     speed_x = found.speed_x("slow")
     assert speed_x is not None
@@ -132,7 +133,7 @@ def test_one_that_raises_in_its_turn_is_an_error_and_no_speed() -> None:
 
 
 def test_the_yardstick_is_measured_until_it_is_sharp() -> None:
-    found = run_live_bench([slow], X, yardstick=True, time_limit_s=3)
+    found = run_live_bench([slow], X, yardstick=True)
     assert [contestant.name for contestant in found.contestants] == ["slow", NAME]
     speed_x = found.speed_x()
     assert speed_x is not None
@@ -166,7 +167,7 @@ def compared(*speedups_x: Interval, own_process: bool = False, noise: Noise = QU
         Contestant(name=name, latency_ms=one, speedup_x=speedup_x, own_process=own_process)
         for name, speedup_x in zip(("old", "older"), speedups_x, strict=False)
     ]
-    return Comparison(contestants=(Contestant(name="new", latency_ms=one), *others), machine=machine(), noise=noise)
+    return Comparison(contestants=(Contestant(name="new", latency_ms=one), *others), machine=HERE, noise=noise)
 
 
 def over(median: float, share: float) -> Interval:

@@ -57,6 +57,7 @@ def race(
     rivals: Mapping[str, str] | None = None,
     min_rounds: int = 8,
     enough: Enough | None = None,
+    least_rounds: int = 1,
     turn_ms: float = TURN_MS,
     clock: Seconds = time.monotonic,
     on_round: OnRound | None = None,
@@ -65,7 +66,7 @@ def race(
 
     A runner leaves when its interval against the leader says that it is slower (``criterion``), or when it raises. The
     race ends when all others have left, when all that remain are as fast as the leader, or when the next round would
-    not fit into ``budget_s`` (one round is always run).
+    not fit into ``budget_s``.
 
     Args:
         runners: the candidates; the reference may be among them.
@@ -78,6 +79,7 @@ def race(
         min_rounds: decisions are not made before.
         enough: for who wants the speed-ups, and not only an order. Then nobody leaves for being slower, and the race
             ends when this is true of the speed-up of each over the reference.
+        least_rounds: so many are run however long they take.
         turn_ms: what a turn should last; passes per turn are chosen for each runner.
         clock: seconds, monotonic.
         on_round: progress.
@@ -92,7 +94,7 @@ def race(
     state = _RaceState(field, criterion, rivals or {}, enough)
     began, order, longest = clock(), random.Random(seed), 0.0
     state.choose_passes(turn_ms)
-    while state.worth_another(min_rounds) and (state.rounds == 0 or clock() - began + longest <= budget_s):
+    while state.worth_another(min_rounds) and (state.rounds < least_rounds or clock() - began + longest <= budget_s):
         started = clock()
         state.run_round(order, decide=state.rounds + 1 >= min_rounds)
         longest = max(longest * 0.9, clock() - started)

@@ -14,7 +14,8 @@ from togi.core.records import Interval, Outcome
 from togi.core.user_code import user_place
 from togi.decide.faster import WITHIN_PROCESS, Speed, conclusive
 from togi.machine.describe import machine
-from togi.measure import LocalRunner, RaceResult, race
+from togi.measure import LocalRunner, RaceResult, race, rounds_needed
+from togi.measure.race_result import of_each
 from togi.study.comparison import Comparison, Contestant
 from togi.study.live import device_of, live_objects
 from togi.study.yardstick import NAME, Yardstick
@@ -23,8 +24,6 @@ from togi.subject.inputs import Inputs, samples_of
 from togi.verify.leaves import fresh
 
 _RACE_S = 10.0
-_LEAST_ROUNDS = 10
-"""A race without a time limit goes on for so many, however long a call takes: eight give an interval ends."""
 _WARM_SHARE, _WARM_S = 0.1, 3.0
 _SHARP_X = 1.01
 """Ends of an interval that differ by less need no more rounds: a tenth of it is noise to whoever asks for percents."""
@@ -47,7 +46,7 @@ def run_live_bench(
     Modules and functions run as they are, and their buffers are put back. The random generators stay as they were.
 
     Args:
-        time_limit_s: of the race, after all are warm.
+        time_limit_s: of the race, after all are warm. None: 10 seconds, and as many rounds as an interval needs.
         gradients: leave autograd as it is here. Without it they run under ``no_grad``.
         yardstick: the last contestant is a fixed piece of work (``togi.study.yardstick``).
 
@@ -69,11 +68,12 @@ def run_live_bench(
         for found in objects:
             stack.enter_context(kept_buffers(found.module))
         stack.enter_context(torch.set_grad_enabled(gradients and torch.is_grad_enabled()))
-        budget_s = _warm(runners, time_limit_s, gradients)
+        _warm(runners, time_limit_s or _RACE_S, gradients)
         result = race(
             runners[1:],
             runners[0],
-            budget_s=budget_s,
+            budget_s=time_limit_s or _RACE_S,
+            least_rounds=1 if time_limit_s else rounds_needed(of_each(WITHIN_PROCESS.confidence, len(runners))),
             seed=seed,
             criterion=WITHIN_PROCESS,
             enough=_sharp if yardstick else _sharp_or_clear,
@@ -81,18 +81,15 @@ def run_live_bench(
     return _comparison(result, device)
 
 
-def _warm(runners: Sequence[LocalRunner], time_limit_s: float | None, gradients: bool) -> float:
-    """Warm each up. Returns the time for the race. Raises SubjectError where one does not run."""
-    limit_s = min(_WARM_S, _WARM_SHARE * (time_limit_s or _RACE_S))
-    round_s = 0.0
+def _warm(runners: Sequence[LocalRunner], race_s: float, gradients: bool) -> None:
+    """Raises SubjectError where one does not run."""
     for runner in runners:
         try:
-            round_s += runner.warm(limit_s).pass_ms * 1e-3
+            runner.warm(min(_WARM_S, _WARM_SHARE * race_s))
         except Exception as error:  # foreign code: the user's
             missing = "require grad" in str(error) and not gradients
             autograd = ". It uses autograd: give gradients=True" if missing else ""
             raise SubjectError(f"{runner.name} does not run on the inputs: {user_place(error)}{autograd}") from error
-    return time_limit_s or max(_RACE_S, _LEAST_ROUNDS * round_s)
 
 
 def _sharp(speedup_x: Interval) -> bool:
