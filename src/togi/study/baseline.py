@@ -17,6 +17,7 @@ from togi.core.records import Interval, Machine, Record
 from togi.decide.faster import change
 from togi.decide.gate import Answer, Case
 from togi.machine.describe import machine
+from togi.study.assertions import unless_disturbed
 from togi.study.comparison import Comparison
 from togi.study.slowdown import slower_case
 
@@ -73,7 +74,8 @@ def next_to_baseline(path: Path, key: str, comparison: Comparison, share: float)
     was = _entry(path, key, comparison)
     now = BaselineSpeed.of(comparison)
     name = comparison.contestants[0].name
-    case = slower_case(name, "it was", share, change(now.speed_x, was.speed_x), comparisons=2)
+    found = slower_case(name, "it was", share, change(now.speed_x, was.speed_x), comparisons=2)
+    case = unless_disturbed(found, comparison.noise)
     advice = {
         Answer.UNDECIDED: f" Repeat it on a quiet machine, or measure longer (time_limit_s=60), also with {UPDATE}.",
         Answer.FAILED: f" If that is meant, write the baseline again with {UPDATE}.",
