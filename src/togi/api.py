@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from togi.footprint.prediction.record import Prediction
     from togi.footprint.snapshot.record import SnapshotAccount
     from togi.lint.finding import CheckResult
-    from togi.study.agreement import Agreement
-    from togi.study.comparison import Comparison, Verification
+    from togi.study.comparison import Agreement, Comparison, Verification
     from togi.subject.inputs import Dynamic
 
 show_results()
@@ -258,9 +257,13 @@ def bench(
     need_torch("bench")
     limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
     if inputs is not None or not all(isinstance(subject, str | Path) for subject in subjects):
-        processes = {"device": device, "batch_sizes": batch_sizes, "max_latency": max_latency}
+        processes: dict[str, Any] = {
+            "device": device,
+            "python": python,
+            "batch_sizes": batch_sizes,
+            "max_latency": max_latency,
+        }
         processes |= {"callers": None if callers == 1 else callers, "different_inputs": different_inputs or None}
-        processes["python"] = python
         return _bench_live(subjects, inputs, processes, seed=seed, limit_s=limit_s, gradients=gradients, native=native)
     from togi.study.bench import run_bench
     from togi.subject.locator import check_locator

@@ -242,5 +242,5 @@ def _rule(config: pytest.Config) -> str:
 def _path(config: pytest.Config) -> Path:
     given = config.getoption("togi_baseline")
     if given:
-        return config.invocation_params.dir / given
+        return config.invocation_params.dir / str(given)
     return config.rootpath / str(config.getini("togi_baseline"))

@@ -134,7 +134,8 @@ class Machine(Record):
         checked = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "gpu", "gpu_driver")
         facts = [(field, getattr(self, field), getattr(other, field)) for field in checked]
         packages = sorted(self.versions.keys() | other.versions.keys())
-        facts += [(name, *(each.versions.get(name, "not installed") for each in (self, other))) for name in packages]
+        none = "not installed"
+        facts += [(name, self.versions.get(name, none), other.versions.get(name, none)) for name in packages]
         return [f"{name}: {here!r} here, {there!r} there" for name, here, there in facts if here != there]
 
 

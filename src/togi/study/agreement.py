@@ -126,14 +126,15 @@ class _Asked:
                     max_units=self._limit_units,
                 )
             except Exception as error:  # foreign code: the other's
-                infinite = {"units": math.inf, "rmse": math.inf, "max_abs": math.inf}
                 problem = f"it raises where {self.original.name} answers: {user_place(error)}"
-                return ErrorReport(faithful=False, problems=(problem,), **infinite)
+                return ErrorReport(faithful=False, units=math.inf, rmse=math.inf, max_abs=math.inf, problems=(problem,))
 
     def _refused(self) -> Iterator[int]:
         """Derived inputs for which an artifact was not proven, and which it refuses."""
         artifact = self.other.artifact
-        for number in range(self.known.samples, len(self.known.inputs)) if artifact is not None else ():
+        if artifact is None:
+            return
+        for number in range(self.known.samples, len(self.known.inputs)):
             try:
                 if artifact.signature.unmet(self.known.inputs[number]):
                     yield number

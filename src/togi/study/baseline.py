@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from togi.core.errors import TogiError, UndecidedError
 from togi.core.plain_files import read_plain
@@ -122,5 +122,11 @@ def _entry(path: Path, key: str, comparison: Comparison) -> BaselineSpeed:
 
 def _lasting(here: Machine) -> Machine:
     """Without what is not compared: folders of compilers do not belong into a repository."""
-    unused = {"cpu_flags": (), "compiler": None, "c_compiler": None, "cuda_headers": None, "allocators": {}}
+    unused: dict[str, Any] = {
+        "cpu_flags": (),
+        "compiler": None,
+        "c_compiler": None,
+        "cuda_headers": None,
+        "allocators": {},
+    }
     return here.model_copy(update=unused)
