@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,35 +17,14 @@ import togi.pytest_plugin
 import togi.study.agreement
 import togi.study.baseline
 import togi.study.live_bench
+from tests.made_up_race import MadeUp
 from togi.core import needs_torch
 from togi.core.backports import tomllib
-from togi.core.records import Interval, Noise
-from togi.decide.faster import inverse
 from togi.machine.describe import machine
-from togi.study.comparison import Comparison, Contestant
-from togi.study.yardstick import NAME
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[1]
 PLUGIN = ("-p", "togi.pytest_plugin")
-
-
-class MadeUp:
-    """Stands for the race: as many times as fast as the other, with an interval of this width."""
-
-    def __init__(self) -> None:
-        self.speed, self.share = 1.2, 0.01
-
-    def __call__(self, subjects: Any, inputs: Any, **options: Any) -> Comparison:
-        ends = Interval(median=self.speed, low=self.speed * (1 - self.share), high=self.speed * (1 + self.share))
-        other = NAME if options.get("yardstick") else "old"
-        one = Interval(median=1, low=1, high=1)
-        contestants = (
-            Contestant(name="new", latency_ms=one, own_process=False),
-            Contestant(name=other, latency_ms=one, speedup_x=inverse(ends), own_process=False),
-        )
-        noise = Noise(spread=0.01, warnings=("a drum was beaten",))
-        return Comparison(contestants=contestants, machine=machine(), verdict=f"new stands to {other}", noise=noise)
 
 
 @pytest.fixture
@@ -154,7 +132,7 @@ def test_a_baseline_is_written_read_and_refused_on_another_machine(
     slower.assert_outcomes(failed=1)
     assert "new is slower than it was by more than 3.0 % beyond doubt: 0.833x the speed" in lines_of(slower)
     there = machine().model_copy(update={"cpu_model": "another"})
-    monkeypatch.setattr("tests.test_pytest_plugin.machine", lambda: there)
+    monkeypatch.setattr("tests.made_up_race.machine", lambda: there)
     for option, outcome in (("fail", "failed"), ("skip", "skipped")):
         refused = suite.runpytest(*PLUGIN, f"--togi-undecided={option}", "-rs")
         refused.assert_outcomes(**{outcome: 1})
@@ -237,11 +215,13 @@ def test_workers_of_xdist_bring_what_they_measured_and_are_named_as_noise(
     """In processes of their own, with the race made up there."""
     suite.makeconftest("""
         import pytest
-        from tests.test_pytest_plugin import MadeUp
+        from tests.made_up_race import MadeUp
         @pytest.fixture(autouse=True)
         def race(monkeypatch):
             made_up = MadeUp()
-            monkeypatch.setattr("togi.study.live_bench.run_live_bench", made_up)
+            monkeypatch.setattr("togi.pytest_plugin._measured", lambda subjects, *_: made_up(
+                subjects, (), yardstick=len(subjects) == 2
+            ))
             return made_up
     """)
     suite.makepyfile(

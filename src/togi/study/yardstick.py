@@ -6,8 +6,10 @@ change of the code does. Whatever slows down the machine slows down the yardstic
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NAME = "the yardstick, version 1"
 """A number of its own for each change of the work: speeds in another yardstick are not compared."""
@@ -21,6 +23,8 @@ class Yardstick:
     """Some milliseconds of what models do: matrix products, a pass over memory, and many small operations."""
 
     def __init__(self, device: str) -> None:
+        import torch  # where the result of another process is only read, there may be none
+
         generator = torch.Generator().manual_seed(0)
         self._matrix = (torch.rand(_SIZE, _SIZE, generator=generator) / _SIZE).to(device)
         self._numbers = torch.rand(_NUMBERS, generator=generator).to(device)
