@@ -46,8 +46,11 @@ class Subject:
 class TogiError(Exception):
     child_traceback = ''
     exit_code = 2
-def bench(*subjects: PathOrName, device: str | None = None, callers: int = 1, batch_sizes: str | Sequence[int] | None = None, max_latency: float | str | None = None, different_inputs: bool = False, seed: int = 0, time_limit_s: float | str | None = None, progress: Progress | bool | None = None, native: bool = True) -> Comparison: ...
+class UndecidedError(AssertionError):
+    ...
+def bench(*subjects: Any, inputs: Any = None, device: str | None = None, callers: int = 1, batch_sizes: str | Sequence[int] | None = None, max_latency: float | str | None = None, different_inputs: bool = False, gradients: bool = False, python: str | Sequence[PathOrName] | None = None, seed: int = 0, time_limit_s: float | str | None = None, progress: Progress | bool | None = None, native: bool = True) -> Comparison: ...
 def check(*subjects: Any, inputs: Any = None, select: Sequence[str] | None = None, ignore: Sequence[str] = (), exclude: Sequence[str] = (), device: str = 'cpu', dtype: str | None = None, measure: bool = False, train: bool = False, seed: int = 0, cache: bool = True) -> CheckResult: ...
+def compare(a: Any, b: Any, inputs: Any, *, max_error: float | str | None = None, derived: bool = True, seed: int = 0, native: bool = True) -> Agreement: ...
 def fit(subject: Any, inputs: Any = None, *, memory: int | str, train: bool = True, step: Any = None, optimizer: str = 'none', batch: int | None = None, dtype: str | None = None, allow_approximate: bool = False, time_limit_s: float | str = 60.0, device: str = 'cpu', seed: int = 0) -> FitResult: ...
 class graphs:
     class CapturedFunction:
@@ -183,6 +186,8 @@ class Best:
     def save(path: str | Path, *, force: bool = False) -> Path: ...
     trial: Trial
 class Comparison(Record):
+    def assert_faster(share: float | str) -> None: ...
+    def assert_not_slower(share: float | str) -> None: ...
     batch_sizes: tuple[int, ...]
     best: tuple[BestSize, ...]
     callers: int
@@ -193,7 +198,21 @@ class Comparison(Record):
     notes: tuple[str, ...]
     rounds: int
     schema_version: int
+    def speed_x(other: str | None = None) -> Interval | None: ...
     verdict: str
+class Agreement(Record):
+    def assert_equal() -> None: ...
+    derived: int
+    equal: bool
+    error: ErrorReport
+    fallback: str
+    limit_units: float
+    notes: tuple[str, ...]
+    precision: str
+    samples: int
+    units: float
+    verdict: str
+    worst: LeafError | None
 class Account(Record):
     baseline_bytes: int
     def by_category() -> dict[Category, int]: ...

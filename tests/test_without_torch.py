@@ -210,9 +210,9 @@ for name in togi.__all__:
     except ImportError as error:
         assert isinstance(error, togi.TogiError)
         said[name] = str(error)
-for name in ("tune", "load", "memory", "bench", "check"):
+for name in ("tune", "load", "memory", "bench", "check", "compare"):
     try:
-        getattr(togi, name)(*(["m.py:make"] * (1 + (name == "bench"))))
+        getattr(togi, name)(*(["m.py:make"] * {"bench": 2, "compare": 3}.get(name, 1)))
     except togi.TogiError as error:
         said[name] = str(error)
 assert not togi.check("m.py")
@@ -223,8 +223,8 @@ print(*said)
     (tmp_path / "m.py").write_text(MODEL, encoding="utf-8")
     done = python(bare, tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr
-    assert {"ops", "lean", "graphs", "tune", "load", "memory", "bench", "check"} <= set(done.stdout.split())
-    assert not {"TogiError", "FitError", "__version__"} & set(done.stdout.split())
+    assert {"ops", "lean", "graphs", "tune", "load", "memory", "bench", "check", "compare"} <= set(done.stdout.split())
+    assert not {"TogiError", "FitError", "UndecidedError", "__version__"} & set(done.stdout.split())
 
 
 def test_what_forgets_to_ask_is_told_all_the_same(

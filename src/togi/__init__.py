@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from togi import graphs, ops
 
     __version__: str
-    from togi.api import bench, check, fit, load, memory, predict_memory, tune
-    from togi.core.errors import BudgetError, FitError, TogiError
+    from togi.api import bench, check, compare, fit, load, memory, predict_memory, tune
+    from togi.core.errors import BudgetError, FitError, TogiError, UndecidedError
     from togi.footprint.fit.plan import Plan
     from togi.footprint.guard.hidden_hooks import HiddenHooksError, no_hidden_hooks
     from togi.footprint.guard.within import within
@@ -34,8 +34,10 @@ _PUBLIC = {
     "Plan": "togi.footprint.fit.plan",
     "Subject": "togi.subject.inputs",
     "TogiError": "togi.core.errors",
+    "UndecidedError": "togi.core.errors",
     "bench": "togi.api",
     "check": "togi.api",
+    "compare": "togi.api",
     "fit": "togi.api",
     "lean": "togi.tiling.lean",
     "load": "togi.api",
@@ -54,9 +56,11 @@ __all__ = [
     "Plan",
     "Subject",
     "TogiError",
+    "UndecidedError",
     "__version__",
     "bench",
     "check",
+    "compare",
     "fit",
     "graphs",
     "lean",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,7 +14,8 @@ from togi.core.choices import Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
 from togi.core.needs_torch import need_torch
-from togi.core.quantities import a_type, parse_counts, parse_drop, parse_duration, parse_share, parse_size
+from togi.core.other_python import parse_pythons
+from togi.core.quantities import parse_counts, parse_drop, parse_duration, parse_share, parse_size, parse_whole
 from togi.core.records import Study
 from togi.core.settings import Settings
 from togi.journal import Journal
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from togi.footprint.prediction.record import Prediction
     from togi.footprint.snapshot.record import SnapshotAccount
     from togi.lint.finding import CheckResult
-    from togi.study.comparison import Comparison, Verification
+    from togi.study.comparison import Agreement, Comparison, Verification
     from togi.subject.inputs import Dynamic
 
 show_results()
@@ -177,22 +178,70 @@ def load(
     return load_artifact(path, device=device, native=native, trusted=trusted, keep_memory=keep_memory)
 
 
+def compare(
+    a: Any,
+    b: Any,
+    inputs: Any,
+    *,
+    max_error: float | str | None = None,
+    derived: bool = True,
+    seed: int = 0,
+    native: bool = True,
+) -> Agreement:
+    """Do two live objects compute the same, up to rounding? ``a`` is the original: it, computed in float64, decides.
+
+    Both are asked here, in this process. They stay as they are: modules of ``a`` are copied, buffers of ``b`` put back.
+
+    Args:
+        a, b: modules, functions, and artifacts, loaded or their folders. Next to an artifact the other is the original.
+        inputs: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
+        max_error: what is not the same may differ by this relative RMS error (``"1%"``). None: rounding alone.
+        derived: compare on inputs made from the samples, too: other values, and other sizes where the samples vary.
+        native: of artifacts, as for ``load``.
+
+    Returns:
+        A record that is true where they are the same. ``str()`` gives the verdict, ``units`` the error of the worst
+        output in multiples of the original's own.
+
+    Raises:
+        SubjectError: one of them cannot be called, ``a`` does not run on the inputs, or samples differ in form.
+        ArtifactError: an artifact cannot be loaded here.
+    """
+    need_torch("compare")
+    from togi.study.agreement import compare_live
+
+    allowed = None if max_error is None else parse_share(max_error, "max_error")
+    seed = parse_whole(seed, "seed")
+    return compare_live(a, b, inputs, max_error=allowed, derived=derived, seed=seed, native=native)
+
+
 def bench(
-    *subjects: PathOrName,
+    *subjects: Any,
+    inputs: Any = None,
     device: str | None = None,
     callers: int = 1,
     batch_sizes: str | Sequence[int] | None = None,
     max_latency: float | str | None = None,
     different_inputs: bool = False,
+    gradients: bool = False,
+    python: str | Sequence[PathOrName] | None = None,
     seed: int = 0,
     time_limit_s: float | str | None = None,
     progress: Progress | bool | None = None,
     native: bool = True,
 ) -> Comparison:
-    """Are they really different? Subjects (locators) and artifacts taking turns; the first is compared with.
+    """Are they really different? Subjects taking turns; every speed-up relates to the first.
+
+    ``bench("a.py:f", "b.togi")`` loads locators and artifacts in processes of their own. ``bench(new, old, inputs)``
+    calls modules, functions and artifacts in this process. ``assert_not_slower`` and ``assert_faster`` of the result
+    speak of the first.
 
     Args:
-        device: None is the one that the artifacts were tuned for, else the CPU.
+        inputs: of live objects, also as the last positional argument: one sample or a list of samples (tensor, tuple,
+            dict or ``togi.Inputs``); ``()`` for functions without arguments.
+        gradients: of live objects: leave autograd on. False runs them under ``no_grad``, as subjects always are.
+        device: None is the one that the artifacts were tuned for, else the CPU. As ``callers``, ``batch_sizes``,
+            ``max_latency`` and ``different_inputs`` not for live objects.
         callers: how many call at once, in threads of one process; milliseconds are then those between two answers.
         batch_sizes: as ``[1, 2, 4]`` or ``"1,2,4"``: each is called with so many samples at once, made of its own by
             repeating them, and ``best`` says at which size it answers the most samples a second. The batch is what the
@@ -201,31 +250,38 @@ def bench(
         max_latency: seconds that a call of the best size may take, or ``"20ms"``; with several callers 95 of 100.
         native: of artifacts, as for ``load``.
         different_inputs: compare subjects whose inputs differ in number, dtypes or sizes, too.
+        python: interpreters of environments, ``"old/bin/python,new/bin/python"``: each subject takes part in each. All
+            need torch and this version of togi.
+        time_limit_s: of the race. None: 60 seconds; of live objects 10, and the rounds that an interval needs.
 
-    Raises TogiError when there is nothing to compare, when one is a live module, when a subject cannot be loaded, when
-    subjects take different inputs, or when it is not clear which dimension is the batch.
+    Raises TogiError when there is nothing to compare, when a subject cannot be loaded or does not run, when subjects
+    take different inputs, or when it is not clear which dimension is the batch.
     """
     need_torch("bench")
+    limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
+    if inputs is not None or not all(isinstance(subject, str | Path) for subject in subjects):
+        processes: dict[str, Any] = {
+            "device": device,
+            "python": python,
+            "batch_sizes": batch_sizes,
+            "max_latency": max_latency,
+        }
+        processes |= {"callers": None if callers == 1 else callers, "different_inputs": different_inputs or None}
+        return _bench_live(subjects, inputs, processes, seed=seed, limit_s=limit_s, gradients=gradients, native=native)
     from togi.study.bench import run_bench
     from togi.subject.locator import check_locator
 
-    for subject in subjects:
-        if not isinstance(subject, str | Path):
-            raise SubjectError(
-                f"bench compares what it can load in other processes, and a subject is {a_type(subject)}: give "
-                "locators such as 'file.py:factory' or the paths of artifacts (NAME.togi)"
-            )
     sizes = () if batch_sizes is None else parse_counts(batch_sizes, "batch_sizes")
     if max_latency is not None and not sizes:
         raise TogiError("max_latency limits a call of the best batch size: give several batch sizes too, such as 1,2,4")
-    if len(subjects) * max(1, len(sizes)) < 2:
+    pythons = () if python is None else parse_pythons(python, "python")
+    if len(subjects) * max(1, len(sizes), len(pythons)) < 2:
         raise SubjectError(
-            "there is nothing to compare: give at least two subjects, such as a.py:f and b.togi, or several batch "
-            "sizes, such as 1,2,4"
+            "there is nothing to compare: give at least two subjects, such as a.py:f and b.togi, several batch sizes, "
+            "such as 1,2,4, or the Pythons of two environments"
         )
     if type(callers) is not int or callers < 1:
         raise TogiError(f"callers={callers!r} is not a number of callers: give 1, or as many as call at once")
-    limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
     for subject in subjects:
         check_locator(str(subject))
     specs = [str(subject) for subject in subjects]
@@ -236,11 +292,36 @@ def bench(
         batch_sizes=sizes,
         max_latency_s=None if max_latency is None else parse_duration(max_latency, "max_latency"),
         different_inputs=different_inputs,
+        pythons=pythons,
         seed=seed,
         time_limit_s=limit_s,
         progress=as_asked(progress, " / ".join(specs)),
         native=native,
     )
+
+
+def _bench_live(
+    subjects: Sequence[Any],
+    inputs: Any,
+    processes: Mapping[str, Any],
+    *,
+    seed: int,
+    limit_s: float | None,
+    gradients: bool,
+    native: bool,
+) -> Comparison:
+    """``processes``: options that only processes of their own have; None: not given."""
+    from togi.study.live import with_inputs
+    from togi.study.live_bench import run_live_bench
+
+    if options := [name for name, value in processes.items() if value is not None]:
+        raise TogiError(
+            f"{options[0]} is for locators and artifacts in processes of their own, and live objects run in this one: "
+            "leave it out, or put what builds them into a file and give 'file.py:factory'"
+        )
+    subjects, inputs = with_inputs(subjects, inputs)
+    seed = parse_whole(seed, "seed")
+    return run_live_bench(subjects, inputs, seed=seed, time_limit_s=limit_s, gradients=gradients, native=native)
 
 
 def verify(

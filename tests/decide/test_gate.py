@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.render.made_up_intervals import intervals, shares
 from togi.core.records import Interval
-from togi.decide.faster import BETWEEN_PROCESSES, Speed
-from togi.decide.gate import Answer, Case, below, exit_code, slower_than
+from togi.decide.faster import BETWEEN_PROCESSES, WITHIN_PROCESS, Speed, inverse
+from togi.decide.gate import Answer, Case, below, exit_code, faster_than, slower_than
 
 WORSE = [Answer.PASSED, Answer.UNDECIDED, Answer.FAILED]
 """A gate that forgives less may go from one of them to a later one, never back."""
@@ -36,6 +36,32 @@ def test_the_gate_and_the_table_agree(found: Interval, share: float) -> None:
         assert found.median >= 1 / (1 + max(share, 0.01) + 0.03)
     if speed in (Speed.FASTER, Speed.SAME) and share >= 0.01:
         assert answer is Answer.PASSED
+
+
+@given(intervals(), shares, st.sampled_from([0, 1, 2]))
+def test_being_faster_is_the_gate_of_being_slower_seen_from_the_other_side(
+    found: Interval, share: float, comparisons: int
+) -> None:
+    """What is faster by a share makes the other one slower by it, and neither is both. At the edge rounding decides."""
+    faster, *near = (faster_than(share, scaled(found, by), comparisons=comparisons) for by in (1, 1 - 1e-9, 1 + 1e-9))
+    if near != [faster, faster]:
+        return
+    other = slower_than(share, inverse(found), comparisons=comparisons)
+    assert faster is {Answer.PASSED: Answer.FAILED, Answer.FAILED: Answer.PASSED}.get(other, Answer.UNDECIDED)
+    if faster is Answer.PASSED:
+        assert slower_than(share, found, comparisons=comparisons) is Answer.PASSED
+
+
+def scaled(found: Interval, by: float) -> Interval:
+    return Interval(median=found.median * by, low=found.low * by, high=found.high * by)
+
+
+def test_within_a_process_the_band_is_the_share_alone() -> None:
+    found = Interval(median=1.06, low=1.055, high=1.065)
+    assert [faster_than(0.05, found, comparisons=count) for count in (0, 1)] == [Answer.PASSED, Answer.FAILED]
+    assert WITHIN_PROCESS.faster(found)
+    assert faster_than(0.07, found, comparisons=0) is Answer.FAILED
+    assert faster_than(0.06, found, comparisons=0) is Answer.UNDECIDED
 
 
 @given(intervals())

@@ -24,6 +24,7 @@ def test_the_guide_runs(guide: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "TOGI_HOME": str(tmp_path / "home"), "PYTHON": sys.executable}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(tmp_path)])
     program, commands = "", 'set -eu\ntogi() { "$PYTHON" -m togi "$@"; }\n'
+    commands += 'pytest() { "$PYTHON" -m pytest -p togi.pytest_plugin "$@"; }\n'
     for language, title, code in BLOCK.findall(guide.read_text(encoding="utf-8")):
         if title:
             (tmp_path / title).write_text(code, encoding="utf-8")
@@ -31,7 +32,7 @@ def test_the_guide_runs(guide: Path, tmp_path: Path) -> None:
             program += code
         else:
             commands += "".join(f"{line[2:]}\n" for line in code.splitlines() if line.startswith("$ "))
-    assert "togi " in commands
+    assert re.search(r"^(togi|pytest) ", commands, re.MULTILINE)
     # it is shown that they work, not what they measure
     commands = re.sub(r"(togi (?:bench|verify) .* --time-limit) \d+s", r"\1 3s --exit-undecided 0", commands)
     for command in (["bash", "-c", commands], [sys.executable, "-c", program]):

@@ -29,6 +29,15 @@ def test_two_calls_agree():
     assert machine().differences(machine()) == []
 
 
+def test_versions_that_differ_are_named_one_by_one():
+    here = machine().model_copy(update={"versions": {"torch": "2.15", "onnx": "1.20", "openvino": "2026.1"}})
+    there = here.model_copy(update={"versions": {"torch": "2.14", "onnx": "1.20"}})
+    assert here.differences(there) == [
+        "openvino: '2026.1' here, 'not installed' there",
+        "torch: '2.15' here, '2.14' there",
+    ]
+
+
 def test_differences_are_those_of_the_device_that_is_asked_for(monkeypatch):
     monkeypatch.setattr(describe, "_output", lambda *_: ROWS)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

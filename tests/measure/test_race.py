@@ -39,6 +39,29 @@ def test_fastest_is_separated_and_wins():
     assert "half" in result.sentence
 
 
+def test_a_race_for_speed_ups_goes_on_until_all_are_sharp_and_nobody_leaves():
+    machine = SimulatedMachine(gaussian(random.Random(0), 0.02))
+    base = SimulatedRunner("base", machine)
+    field = [SimulatedRunner("half", machine, ms=5.0), SimulatedRunner("slow", machine, ms=20.0)]
+
+    def sharp(speedup_x):
+        return speedup_x.low > 0 and speedup_x.high / speedup_x.low < 1.01
+
+    result = race(field, base, budget_s=300, seed=1, clock=machine.clock, enough=sharp)
+    short = race(field, base, budget_s=300, seed=1, clock=machine.clock)
+    assert result.rounds > short.rounds
+    for name, speedup in (("half", 2.0), ("slow", 0.5)):
+        entry = result.entry(name)
+        assert None not in entry.rounds_ms
+        assert sharp(entry.speedup_x)
+        assert entry.speedup_x.low <= speedup <= entry.speedup_x.high
+    assert (result.verdict, result.winner) == (RaceVerdict.SEPARATED, "half")
+    brief = race(field, base, budget_s=3, seed=1, clock=machine.clock, enough=lambda _: False)
+    assert brief.wall_s <= 3
+    least = race(field, base, budget_s=0, seed=1, clock=machine.clock, enough=lambda _: False, least_rounds=8)
+    assert least.rounds == 8
+
+
 def test_same_seed_same_race():
     assert _pair(gaussian, 1.1, seed=5) == _pair(gaussian, 1.1, seed=5)
 

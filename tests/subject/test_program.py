@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs
-from togi.subject.program import ProgramModule, as_module, find_module, reachable_modules
+from togi.subject.inventory import class_name
+from togi.subject.program import FunctionModule, ProgramModule, as_module, find_module, reachable_modules
 
 encoder = nn.Linear(3, 3)
 
@@ -57,6 +59,17 @@ def test_modules_are_found_by_name_wherever_they_are() -> None:
     assert reachable_modules(run) == {"encoder": encoder, "decoder": decoder}
     assert reachable_modules(lambda x: hidden(x)) == {"hidden": hidden}
     assert reachable_modules(functools.partial(generator.generate, steps=3)) == {"model": generator}
+
+
+def test_names_are_those_of_who_wrote_it() -> None:
+    generator = Generator()
+    assert ProgramModule(generator.generate).name == "Generator.generate"
+    assert ProgramModule(functools.partial(generator.generate, steps=1)).name == "Generator.generate"
+    assert ProgramModule(functools.partial(encoder)).name == "Linear"
+    assert [class_name(FunctionModule(call)) for call in (torch.relu, functools.partial(math.pow, 2))] == [
+        "relu",
+        "pow",
+    ]
 
 
 def test_it_is_called_like_the_program() -> None:

@@ -37,6 +37,14 @@ def bench(
     different_inputs: Annotated[
         bool, typer.Option("--different-inputs", help="Compare subjects that take different inputs, too.")
     ] = False,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python",
+            metavar="A,B",
+            help="Race environments: each subject runs in each of these (old/bin/python,new/bin/python).",
+        ),
+    ] = None,
     time_limit: TimeLimit = None,
     fail_if_slower: Annotated[
         float | None,
@@ -86,6 +94,7 @@ def bench(
                 batch_sizes=batch_sizes,
                 max_latency=max_latency,
                 different_inputs=different_inputs,
+                python=python,
                 seed=seed,
                 time_limit_s=time_limit,
                 progress=progress,
@@ -98,7 +107,7 @@ def bench(
             from togi.render.comparison_text import comparison_text
 
             print_text(stdout(), comparison_text(comparison))
-        if before is not None and (different := before.machine.differences(comparison.machine)):
+        if before is not None and (different := comparison.machine.differences(before.machine)):
             say(f"the earlier comparison was made under other conditions: {'; '.join(different)}")
         for case in cases:
             if case.answer in (Answer.FAILED, Answer.UNDECIDED):

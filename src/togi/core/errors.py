@@ -65,6 +65,11 @@ class FleetError(TogiError):
     """Machines, their prices or a subject's files with which a fleet of studies cannot start."""
 
 
+class UndecidedError(AssertionError):
+    """An assertion on speeds that the figures do not decide: neither kept nor broken. Also where what to compare with
+    is not there, or comes from another machine."""
+
+
 class Refused(Exception):
     """Raised by ``Technique.apply`` when only building could show that it does not apply. Message: the reason."""
 

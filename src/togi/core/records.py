@@ -145,12 +145,12 @@ class Machine(Record):
 
     def differences(self, other: Machine) -> list[str]:
         """The checked fields in which ``other`` differs, as sentences."""
-        checked = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "versions", "gpu", "gpu_driver")
-        return [
-            f"{field}: {getattr(self, field)!r} here, {getattr(other, field)!r} there"
-            for field in checked
-            if getattr(self, field) != getattr(other, field)
-        ]
+        checked = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "gpu", "gpu_driver")
+        facts = [(field, getattr(self, field), getattr(other, field)) for field in checked]
+        packages = sorted(self.versions.keys() | other.versions.keys())
+        none = "not installed"
+        facts += [(name, self.versions.get(name, none), other.versions.get(name, none)) for name in packages]
+        return [f"{name}: {here!r} here, {there!r} there" for name, here, there in facts if here != there]
 
 
 class Facts(Record):

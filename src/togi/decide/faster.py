@@ -121,6 +121,15 @@ WITHIN_PROCESS = Criterion(process_bias=0.0)
 """For two things that run in one process: 1 %."""
 
 
+def inverse(speedup_x: Interval) -> Interval:
+    """How many times as fast the other is; without an upper end where too few rounds gave no lower one."""
+    return Interval(
+        median=1.0 / speedup_x.median,
+        low=1.0 / speedup_x.high,
+        high=1.0 / speedup_x.low if speedup_x.low > 0 else math.inf,
+    )
+
+
 def change(now: Interval, before: Interval) -> Interval:
     """By what a speed-up was multiplied since an earlier, independent measurement of it.
 

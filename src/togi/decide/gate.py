@@ -50,14 +50,29 @@ def slower_than(share: float, speedup_x: Interval, *, comparisons: int = 1) -> A
 
     Args:
         share: less than the smallest difference that matters (1 %) is taken as that.
-        comparisons: from how many the interval was made; each has processes of its own, with a bias of their own.
+        comparisons: from how many the interval was made that had processes of their own, with a bias of their own. 0:
+            all ran in one process.
     """
-    criterion = Criterion(margin=max(share, MARGIN), process_bias=PROCESS_BIAS * comparisons)
+    criterion = _criterion(share, comparisons)
     if criterion.slower(speedup_x):
         return Answer.FAILED
     same = criterion.speed(speedup_x) is Speed.SAME
     fast_enough = criterion.at_least_same(speedup_x) and conclusive(speedup_x)
     return Answer.PASSED if same or fast_enough else Answer.UNDECIDED
+
+
+def faster_than(share: float, speedup_x: Interval, *, comparisons: int = 1) -> Answer:
+    """Whether something has more than ``1 + share`` times the speed. The arguments are those of ``slower_than``."""
+    criterion = _criterion(share, comparisons)
+    if criterion.faster(speedup_x):
+        return Answer.PASSED
+    same = criterion.speed(speedup_x) is Speed.SAME
+    too_slow = criterion.at_most_same(speedup_x) and conclusive(speedup_x)
+    return Answer.FAILED if same or too_slow else Answer.UNDECIDED
+
+
+def _criterion(share: float, comparisons: int) -> Criterion:
+    return Criterion(margin=max(share, MARGIN), process_bias=PROCESS_BIAS * comparisons)
 
 
 def below(limit: float, low: float, high: float) -> Answer:

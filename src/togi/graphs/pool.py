@@ -20,7 +20,7 @@ from togi.core.errors import TogiError
 from togi.core.quantities import parse_size
 from togi.decide.faster import WITHIN_PROCESS
 from togi.graphs.recording import OnDevice, Recording, StreamOrder, capturing, is_capturing
-from togi.measure import Turn, race, take_turn
+from togi.measure import LocalRunner, race
 from togi.measure.memory import cuda_bytes_of_all, own_cuda_bytes
 from togi.subject.inputs import Inputs
 
@@ -106,18 +106,10 @@ class Cuda:
 
     def faster(self, graph: Call, eager: Call, sample: Inputs) -> bool:
         """Beyond doubt (``decide.faster``), each call waited for, in at most a second."""
-        runners = [_PoolRunner(name, call, sample) for name, call in (("graph", graph), ("eager", eager))]
+        runners = [LocalRunner(name, call, [sample], "cuda") for name, call in (("graph", graph), ("eager", eager))]
         result = race(runners, runners[1], budget_s=_RACE_S, seed=0, criterion=WITHIN_PROCESS, turn_ms=_RACE_TURN_MS)
         speedup = result.entry("graph").speedup_x
         return speedup is not None and WITHIN_PROCESS.faster(speedup)
-
-
-class _PoolRunner:
-    def __init__(self, name: str, call: Call, sample: Inputs) -> None:
-        self.name, self._call, self._sample = name, call, sample
-
-    def turn(self, passes: int) -> Turn:
-        return take_turn(self._call, [self._sample], passes, device="cuda")
 
 
 class Recorder:

@@ -2,6 +2,7 @@
 
 from togi.measure.allocator import keep_freed_memory
 from togi.measure.interval import median_interval, ratio_interval, rounds_needed
+from togi.measure.local import LocalRunner
 from togi.measure.memory import MemoryMark, give_back_cache, held_by_others, mark_memory, measure_footprint
 from togi.measure.noise import noise_of, usable
 from togi.measure.race import Runner, race
@@ -12,6 +13,7 @@ from togi.measure.turn import TURN_MS, GivenAs, Turn, Warmup, call_ms_of, choose
 __all__ = [
     "TURN_MS",
     "GivenAs",
+    "LocalRunner",
     "MemoryMark",
     "RaceEntry",
     "RaceResult",

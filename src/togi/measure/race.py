@@ -19,7 +19,7 @@ from typing import Protocol
 
 from togi.core.quantities import TOO_FEW_ROUNDS, plural
 from togi.core.records import Interval
-from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
+from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed, inverse
 from togi.measure.interval import times_interval
 from togi.measure.noise import noise_of
 from togi.measure.race_result import RaceEntry, RaceResult, RaceVerdict, of_each, speed_between
@@ -28,6 +28,9 @@ from togi.measure.turn import TURN_MS, Turn, call_ms_of, choose_passes
 Seconds = Callable[[], float]
 OnRound = Callable[[int, Mapping[str, Interval]], None]
 """Called after each round with its number (from 1) and every racing runner's speed-up over the reference."""
+
+Enough = Callable[[Interval], bool]
+"""Whether a speed-up is known as well as somebody needs it."""
 
 _REFERENCE_EVERY = 4
 """A reference that cannot win still runs in every fourth round, so that speed-ups over it keep getting sharper."""
@@ -53,6 +56,8 @@ def race(
     criterion: Criterion = BETWEEN_PROCESSES,
     rivals: Mapping[str, str] | None = None,
     min_rounds: int = 8,
+    enough: Enough | None = None,
+    least_rounds: int = 1,
     turn_ms: float = TURN_MS,
     clock: Seconds = time.monotonic,
     on_round: OnRound | None = None,
@@ -61,7 +66,7 @@ def race(
 
     A runner leaves when its interval against the leader says that it is slower (``criterion``), or when it raises. The
     race ends when all others have left, when all that remain are as fast as the leader, or when the next round would
-    not fit into ``budget_s`` (one round is always run).
+    not fit into ``budget_s``.
 
     Args:
         runners: the candidates; the reference may be among them.
@@ -72,6 +77,9 @@ def race(
         rivals: by name the group in which a runner has to be fastest: it leaves by its own group's leader, and the race
             ends when that is clear in each. None: all are in one.
         min_rounds: decisions are not made before.
+        enough: for who wants the speed-ups, and not only an order. Then nobody leaves for being slower, and the race
+            ends when this is true of the speed-up of each over the reference.
+        least_rounds: so many are run however long they take.
         turn_ms: what a turn should last; passes per turn are chosen for each runner.
         clock: seconds, monotonic.
         on_round: progress.
@@ -83,10 +91,10 @@ def race(
     names = [runner.name for runner in field]
     if len(set(names)) != len(names):
         raise ValueError(f"runners of a race need names of their own, but got {names}")
-    state = _RaceState(field, criterion, rivals or {})
+    state = _RaceState(field, criterion, rivals or {}, enough)
     began, order, longest = clock(), random.Random(seed), 0.0
     state.choose_passes(turn_ms)
-    while state.worth_another(min_rounds) and (state.rounds == 0 or clock() - began + longest <= budget_s):
+    while state.worth_another(min_rounds) and (state.rounds < least_rounds or clock() - began + longest <= budget_s):
         started = clock()
         state.run_round(order, decide=state.rounds + 1 >= min_rounds)
         longest = max(longest * 0.9, clock() - started)
@@ -146,11 +154,14 @@ class _InRace:
 class _RaceState:
     """Who is still in a race and how they stand to each other. The first contestant is the reference."""
 
-    def __init__(self, field: Sequence[Runner], criterion: Criterion, rivals: Mapping[str, str]) -> None:
+    def __init__(
+        self, field: Sequence[Runner], criterion: Criterion, rivals: Mapping[str, str], enough: Enough | None
+    ) -> None:
         self.entries = [_InRace(runner) for runner in field]
         self.reference = self.entries[0]
         self.criterion = criterion
         self.rivals = rivals
+        self.enough = enough
         self.rounds = 0
         # All intervals of a race hold together: the fastest is wronged only if it loses against one of the others, and
         # whoever is called faster than the reference is one of them (a union bound).
@@ -181,7 +192,12 @@ class _RaceState:
     def worth_another(self, min_rounds: int) -> bool:
         if self.reference.broken or len(self.racing) < 2:
             return False
-        return self.rounds < min_rounds or not all(map(self._all_equal, self.groups))
+        if self.rounds < min_rounds:
+            return True
+        if self.enough is not None:
+            speedups_x = [self.speed_x(entry, self.reference) for entry in self.racing if entry is not self.reference]
+            return not all(speedup_x is not None and self.enough(speedup_x) for speedup_x in speedups_x)
+        return not all(map(self._all_equal, self.groups))
 
     def run_round(self, order: random.Random, decide: bool) -> None:
         self.rounds += 1
@@ -190,7 +206,7 @@ class _RaceState:
         turns = {entry.name: entry.take(entry.passes, self.rounds) for entry in called}
         for entry in self.entries:
             entry.turns.append(turns.get(entry.name))
-        for group in self.groups if decide else ():
+        for group in self.groups if decide and self.enough is None else ():
             self._dismiss(group)
 
     def _lingers(self, entry: _InRace) -> bool:
@@ -296,16 +312,8 @@ class _RaceState:
         )
 
 
-def _inverse(interval: Interval) -> Interval:
-    return Interval(
-        median=1.0 / interval.median,
-        low=1.0 / interval.high,
-        high=1.0 / interval.low if interval.low > 0 else float("inf"),
-    )
-
-
 def _slower(against: Interval, other: _InRace) -> str:
-    return f"it takes {_times(_inverse(against))} the time of {other.name}"
+    return f"it takes {_times(inverse(against))} the time of {other.name}"
 
 
 def _times(interval: Interval) -> str:

@@ -60,6 +60,11 @@ class RaceResult(Record):
     wall_s: float
     criterion: Criterion
 
+    @property
+    def noise(self) -> Noise:
+        """Of the runner that was disturbed most."""
+        return max((entry.noise for entry in self.entries), key=lambda noise: noise.spread)
+
     def entry(self, name: str) -> RaceEntry:
         return next(entry for entry in self.entries if entry.name == name)
 

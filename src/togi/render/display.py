@@ -15,7 +15,7 @@ from togi.footprint.fit.result import FitResult
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.snapshot.record import SnapshotAccount
 from togi.lint.finding import CheckResult
-from togi.study.comparison import Comparison, Verification
+from togi.study.comparison import Agreement, Comparison, Verification
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +26,7 @@ _WIDTH = 100
 def show_results() -> None:
     """Make records of these kinds show their short forms."""
     as_text.register(Study, _study)
+    as_text.register(Agreement, lambda agreement: agreement.verdict)
     as_text.register(Comparison, _comparison)
     as_text.register(Verification, _verification)
     as_text.register(Account, _account)

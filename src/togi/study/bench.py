@@ -11,13 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 from togi.artifact.manifest import Manifest, read_manifest
-from togi.core.errors import ArtifactError
+from togi.core.errors import ArtifactError, SubjectError
+from togi.core.other_python import OtherPython, other_python
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Footprint, Outcome
 from togi.machine.describe import machine
 from togi.machine.load import crowded
 from togi.measure import RaceResult, race
 from togi.study.batch_sizes import ROUNDS, PerSample, by_size
-from togi.study.bench_pools import LIMITS, BenchPools, is_artifact
+from togi.study.bench_pools import LIMITS, BenchPools, Side, is_artifact
 from togi.study.common_inputs import check_common_inputs
 from togi.study.comparison import Comparison, Contestant
 from togi.study.parts import record_parts
@@ -44,6 +45,7 @@ def run_bench(
     native: bool = True,
     checked: Mapping[str, Manifest] = MappingProxyType({}),
     different_inputs: bool = False,
+    pythons: Sequence[str] = (),
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
@@ -60,11 +62,15 @@ def run_bench(
         native: artifacts may be run by engines whose files are programs.
         checked: manifests that were checked, by spec; others are read here.
         different_inputs: compare subjects that take different inputs, too.
+        pythons: interpreters of environments, in each of which each subject takes part.
 
     Raises:
+        TogiError: an environment lacks torch, or this version of togi.
         ArtifactError: one was tuned for another device.
         SubjectError: it is not clear which dimension is the batch, or subjects take different inputs.
     """
+    sides = _sides(specs, pythons)
+    specs = [*sides] or specs
     race_s = time_limit_s or _RACE_S
     deadline = Deadline(time.monotonic() + whole_s(race_s), progress.message)
     device = device_of(specs, device)
@@ -81,9 +87,10 @@ def run_bench(
             from_host=from_host,
             deadline=deadline,
             progress=progress,
+            sides=sides,
         )
         bench = _Bench(stack, pools, specs, native, dict(checked), max_latency_s)
-        field = [Contestant(name=name, batch=size) for name in _names(specs) for size in batch_sizes or (None,)]
+        field = [Contestant(name=name, batch=size) for name in distinct(specs) for size in batch_sizes or (None,)]
         bench.load(field, deadline, race_s, progress)
         if not different_inputs:
             check_common_inputs(pools.surveys, pools.batches)
@@ -91,7 +98,7 @@ def run_bench(
             "machine": here,
             "batch_sizes": batch_sizes,
             "max_latency_s": max_latency_s,
-            "notes": pools.notes,
+            "notes": [*map(_in_words, {side.interpreter: None for side in sides.values()}), *pools.notes],
         }
         loaded = bench.loaded
         first = next(iter(loaded)) if batch_sizes and loaded else field[0].label
@@ -135,7 +142,7 @@ class _Bench:
 
     def load(self, contestants: Sequence[Contestant], deadline: Deadline, race_s: float, progress: Progress) -> None:
         """Get them ready to race, in the time that is left besides the race's."""
-        spec_of = dict(zip(_names(self.specs), self.specs, strict=True))
+        spec_of = dict(zip(distinct(self.specs), self.specs, strict=True))
         for number, contestant in enumerate(contestants):
             progress.message(f"loading {contestant.label}")
             share_s = (deadline.left_s - race_s) / (len(contestants) - number)  # one that hangs costs its own
@@ -227,6 +234,18 @@ def _as_it_ended(early: TrialEnded | NoTimeLeft) -> dict[str, Any]:
     return {"outcome": early.ending.outcome, "reason": f"{early.ending.reason}{longer}"}
 
 
+def _sides(specs: Sequence[str], pythons: Sequence[str]) -> dict[str, Side]:
+    """Each subject in each environment, by the name that the contestant has. Raises TogiError as ``other_python``."""
+    if pythons and (artifact := next(filter(is_artifact, specs), None)):
+        raise SubjectError(f"{artifact} was made in one environment: to race environments, give what builds the model")
+    interpreters = [other_python(path) for path in pythons]
+    return {f"{spec} ({other.path})": Side(spec, other) for spec in specs for other in interpreters}
+
+
+def _in_words(other: OtherPython) -> str:
+    return f"{other.path}: Python {other.python}, torch {other.torch}"
+
+
 def device_of(specs: Sequence[str], wanted: str | None) -> str:
     """The device of a comparison. Raises ArtifactError where one was tuned for another."""
     tuned_for = {spec: read_manifest(Path(spec)).facts.device for spec in specs if is_artifact(spec)}
@@ -240,19 +259,17 @@ def device_of(specs: Sequence[str], wanted: str | None) -> str:
     return device
 
 
-def _names(specs: Sequence[str]) -> list[str]:
-    """The specs themselves; one given again gets a number."""
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names themselves; one given again gets a number."""
     return [
-        spec if specs.index(spec) == i else f"{spec} ({specs[: i + 1].count(spec)})" for i, spec in enumerate(specs)
+        name if names.index(name) == i else f"{name} ({names[: i + 1].count(name)})" for i, name in enumerate(names)
     ]
 
 
 def _comparison(
     contestants: tuple[Contestant, ...], result: RaceResult, callers: int, common: dict[str, Any]
 ) -> Comparison:
-    noises = [entry.noise for entry in result.entries]
-    worst = max(noises, key=lambda noise: noise.spread)
     sentence = f"{result.sentence[0].upper()}{result.sentence[1:]}."
     return Comparison(
-        contestants=contestants, verdict=sentence, noise=worst, rounds=result.rounds, callers=callers, **common
+        contestants=contestants, verdict=sentence, noise=result.noise, rounds=result.rounds, callers=callers, **common
     )

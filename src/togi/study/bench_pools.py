@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from togi.artifact.manifest import read_manifest
 from togi.core.errors import SubjectError
+from togi.core.other_python import OtherPython
 from togi.core.records import Machine
 from togi.study.progress import Progress
 from togi.subject.batch import Batch, BatchRequest, find_batch
@@ -19,6 +23,15 @@ from togi.worker.supervise import Limits, OnPhase, TrialEnded
 
 LIMITS = Limits(timeout_s=900.0)
 """Of each process of a bench, which ends by the deadline of all."""
+
+
+class Side(NamedTuple):
+    """A contestant of a race of environments."""
+
+    locator: str
+    interpreter: OtherPython
+
+
 _BATCH = ChildCall(function="togi.subject.batch:batch_of", request=BatchRequest, answer=Batch, purpose="called")
 
 
@@ -36,10 +49,12 @@ class BenchPools:
         from_host: bool,
         deadline: Deadline,
         progress: Progress,
+        sides: Mapping[str, Side] = MappingProxyType({}),
     ) -> None:
+        """``sides``: by host, those that are a locator in another Python."""
         self._stack, self._here, self._progress = stack, here, progress
         self._device, self._seed, self._callers = device, seed, callers
-        self._from_host, self._deadline = from_host, deadline
+        self._from_host, self._deadline, self._sides = from_host, deadline, sides
         self.surveys: dict[str, Survey] = {}
         self.batches: dict[str, Batch] = {}
         self.notes: list[str] = []
@@ -88,15 +103,18 @@ class BenchPools:
         return 1 if is_artifact(host) else Survey.read(self.pool(host).folder).facts.samples
 
     def _opened(self, host: str) -> WorkerPool:
+        side = self._sides.get(host)
+        here = SubjectRef.here("artifact" if is_artifact(host) else "locator", host)
         pool = self._stack.enter_context(
             WorkerPool(
-                SubjectRef.here("artifact" if is_artifact(host) else "locator", host),
+                here if side is None else SubjectRef.elsewhere(side.locator),
                 self._here,
                 device=self._device,
                 seed=self._seed,
                 callers=self._callers,
                 from_host=self._from_host,
                 deadline=self._deadline,
+                interpreter="" if side is None else side.interpreter.path,
             )
         )
         if not is_artifact(host):

@@ -1,4 +1,5 @@
-"""The results of ``togi bench A B ...`` (contestants that took turns on the same inputs) and of ``togi verify``."""
+"""The results of ``togi bench A B ...`` (contestants that took turns on the same inputs), of ``togi.compare`` and of
+``togi verify``."""
 
 from __future__ import annotations
 
@@ -6,10 +7,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-from togi.core.errors import SubjectError
-from togi.core.quantities import first_line
-from togi.core.records import SCHEMA_VERSION, ErrorReport, Footprint, Interval, Machine, Noise, Outcome, Record
-from togi.decide.faster import BETWEEN_PROCESSES, Speed
+from togi.core.errors import SubjectError, TogiError
+from togi.core.quantities import first_line, parse_share
+from togi.core.records import (
+    SCHEMA_VERSION,
+    ErrorReport,
+    Footprint,
+    Interval,
+    LeafError,
+    Machine,
+    Noise,
+    Outcome,
+    Record,
+)
+from togi.decide.faster import BETWEEN_PROCESSES, WITHIN_PROCESS, Speed, inverse
 from togi.decide.gate import Answer, Case
 
 
@@ -34,6 +45,8 @@ class Contestant(Record):
     error: ErrorReport | None = None
     """How far its outputs are from the first contestant's, where both were given the same inputs."""
     footprint: Footprint | None = None
+    own_process: bool = True
+    """It ran in a process of its own, which may differ from others for as long as it lives. False: a live object."""
 
     @property
     def label(self) -> str:
@@ -43,7 +56,8 @@ class Contestant(Record):
     @property
     def speed(self) -> Speed | None:
         """What ``speedup_x`` allows to say; None where it was not compared."""
-        return None if self.speedup_x is None else BETWEEN_PROCESSES.speed(self.speedup_x)
+        criterion = BETWEEN_PROCESSES if self.own_process else WITHIN_PROCESS
+        return None if self.speedup_x is None else criterion.speed(self.speedup_x)
 
     @property
     def waited_ms(self) -> float | None:
@@ -86,6 +100,76 @@ class Comparison(Record):
     best: tuple[BestSize, ...] = ()
     """Of each contestant, where there are batch sizes."""
     notes: tuple[str, ...] = ()
+
+    def speed_x(self, other: str | None = None) -> Interval | None:
+        """How many times as fast as ``other`` (by name; None: the second) the first contestant is. None: not measured.
+
+        Raises TogiError where nothing of that name was compared with it.
+        """
+        others = {contestant.label: contestant for contestant in self.contestants[1:]}
+        found = next(iter(others.values()), None) if other is None else others.get(other)
+        if found is None:
+            compared = ", ".join(others) or "nothing"
+            raise TogiError(f"{other or 'a second one'} was not compared with the first, but {compared}")
+        return None if found.speedup_x is None else inverse(found.speedup_x)
+
+    def assert_not_slower(self, share: float | str) -> None:
+        """That the first contestant does not take longer than any of the others by more than ``share`` (``"3%"``).
+
+        Raises AssertionError where it does beyond doubt, or where one was not measured; UndecidedError, which is an
+        AssertionError, where the figures do not decide. Both say the speed, its interval, the noise and what to do.
+        """
+        __tracebackhide__ = True
+        from togi.study.assertions import check, not_slower
+
+        check(not_slower(self, parse_share(share, "share")), self.noise)
+
+    def assert_faster(self, share: float | str) -> None:
+        """That the first contestant has more than ``1 + share`` times the speed of each other (``"10%"``: 1.10x).
+
+        Raises as ``assert_not_slower`` does.
+        """
+        __tracebackhide__ = True
+        from togi.study.assertions import check, faster
+
+        check(faster(self, parse_share(share, "share")), self.noise)
+
+
+class Agreement(Record):
+    """What ``togi.compare`` found. It is true only where both compute the same."""
+
+    equal: bool
+    verdict: str
+    """That in a sentence, with the worst output; ``str()`` gives it."""
+    units: float
+    """Error of the worst output, in multiples of the original's own error (which has a floor of a few roundings)."""
+    limit_units: float
+    """How many of them are rounding."""
+    worst: LeafError | None = None
+    """The output with the largest error; None where no numbers could be compared."""
+    error: ErrorReport
+    """Each output, and what is wrong beyond numbers."""
+    precision: str
+    """What decides: ``float64``, the original computed in it; or ``eager``, the original as it is (``fallback``)."""
+    fallback: str = ""
+    """Why there is no float64."""
+    samples: int
+    derived: int
+    """How many inputs were made from the samples, and compared as well."""
+    notes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.equal
+
+    def __repr__(self) -> str:
+        """What pytest shows of an assertion that failed."""
+        return f"<{self.verdict}>"
+
+    def assert_equal(self) -> None:
+        """Raises AssertionError, with the verdict, where they are not the same."""
+        __tracebackhide__ = True
+        if not self.equal:
+            raise AssertionError(self.verdict)
 
 
 class Verification(Record):

@@ -51,26 +51,34 @@ def _case(
             name=contestant.name, said=f"not measured: {contestant.reason or comparison.verdict}", answer=Answer.ERROR
         )
     if share is None:
-        return Case(name=contestant.name, said=f"{_speed(contestant.speedup_x)} of the first. {comparison.verdict}")
+        return Case(name=contestant.name, said=f"{speed(contestant.speedup_x)} of the first. {comparison.verdict}")
     if was is None or was.speedup_x is None:
-        return _slower(contestant.name, first.name, share, contestant.speedup_x, comparisons=1)
-    return _slower(contestant.name, "it was", share, change(contestant.speedup_x, was.speedup_x), comparisons=2)
+        case = slower_case(
+            contestant.name, first.name, share, contestant.speedup_x, comparisons=int(contestant.own_process)
+        )
+    else:
+        case = slower_case(contestant.name, "it was", share, change(contestant.speedup_x, was.speedup_x), comparisons=2)
+    if case.answer is not Answer.UNDECIDED:
+        return case
+    advice = "Repeat it when the machine is quiet, or give a longer --time-limit"
+    return case.model_copy(update={"said": f"{case.said}. {advice}"})
 
 
-def _slower(name: str, than: str, share: float, ratio: Interval, *, comparisons: int) -> Case:
+def slower_case(name: str, than: str, share: float, ratio: Interval, *, comparisons: int) -> Case:
+    """Whether ``name`` is slower than ``than`` by more than ``share``: the answer, in a sentence without its full stop.
+    ``comparisons``: as for ``slower_than``."""
     answer = slower_than(share, ratio, comparisons=comparisons)
+    by_more = f"than {than} by more than {percent(share)}"
     sentences = {
-        Answer.FAILED: f"{name} is slower than {than} by more than {percent(share)} beyond doubt: {_speed(ratio)}",
-        Answer.PASSED: f"{name} is not slower than {than} by more than {percent(share)}: {_speed(ratio)}",
-        Answer.UNDECIDED: (
-            f"The figures do not show whether {name} is slower than {than} by more than {percent(share)}: "
-            f"{_speed(ratio)}. Repeat it when the machine is quiet, or give a longer --time-limit"
-        ),
+        Answer.FAILED: f"{name} is slower {by_more} beyond doubt",
+        Answer.PASSED: f"{name} is not slower {by_more}",
+        Answer.UNDECIDED: f"The figures do not show whether {name} is slower {by_more}",
     }
-    return Case(name=name, said=sentences[answer], answer=answer)
+    return Case(name=name, said=f"{sentences[answer]}: {speed(ratio)}", answer=answer)
 
 
-def _speed(ratio: Interval) -> str:
+def speed(ratio: Interval) -> str:
+    """``1.20x the speed (1.17-1.24)``."""
     ends = bounds(ratio)
     if ends == TOO_FEW_ROUNDS:
         ends = f"{ends} for an interval"

@@ -104,6 +104,16 @@ class SavedBuffers:
                     setattr(self._module.get_submodule(owner), attribute, buffer)
 
 
+@contextmanager
+def kept_buffers(module: nn.Module) -> Iterator[None]:
+    """Put the buffers back after what is called inside: matters where the module itself runs, and no copy."""
+    state = SavedBuffers(module)
+    try:
+        yield
+    finally:
+        state.restore()
+
+
 @dataclass(frozen=True)
 class _ObservedCall:
     output: Any

@@ -66,6 +66,19 @@ class ProgramModule(nn.Module):
         return copied
 
 
+class FunctionModule(nn.Module):
+    """A function that runs no module, as one without parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+    @property
+    def original_name(self) -> str:
+        """As its author wrote it; of TorchScript modules this has the same name (``inventory.class_name``)."""
+        return _called(self.forward)
+
+
 def as_module(value: Any) -> Any:
     """A module as it is, anything else that can be called and reaches modules as a program; all else as it is.
 
@@ -178,7 +191,8 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _called(call: Any) -> str:
-    owner = getattr(call, "__self__", None)
-    if owner is not None:
-        return f"{type(owner).__name__}.{call.__name__}"
+    if isinstance(call, types.MethodType):  # torch's own functions are bound, too: to an object that nobody knows
+        return f"{type(call.__self__).__name__}.{call.__name__}"
+    if isinstance(call, functools.partial):
+        return _called(call.func)
     return str(getattr(call, "__name__", type(call).__name__))

@@ -103,6 +103,11 @@ def compiled_original(module: nn.Module) -> Any:
     return getattr(module, "_orig_mod", None)
 
 
+def uncompiled(function: Any) -> Any:
+    """The function inside of ``torch.compile(function)``; any other value as it is."""
+    return getattr(function, "_torchdynamo_orig_callable", function)
+
+
 def parametrized_as_pickled(module: nn.Module) -> tuple[Any, ...] | None:
     """Answer a pickler's ``reducer_override`` for a module with tensors of ``torch.nn.utils.parametrize`` (weight
     norm, as audio models have it), whose own class refuses to be pickled; None for any other."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
-from togi.subject.behaviour import SavedBuffers
+from togi.subject.behaviour import kept_buffers
 from togi.subject.inputs import Inputs
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
@@ -60,19 +59,21 @@ def make_truth(
     samples: int = 1,
     metric: Metric | None = None,
     flops: float | None = None,
+    gradients: bool = True,
 ) -> Truth:
     """The truth of ``module`` on ``inputs`` (``variants``), of which the first ``samples`` are the user's own.
 
     ``module`` is left as it is. ``device`` is where eager runs (default: where the signature says the inputs are), and
     float64 too where it fits there; the first input's answer is then compared with the CPU's, unless its ``flops``
-    (None: not known, taken as few) are too many for that.
+    (None: not known, taken as few) are too many for that. ``gradients``: ask which outputs require some.
 
     Derived inputs on which the original raises, or stops being finite where the samples are, are dropped with a note.
 
     Raises:
         SubjectError: the original raises on one of the user's own samples.
     """
-    return _Making(module, list(inputs), signature, seed, device or signature.device, samples, flops).truth(metric)
+    making = _Making(module, list(inputs), signature, seed, device or signature.device, samples, flops, gradients)
+    return making.truth(metric)
 
 
 @dataclass
@@ -84,6 +85,7 @@ class _Making:
     device: str
     samples: int
     flops: float | None
+    gradients: bool
     notes: list[str] = field(default_factory=list)
 
     def truth(self, metric: Metric | None) -> Truth:
@@ -131,7 +133,7 @@ class _Making:
         while True:
             run, finite, left_out = ObservedCalls([], []), True, set[int]()
             module = self._copy()
-            with torch.no_grad(), _unchanged(module):
+            with torch.no_grad(), kept_buffers(module):
                 for i in calls:
                     try:
                         self._try_on_cpu_first(i, self.inputs[i])
@@ -188,7 +190,7 @@ class _Making:
     def _called(self, calls: Sequence[int], seeds: Sequence[int]) -> ObservedCalls:
         """A fresh copy of the original on one input after the other, each with a seed of its own."""
         module, run = self._copy(), ObservedCalls([], [])
-        with torch.no_grad(), _unchanged(module):
+        with torch.no_grad(), kept_buffers(module):
             for i, seed in zip(calls, seeds, strict=True):
                 run.add(observe(module, self.inputs[i], self.signature, seed=seed))
         return run
@@ -279,7 +281,7 @@ class _Making:
         wanted = NUDGES_FEW if not is_exact or self._needs_nudges(run) else int(_has_discrete(run))
         nudges = [moved for k in range(wanted) if (moved := self._nudged(calls, k)) is not None]
         measured = units_of(run, truths, nudges, self._narrowest(), is_exact)
-        gradients = self._requires_grad(calls[0])
+        gradients = self._requires_grad(calls[0]) if self.gradients else {}
         answers = [
             answer_of(calls[c], seen, run.leaves[c], truths[c], measured[c], gradients)
             for c, seen in enumerate(run.seen)
@@ -334,7 +336,7 @@ class _Making:
     def _requires_grad(self, first: int) -> dict[str, bool]:
         module = self._copy()
         try:
-            with torch.enable_grad(), _unchanged(module):
+            with torch.enable_grad(), kept_buffers(module):
                 seen = observe(module, self.inputs[first], self.signature, seed=self.seed)
         except Exception as error:  # foreign code: some modules only run without autograd
             self.notes.append(f"the original does not run with autograd on ({first_line(error)})")
@@ -363,16 +365,6 @@ def branches(eager: Tensor, exact: Tensor, moved: Sequence[Tensor]) -> bool:
     """Whether it branches: float64 is further away than ``moved``, eager's answers moved by a rounding, explain."""
     movement = max((difference(m, eager, eager).rmse for m in moved), default=0.0)
     return difference(eager, exact, eager).rmse > SUSPICIOUS_RATIO * max(movement, epsilon_of(eager))
-
-
-@contextmanager
-def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Buffers are put back after; matters where the module could not be copied."""
-    state = SavedBuffers(module)
-    try:
-        yield
-    finally:
-        state.restore()
 
 
 def different_form(eager: ObservedCalls, exact: ObservedCalls) -> str:

@@ -210,7 +210,7 @@ class TrialServer(ForkServer):
         Path(environment["TMPDIR"]).mkdir(exist_ok=True)
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(  # type: ignore[call-overload]  # process_group: Python 3.11, as all with torch
-                python(_BOOT, str(fd)),
+                python(_BOOT, str(fd), interpreter=self.config.interpreter),
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

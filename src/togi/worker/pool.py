@@ -51,12 +51,14 @@ class WorkerPool:
         from_host: bool = False,
         nan_differences: bool = False,
         deadline: Deadline | None = None,
+        interpreter: str = "",
     ) -> None:
         """
         Args:
             deadline: of everything that is asked of its processes. None: each request has its own limit alone.
             callers: how many call at once, in threads of a child, while it is verified and measured.
             from_host: measured calls copy their inputs from host memory to the device, and their results back.
+            interpreter: the Python that its processes run in. Empty: this one.
             nan_differences: what is saved may answer with a number where the original shows NaN.
         """
         self._device = device
@@ -73,6 +75,7 @@ class WorkerPool:
             callers=callers,
             from_host=from_host,
             nan_differences=nan_differences,
+            interpreter=interpreter,
         )
         self.deadline = deadline or Deadline()
         self._inductor = InductorCache(self.folder)

@@ -47,6 +47,11 @@ class SubjectRef(Record):
         """Refer to it with this process's import path and working folder."""
         return cls(kind=kind, spec=spec, path=tuple(sys.path), cwd=os.getcwd())
 
+    @classmethod
+    def elsewhere(cls, spec: str) -> SubjectRef:
+        """Refer to a locator with this working folder, and without the packages of this process."""
+        return cls(kind="locator", spec=spec, path=(os.getcwd(),), cwd=os.getcwd())
+
     @property
     def answer(self) -> Path:
         """Next to a live subject: what it answers where it lives."""
@@ -70,6 +75,8 @@ class ServerConfig(Request):
     """A measured call has its inputs and results in host memory."""
     nan_differences: bool = False
     """What the original shows as NaN may be a number."""
+    interpreter: str = ""
+    """The Python that the server runs in. Empty: that of its parent."""
 
 
 class PartRef(Record):

@@ -6,9 +6,8 @@ Its outputs for one sample must be faithful (``decide.faithful``); ``togi tune``
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -21,7 +20,7 @@ from togi.lint.calls import ModuleRequest
 from togi.lint.finding import Cost, Finding, Table
 from togi.lint.module.context import ModuleContext
 from togi.lint.rule import all_rules
-from togi.measure import Turn, race, take_turn, warm
+from togi.measure import LocalRunner, race
 from togi.techniques import technique
 from togi.verify.own_error import OwnError, seeded_outputs
 
@@ -142,27 +141,14 @@ def _speedup_x(
         return _race(start.module, fixed.module, start.samples, context.device, request)
 
 
-@dataclass(frozen=True)
-class _InThisProcess:
-    """A runner of turns."""
-
-    name: str
-    call: Callable[..., Any]
-    samples: Sequence[Inputs]
-    device: str
-
-    def turn(self, passes: int) -> Turn:
-        return take_turn(self.call, self.samples, passes, device=self.device)
-
-
 def _race(
     original: nn.Module, fixed: nn.Module, samples: Sequence[Inputs], device: str, request: ModuleRequest
 ) -> Interval | None:
     budget_s = request.measure_s
-    as_it_is = _InThisProcess("original", original, samples, device)
-    changed = _InThisProcess("fixed", fixed, samples, device)
+    as_it_is = LocalRunner("original", original, samples, device)
+    changed = LocalRunner("fixed", fixed, samples, device)
     for runner in (as_it_is, changed):
-        warm(runner.call, samples, limit_s=budget_s / 4, device=device)
+        runner.warm(budget_s / 4)
     raced = race([changed], as_it_is, budget_s=budget_s, seed=request.seed, criterion=WITHIN_PROCESS)
     return raced.entry("fixed").speedup_x
 

@@ -1,0 +1,97 @@
+"""Assertions on the speeds of a comparison: the first contestant next to each of the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from togi.core.errors import UndecidedError
+from togi.core.quantities import percent
+from togi.core.records import Interval, Noise, Outcome
+from togi.decide.gate import Answer, Case, faster_than
+from togi.measure import usable
+from togi.study.comparison import Comparison
+from togi.study.slowdown import slower_case, speed
+
+_LEAST_ADVISED = 0.01
+
+
+def not_slower(comparison: Comparison, share: float) -> list[Case]:
+    """That the first takes no longer than each other by more than ``share``."""
+
+    def case(name: str, other: str, speed_x: Interval, comparisons: int) -> Case:
+        found = unless_disturbed(slower_case(name, other, share, speed_x, comparisons=comparisons), comparison.noise)
+        enough = 1 / speed_x.low - 1 if speed_x.low > 0 else math.inf
+        return _with_advice(found, "assert_not_slower", enough)
+
+    return _cases(comparison, case)
+
+
+def faster(comparison: Comparison, share: float) -> list[Case]:
+    """That the first has more than ``1 + share`` times the speed of each other."""
+
+    def case(name: str, other: str, speed_x: Interval, comparisons: int) -> Case:
+        found = unless_disturbed(_faster_case(name, other, share, speed_x, comparisons), comparison.noise)
+        return _with_advice(found, "assert_faster", speed_x.low - 1)
+
+    return _cases(comparison, case)
+
+
+def unless_disturbed(case: Case, noise: Noise) -> Case:
+    """Undecided where the machine was mostly not ours: threads of one contestant that wait for each other lose a factor
+    of a hundred next to busy processes, and the other one nothing."""
+    if usable(noise) or case.answer not in (Answer.PASSED, Answer.FAILED):
+        return case
+    said = f"The machine was too disturbed to tell (times vary by {noise.spread:.0%}): it looks as if {case.said}"
+    return case.model_copy(update={"answer": Answer.UNDECIDED, "said": said})
+
+
+def check(cases: Sequence[Case], noise: Noise) -> None:
+    """Raises AssertionError for cases that failed or were not measured, else UndecidedError for those that the figures
+    do not decide, with the noise of the measurement."""
+    __tracebackhide__ = True
+    meanwhile = "; ".join(noise.warnings) or f"none to speak of (times vary by {noise.spread:.1%})"
+    for answers, error in (((Answer.FAILED, Answer.ERROR), AssertionError), ((Answer.UNDECIDED,), UndecidedError)):
+        if said := [case.said for case in cases if case.answer in answers]:
+            raise error(f"{' '.join(said)} Noise meanwhile: {meanwhile}.")
+
+
+def _cases(comparison: Comparison, case: Callable[[str, str, Interval, int], Case]) -> list[Case]:
+    first, *others = comparison.contestants
+    cases = []
+    for other in others:
+        speed_x = comparison.speed_x(other.label)
+        if speed_x is None or not first.outcome is other.outcome is Outcome.OK:
+            cases.append(Case(name=first.label, said=_not_measured(comparison), answer=Answer.ERROR))
+        else:
+            cases.append(case(first.label, other.label, speed_x, int(other.own_process)))
+    return cases
+
+
+def _faster_case(name: str, other: str, share: float, speed_x: Interval, comparisons: int) -> Case:
+    answer = faster_than(share, speed_x, comparisons=comparisons)
+    by_more = f"than {other} by more than {percent(share)}"
+    sentences = {
+        Answer.FAILED: f"{name} is not faster {by_more}",
+        Answer.PASSED: f"{name} is faster {by_more} beyond doubt",
+        Answer.UNDECIDED: f"The figures do not show whether {name} is faster {by_more}",
+    }
+    return Case(name=name, said=f"{sentences[answer]}: {speed(speed_x)}", answer=answer)
+
+
+def _with_advice(case: Case, assertion: str, enough: float) -> Case:
+    """``enough``: the share with which the assertion would hold, if there is one."""
+    advice = ""
+    if case.answer is Answer.UNDECIDED:
+        advice = " Repeat it when the machine is quiet, or measure longer: togi.bench(..., time_limit_s=60)."
+    elif case.answer is Answer.FAILED and _LEAST_ADVISED <= enough <= 1:
+        whole = math.ceil(enough * 100) if assertion == "assert_not_slower" else math.floor(enough * 100)
+        advice = f' If that is meant, {assertion}("{whole}%") holds with these figures.'
+    return case.model_copy(update={"said": f"{case.said}.{advice}"})
+
+
+def _not_measured(comparison: Comparison) -> str:
+    failed = next((each for each in comparison.contestants if each.outcome is not Outcome.OK), None)
+    if failed is None:
+        return f"It was not measured. {comparison.verdict}"
+    return f"It was not measured: {failed.name} ended early ({failed.outcome.value}: {failed.reason})."
