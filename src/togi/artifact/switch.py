@@ -17,6 +17,7 @@ from togi.artifact.autocast import autocast
 from togi.artifact.part_engine import PartEngine
 from togi.artifact.watch import Watch
 from togi.core.errors import TogiError
+from togi.subject.stand_in import FunctionStandIn
 from togi.subject.state import STATE, State
 
 _GRADIENTS = (
@@ -36,7 +37,7 @@ _GRADIENTS_OF_WEIGHTS = (
 )
 
 
-class Switch:
+class Switch(FunctionStandIn):
     """Stands for the ``forward`` of one module: calls of the forms that were proven go to the engine."""
 
     def __init__(self, module: nn.Module, path: str, original: Callable[..., Any], state: Sequence[str] = ()) -> None:
@@ -59,7 +60,7 @@ class Switch:
         self.state = State(module, state) if state else None
         self._state_names = tuple(state)
         self.watch_again()
-        functools.update_wrapper(self, original)  # callers read its signature and pass what it names
+        self.look_like(original)
 
     def watch_again(self) -> None:
         """From now on the engines answer for the module as it is."""

@@ -20,9 +20,10 @@ from togi.footprint.fit.measure import (
     static_bytes,
 )
 from togi.footprint.fit.plan import Plan
-from togi.footprint.fit.planner import MeasuredPlan, Planner, TimeLimit
+from togi.footprint.fit.planner import MeasuredPlan, Planner
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.proof import Noise, PassOutcome, TrainingRun, compare, noise_between, outcome_of
+from togi.footprint.fit.time_limit import TimeLimit
 from togi.footprint.fit.training.costs import MeasuredCosts, costs_of, made_by_operation
 from togi.footprint.fit.training.observe import Observed, observe
 from togi.footprint.fit.training.optimizer_advice import advise
@@ -32,6 +33,7 @@ from togi.footprint.fit.training.timeline import SavingChoice, StepTimeline
 from togi.footprint.remembered import changed_since, remembered, why_not_twice
 from togi.footprint.step import Step, fake_copy
 from togi.subject.behaviour import same
+from togi.worker.report import Report
 
 _FRONT = 12
 
@@ -47,21 +49,29 @@ class TrainingPlanner(Planner[SavingChoice]):
     """
 
     train: ClassVar[bool] = True
-    turns: ClassVar[int] = 3
+    rounds: ClassVar[int] = 24
     timing_s: ClassVar[float] = float("inf")
 
-    def __init__(self, step: Step, *, allow_approximate: bool = False, device: str = "cpu", seed: int = 0) -> None:
-        super().__init__(step, device, seed)
-        began = time.monotonic()
+    def __init__(
+        self,
+        step: Step,
+        *,
+        allow_approximate: bool = False,
+        device: str = "cpu",
+        seed: int = 0,
+        limit: TimeLimit | None = None,
+        report: Report | None = None,
+    ) -> None:
+        super().__init__(step, device, seed, limit, report)
         for group in step.optimizer.param_groups if step.optimizer is not None else ():
             group["lr"] = 0.0  # every run must begin with equal parameters, the optimizer's work included
+        self._doing("the first run of the step", self._limit)
         replaced = ReplacedTensors(step.module)
         self._moved = _first_run(step, seed)
         self._replaced = replaced.names
-        try:
-            self._reference, peak_bytes = self._run()
-        except RuntimeError as error:  # foreign code: it ran once
-            raise FitError(why_not_twice(error, step.module)) from error
+        self._reference, peak_bytes = self._second_run()
+        self._limit.check()
+        self._doing("the run that is watched", self._limit)
         self._noise: Noise = {}
         self._deterministic = False
         """Plans are proven in torch's deterministic mode, in which the unmodified step repeats to the bit."""
@@ -81,7 +91,6 @@ class TrainingPlanner(Planner[SavingChoice]):
         self.unmodified = MeasuredPlan(SavingChoice(), self._plan(), plain_bytes, peak_bytes, proof, 0.0)
         self.static_bytes = static_bytes(step)
         self.floor_bytes = max(self.static_bytes, int(self.timeline.ground_bytes.max()))
-        self.prepared_s = time.monotonic() - began
 
     def _best(self, budget_bytes: int, limit: TimeLimit) -> MeasuredPlan[SavingChoice]:
         def search(aim_bytes: int, deadline: float) -> SavingChoice | None:
@@ -89,10 +98,9 @@ class TrainingPlanner(Planner[SavingChoice]):
             return self._search.cheapest(aim_bytes)
 
         candidate = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
-        if candidate is None:
+        if candidate is None and limit.allows(1):
             candidate = self._measured_once(self._search.least)
-            assert candidate is not None  # nothing is refused without an error
-        return candidate
+        return candidate or self.unmodified
 
     def _best_of_all(self, best: MeasuredPlan[SavingChoice], budget_bytes: int) -> MeasuredPlan[SavingChoice]:
         """The cheapest within the budget, else the lowest: the unmodified step among them."""
@@ -120,6 +128,17 @@ class TrainingPlanner(Planner[SavingChoice]):
                 "a kernel that is called directly), or keeps state that the plan does not see."
             )
         return MeasuredPlan(draft, plan, forecast_bytes, peak_bytes, proof, cost_ms)
+
+    def _second_run(self) -> tuple[PassOutcome, int]:
+        """The reference. The first run may have taken longer: it made what later ones find."""
+        self._doing("the run that measures its peak", self._limit)
+        began = time.monotonic()
+        try:
+            return self._run()
+        except RuntimeError as error:  # foreign code: it ran once
+            raise FitError(why_not_twice(error, self.step.module)) from error
+        finally:
+            self._limit.note_run(time.monotonic() - began)
 
     def _run(self) -> tuple[PassOutcome, int]:
         """Forward, backward and the optimizer from the same beginning, with its peak."""
@@ -229,6 +248,8 @@ class TrainingPlanner(Planner[SavingChoice]):
                 "bit, with torch.use_deterministic_algorithms on."
             )
         if not fits:
+            if self._cut_short:
+                yield "The time limit ended the search: a longer --time-limit (time_limit_s) may find a plan."
             if best.draft == self.unmodified.draft:
                 yield "No plan that was run takes less than the unmodified step."
             yield _largest_at_the_floor(self.timeline)
