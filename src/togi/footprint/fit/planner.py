@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -26,6 +26,8 @@ from togi.worker.report import Report
 
 _ATTEMPTS = 4
 """Searches with lower and lower aims before a budget is given up."""
+RUNS_OF_A_PLAN = 2
+"""To prove it, and to confirm it."""
 _ROUNDS_ALONE = 3
 """Of an unmodified step that nothing is compared with."""
 _ENDED_EARLY = "The process ended before this plan was timed, and before others were run next to it."
@@ -45,6 +47,8 @@ class MeasuredPlan(Generic[D]):
     proof: StepProof
     cost_ms: float
     """Estimated: what it adds to a step."""
+    forwards: tuple[ReplacedForward, ...] = field(default=(), compare=False)
+    """What stood on the module while it ran; the same ones stand there in later runs, since they learn from each."""
 
 
 class Planner(ABC, Generic[D]):
@@ -65,6 +69,7 @@ class Planner(ABC, Generic[D]):
         self._report = report or Report()
         self._began = time.monotonic()
         self._measured: dict[D, MeasuredPlan[D] | None] = {}
+        self._confirmed_drafts: set[D] = set()
         self._times: dict[D, PairedTimes] = {}
         self._architecture = architecture_of(step.module)
         self._moved: tuple[str, ...] = ()
@@ -82,11 +87,12 @@ class Planner(ABC, Generic[D]):
         limit = self._limit if self._has_limit and time_limit_s is None else self._limit.again(time_limit_s)
         self._cut_short = False
         best = self.unmodified if self.unmodified.peak_bytes <= budget_bytes else self._best(budget_bytes, limit)
+        best = self._confirmed_once(best)
         if best is not self.unmodified:
             self._report.found(self._result(best, budget_bytes, (_ENDED_EARLY,)))
         self._run_frontier(limit)
         if best.peak_bytes > budget_bytes:
-            best = self._best_of_all(best, budget_bytes)
+            best = self._confirmed_once(self._best_of_all(best, budget_bytes))
         if timed and best.draft not in self._times and limit.allows(1 if best is self.unmodified else 2):
             self._race([best], limit)
         return self._result(best, budget_bytes)
@@ -125,6 +131,17 @@ class Planner(ABC, Generic[D]):
     @abstractmethod
     def _measure(self, draft: D) -> MeasuredPlan[D] | None:
         """Run it and compare it with the unmodified step; None where it is refused for what it does."""
+
+    def _confirmed_once(self, best: MeasuredPlan[D]) -> MeasuredPlan[D]:
+        if best is self.unmodified or best.draft in self._confirmed_drafts:
+            return best
+        self._confirmed_drafts.add(best.draft)
+        confirmed = self._measured[best.draft] = self._confirmed(best)
+        return confirmed
+
+    def _confirmed(self, best: MeasuredPlan[D]) -> MeasuredPlan[D]:
+        """Proven once more, where later runs go another way than the first."""
+        return best
 
     @abstractmethod
     def _frontier(self) -> Iterable[D]:
@@ -183,7 +200,7 @@ class Planner(ABC, Generic[D]):
             self._doing("the search for a plan", limit)
             deadline = limit.search_until(attempt)
             draft = search(aim_bytes, deadline)
-            if draft is None or not (limit.allows(1) or draft in self._measured):
+            if draft is None or not (limit.allows(RUNS_OF_A_PLAN) or draft in self._measured):
                 self._cut_short |= draft is not None or time.monotonic() >= deadline
                 return None
             self._doing("the run that proves a plan", limit)
@@ -197,32 +214,26 @@ class Planner(ABC, Generic[D]):
 
     def _race(self, candidates: Iterable[MeasuredPlan[D]], limit: TimeLimit) -> None:
         """Unmodified step and candidates in turns. As many rounds as fit, one at least."""
-        racing = {candidate.draft: candidate.plan for candidate in candidates}
-        racing.pop(self.unmodified.draft, None)
         self._doing("timing steps in turns", limit)
-        conditions = [partial(self._standing, self._forwards_of(plan)) for plan in racing.values()]
+        racing = {candidate.draft: candidate.forwards for candidate in (self.unmodified, *candidates)}
+        conditions = [partial(self._ready, forwards) for forwards in racing.values()]
         ends = min(limit.timing_until(), time.monotonic() + self.timing_s)
-        rounds = self.rounds if racing else _ROUNDS_ALONE
-        times = in_turns(lambda: step_ms(self.step), partial(self._standing, ()), conditions, rounds=rounds, ends=ends)
-        self._times |= dict(zip((self.unmodified.draft, *racing), times, strict=True))
+        rounds = self.rounds if len(racing) > 1 else _ROUNDS_ALONE
+        times = in_turns(lambda: step_ms(self.step), *conditions, rounds=rounds, ends=ends)
+        self._times |= dict(zip(racing, times, strict=True))
 
-    def _forwards_of(self, plan: Plan) -> Sequence[ReplacedForward]:
-        """What the plan puts on the module; one set for all turns, since it learns from each."""
+    def _forwards_of(self, plan: Plan) -> tuple[ReplacedForward, ...]:
+        """What the plan puts on the module, taken away again."""
         plan.apply(self.step.module)
-        forwards = [forward for part in self.step.module.modules() if (forward := forward_of(part)) is not None]
+        parts = self.step.module.modules()
+        forwards = tuple(forward for part in parts if (forward := forward_of(part)) is not None)
         plan.remove()
         return forwards
 
     @contextmanager
-    def _standing(self, forwards: Sequence[ReplacedForward]) -> Iterator[None]:
-        with self._same_start():
-            for forward in forwards:
-                forward.put()
-            try:
-                yield
-            finally:
-                for forward in forwards:
-                    forward.take_away()
+    def _ready(self, forwards: Sequence[ReplacedForward]) -> Iterator[None]:
+        with self._same_start(), self._under(forwards):
+            yield
 
     def _doing(self, what: str, limit: TimeLimit) -> None:
         """Tell whoever waits."""
@@ -232,13 +243,15 @@ class Planner(ABC, Generic[D]):
         return same_start(self.step.module, self._seed, self._moved)
 
     @contextmanager
-    def _under(self, plan: Plan) -> Iterator[None]:
-        """``plan`` on the step's module."""
-        plan.apply(self.step.module)
+    def _under(self, forwards: Sequence[ReplacedForward]) -> Iterator[None]:
+        """They stand on the step's module."""
+        for forward in forwards:
+            forward.put()
         try:
             yield
         finally:
-            plan.remove()
+            for forward in forwards:
+                forward.take_away()
 
     def _plan(self, **entries: Any) -> Plan:
         return Plan(module_class=type(self.step.module).__name__, architecture=self._architecture, **entries)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from togi.core.records import Interval
 from togi.measure.interval import ratio_interval
 
-_LEARNING_RUNS = 2
-"""Runs after which a plan costs what it costs from then on (``training.repeats``)."""
-_LEARNING_S = 3.0
 _NARROW_X = 1.02
 """Ends of an interval that differ by no more than this factor tell enough."""
 
@@ -46,7 +43,7 @@ class PairedTimes:
 
 
 def in_turns(
-    run_ms: Callable[[], float], unmodified: Condition, planned: Sequence[Condition], *, rounds: int, ends: float
+    run_ms: Callable[[], float], unmodified: Condition, *planned: Condition, rounds: int, ends: float
 ) -> list[PairedTimes]:
     """Time a run without a plan and one under each, once a round, in random order.
 
@@ -58,11 +55,9 @@ def in_turns(
     Returns:
         First the unmodified run against itself, then each of ``planned``.
     """
-    for condition in planned:
-        _learn(run_ms, condition, ends)
     conditions = [unmodified, *planned]
     times: list[list[float]] = [[] for _ in conditions]
-    pairs = [PairedTimes(times[0], of_one) for of_one in times]
+    pairs = [PairedTimes(times[0], of_condition) for of_condition in times]
     order, shuffled, began = list(range(len(conditions))), random.Random(0), time.monotonic()
     for done in range(1, rounds + 1):
         shuffled.shuffle(order)
@@ -73,13 +68,3 @@ def in_turns(
         if now + (now - began) / done > ends or (planned and all(pair.is_narrow for pair in pairs)):
             break
     return pairs
-
-
-def _learn(run_ms: Callable[[], float], condition: Condition, ends: float) -> None:
-    """Runs that do not count; fewer where they take long, since what they would save is little then."""
-    began = time.monotonic()
-    for _ in range(_LEARNING_RUNS):
-        if (now := time.monotonic()) - began > _LEARNING_S or now > ends:
-            return
-        with condition():
-            run_ms()

@@ -153,13 +153,15 @@ class InferencePlanner(Planner[Draft]):
     def _measure(self, draft: Draft) -> MeasuredPlan[Draft] | None:
         """Run the draft. None, and its cuts are forbidden, where outputs differ by more than rounding."""
         plan = self._plan(chunks=self._search.chunks(draft))
-        with self._under(plan):
+        forwards = self._forwards_of(plan)
+        with self._under(forwards):
             peak_bytes, outputs, structure = self.run()
         proof = self._reference.compare(outputs, structure)
         if not faithful(proof):
             self._forbid(draft, f"its outputs are not the unmodified module's ({'; '.join(proof.differences[:2])})")
             return None
-        return MeasuredPlan(draft, plan, self._search.peak(draft).bytes, peak_bytes, proof, draft.cost_ms)
+        forecast_bytes = self._search.peak(draft).bytes
+        return MeasuredPlan(draft, plan, forecast_bytes, peak_bytes, proof, draft.cost_ms, forwards)
 
     def _proven_in_full(self, candidate: MeasuredPlan[Draft]) -> bool:
         with self._same_start():

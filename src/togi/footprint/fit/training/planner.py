@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 
 from togi.core.errors import FitError
 from togi.core.quantities import first_line, size
+from togi.footprint.fit.forward import ReplacedForward
 from togi.footprint.fit.measure import (
     ReplacedTensors,
     deterministic,
@@ -20,9 +22,10 @@ from togi.footprint.fit.measure import (
     static_bytes,
 )
 from togi.footprint.fit.plan import Plan
-from togi.footprint.fit.planner import MeasuredPlan, Planner
+from togi.footprint.fit.planner import RUNS_OF_A_PLAN, MeasuredPlan, Planner
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.proof import Noise, PassOutcome, TrainingRun, compare, noise_between, outcome_of
+from togi.footprint.fit.result import StepProof
 from togi.footprint.fit.time_limit import TimeLimit
 from togi.footprint.fit.training.costs import MeasuredCosts, costs_of, made_by_operation
 from togi.footprint.fit.training.observe import Observed, observe
@@ -98,7 +101,7 @@ class TrainingPlanner(Planner[SavingChoice]):
             return self._search.cheapest(aim_bytes)
 
         candidate = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
-        if candidate is None and limit.allows(1):
+        if candidate is None and limit.allows(RUNS_OF_A_PLAN):
             candidate = self._measured_once(self._search.least)
         return candidate or self.unmodified
 
@@ -114,20 +117,31 @@ class TrainingPlanner(Planner[SavingChoice]):
         if draft == SavingChoice():
             return self.unmodified
         plan = self._plan(policies=tuple(self._policies(draft)))
-        with self._under(plan):
+        forwards = self._forwards_of(plan)
+        peak_bytes, proof = self._proven(plan, forwards)
+        return MeasuredPlan(draft, plan, forecast_bytes, peak_bytes, proof, cost_ms, forwards)
+
+    def _confirmed(self, best: MeasuredPlan[SavingChoice]) -> MeasuredPlan[SavingChoice]:
+        """The first pass under a plan records every call, later ones those that are repeated (``repeats``)."""
+        peak_bytes, proof = self._proven(best.plan, best.forwards)
+        return replace(best, peak_bytes=max(peak_bytes, best.peak_bytes), proof=proof)
+
+    def _proven(self, plan: Plan, forwards: Sequence[ReplacedForward]) -> tuple[int, StepProof]:
+        """The peak of the step under a plan, and how it compares. Raises FitError where it is not the unmodified one,
+        and should be."""
+        with self._under(forwards):
             outcome, peak_bytes = self._run()
             if self._deterministic:
                 outcome = self._repeated()
         proof = compare(self._reference, outcome, self._noise)
-        if not (proof.exact or proof.within_noise) and all(
-            policy.action is not Action.NARROW for policy in plan.policies
-        ):
+        approximate = any(policy.action is Action.NARROW for policy in plan.policies)
+        if not (proof.exact or proof.within_noise or approximate):
             raise FitError(
                 "the plan was refused, because its step is not the unmodified one to the bit: "
                 f"{'; '.join(proof.differences[:3])}. Something writes into tensors without torch's knowledge (NumPy, "
                 "a kernel that is called directly), or keeps state that the plan does not see."
             )
-        return MeasuredPlan(draft, plan, forecast_bytes, peak_bytes, proof, cost_ms)
+        return peak_bytes, proof
 
     def _second_run(self) -> tuple[PassOutcome, int]:
         """The reference. The first run may have taken longer: it made what later ones find."""
@@ -205,8 +219,8 @@ class TrainingPlanner(Planner[SavingChoice]):
         )
 
     @contextmanager
-    def _under(self, plan: Plan) -> Iterator[None]:
-        with super()._under(plan):
+    def _under(self, forwards: Sequence[ReplacedForward]) -> Iterator[None]:
+        with super()._under(forwards):
             try:
                 yield
             except RuntimeError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from togi.footprint.fit.training.recompute import StoredValue
 
+_AFTER_NEWS = 2
 _MOST_WAYS = 100_000
 """Places of passes that are remembered; a module that goes another way each time learns anew."""
 
@@ -23,14 +24,14 @@ class Repeats:
         """Operator and number of its call in a pass."""
         self.ways: set[int] = set()
         """For each place in a pass that was recorded, the operators up to there."""
-        self.learning = True
-        """The next pass is recorded as a whole."""
+        self.whole_passes = 1
+        """So many of the next are recorded as a whole."""
 
     def new_pass(self) -> RepeatsOfPass:
         """Once for each forward pass."""
         if len(self.ways) > _MOST_WAYS:
             self.ways.clear()
-            self.learning = True
+            self.whole_passes = 1
         return RepeatsOfPass(self)
 
     def __reduce__(self) -> Any:
@@ -42,7 +43,8 @@ class RepeatsOfPass:
 
     def __init__(self, repeats: Repeats) -> None:
         self._repeats = repeats
-        self._whole = self._recording = repeats.learning
+        self._is_first, self._is_whole = not repeats.ways, repeats.whole_passes > 0
+        self._records = self._is_whole
         self._brought_news = False
         self._way = 0
         self._followed: set[int] = set()
@@ -53,8 +55,8 @@ class RepeatsOfPass:
         self._way = way = hash((self._way, operator))
         if way not in self._repeats.ways:
             self._repeats.ways.add(way)
-            self._recording = self._brought_news = True
-        return self._recording or (operator, number) in self._repeats.calls
+            self._records = self._brought_news = True
+        return self._records or (operator, number) in self._repeats.calls
 
     def add(self, value: StoredValue) -> None:
         """The call that makes it has to be recorded."""
@@ -72,8 +74,8 @@ class RepeatsOfPass:
                 waiting.extend(slot.value for slot in maker.slots)
 
     def end(self) -> None:
-        """Another pass is recorded as a whole where this one brought news: two ways may take turns."""
-        if self._brought_news:
-            self._repeats.learning = True
-        elif self._whole:
-            self._repeats.learning = False
+        """Where a pass goes another way than the first, two more are recorded as a whole: the ways may take turns."""
+        if self._brought_news and not self._is_first:
+            self._repeats.whole_passes = _AFTER_NEWS
+        elif self._is_whole:
+            self._repeats.whole_passes -= 1
