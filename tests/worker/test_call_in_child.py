@@ -9,6 +9,7 @@ import signal
 import time
 import typing
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 from togi.core.errors import BudgetError, SubjectError, TogiError, UnknownNameError
 from togi.core.records import Record
 from togi.machine.describe import machine
+from togi.machine.limits import anonymous_bytes
+from togi.measure import allocator
 from togi.worker import child_process, supervise
 from togi.worker.answer import request_type
 from togi.worker.call import ChildCall
@@ -25,6 +28,7 @@ from togi.worker.channel import encoded
 from togi.worker.messages import CallFunction, Returned, Started
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
+from togi.worker.report import Report
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 SUBJECT = """
@@ -136,6 +140,46 @@ def hangs(_subject: Any, _request: Asked) -> Width:
     raise AssertionError
 
 
+def takes_longer_than_its_limit(_subject: Any, request: Asked, report: Report) -> Width:
+    report.entered("something long", limit_s=60.0)
+    time.sleep(request.hold_s)
+    return Width(width=1, pid=os.getpid())
+
+
+def hangs_in_a_phase(_subject: Any, _request: Asked, report: Report) -> Width:
+    report.entered("something long", limit_s=1.0)
+    time.sleep(100)
+    raise AssertionError
+
+
+def finds_and_hangs(_subject: Any, request: Asked, report: Report) -> Width:
+    report.found(Width(width=7, pid=os.getpid()))
+    report.found(Width(width=8, pid=os.getpid()))
+    time.sleep(100)
+    raise AssertionError
+
+
+def finds_and_dies(_subject: Any, _request: Asked, report: Report) -> Width:
+    report.found(Width(width=8, pid=os.getpid()))
+    os.abort()
+
+
+def finds_better(_subject: Any, _request: Asked, report: Report) -> Width:
+    report.found(Width(width=8, pid=os.getpid()))
+    return Width(width=9, pid=os.getpid())
+
+
+def keeps_freed_memory(_subject: Any, _request: Asked) -> Width:
+    """1: what was taken for a moment is still resident."""
+    before = anonymous_bytes(os.getpid())
+    for _ in range(2):
+        torch.ones(5 << 18)  # 5 MiB, below malloc's largest threshold and above its first
+    after = anonymous_bytes(os.getpid())
+    assert before is not None
+    assert after is not None
+    return Width(width=int(after - before > 2 << 20), pid=os.getpid())
+
+
 def untyped(_subject: Any, _request: dict[str, Any]) -> Width:
     raise AssertionError
 
@@ -156,6 +200,34 @@ def test_answers_from_another_process(ref: SubjectRef) -> None:
 def test_says_what_happened(pool: WorkerPool, name: str, said: str) -> None:
     with pytest.raises(SubjectError, match=rf"could not be examined(.|\n)*{said}"):
         call(name).run(pool, Asked(), Limits(timeout_s=2.0))
+
+
+def test_a_phase_has_a_limit_of_its_own_in_place_of_the_calls(pool: WorkerPool) -> None:
+    phases: list[str] = []
+    answer = call("takes_longer_than_its_limit").run(
+        pool, Asked(hold_s=4.0), Limits(timeout_s=2.0), on_phase=phases.append
+    )
+    assert answer.width == 1
+    assert phases == ["run", "something long"]
+    patient = replace(call("hangs_in_a_phase"), late="Give it more.")
+    with pytest.raises(SubjectError, match=r"it was still in something long after 1 s\. Give it more\."):
+        patient.run(pool, Asked(), Limits(timeout_s=60.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("finds_and_hangs", 8), ("finds_and_dies", 8), ("finds_better", 9)], ids=str
+)
+def test_what_was_found_by_then_is_the_answer_of_a_child_that_does_not_return(
+    pool: WorkerPool, name: str, width: int
+) -> None:
+    assert call(name).run(pool, Asked(), Limits(timeout_s=2.0)).width == width
+
+
+@pytest.mark.skipif(any(name in os.environ for name in allocator._CHOSEN_BY), reason="the environment sets malloc")
+@pytest.mark.parametrize("keeps", [True, False])
+def test_malloc_is_left_alone_for_what_tells_times_of_a_users_process(pool: WorkerPool, keeps: bool) -> None:
+    asked = replace(call("keeps_freed_memory"), keeps_memory=keeps)
+    assert asked.run(pool, Asked(), Limits()).width == int(keeps)
 
 
 def test_a_call_alone_ends_within_the_time_that_it_is_given_with_loading(ref: SubjectRef) -> None:
