@@ -152,7 +152,7 @@ def hangs_in_a_phase(_subject: Any, _request: Asked, report: Report) -> Width:
     raise AssertionError
 
 
-def finds_and_hangs(_subject: Any, request: Asked, report: Report) -> Width:
+def finds_and_hangs(_subject: Any, _request: Asked, report: Report) -> Width:
     report.found(Width(width=7, pid=os.getpid()))
     report.found(Width(width=8, pid=os.getpid()))
     time.sleep(100)
@@ -175,8 +175,6 @@ def keeps_freed_memory(_subject: Any, _request: Asked) -> Width:
     for _ in range(2):
         torch.ones(5 << 18)  # 5 MiB, below malloc's largest threshold and above its first
     after = anonymous_bytes(os.getpid())
-    assert before is not None
-    assert after is not None
     return Width(width=int(after - before > 2 << 20), pid=os.getpid())
 
 

@@ -142,7 +142,7 @@ def _as_accelerate(module: nn.Module) -> None:
 def _as_hooks_of_accelerate(module: nn.Module) -> None:
     forward = module.forward
 
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def call(_module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
     module.forward = functools.update_wrapper(functools.partial(call, module), forward)

@@ -89,7 +89,7 @@ def _check_combination(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_a_later_pass_takes_no_more_memory_than_the_first(name: str) -> None:
     step, _, keys = _known(name)
-    dropped = {key: Action.RECOMPUTE for key in keys[::2]}
+    dropped = dict.fromkeys(keys[::2], Action.RECOMPUTE)
     with _planned(step.module, dropped):
         peaks = []
         for _ in range(PASSES):

@@ -80,7 +80,8 @@ def test_without_a_limit_a_step_of_any_length_has_time(clock: Clock, run_s: floa
 
 
 @pytest.mark.parametrize("seconds", [3600.0, 36_000.0])
-def test_whoever_waits_has_patience_for_as_long_as_the_limit_allows(clock: Clock, seconds: float) -> None:
+@pytest.mark.usefixtures("clock")
+def test_whoever_waits_has_patience_for_as_long_as_the_limit_allows(seconds: float) -> None:
     assert TimeLimit(seconds).patience_s >= seconds
 
 
@@ -154,7 +155,7 @@ def test_each_stage_is_told_and_a_proven_plan_is_handed_over_at_once() -> None:
 
 def test_a_search_that_the_limit_ended_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = TrainingPlanner(_step())
-    monkeypatch.setattr(TimeLimit, "search_until", lambda self, attempt: time.monotonic() - 1.0)
+    monkeypatch.setattr(TimeLimit, "search_until", lambda *_: time.monotonic() - 1.0)
     found = planner.plan(1, timed=False)
     assert not found.fits
     assert any("--time-limit" in note for note in found.notes)
