@@ -63,16 +63,8 @@ def test_what_is_asked_of_a_function_is_answered_as_the_function_does(name: str)
     function = FUNCTIONS[name]
     stand_in = Counting(function)
     assert inspect.signature(stand_in) == inspect.signature(function)
-    for attribute in (
-        "__name__",
-        "__qualname__",
-        "__doc__",
-        "__module__",
-        "__code__",
-        "__defaults__",
-        "__kwdefaults__",
-    ):
-        missing = object()
+    missing = object()
+    for attribute in "__name__ __qualname__ __doc__ __module__ __code__ __defaults__ __kwdefaults__".split():
         assert getattr(stand_in, attribute, missing) == getattr(function, attribute, missing), attribute
     assert inspect.unwrap(stand_in) == inspect.unwrap(function)
 
