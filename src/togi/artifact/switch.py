@@ -57,6 +57,8 @@ class Switch(FunctionStandIn):
         """What was warned of already, by a word for it. The parts of one program share it."""
         self.last_reason = ""
         """Why the last of these was not the engine's."""
+        self.retired = False
+        """It was taken out while another library's wrapper stood round it: the original serves all calls."""
         self.state = State(module, state) if state else None
         self._state_names = tuple(state)
         self.watch_again()
@@ -75,6 +77,8 @@ class Switch(FunctionStandIn):
             self.plain = form
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.retired and self.original is not None:
+            return self.original(*args, **kwargs)
         if self.plain is not None and not torch.is_grad_enabled():  # looking at the call costs more than they gain
             with self._counting:
                 self.engine_calls += 1
