@@ -34,7 +34,7 @@ def fit_training(
 
     Args:
         time_limit_s: from now on; None takes a minute, and more where a step takes long.
-        report: is told of each phase, and of a plan as soon as it is proven.
+        report: hears of each phase, and of a plan as soon as it is proven.
 
     Raises:
         FitError: gradients differ between two equal runs, a plan that should be exact is not, or the limit is too short

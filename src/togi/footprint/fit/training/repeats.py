@@ -39,7 +39,7 @@ class Repeats:
 
 
 class RepeatsOfPass:
-    """What one forward pass learns of them, and is told."""
+    """What one forward pass learns, and asks."""
 
     def __init__(self, repeats: Repeats) -> None:
         self._repeats = repeats
