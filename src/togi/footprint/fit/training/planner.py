@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 
 from togi.core.errors import FitError
-from togi.core.quantities import first_line, size
+from togi.core.quantities import first_line
 from togi.footprint.fit.forward import ReplacedForward
 from togi.footprint.fit.measure import (
     ReplacedTensors,
@@ -266,7 +266,7 @@ class TrainingPlanner(Planner[SavingChoice]):
                 yield "The time limit ended the search: a longer --time-limit (time_limit_s) may find a plan."
             if best.draft == self.unmodified.draft:
                 yield "No plan that was run takes less than the unmodified step."
-            yield _largest_at_the_floor(self.timeline)
+            yield self.timeline.largest_at_the_floor
             yield from advise(self.step)
 
 
@@ -298,12 +298,3 @@ def _observed(step: Step, costs: MeasuredCosts, start: AbstractContextManager[No
         note = f"The step does not run on fake tensors ({reason}); it was watched on real ones."
     with start:
         return observe(step, costs.milliseconds), note
-
-
-def _largest_at_the_floor(timeline: StepTimeline) -> str:
-    """The tensors that the program itself holds at its worst moment, with nothing kept for the backward pass."""
-    ground = timeline.ground_bytes
-    at = int(ground.argmax())
-    alive = sorted((p for p in timeline.observed.lifetimes if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)
-    largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
-    return f"At that floor the largest tensors besides parameters and inputs are {largest}."

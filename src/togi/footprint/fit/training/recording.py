@@ -17,7 +17,7 @@ from torch import Tensor
 
 from togi.footprint.fit.training.recompute import Operation, Slot, StoredValue, flat, generator_of, is_plain, replaced
 from togi.footprint.fit.training.repeats import Repeats
-from togi.torch_internals.modes import DispatchObserver
+from togi.torch_internals.modes import DispatchObserver, OutsideDynamo
 from togi.torch_internals.operators import may_hold_tensors, schema_of
 from togi.torch_internals.tensors import operands, storage_key
 
@@ -104,7 +104,9 @@ class ForwardRecording(DispatchObserver):
     def value_of(self, tensor: Tensor) -> StoredValue | None:
         """The value that the storage holds now; None where no recorded operation has seen it, or it has not just one
         storage."""
-        entry = self._entry_of(tensor)
+        if tensor.layout is not torch.strided:
+            return None
+        entry = self._current.get(storage_key(tensor.untyped_storage()))
         return entry.value if entry is not None and is_plain(tensor) else None
 
     def hold(self, value: StoredValue, tensor: Tensor) -> None:
@@ -246,6 +248,10 @@ class ForwardRecording(DispatchObserver):
         unseen = [tensor for tensor in operands((results,)) if is_plain(tensor) and self.value_of(tensor) is None]
         for tensor in [*unseen, *(tensor for tensor in written if tensor.layout is torch.strided)]:
             self._enter(tensor, StoredValue())
+
+
+class PlannedRecording(OutsideDynamo, ForwardRecording):  # type: ignore[misc]
+    """Of a pass under a plan, which Dynamo never compiles."""
 
 
 def _holders(facts: _SchemaFacts, arguments: list[Any], keywords: dict[str, Any]) -> Iterator[tuple[Any, Any, str]]:

@@ -25,7 +25,7 @@ from togi.core.errors import FitError
 from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.training.recompute import Slot, StoredValue, flat, recompute
-from togi.footprint.fit.training.recording import ForwardRecording
+from togi.footprint.fit.training.recording import ForwardRecording, PlannedRecording
 from togi.footprint.fit.training.repeats import Repeats
 from togi.footprint.step import wait_for_device
 from togi.torch_internals.autograd import is_transformed, saved_tensor_hooks_allowed, top_saved_tensor_hooks, version_of
@@ -145,7 +145,7 @@ class SavedTensorHooks:
         """``repeats``: of the passes before this one; without them every call is recorded."""
         self._actions = actions
         self._outer = outer
-        self.recording = recording or ForwardRecording(lambda key: actions.get(key) is Action.KEEP, repeats)
+        self.recording = recording or PlannedRecording(lambda key: actions.get(key) is Action.KEEP, repeats)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
