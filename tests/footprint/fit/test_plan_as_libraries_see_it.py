@@ -186,6 +186,29 @@ def test_a_static_forward_is_called_as_before() -> None:
     assert list(inspect.signature(module.forward).parameters) == ["given"]
 
 
+class Squared:
+    """A class may hold any callable as its ``forward``; one without ``__get__`` is called without the module."""
+
+    def __call__(self, given: Tensor) -> Tensor:
+        return (given * given).sigmoid().tanh()
+
+
+def test_a_forward_that_is_no_method_and_a_class_that_changes() -> None:
+    class Called(nn.Module):
+        forward = Squared()
+
+    given = torch.ones(2000, requires_grad=True)
+    module = SAVING.model_copy(deep=True).apply(Called())
+    assert torch.equal(module(given), Called()(given))
+
+    net = SAVING.model_copy(deep=True).apply(Net().eval())
+    expected = net(torch.ones(6, 8))
+    net.__class__ = type(
+        "Sharded", (Net,), {"forward": lambda self, given: Net.forward(self, given) * 2}
+    )  # as FSDP does
+    assert torch.equal(net(torch.ones(6, 8)), expected * 2)
+
+
 def test_what_is_captured_under_a_plan_is_the_module_without_it() -> None:
     given = torch.ones(6, 8)
     plain = Net().eval()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -36,9 +35,10 @@ class ReplacedForward(FunctionStandIn, ABC):
         """The forward that was replaced, bound to the module."""
         if self.replaced is not None:
             return self.replaced
-        bound: Callable[..., Any] = inspect.getattr_static(type(self.module), _FORWARD).__get__(
-            self.module, type(self.module)
-        )
+        kind = type(self.module)  # asked again each time: parametrizations and FSDP change the class
+        forward = next(vars(base)[_FORWARD] for base in kind.__mro__ if _FORWARD in vars(base))
+        bind = getattr(type(forward), "__get__", None)
+        bound: Callable[..., Any] = forward if bind is None else bind(forward, self.module, kind)
         return bound
 
     def __getstate__(self) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -27,18 +28,19 @@ from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.proof import Noise, PassOutcome, TrainingRun, compare, noise_between, outcome_of
 from togi.footprint.fit.result import StepProof
 from togi.footprint.fit.time_limit import TimeLimit
-from togi.footprint.fit.training.costs import MeasuredCosts, costs_of, made_by_operation
-from togi.footprint.fit.training.observe import Observed, observe
+from togi.footprint.fit.training.costs import MeasuredCosts, costs_of, observe_cheaply
 from togi.footprint.fit.training.optimizer_advice import advise
 from togi.footprint.fit.training.saved_tensors import PACKED_FORMS, ms_per_byte
 from togi.footprint.fit.training.search import RecomputeSearch
 from togi.footprint.fit.training.timeline import SavingChoice, StepTimeline
 from togi.footprint.remembered import changed_since, remembered, why_not_twice
-from togi.footprint.step import Step, fake_copy
+from togi.footprint.step import Step
 from togi.subject.behaviour import same
 from togi.worker.report import Report
 
 _FRONT = 12
+_RUNS_OF_ADVICE = 2
+"""What it takes to measure other optimizers, roughly."""
 
 
 class TrainingPlanner(Planner[SavingChoice]):
@@ -79,7 +81,7 @@ class TrainingPlanner(Planner[SavingChoice]):
         self._deterministic = False
         """Plans are proven in torch's deterministic mode, in which the unmodified step repeats to the bit."""
         costs = self._watched(allow_random=allow_approximate)
-        observed, self._note = _observed(step, costs, self._same_start())
+        observed, self._note = observe_cheaply(step, costs, self._same_start())
         workspaces = costs.workspaces if costs.operations == observed.end else {}
         allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
         self._forms = {dtype: action for action, dtype in PACKED_FORMS.items() if dtype in allowed}
@@ -253,6 +255,11 @@ class TrainingPlanner(Planner[SavingChoice]):
     def _plans_tried(self) -> int:
         return len(self._search.seen)
 
+    @cached_property
+    def _advice(self) -> tuple[str, ...]:
+        """Measured once, for all budgets that nothing keeps."""
+        return advise(self.step) if self._limit.allows(_RUNS_OF_ADVICE) else ()
+
     def _notes(self, best: MeasuredPlan[SavingChoice], fits: bool) -> Iterable[str]:
         if self._note:
             yield self._note
@@ -267,7 +274,7 @@ class TrainingPlanner(Planner[SavingChoice]):
             if best.draft == self.unmodified.draft:
                 yield "No plan that was run takes less than the unmodified step."
             yield self.timeline.largest_at_the_floor
-            yield from advise(self.step)
+            yield from self._advice
 
 
 def _first_run(step: Step, seed: int) -> tuple[str, ...]:
@@ -279,22 +286,3 @@ def _first_run(step: Step, seed: int) -> tuple[str, ...]:
     moved = {name: value for name, value in values.items() if not same([parameters[name]], [value])}
     put_back(step.module, moved)
     return tuple(moved)
-
-
-def _observed(step: Step, costs: MeasuredCosts, start: AbstractContextManager[None]) -> tuple[Observed, str]:
-    """On fake tensors if the step does the same on them and takes as much memory, else on the real ones."""
-    try:
-        fake, mode = fake_copy(step)
-        with mode:
-            observed = observe(fake, costs.milliseconds)
-        if list(dict.fromkeys(call.name for call in observed.calls)) == list(costs.milliseconds):
-            if made_by_operation(observed.lifetimes) == costs.made:
-                return observed, ""
-            note = "Some operations take other memory on real tensors than on fake ones; it was watched on real ones."
-        else:
-            note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
-    except Exception as error:  # foreign code: a model may read values, or not be copied
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        note = f"The step does not run on fake tensors ({reason}); it was watched on real ones."
-    with start:
-        return observe(step, costs.milliseconds), note
