@@ -135,6 +135,12 @@ def test_a_limit_that_no_plan_can_keep_is_refused_early() -> None:
     assert issubclass(NoTimeToPlan, FitError)
 
 
+def test_a_step_that_fits_as_it_is_needs_no_time_for_a_plan() -> None:
+    found = fit_training(_step(1.0), 1 << 40, time_limit_s=3.0)
+    assert found.fits
+    assert not found.plan.policies
+
+
 def test_each_stage_is_told_and_a_proven_plan_is_handed_over_at_once() -> None:
     told = Told()
     step = _step()

@@ -196,7 +196,8 @@ class Planner(ABC, Generic[D]):
 
         A peak above the budget by so much asks for a forecast that is lower by as much.
         """
-        for attempt in range(_ATTEMPTS):
+        attempt = 0
+        while attempt < _ATTEMPTS:
             self._doing("the search for a plan", limit)
             deadline = limit.search_until(attempt)
             draft = search(aim_bytes, deadline)
@@ -205,8 +206,9 @@ class Planner(ABC, Generic[D]):
                 return None
             self._doing("the run that proves a plan", limit)
             candidate = self._measured_once(draft)
-            if candidate is None:
+            if candidate is None:  # refused, and what it did is not looked for again
                 continue
+            attempt += 1
             if candidate.peak_bytes <= budget_bytes:
                 return candidate
             aim_bytes = min(aim_bytes, candidate.forecast_bytes) - (candidate.peak_bytes - budget_bytes)

@@ -42,7 +42,13 @@ def fit_training(
     """
     limit, report = TimeLimit(time_limit_s), report or Report()
     planner = TrainingPlanner(
-        step, allow_approximate=allow_approximate, device=device, seed=seed, limit=limit, report=report
+        step,
+        allow_approximate=allow_approximate,
+        device=device,
+        seed=seed,
+        limit=limit,
+        report=report,
+        enough_bytes=budget_bytes,
     )
     whole = planner.plan(budget_bytes)
     if whole.fits or not allow_approximate:

@@ -66,7 +66,9 @@ class TrainingPlanner(Planner[SavingChoice]):
         seed: int = 0,
         limit: TimeLimit | None = None,
         report: Report | None = None,
+        enough_bytes: int = 0,
     ) -> None:
+        """``enough_bytes``: if the unmodified step takes no more, no time is needed for a plan."""
         super().__init__(step, device, seed, limit, report)
         for group in step.optimizer.param_groups if step.optimizer is not None else ():
             group["lr"] = 0.0  # every run must begin with equal parameters, the optimizer's work included
@@ -75,7 +77,8 @@ class TrainingPlanner(Planner[SavingChoice]):
         self._moved = _first_run(step, seed)
         self._replaced = replaced.names
         self._reference, peak_bytes = self._second_run()
-        self._limit.check()
+        if peak_bytes > enough_bytes:
+            self._limit.check()
         self._doing("the run that is watched", self._limit)
         self._noise: Noise = {}
         self._deterministic = False
