@@ -48,7 +48,7 @@ class TogiError(Exception):
     exit_code = 2
 def bench(*subjects: PathOrName, device: str | None = None, callers: int = 1, batch_sizes: str | Sequence[int] | None = None, max_latency: float | str | None = None, different_inputs: bool = False, seed: int = 0, time_limit_s: float | str | None = None, progress: Progress | bool | None = None, native: bool = True) -> Comparison: ...
 def check(*subjects: Any, inputs: Any = None, select: Sequence[str] | None = None, ignore: Sequence[str] = (), exclude: Sequence[str] = (), device: str = 'cpu', dtype: str | None = None, measure: bool = False, train: bool = False, seed: int = 0, cache: bool = True) -> CheckResult: ...
-def fit(subject: Any, inputs: Any = None, *, memory: int | str, train: bool = True, step: Any = None, optimizer: str = 'none', batch: int | None = None, dtype: str | None = None, allow_approximate: bool = False, time_limit_s: float | str = 60.0, device: str = 'cpu', seed: int = 0) -> FitResult: ...
+def fit(subject: Any, inputs: Any = None, *, memory: int | str, train: bool = True, step: Any = None, optimizer: str = 'none', batch: int | None = None, dtype: str | None = None, allow_approximate: bool = False, time_limit_s: float | str | None = None, device: str = 'cpu', seed: int = 0, progress: Progress | bool | None = None) -> FitResult: ...
 class graphs:
     class CapturedFunction:
         def __init__(fn: Callable[..., Any], samples: Sequence[Inputs], sizes: Mapping[int, int], pool: Pool, pad: float | Sequence[float], limit: int, gradients: bool) -> None: ...
@@ -251,6 +251,7 @@ class FitResult(Record):
     plans_tried: int
     proof: StepProof
     schema_version: int
+    speedup_x: Interval | None
     static_bytes: int
     subject: str
     train: bool
