@@ -13,7 +13,13 @@ from togi.core.errors import FitError
 from togi.footprint.fit.inference.divisions import Divisions, divisions_of, why_dependent_in_full
 from togi.footprint.fit.inference.search import ChunkSearch, Draft, Way
 from togi.footprint.fit.inference.simulate import Site, simulation_of, sites_of
-from togi.footprint.fit.measure import ReplacedTensors, bytes_of, measured_peak_bytes, tensors_before
+from togi.footprint.fit.measure import (
+    ReplacedTensors,
+    bytes_of,
+    measured_peak_bytes,
+    start_profiler,
+    tensors_before,
+)
 from togi.footprint.fit.planner import MeasuredPlan, Planner
 from togi.footprint.fit.proof import Outputs, faithful, outputs_of
 from togi.footprint.fit.result import FitResult, StepProof
@@ -78,6 +84,7 @@ class InferencePlanner(Planner[Draft]):
             step.run()  # makes what later passes find
         self._replaced = replaced.names
         self._doing("the pass that measures its peak", self._limit)
+        start_profiler(device)
         began = time.monotonic()
         peak_bytes, outputs, structure = self.run()
         self._limit.note_run(time.monotonic() - began)

@@ -20,6 +20,7 @@ from togi.footprint.fit.measure import (
     measured_peak_bytes,
     put_back,
     same_start,
+    start_profiler,
     static_bytes,
 )
 from togi.footprint.fit.plan import Plan
@@ -151,6 +152,7 @@ class TrainingPlanner(Planner[SavingChoice]):
     def _second_run(self) -> tuple[PassOutcome, int]:
         """The reference. The first run may have taken longer: it made what later ones find."""
         self._doing("the run that measures its peak", self._limit)
+        start_profiler(self._device)
         began = time.monotonic()
         try:
             return self._run()
