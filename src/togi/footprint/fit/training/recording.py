@@ -41,10 +41,8 @@ class _SchemaFacts:
     makes: bool
     """It returns something that is not one of its arguments."""
     opaque: bool
-
-    @property
-    def only_views(self) -> bool:
-        return not (self.makes or self.writes or self.opaque)
+    only_views: bool
+    """It makes nothing, and writes nothing."""
 
 
 @cache
@@ -55,15 +53,18 @@ def _schema_facts(function: Any) -> _SchemaFacts:
         for argument in schema.arguments
         if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name in _STATISTICS
     )
+    makes = any(result.alias_info is None for result in schema.returns)
     namespace, _, name = schema.name.partition("::")
+    opaque = namespace in _OPAQUE_NAMESPACES or name in _OPAQUE
     return _SchemaFacts(
         name=str(function),
         writes=writes,
         names=tuple(argument.name for argument in schema.arguments),
         holders=tuple(at for at, argument in enumerate(schema.arguments) if may_hold_tensors(argument)),
         seeded=torch.Tag.nondeterministic_seeded in function.tags,
-        makes=any(result.alias_info is None for result in schema.returns),
-        opaque=namespace in _OPAQUE_NAMESPACES or name in _OPAQUE,
+        makes=makes,
+        opaque=opaque,
+        only_views=not (makes or writes or opaque),
     )
 
 
