@@ -130,7 +130,8 @@ class TrainingPlanner(Planner[SavingChoice]):
     def _confirmed(self, best: MeasuredPlan[SavingChoice]) -> MeasuredPlan[SavingChoice]:
         """The first pass under a plan records every call, later ones those that are repeated (``repeats``)."""
         peak_bytes, proof = self._proven(best.plan, best.forwards)
-        return replace(best, peak_bytes=max(peak_bytes, best.peak_bytes), proof=proof)
+        weaker = best.proof if proof.exact else proof
+        return replace(best, peak_bytes=max(peak_bytes, best.peak_bytes), proof=weaker)
 
     def _proven(self, plan: Plan, forwards: Sequence[ReplacedForward]) -> tuple[int, StepProof]:
         """The peak of the step under a plan, and how it compares. Raises FitError where it is not the unmodified one,
