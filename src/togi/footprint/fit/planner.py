@@ -26,7 +26,7 @@ from togi.worker.report import Report
 
 _ATTEMPTS = 4
 """Searches with lower and lower aims before a budget is given up."""
-RUNS_OF_A_PLAN = 2
+_RUNS_OF_A_PLAN = 2
 """To prove it, and to confirm it."""
 _ROUNDS_ALONE = 3
 """Of an unmodified step that nothing is compared with."""
@@ -184,6 +184,10 @@ class Planner(ABC, Generic[D]):
         }
         return list(by_draft.values())
 
+    def _may_run(self, limit: TimeLimit) -> bool:
+        """One plan is run in any case, even if looking at the step took longer than expected."""
+        return limit.allows(_RUNS_OF_A_PLAN) or len(self._run_so_far) == 1
+
     def _measured_once(self, draft: D) -> MeasuredPlan[D] | None:
         if draft not in self._measured:
             self._measured[draft] = self._measure(draft)
@@ -201,7 +205,7 @@ class Planner(ABC, Generic[D]):
             self._doing("the search for a plan", limit)
             deadline = limit.search_until(attempt)
             draft = search(aim_bytes, deadline)
-            if draft is None or not (limit.allows(RUNS_OF_A_PLAN) or draft in self._measured):
+            if draft is None or not (draft in self._measured or self._may_run(limit)):
                 self._cut_short |= draft is not None or time.monotonic() >= deadline
                 return None
             self._doing("the run that proves a plan", limit)

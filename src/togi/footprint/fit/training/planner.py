@@ -24,7 +24,7 @@ from togi.footprint.fit.measure import (
     static_bytes,
 )
 from togi.footprint.fit.plan import Plan
-from togi.footprint.fit.planner import RUNS_OF_A_PLAN, MeasuredPlan, Planner
+from togi.footprint.fit.planner import MeasuredPlan, Planner
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.proof import Noise, PassOutcome, TrainingRun, compare, noise_between, outcome_of
 from togi.footprint.fit.result import StepProof
@@ -107,7 +107,7 @@ class TrainingPlanner(Planner[SavingChoice]):
             return self._search.cheapest(aim_bytes)
 
         candidate = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
-        if candidate is None and limit.allows(RUNS_OF_A_PLAN):
+        if candidate is None and self._may_run(limit):
             candidate = self._measured_once(self._search.least)
         return candidate or self.unmodified
 
