@@ -93,7 +93,7 @@ def test_the_callback_plans_applies_and_says_what_it_cost(tmp_path: Path, capsys
     from togi.footprint.trainers.lightning import LightningMemoryBudget
 
     plain = _trained(tmp_path)
-    callback = LightningMemoryBudget("520KiB", plan=tmp_path / "plan.json", time_limit="20s")
+    callback = LightningMemoryBudget("440KiB", plan=tmp_path / "plan.json", time_limit="20s")
     planned = _trained(tmp_path, callback)
     _same(plain, planned)
     assert "forward" not in vars(planned)
@@ -105,7 +105,7 @@ def test_the_callback_plans_applies_and_says_what_it_cost(tmp_path: Path, capsys
     said = capsys.readouterr().err
     assert "equal to the bit" in said
     assert "6 steps under the plan took" in said
-    _same(plain, _trained(tmp_path, LightningMemoryBudget("520KiB", plan=tmp_path / "plan.json")))
+    _same(plain, _trained(tmp_path, LightningMemoryBudget("440KiB", plan=tmp_path / "plan.json")))
 
 
 def test_what_does_not_fit_is_said_in_words_of_lightning(tmp_path: Path) -> None:

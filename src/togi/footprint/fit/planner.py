@@ -156,10 +156,11 @@ class Planner(ABC, Generic[D]):
     def _run_frontier(self, limit: TimeLimit) -> None:
         """Run them as far as time allows. A forecast is not an offer: what is shown next to the chosen plan was run."""
         ends = limit.front_until()
-        self._doing("running other plans next to it", limit)
         for draft in self._frontier():
             if time.monotonic() + limit.run_s > ends:
                 return
+            if draft not in self._measured:
+                self._doing("the runs of other plans", limit)
             with suppress(FitError):  # it is refused for what it does: not offered
                 self._measured_once(draft)
 
