@@ -29,7 +29,8 @@ class FunctionStandIn:
 
     def look_like(self, function: Callable[..., Any]) -> None:
         """Attributes that the object has itself come first: those of ``function`` never replace one."""
-        functools.update_wrapper(self, function, updated=())
+        wrapper: Any = self
+        functools.update_wrapper(wrapper, function, updated=())
         with suppress(TypeError, ValueError):  # written in C, and says nothing of it
             vars(self)[_SIGNATURE] = inspect.signature(function)  # ``getfullargspec`` follows no ``__wrapped__``
 

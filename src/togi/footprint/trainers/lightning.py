@@ -24,7 +24,7 @@ _KNOWN = (
 )
 
 
-class LightningMemoryBudget(Callback):  # type: ignore[misc]
+class LightningMemoryBudget(Callback):
     """Makes training steps fit into ``memory``: parameters, gradients, optimizer state and activations.
 
     Before the first step a plan is made and proven in a process of its own, on a copy of the module: loss and gradients
@@ -82,7 +82,7 @@ class LightningMemoryBudget(Callback):  # type: ignore[misc]
         self.budget.end()
 
 
-def training_loss(module: LightningModule, batch: Any) -> Tensor:
+def training_loss(module: Any, batch: Any) -> Tensor:
     """The loss of ``training_step``.
 
     Raises:

@@ -24,7 +24,7 @@ _KNOWN = (
 )
 
 
-class TrainerMemoryBudget(TrainerCallback):  # type: ignore[misc]
+class TrainerMemoryBudget(TrainerCallback):
     """Makes training steps fit into ``memory``: parameters, gradients, optimizer state and activations.
 
     Before the first step a plan is made and proven in a process of its own, on a copy of the model: loss and gradients

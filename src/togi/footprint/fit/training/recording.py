@@ -251,7 +251,7 @@ class ForwardRecording(DispatchObserver):
             self._enter(tensor, StoredValue())
 
 
-class PlannedRecording(OutsideDynamo, ForwardRecording):  # type: ignore[misc]
+class PlannedRecording(OutsideDynamo, ForwardRecording):
     """Of a pass under a plan, which Dynamo never compiles."""
 
 

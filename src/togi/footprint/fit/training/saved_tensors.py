@@ -225,7 +225,7 @@ class SavingForward(ReplacedForward):
 
 def _is_captured() -> bool:
     """The call is written down as a program, which has no plan: neither hooks nor modes are part of it."""
-    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+    return torch.compiler.is_exporting() or bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 def save_by(module: nn.Module, policies: Sequence[SavePolicy]) -> None:
