@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,7 @@ import torch
 from togi.core.errors import BudgetError, SubjectError, TogiError, UnknownNameError
 from togi.core.records import Record
 from togi.machine.describe import machine
-from togi.machine.limits import anonymous_bytes
-from togi.measure import allocator
-from togi.worker import child_process, supervise
+from togi.worker import child, child_process, supervise
 from togi.worker.answer import request_type
 from togi.worker.call import ChildCall
 from togi.worker.channel import encoded
@@ -169,15 +168,6 @@ def finds_better(_subject: Any, _request: Asked, report: Report) -> Width:
     return Width(width=9, pid=os.getpid())
 
 
-def keeps_freed_memory(_subject: Any, _request: Asked) -> Width:
-    """1: what was taken for a moment is still resident."""
-    before = anonymous_bytes(os.getpid())
-    for _ in range(2):
-        torch.ones(5 << 18)  # 5 MiB, below malloc's largest threshold and above its first
-    after = anonymous_bytes(os.getpid())
-    return Width(width=int(after - before > 2 << 20), pid=os.getpid())
-
-
 def untyped(_subject: Any, _request: dict[str, Any]) -> Width:
     raise AssertionError
 
@@ -221,11 +211,17 @@ def test_what_was_found_by_then_is_the_answer_of_a_child_that_does_not_return(
     assert call(name).run(pool, Asked(), Limits(timeout_s=2.0)).width == width
 
 
-@pytest.mark.skipif(any(name in os.environ for name in allocator._CHOSEN_BY), reason="the environment sets malloc")
 @pytest.mark.parametrize("keeps", [True, False])
-def test_malloc_is_left_alone_for_what_tells_times_of_a_users_process(pool: WorkerPool, keeps: bool) -> None:
-    asked = replace(call("keeps_freed_memory"), keeps_memory=keeps)
-    assert asked.run(pool, Asked(), Limits()).width == int(keeps)
+def test_malloc_is_left_alone_for_what_tells_times_of_a_users_process(
+    monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(child, "keep_freed_memory", lambda: told.append("keeps"))
+    monkeypatch.setattr(child, "_work_of", lambda *_: SimpleNamespace(run=lambda: told.append("ran"), serves=False))
+    job = CallFunction(log="", function="", request="", keeps_memory=keeps, threads=torch.get_num_threads())
+    with torch.random.fork_rng():
+        assert child.run_job(job, SimpleNamespace(seed=0), None, None) == 0
+    assert told == (["keeps", "ran"] if keeps else ["ran"])
 
 
 def test_a_call_alone_ends_within_the_time_that_it_is_given_with_loading(ref: SubjectRef) -> None:
