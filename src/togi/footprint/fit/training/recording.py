@@ -147,7 +147,9 @@ class ForwardRecording(DispatchObserver):
         """True if the call is not repeated, and does not change what a repeated one has read or made."""
         if self._pass is None or self._pass.is_repeated(facts.name, number):
             return False
-        return not (facts.writes or facts.opaque) or not any(map(self._entry_of, operands((args, kwargs))))
+        if not (facts.writes or facts.opaque) or not self._current:
+            return True
+        return not any(map(self._entry_of, operands((args, kwargs))))
 
     def _entry_of(self, tensor: Tensor) -> _CurrentValue | None:
         """Of its storage, however the tensor sees it."""
