@@ -18,8 +18,8 @@ _FRONT_SHARE = 0.15
 _TIMING_SHARE = 0.35
 _LEAST_RUNS = 4
 """That a plan needs once the step has run twice: it is watched, a plan is run, and what else a run brings with it."""
-_RUNS_AFTER_SEARCH = 4
-"""To prove a plan, and to time it once."""
+_RUNS_AFTER_SEARCH, _RUNS_AFTER_FRONT = 2, 4
+"""To prove a plan and confirm it; and to time it."""
 _PATIENCE_S, _PATIENCE_RUNS = 300.0, 30
 """After so long without a word, what is being done counts as hanging."""
 
@@ -77,13 +77,14 @@ class TimeLimit:
 
     def search_until(self, attempt: int) -> float:
         """The deadline of a search, on ``time.monotonic()``. ``attempt``: from 0 on; later ones get less."""
-        now = time.monotonic()
         share_s = max(_LEAST_SEARCH_S, self.seconds * _SEARCH_SHARE / (1 + attempt))
-        return min(now + share_s, max(now + _LEAST_SEARCH_S / 2, self.ends - _RUNS_AFTER_SEARCH * self.run_s))
+        spare_s = self.left_s - _RUNS_AFTER_SEARCH * self.run_s
+        least_s = max(_LEAST_SEARCH_S / 2, self.left_s * _SEARCH_SHARE)
+        return time.monotonic() + max(min(share_s, spare_s), least_s)
 
     def front_until(self) -> float:
         """The deadline for running plans besides the chosen one."""
-        ends = self.ends - _RUNS_AFTER_SEARCH * self.run_s
+        ends = self.ends - _RUNS_AFTER_FRONT * self.run_s
         return min(ends, time.monotonic() + _FRONT_SHARE * self.seconds)
 
     def timing_until(self) -> float:

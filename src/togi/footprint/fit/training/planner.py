@@ -108,6 +108,7 @@ class TrainingPlanner(Planner[SavingChoice]):
 
         candidate = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
         if candidate is None and self._may_run(limit):
+            self._doing("the run of the lowest plan that was found", limit)
             candidate = self._measured_once(self._search.least)
         return candidate or self.unmodified
 
