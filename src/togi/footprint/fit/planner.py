@@ -156,11 +156,12 @@ class Planner(ABC, Generic[D]):
     def _run_frontier(self, limit: TimeLimit) -> None:
         """Run them as far as time allows. A forecast is not an offer: what is shown next to the chosen plan was run."""
         ends = limit.front_until()
-        for draft in self._frontier():
+        waiting = [draft for draft in self._frontier() if draft not in self._measured]
+        if waiting:
+            self._doing("the runs of other plans", limit)
+        for draft in waiting:
             if time.monotonic() + limit.run_s > ends:
                 return
-            if draft not in self._measured:
-                self._doing("the runs of other plans", limit)
             with suppress(FitError):  # it is refused for what it does: not offered
                 self._measured_once(draft)
 
