@@ -74,11 +74,15 @@ __all__ = [
 ]
 
 _SUBPACKAGES = ("graphs", "ops")
+_TRAINERS = ("lightning", "transformers")
+"""Callbacks for the trainers of these libraries. Not in ``__all__``: they need not be installed."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return _module_of(name, f"togi.{name}")
+    if name in _TRAINERS:
+        return _module_of(name, f"togi.footprint.trainers.{name}")
     if name == "__version__":
         from togi.core.version import version
 

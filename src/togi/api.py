@@ -20,7 +20,7 @@ from togi.core.records import Study
 from togi.core.settings import Settings
 from togi.journal import Journal
 from togi.render.display import show_results
-from togi.render.progress import as_asked
+from togi.render.progress import as_asked, as_lines
 from togi.study.progress import Progress
 from togi.study.result import StudyResult
 from togi.techniques import all_techniques
@@ -484,9 +484,10 @@ def fit(
     batch: int | None = None,
     dtype: str | None = None,
     allow_approximate: bool = False,
-    time_limit_s: float | str = 60.0,
+    time_limit_s: float | str | None = None,
     device: str = "cpu",
     seed: int = 0,
+    progress: Progress | bool | None = None,
 ) -> FitResult:
     """Make a training step fit: a plan of what is recomputed, searched, measured and proven in a process of its own.
 
@@ -503,18 +504,19 @@ def fit(
         optimizer: ``none``, ``sgd``, ``momentum``, ``adam`` or ``adamw``: its state counts.
         batch, dtype: as for ``memory``.
         allow_approximate: also keep activations in bfloat16, which changes gradients a little.
-        time_limit_s: for searching and timing; steps that have begun are finished. All of it, with loading, ends after
-            five times as long, and two minutes at least.
+        time_limit_s: for planning, from the first run of the step on. Nothing is begun that would not end in time; what
+            was proven until then is the answer. None: a minute, or 40 runs of the step where that is longer.
+        progress: as for ``tune``: None writes a line for each phase to standard error where someone watches.
 
     Returns:
         The plan and its figures. ``fits`` is false where nothing reaches ``memory``; the plan is the lowest found then.
 
     Raises:
-        TogiError: bad subject or option, gradients that differ between equal runs, a step that cannot be repeated.
+        TogiError: bad subject or option, gradients that differ between equal runs, a step that cannot be repeated, a
+            time limit too short for any plan.
     """
     need_torch("fit")
     from togi.footprint.calls import FIT, FitRequest
-    from togi.worker.deadline import whole_s
 
     if not train and (step is not None or allow_approximate or optimizer != "none"):
         raise TogiError(
@@ -528,11 +530,12 @@ def fit(
         device=device,
         budget_bytes=parse_size(memory, "memory"),
         allow_approximate=allow_approximate,
-        time_limit_s=parse_duration(time_limit_s, "time_limit_s"),
+        time_limit_s=None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s"),
         seed=seed,
     )
     with handed_over(subject, inputs, {"step": step}) as (ref, name):
-        result = FIT(ref, request, device=device, seed=seed, within_s=whole_s(request.time_limit_s))
+        shown = as_lines(progress, name)
+        result = FIT(ref, request, device=device, seed=seed, on_phase=shown.message, on_wait=shown.message)
     plan = result.plan.model_copy(update={"subject": name})
     return result.model_copy(update={"subject": name, "plan": plan})
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import io
 import pickle
 import warnings
@@ -219,6 +221,31 @@ def test_a_call_under_autocast_is_the_originals_and_is_said_once(live: tuple[Pro
     assert torch.equal(found, expected)
     assert installed.counts == {"part": (2, 2)}, "the engine serves where autocast is off again"
     assert "bfloat16 on cpu" in installed.switches[0].last_reason
+
+
+def test_a_part_looks_like_the_forward_that_it_stands_for(live: tuple[Program, Installed]) -> None:
+    model, _ = live
+    forward, plain = model.part.forward, program().part.forward
+    assert inspect.signature(forward) == inspect.signature(plain)
+    for name in ("__name__", "__qualname__", "__doc__", "__module__", "__code__"):
+        assert getattr(forward, name) == getattr(plain, name), name
+    assert inspect.getsourcelines(forward) == inspect.getsourcelines(plain)
+
+
+def test_a_part_below_another_librarys_wrapper_can_be_taken_out(live: tuple[Program, Installed]) -> None:
+    model, installed = live
+    forward = model.part.forward
+    model.part.forward = functools.wraps(forward)(lambda *args, **kwargs: forward(*args, **kwargs))
+    model(X)
+    assert installed.counts == {"part": (2, 0)}
+    with installed.suspended():
+        torch.testing.assert_close(model(X), program()(X))
+        assert installed.counts == {"part": (2, 0)}
+    model(X)
+    assert installed.counts == {"part": (3, 0)}
+    installed.remove()
+    torch.testing.assert_close(model(X), program()(X))
+    assert installed.counts == {"part": (3, 0)}
 
 
 def test_what_is_put_back_is_served_again(live: tuple[Program, Installed]) -> None:

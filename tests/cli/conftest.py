@@ -29,10 +29,18 @@ class PoolOfThisProcess:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def call(self, function: str, request: Record, _limits: object, _on_phase: Callable[..., None]) -> Any:
+    def call(
+        self, function: str, request: Record, _limits: object, on_phase: Callable[[str], None], **_options: object
+    ) -> Any:
         from togi.worker.answer import answer
+        from togi.worker.report import Report
 
-        return answer(CallFunction(log="", function=function, request=encoded(request)), self.subject, "cpu")
+        class PhasesOfThisProcess(Report):
+            def entered(self, phase: str, limit_s: float | None = None) -> None:
+                on_phase(phase)
+
+        job = CallFunction(log="", function=function, request=encoded(request))
+        return answer(job, self.subject, "cpu", PhasesOfThisProcess())
 
 
 @pytest.fixture

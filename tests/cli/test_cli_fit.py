@@ -57,7 +57,9 @@ def test_nothing_is_written_when_nothing_fits_and_one_floor_is_named(
     assert "was not written, as no plan fits" in told
     assert said.count("No plan goes below") == 1
     assert "lowers" not in said  # a second floor, by another count
-    assert re.search(r"a step takes .* (longer|shorter)\)", said)
+    assert re.search(r"a step takes \S+ ms instead of \S+ ms \([^)]*(longer|shorter)[^)]*\)", said)
+    assert "the first run of the step" in told
+    assert "timing steps in turns" in told
 
 
 @pytest.mark.usefixtures("in_this_process")

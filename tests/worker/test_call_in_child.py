@@ -9,7 +9,9 @@ import signal
 import time
 import typing
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +20,14 @@ import torch
 from togi.core.errors import BudgetError, SubjectError, TogiError, UnknownNameError
 from togi.core.records import Record
 from togi.machine.describe import machine
-from togi.worker import child_process, supervise
+from togi.worker import child, child_process, supervise
 from togi.worker.answer import request_type
 from togi.worker.call import ChildCall
 from togi.worker.channel import encoded
 from togi.worker.messages import CallFunction, Returned, Started
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
+from togi.worker.report import Report
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 SUBJECT = """
@@ -136,6 +139,35 @@ def hangs(_subject: Any, _request: Asked) -> Width:
     raise AssertionError
 
 
+def takes_longer_than_its_limit(_subject: Any, request: Asked, report: Report) -> Width:
+    report.entered("something long", limit_s=60.0)
+    time.sleep(request.hold_s)
+    return Width(width=1, pid=os.getpid())
+
+
+def hangs_in_a_phase(_subject: Any, _request: Asked, report: Report) -> Width:
+    report.entered("something long", limit_s=1.0)
+    time.sleep(100)
+    raise AssertionError
+
+
+def finds_and_hangs(_subject: Any, _request: Asked, report: Report) -> Width:
+    report.found(Width(width=7, pid=os.getpid()))
+    report.found(Width(width=8, pid=os.getpid()))
+    time.sleep(100)
+    raise AssertionError
+
+
+def finds_and_dies(_subject: Any, _request: Asked, report: Report) -> Width:
+    report.found(Width(width=8, pid=os.getpid()))
+    os.abort()
+
+
+def finds_better(_subject: Any, _request: Asked, report: Report) -> Width:
+    report.found(Width(width=8, pid=os.getpid()))
+    return Width(width=9, pid=os.getpid())
+
+
 def untyped(_subject: Any, _request: dict[str, Any]) -> Width:
     raise AssertionError
 
@@ -156,6 +188,40 @@ def test_answers_from_another_process(ref: SubjectRef) -> None:
 def test_says_what_happened(pool: WorkerPool, name: str, said: str) -> None:
     with pytest.raises(SubjectError, match=rf"could not be examined(.|\n)*{said}"):
         call(name).run(pool, Asked(), Limits(timeout_s=2.0))
+
+
+def test_a_phase_has_a_limit_of_its_own_in_place_of_the_calls(pool: WorkerPool) -> None:
+    phases: list[str] = []
+    answer = call("takes_longer_than_its_limit").run(
+        pool, Asked(hold_s=4.0), Limits(timeout_s=2.0), on_phase=phases.append
+    )
+    assert answer.width == 1
+    assert phases == ["run", "something long"]
+    patient = replace(call("hangs_in_a_phase"), late="Give it more.")
+    with pytest.raises(SubjectError, match=r"it was still in something long after 1 s\. Give it more\."):
+        patient.run(pool, Asked(), Limits(timeout_s=60.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("finds_and_hangs", 8), ("finds_and_dies", 8), ("finds_better", 9)], ids=str
+)
+def test_what_was_found_by_then_is_the_answer_of_a_child_that_does_not_return(
+    pool: WorkerPool, name: str, width: int
+) -> None:
+    assert call(name).run(pool, Asked(), Limits(timeout_s=2.0)).width == width
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_malloc_is_left_alone_for_what_tells_times_of_a_users_process(
+    monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(child, "keep_freed_memory", lambda: told.append("keeps"))
+    monkeypatch.setattr(child, "_work_of", lambda *_: SimpleNamespace(run=lambda: told.append("ran"), serves=False))
+    job = CallFunction(log="", function="", request="", keeps_memory=keeps, threads=torch.get_num_threads())
+    with torch.random.fork_rng():
+        assert child.run_job(job, SimpleNamespace(seed=0), None, None) == 0
+    assert told == (["keeps", "ran"] if keeps else ["ran"])
 
 
 def test_a_call_alone_ends_within_the_time_that_it_is_given_with_loading(ref: SubjectRef) -> None:

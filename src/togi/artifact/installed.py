@@ -39,10 +39,12 @@ class Installed:
         if freed := [switch.path for switch in self.switches if switch.original is None]:
             raise TogiError(f"the original of {freed[0]} was freed (keep_originals=False): it cannot be put back")
         for switch, before in zip(self.switches, self._before, strict=True):
-            if vars(switch.module).get("forward") is switch:
-                del vars(switch.module)["forward"]
-                if before is not None:
-                    vars(switch.module)["forward"] = before
+            if vars(switch.module).get("forward") is not switch:
+                switch.retired = True  # below a wrapper that another library put round it since
+                continue
+            del vars(switch.module)["forward"]
+            if before is not None:
+                vars(switch.module)["forward"] = before
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -52,7 +54,10 @@ class Installed:
             yield
         finally:
             for switch in self.switches:
-                vars(switch.module)["forward"] = switch
+                if switch.retired:
+                    switch.retired = False
+                else:
+                    vars(switch.module)["forward"] = switch
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ from togi.artifact.autocast import autocast
 from togi.artifact.part_engine import PartEngine
 from togi.artifact.watch import Watch
 from togi.core.errors import TogiError
+from togi.subject.stand_in import FunctionStandIn
 from togi.subject.state import STATE, State
 
 _GRADIENTS = (
@@ -36,7 +37,7 @@ _GRADIENTS_OF_WEIGHTS = (
 )
 
 
-class Switch:
+class Switch(FunctionStandIn):
     """Stands for the ``forward`` of one module: calls of the forms that were proven go to the engine."""
 
     def __init__(self, module: nn.Module, path: str, original: Callable[..., Any], state: Sequence[str] = ()) -> None:
@@ -56,10 +57,12 @@ class Switch:
         """What was warned of already, by a word for it. The parts of one program share it."""
         self.last_reason = ""
         """Why the last of these was not the engine's."""
+        self.retired = False
+        """It was taken out while another library's wrapper stood round it: the original serves all calls."""
         self.state = State(module, state) if state else None
         self._state_names = tuple(state)
         self.watch_again()
-        functools.update_wrapper(self, original)  # callers read its signature and pass what it names
+        self.look_like(original)
 
     def watch_again(self) -> None:
         """From now on the engines answer for the module as it is."""
@@ -74,6 +77,8 @@ class Switch:
             self.plain = form
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.retired and self.original is not None:
+            return self.original(*args, **kwargs)
         if self.plain is not None and not torch.is_grad_enabled():  # looking at the call costs more than they gain
             with self._counting:
                 self.engine_calls += 1

@@ -31,14 +31,14 @@ def fit(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan, if one fits.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
     time_limit: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--time-limit",
             metavar="TIME",
             parser=DURATION,
-            help="For planning. All of it ends after 5 x that, 2 min at least.",
+            help="For planning, once SUBJECT is loaded. Default: a minute, or 40 steps where they take longer.",
         ),
-    ] = 60.0,
+    ] = None,
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -68,6 +68,7 @@ def fit(
         time_limit_s=time_limit,
         device=device,
         seed=seed,
+        progress=True,
     )
     if out is not None and result.fits:
         result.plan.save(out)

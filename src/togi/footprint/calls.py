@@ -60,7 +60,8 @@ class FitRequest(StepRequest):
     budget_bytes: int
     """The whole peak of the step."""
     allow_approximate: bool = False
-    time_limit_s: float
+    time_limit_s: float | None = None
+    """None: a minute, and more where a step takes long."""
     seed: int = 0
 
 
@@ -77,7 +78,12 @@ PREDICT = ChildCall(
     purpose="run on tensors without values to predict its memory",
 )
 FIT = ChildCall(
-    function="togi.footprint.in_child:fit", request=FitRequest, answer=FitResult, purpose="fitted into memory"
+    function="togi.footprint.in_child:fit",
+    request=FitRequest,
+    answer=FitResult,
+    purpose="fitted into memory",
+    keeps_memory=False,
+    late="If it needs so long, give a longer --time-limit (time_limit_s).",
 )
 """Of a training step, or with ``train=False`` of an inference pass."""
 

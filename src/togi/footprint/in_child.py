@@ -14,6 +14,7 @@ from togi.footprint.prediction.predict import prediction_of
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import make_step
 from togi.subject.inputs import Subject
+from togi.worker.report import Report
 
 
 def account(subject: Subject, request: StepRequest) -> Account:
@@ -25,11 +26,16 @@ def predict(subject: Subject, request: PredictRequest) -> Prediction:
     return prediction_of(subject, memory_bytes=request.memory_bytes, compile=request.compile, **options)
 
 
-def fit(subject: Subject, request: FitRequest) -> FitResult:
+def fit(subject: Subject, request: FitRequest, report: Report) -> FitResult:
     step = make_step(subject, **_step_options(request))
     if not request.train:
         return fit_inference(
-            step, request.budget_bytes, device=request.device, seed=request.seed, time_limit_s=request.time_limit_s
+            step,
+            request.budget_bytes,
+            device=request.device,
+            seed=request.seed,
+            time_limit_s=request.time_limit_s,
+            report=report,
         )
     return fit_training(
         step,
@@ -38,6 +44,7 @@ def fit(subject: Subject, request: FitRequest) -> FitResult:
         device=request.device,
         seed=request.seed,
         time_limit_s=request.time_limit_s,
+        report=report,
     )
 
 

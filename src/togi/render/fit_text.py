@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.quantities import milliseconds, percent, plural, seconds, size
+from togi.core.records import Interval
+from togi.decide.faster import MARGIN, WITHIN_PROCESS, Speed
 from togi.footprint.fit.policies import Action, Chunk, SavePolicy
 from togi.footprint.fit.result import FitResult
 from togi.render.terminal import bullets, clean, stack, table
@@ -61,12 +63,28 @@ def _cost(result: FitResult, changes: bool) -> str:
     if not before or not after or not changes:
         return ""
     what = "step" if result.train else "pass"
-    return f", a {what} takes {milliseconds(after)} instead of {milliseconds(before)} ({_longer(after / before)})"
+    longer = f" ({_longer(result.speedup_x)})" if result.speedup_x is not None else ""
+    return f", a {what} takes {milliseconds(after)} instead of {milliseconds(before)}{longer}"
 
 
-def _longer(ratio: float) -> str:
-    """Say it in words: a ratio such as ``1.32x`` means faster wherever togi prints one."""
-    return f"{percent(abs(ratio - 1))} {'longer' if ratio >= 1 else 'shorter'}"
+def _longer(speedup_x: Interval) -> str:
+    """In words, as far as it is proven: a ratio such as ``1.32x`` means faster wherever togi prints one."""
+    if not speedup_x.has_ends or speedup_x.low <= 0:
+        return "too few rounds to tell how much longer"
+    least, most = 1 / speedup_x.high - 1, 1 / speedup_x.low - 1
+    match WITHIN_PROCESS.speed(speedup_x):
+        case Speed.SLOWER:
+            return f"{percent(1 / speedup_x.median - 1)} longer: {percent(least)} to {percent(most)}"
+        case Speed.FASTER:
+            return f"{percent(1 - 1 / speedup_x.median)} shorter: {percent(-most)} to {percent(-least)}"
+        case Speed.SAME:
+            return f"no longer by more than {percent(MARGIN)}"
+        case _:
+            return f"cannot tell whether that is longer: {_signed(least)} to {_signed(most)}"
+
+
+def _signed(share: float) -> str:
+    return f"{'-' if share < 0 else '+'}{percent(abs(share))}"
 
 
 def _proof(result: FitResult) -> Iterator[str]:

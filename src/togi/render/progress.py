@@ -282,6 +282,14 @@ def as_asked(given: Progress | bool | None, subject: str) -> Progress:
     return PlainProgress(subject, SafeConsole(stderr=True)) if given else Progress()
 
 
+def as_lines(given: Progress | bool | None, subject: str) -> Progress:
+    """As ``as_asked``, of what tries no recipes: there is nothing to draw, so each event is a line."""
+    if isinstance(given, Progress):
+        return given
+    shown = _in_notebook() or sys.stderr.isatty() if given is None else given
+    return PlainProgress(subject, SafeConsole(stderr=True)) if shown else Progress()
+
+
 def where_someone_watches(subject: str) -> Progress:
     """A display below a notebook's cell, plain lines on a terminal's standard error; else nothing."""
     if _in_notebook():

@@ -29,6 +29,7 @@ __all__ = [
     "decompositions_of",
     "is_composite",
     "is_python_operator",
+    "may_hold_tensors",
     "python_kernel",
     "result_arguments",
     "runs_python",
@@ -41,6 +42,12 @@ schema_of: Callable[[Any], torch.FunctionSchema] = attrgetter("_schema")
 
 attention_of_operators: Any = torch.ops.aten._scaled_dot_product_attention_math
 """Scaled dot-product attention without a kernel of its own, as torch computes it where no such kernel serves a call."""
+
+_WITHOUT_TENSORS = frozenset(
+    f"{name}Type"
+    for name in "Bool Complex DeviceObj Float Generator Int Layout MemoryFormat Number ScalarType Stream String "
+    "SymBool SymFloat SymInt".split()
+)
 
 COMPOSITE = "CompositeImplicitAutograd"
 _REGISTERED_IN_CPP = re.compile(r": registered at .*\.(cpp|cc|cxx|c|cu|cuh|h|hpp|hip|mm|inc):\d+ ::")
@@ -76,6 +83,14 @@ def written_arguments(operator: Any) -> frozenset[str]:
 def result_arguments(operator: Any) -> tuple[str, ...]:
     """Names of the arguments that are given a result's memory and form (``out=``): all are keywords."""
     return tuple(a.name for a in schema_of(operator).arguments if a.is_out)
+
+
+def may_hold_tensors(argument: Any) -> bool:
+    """Return whether what is given for an argument of a schema may be a tensor, or a sequence that holds some."""
+    kind = argument.type
+    while kind.kind() in ("ListType", "OptionalType"):
+        kind = kind.getElementType()
+    return kind.kind() not in _WITHOUT_TENSORS
 
 
 def bound_arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

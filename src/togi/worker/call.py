@@ -8,11 +8,12 @@ An error that togi raised on purpose in the child is raised here as what it is; 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from togi.core.errors import SubjectError
-from togi.core.records import Record
+from togi.core.records import Outcome, Record
 from togi.machine.describe import machine
 from togi.machine.limits import usable_bytes
 from togi.worker.channel import decoded
@@ -39,6 +40,10 @@ class ChildCall(Generic[Request, Answer]):
     answer: type[Answer]
     purpose: str
     """Completes "the subject could not be ...": ``"examined"``."""
+    keeps_memory: bool = True
+    """False: malloc is left as it is in a process of the user's, for what tells how long things take there."""
+    late: str = ""
+    """What to do if it took longer than it said that it would (``Report.entered``)."""
 
     def __call__(
         self,
@@ -49,11 +54,14 @@ class ChildCall(Generic[Request, Answer]):
         seed: int = 0,
         limits: Limits | None = None,
         on_phase: OnPhase = lambda _: None,
+        on_wait: Callable[[str], None] = lambda _: None,
         within_s: float | None = None,
     ) -> Answer:
         """Call the function in a child that is gone afterwards.
 
-        ``within_s``: from now on, with loading the subject. None: each request has a limit of its own alone.
+        Args:
+            on_wait: is given a sentence each time that nothing was heard for a while.
+            within_s: from now on, with loading the subject. None: each request has a limit of its own alone.
 
         Raises:
             TogiError: what the function raised, or the subject's own where it cannot be loaded.
@@ -61,9 +69,9 @@ class ChildCall(Generic[Request, Answer]):
         """
         # alone, it may take all that there is: whether a model fits is what some calls are to find out
         limits = limits or Limits(memory_bytes=usable_bytes())
-        deadline = Deadline()
+        deadline = Deadline(tell=on_wait)
         if within_s is not None:
-            deadline, limits = Deadline(time.monotonic() + within_s), replace(limits, timeout_s=within_s)
+            deadline.at, limits = time.monotonic() + within_s, replace(limits, timeout_s=within_s)
         with WorkerPool(subject, machine(device), device=device, seed=seed, deadline=deadline) as pool:
             return self.run(pool, request, limits, on_phase, late="Give a longer --time-limit.")
 
@@ -80,12 +88,15 @@ class ChildCall(Generic[Request, Answer]):
         ``late``: what to do if the pool's time was over before.
         """
         try:
-            returned = pool.call(self.function, request, limits, on_phase)
+            returned = pool.call(self.function, request, limits, on_phase, keeps_memory=self.keeps_memory)
         except TrialEnded as ended:
+            if ended.trial.found is not None:
+                return decoded(self.answer, ended.trial.found)
             printed = ended.trial.child.log_tail(1000).strip()
+            remedy = late if ended.cut_off else self.late if ended.ending.outcome is Outcome.TIMED_OUT else ""
             raise SubjectError(
                 f"the subject could not be {self.purpose}: {str(ended).rstrip('.')}."
-                + (f" {late}" if late and ended.cut_off else "")
+                + (f" {remedy}" if remedy else "")
                 + (f" It printed last:\n{printed}" if printed else "")
             ) from None
         if isinstance(returned, Raised):

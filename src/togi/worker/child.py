@@ -32,7 +32,8 @@ SERVES = -1
 
 def run_job(job: messages.Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
     """Returns the child's exit status (0 when the job ended as the protocol says), or ``SERVES``."""
-    keep_freed_memory()
+    if job.keeps_memory:
+        keep_freed_memory()
     torch.set_num_threads(job.threads or config.threads)
     torch.manual_seed(config.seed)
     work = _work_of(job, config, subject, channel)

@@ -26,6 +26,9 @@ class _JobFields(Record):
     """For torch; None: those of the server's config."""
     part: PartRef | None = None
     """What it works on. None: the whole subject."""
+    keeps_memory: bool = True
+    """malloc keeps what is freed, as in all that a study compares (``measure/allocator``); False: as in a user's own
+    process."""
 
 
 class SurveySubject(_JobFields):
@@ -193,6 +196,8 @@ class Entered(Record):
     """It goes on to another phase."""
 
     phase: str
+    limit_s: float | None = None
+    """So long may pass until it sends something, in place of what was allowed for all of it."""
 
 
 class Built(Record):
@@ -205,7 +210,14 @@ class Verified(Record):
     notes: tuple[str, ...]
 
 
-ChildEvent: TypeAlias = Entered | Built | Verified | Ending
+class Found(Record):
+    """The answer of a function, if it does not come to return a better one."""
+
+    answer: str
+    """``encoded``."""
+
+
+ChildEvent: TypeAlias = Entered | Built | Verified | Found | Ending
 
 
 # --- from a child: what was asked for

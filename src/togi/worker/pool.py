@@ -273,7 +273,13 @@ class WorkerPool:
         return RunningTrial.start(server, job, limits, name or folder.name)
 
     def call(
-        self, function: str, request: Record, limits: Limits, on_phase: OnPhase = lambda _: None
+        self,
+        function: str,
+        request: Record,
+        limits: Limits,
+        on_phase: OnPhase = lambda _: None,
+        *,
+        keeps_memory: bool = True,
     ) -> messages.Returned | Raised:
         """Call ``function`` in a child of its own (``togi.worker.call``). Raises TrialEnded."""
         job = messages.CallFunction(
@@ -282,8 +288,9 @@ class WorkerPool:
             threads=self._spared if self._truth is not None else None,
             function=function,
             request=encoded(request),
+            keeps_memory=keeps_memory,
         )
-        with RunningTrial.begin(self.server({}), job, limits, function, on_phase) as running:
+        with RunningTrial.begin(self.server({}), job, limits, "the subject", on_phase) as running:
             return running.wait_for(messages.Returned, Raised)
 
     def _new_log(self, kind: str) -> str:

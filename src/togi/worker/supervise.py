@@ -97,6 +97,8 @@ class RunningTrial:
     phase: str = "start"
     notes: tuple[str, ...] = ()
     error: ErrorReport | None = None
+    found: str | None = None
+    """The answer that it has so far (``messages.Found``)."""
     build_s: float = 0.0
     first_call_ms: float = 0.0
     energy_mj: float | None = None
@@ -262,12 +264,16 @@ class RunningTrial:
         match event:
             case messages.Entered():
                 self._enter(event.phase)
+                if event.limit_s is not None:
+                    self._deadline, self._limit_s = time.monotonic() + event.limit_s, event.limit_s
                 self.on_phase(self.phase)
             case messages.Built():
                 self.build_s, self.notes = event.build_s, event.notes
             case messages.Verified():
                 self.error = event.report
                 self.notes += event.notes
+            case messages.Found():
+                self.found = event.answer
             case Ending():
                 raise self._ended(event)
             case _:

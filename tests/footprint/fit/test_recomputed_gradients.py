@@ -209,10 +209,11 @@ def test_a_long_chain_is_no_recursion() -> None:
     value = StoredValue()
     value.hold(torch.zeros(1))
     for number in range(20_000):
-        operation = Operation(number, torch.neg, [Slot(value, torch.zeros(1))], {}, frozenset())
+        slot = Slot(value, torch.zeros(1))
+        operation = Operation(number, torch.neg, [slot], {}, frozenset(), [slot])
         value = StoredValue(operation)
     assert len(operations_for(value)) == 20_000
-    del value, operation
+    del value, operation, slot
 
 
 def test_compressed_gradients_are_near() -> None:

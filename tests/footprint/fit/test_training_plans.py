@@ -268,7 +268,7 @@ def test_approximate_only_when_allowed() -> None:
 def test_micro_batches_come_last_and_are_refused_for_batch_norm() -> None:
     layers = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(2)]
     step = _step(nn.Sequential(*layers), torch.randn(1024, 32))
-    whole = fit_training(step, 1, allow_approximate=True, time_limit_s=0.1)
+    whole = fit_training(step, 1)
     assert not whole.fits
     assert whole.plan.micro_batches == 1
     found = fit_training(step, int(whole.chosen.peak_bytes * 0.8), allow_approximate=True)
@@ -378,7 +378,7 @@ def test_what_is_remembered_without_its_graph_is_named() -> None:
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_plans_for_recurrent_layers_lower_memory_as_far_as_they_promise(kind: Any) -> None:
     step = _step(Layered(kind), torch.randn(16, 12, 16))
-    found = fit_training(step, 1, time_limit_s=4)
+    found = fit_training(step, 1, time_limit_s=16)
     assert found.chosen.peak_bytes < found.plain.peak_bytes
     assert found.proof.exact
     assert found.chosen.peak_bytes == min(point.peak_bytes for point in found.front)
@@ -406,7 +406,7 @@ def test_a_plan_that_takes_more_than_the_unmodified_step_is_not_offered(monkeypa
 def planned() -> Iterator[tuple[nn.Module, Tensor]]:
     given = torch.randn(64, 32)
     step = _step(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)), given)
-    plan = fit_training(step, 1, time_limit_s=2).plan
+    plan = fit_training(step, 1, time_limit_s=8).plan
     assert plan.policies
     plan.apply(step.module)
     yield step.module, given

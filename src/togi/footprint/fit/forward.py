@@ -3,56 +3,75 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from types import CodeType
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from togi.subject.stand_in import FunctionStandIn
+
 _FORWARD = "forward"
 
 
-class ReplacedForward(ABC):
-    """Stands where a module's ``forward`` stood. Survives ``deepcopy`` and pickling: a copy serves the copy."""
+class ReplacedForward(FunctionStandIn, ABC):
+    """Stands where a module's ``forward`` stood, and looks like it. Survives ``deepcopy`` and pickling: a copy serves
+    the copy."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.replaced = vars(module).get(_FORWARD)
+        self.replaced: Callable[..., Any] | None = vars(module).get(_FORWARD)
         """An instance's own forward, which other libraries set too."""
+        self.retired = False
+        """The plan was removed while another library's wrapper stood round this one: the module's own forward runs."""
+        self.look_like(self._before)
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's call under the plan."""
 
     @property
-    def __code__(self) -> CodeType:
-        """The code of the forward that was replaced: torch.export names its lines."""
-        code: CodeType = (self.replaced or type(self.module).forward).__code__
-        return code
+    def _before(self) -> Callable[..., Any]:
+        """The forward that was replaced, bound to the module."""
+        if self.replaced is not None:
+            return self.replaced
+        kind = type(self.module)  # asked again each time: parametrizations and FSDP change the class
+        forward = next(vars(base)[_FORWARD] for base in kind.__mro__ if _FORWARD in vars(base))
+        bind = getattr(type(forward), "__get__", None)
+        bound: Callable[..., Any] = forward if bind is None else bind(forward, self.module, kind)
+        return bound
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.own_state()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.look_like(self._before)
 
     def put(self) -> None:
         """On the module, as an instance attribute: parameter names, hooks and ``state_dict`` stay as they are."""
         object.__setattr__(self.module, _FORWARD, self)
 
     def take_away(self) -> None:
-        """The module has the forward that it had before ``put``."""
-        if self.replaced is None:
+        """The module has the forward that it had before ``put``. Where another library has wrapped this one since, that
+        wrapper stays, and runs what was there before."""
+        if vars(self.module).get(_FORWARD) is not self:
+            self.retired = True
+        elif self.replaced is None:
             del self.module.__dict__[_FORWARD]
         else:
             self.module.__dict__[_FORWARD] = self.replaced
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
-        """The forward that was replaced."""
-        if self.replaced is not None:
-            return self.replaced(*args, **kwargs)
-        return type(self.module).forward(self.module, *args, **kwargs)
+        """Call the forward that was replaced."""
+        return self._before(*args, **kwargs)
 
 
 def forward_of(module: nn.Module) -> ReplacedForward | None:
-    """The object that a plan put on the module; None where there is none."""
-    forward = vars(module).get(_FORWARD)
-    return forward if isinstance(forward, ReplacedForward) else None
+    """The object that a plan put on the module, also below wrappers that others put round it; None where there is
+    none."""
+    layers = _layers(vars(module).get(_FORWARD))
+    return next((layer for layer in layers if _works_for(layer, module)), None)
 
 
 def restore(modules: Iterable[nn.Module]) -> None:
@@ -69,3 +88,17 @@ def why_not_replaceable(module: nn.Module) -> str:
     if forward_of(module) is not None:
         return "it runs under a plan already: call that plan's remove() first"
     return ""
+
+
+def _works_for(forward: Any, module: nn.Module) -> bool:
+    """A wrapper of another library is a function, which ``deepcopy`` shares: it may call the original's."""
+    return isinstance(forward, ReplacedForward) and forward.module is module and not forward.retired
+
+
+def _layers(forward: Any) -> Iterator[Any]:
+    """An instance's forward and what it wraps, as ``functools.wraps`` leaves it (autocast of accelerate, hooks)."""
+    seen: set[int] = set()
+    while forward is not None and id(forward) not in seen:
+        seen.add(id(forward))
+        yield forward
+        forward = getattr(forward, "__wrapped__", None)

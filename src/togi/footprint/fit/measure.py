@@ -94,6 +94,11 @@ def measured_peak_bytes(
     return before + rise
 
 
+def start_profiler(device: str = "cpu") -> None:
+    """The first profile of a process takes up to seconds, which no run of a step should be charged with."""
+    rise_bytes(lambda: torch.empty(1), device)
+
+
 class ReplacedTensors:
     """Names of the parameters and buffers that a run lets go of: it makes new ones, as ``buffer = buffer * 0.9``
     does."""

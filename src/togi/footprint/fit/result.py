@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from togi.core.quantities import size
-from togi.core.records import Record
+from togi.core.records import Interval, Record
 from togi.footprint.fit.plan import PLAN_VERSION, Plan
 
 
@@ -60,6 +60,9 @@ class FitResult(Record):
     plain: Point
     chosen: Point
     front: tuple[Point, ...] = ()
+    speedup_x: Interval | None = None
+    """The unmodified step's time over the planned one's, in rounds of turns; None where there is no plan, or it was not
+    timed."""
     proof: StepProof
     static_bytes: int
     """Parameters, buffers, inputs and optimizer state; in training also one gradient for each parameter, in inference

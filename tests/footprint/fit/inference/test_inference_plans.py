@@ -26,7 +26,7 @@ WIDTH = 32
 @pytest.fixture(autouse=True)
 def one_thread_and_one_turn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small kernels on several threads wait for each other on a busy machine. Exact times are not the point here."""
-    monkeypatch.setattr(InferencePlanner, "turns", 1)
+    monkeypatch.setattr(InferencePlanner, "rounds", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -49,6 +49,8 @@ class ChunkedForward(ReplacedForward):
         self.entry, self.at_most_parts = entry, at_most_parts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.retired:
+            return self.original(*args, **kwargs)
         leaves = named_leaves(type(self.module).forward, args, kwargs)
         if reason := self._why_whole(leaves):
             warnings.warn(

@@ -13,15 +13,23 @@ from togi.core.errors import FitError
 from togi.footprint.fit.inference.divisions import Divisions, divisions_of, why_dependent_in_full
 from togi.footprint.fit.inference.search import ChunkSearch, Draft, Way
 from togi.footprint.fit.inference.simulate import Site, simulation_of, sites_of
-from togi.footprint.fit.measure import ReplacedTensors, bytes_of, measured_peak_bytes, tensors_before
-from togi.footprint.fit.planner import MeasuredPlan, Planner, TimeLimit
+from togi.footprint.fit.measure import (
+    ReplacedTensors,
+    bytes_of,
+    measured_peak_bytes,
+    start_profiler,
+    tensors_before,
+)
+from togi.footprint.fit.planner import MeasuredPlan, Planner
 from togi.footprint.fit.proof import Outputs, faithful, outputs_of
 from togi.footprint.fit.result import FitResult, StepProof
+from togi.footprint.fit.time_limit import TimeLimit
 from togi.footprint.step import Step
 from togi.torch_internals.float32 import ieee_float32
 from togi.torch_internals.tensors import storage_key
 from togi.verify.own_error import outputs_in
 from togi.verify.repeatability import apart, noise_limit
+from togi.worker.report import Report
 
 _CANDIDATES = 3
 """Plans that are measured, each without the cuts of those before it."""
@@ -30,7 +38,13 @@ _FRONT = 12
 
 
 def fit_inference(
-    step: Step, budget_bytes: int, *, device: str = "cpu", seed: int = 0, time_limit_s: float = 60.0
+    step: Step,
+    budget_bytes: int,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    report: Report | None = None,
 ) -> FitResult:
     """Plan one pass of ``step`` under ``budget_bytes``, which count all: parameters, inputs, outputs, temporaries.
 
@@ -39,24 +53,43 @@ def fit_inference(
     Raises:
         FitError: two equal passes give different outputs.
     """
-    return InferencePlanner(step, device=device, seed=seed).plan(budget_bytes, time_limit_s=time_limit_s)
+    planner = InferencePlanner(
+        step, device=device, seed=seed, limit=TimeLimit(time_limit_s), report=report, enough_bytes=budget_bytes
+    )
+    return planner.plan(budget_bytes)
 
 
 class InferencePlanner(Planner[Draft]):
     """Plans of one pass under any number of budgets."""
 
     train: ClassVar[bool] = False
-    turns: ClassVar[int] = 7
+    rounds: ClassVar[int] = 12
     timing_s: ClassVar[float] = 8.0
 
-    def __init__(self, step: Step, *, device: str = "cpu", seed: int = 0) -> None:
-        super().__init__(step, device, seed)
-        began = time.monotonic()
+    def __init__(
+        self,
+        step: Step,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        limit: TimeLimit | None = None,
+        report: Report | None = None,
+        enough_bytes: int = 0,
+    ) -> None:
+        """``enough_bytes``: if the unmodified pass takes no more, no time is needed for a plan."""
+        super().__init__(step, device, seed, limit, report)
+        self._doing("the first pass", self._limit)
         replaced = ReplacedTensors(step.module)
         with self._same_start():
             step.run()  # makes what later passes find
         self._replaced = replaced.names
+        self._doing("the pass that measures its peak", self._limit)
+        start_profiler(device)
+        began = time.monotonic()
         peak_bytes, outputs, structure = self.run()
+        self._limit.note_run(time.monotonic() - began)
+        if peak_bytes > enough_bytes:
+            self._limit.check()
         self._reference = Outputs(step, outputs, structure, seed)
         self._check_repeatable()
         self.static_bytes = bytes_of(tensors_before(step)) + bytes_of(_made(outputs, step))
@@ -69,7 +102,6 @@ class InferencePlanner(Planner[Draft]):
         self._measured[Draft()] = self.unmodified
         self._forbidden: frozenset[Way] = frozenset()
         self._refused: list[str] = []
-        self.prepared_s = time.monotonic() - began
 
     def run(self) -> tuple[int, list[Tensor], Any]:
         """One pass: its peak by the allocator, the tensors that it returns, and the structure around them.
@@ -97,10 +129,9 @@ class InferencePlanner(Planner[Draft]):
 
     def _fastest_first(self, candidates: Sequence[MeasuredPlan[Draft]]) -> list[MeasuredPlan[Draft]]:
         """Times within a tenth of the best do not count as a difference: then the one that should cost least."""
-        best = min((self._ms[candidate.draft] for candidate in candidates), default=0.0)
-        return sorted(
-            candidates, key=lambda candidate: (max(self._ms[candidate.draft], _TIE * best), candidate.cost_ms)
-        )
+        step_ms = {candidate.draft: self._times[candidate.draft].step_ms for candidate in candidates}
+        tied_ms = _TIE * min(step_ms.values(), default=0.0)
+        return sorted(candidates, key=lambda candidate: (max(step_ms[candidate.draft], tied_ms), candidate.cost_ms))
 
     def _lowest_first(self, candidates: Sequence[MeasuredPlan[Draft]]) -> list[MeasuredPlan[Draft]]:
         """The unmodified pass among them: where nothing fits, what takes more than that does not help."""
@@ -109,7 +140,7 @@ class InferencePlanner(Planner[Draft]):
     def _candidates(self, budget_bytes: int, limit: TimeLimit) -> Iterator[MeasuredPlan[Draft]]:
         without: frozenset[Way] = frozenset()
         for number in range(_CANDIDATES):
-            if number and limit.over:
+            if number and not limit.allows(1):
                 return
 
             def search(aim_bytes: int, deadline: float, without: frozenset[Way] = without) -> Draft | None:
@@ -134,13 +165,15 @@ class InferencePlanner(Planner[Draft]):
     def _measure(self, draft: Draft) -> MeasuredPlan[Draft] | None:
         """Run the draft. None, and its cuts are forbidden, where outputs differ by more than rounding."""
         plan = self._plan(chunks=self._search.chunks(draft))
-        with self._under(plan):
+        forwards = self._forwards_of(plan)
+        with self._under(forwards):
             peak_bytes, outputs, structure = self.run()
         proof = self._reference.compare(outputs, structure)
         if not faithful(proof):
             self._forbid(draft, f"its outputs are not the unmodified module's ({'; '.join(proof.differences[:2])})")
             return None
-        return MeasuredPlan(draft, plan, self._search.peak(draft).bytes, peak_bytes, proof, draft.cost_ms)
+        forecast_bytes = self._search.peak(draft).bytes
+        return MeasuredPlan(draft, plan, forecast_bytes, peak_bytes, proof, draft.cost_ms, forwards)
 
     def _proven_in_full(self, candidate: MeasuredPlan[Draft]) -> bool:
         with self._same_start():

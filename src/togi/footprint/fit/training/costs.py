@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
+from togi.core.quantities import first_line
 from togi.footprint.account.allocator_events import Allocation, Allocations, operation_mark, read_allocations
-from togi.footprint.fit.training.observe import watched_by
+from togi.footprint.fit.training.observe import Observed, observe, watched_by
 from togi.footprint.fit.training.recompute import Operation, StoredValue
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.fit.training.saved_tensors import SavedTensorHooks
-from togi.footprint.step import Step, wait_for_device
+from togi.footprint.step import Step, fake_copy, wait_for_device
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import top_saved_tensor_hooks
 from togi.torch_internals.profiler import memory_profile
@@ -73,6 +74,25 @@ def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Measur
     allocations = read_allocations(profiler, device.partition(":")[0])
     workspace_bytes = workspaces(allocations, tracker.lifetimes) if allocations is not None else {}
     return MeasuredCosts(milliseconds, workspace_bytes, tracker.operations, made_by_operation(tracker.lifetimes))
+
+
+def observe_cheaply(step: Step, costs: MeasuredCosts, start: AbstractContextManager[None]) -> tuple[Observed, str]:
+    """On fake tensors if the step does the same on them and takes as much memory, else on the real ones."""
+    try:
+        fake, mode = fake_copy(step)
+        with mode:
+            observed = observe(fake, costs.milliseconds)
+        if list(dict.fromkeys(call.name for call in observed.calls)) == list(costs.milliseconds):
+            if made_by_operation(observed.lifetimes) == costs.made:
+                return observed, ""
+            note = "Some operations take other memory on real tensors than on fake ones; it was watched on real ones."
+        else:
+            note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
+    except Exception as error:  # foreign code: a model may read values, or not be copied
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        note = f"The step does not run on fake tensors ({reason}); it was watched on real ones."
+    with start:
+        return observe(step, costs.milliseconds), note
 
 
 def made_by_operation(lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from togi.core.errors import FitError
+from togi.core.quantities import seconds
 from togi.footprint.fit.result import FitResult, StepProof
+from togi.footprint.fit.time_limit import NoTimeToPlan, TimeLimit
 from togi.footprint.fit.training.micro_batch_proof import MicroBatchProof, judge
 from togi.footprint.fit.training.micro_batches import accumulated, rows_of
 from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.step import Step
+from togi.worker.report import PhasesOnly, Report
+
+_RUNS_OF_PARTS = 12
+"""That a division into micro-batches takes until it is planned: some in float64 to prove it, and those of a plan."""
 
 
 def fit_training(
@@ -20,33 +25,61 @@ def fit_training(
     allow_approximate: bool = False,
     device: str = "cpu",
     seed: int = 0,
-    time_limit_s: float = 60.0,
+    time_limit_s: float | None = None,
+    report: Report | None = None,
 ) -> FitResult:
     """Plan ``step`` under ``budget_bytes``, which count all: parameters, gradients, optimizer state, activations.
 
     Micro-batches come last, and only where approximations are allowed: sums in another order round otherwise.
 
+    Args:
+        time_limit_s: from now on; None takes a minute, and more where a step takes long.
+        report: hears of each phase, and of a plan as soon as it is proven.
+
     Raises:
-        FitError: gradients differ between two equal runs, or a plan that should be exact is not.
+        FitError: gradients differ between two equal runs, a plan that should be exact is not, or the limit is too short
+            for any plan.
     """
-    began = time.monotonic()
-    planner = TrainingPlanner(step, allow_approximate=allow_approximate, device=device, seed=seed)
-    whole = planner.plan(budget_bytes, time_limit_s=time_limit_s)
+    limit, report = TimeLimit(time_limit_s), report or Report()
+    planner = TrainingPlanner(
+        step,
+        allow_approximate=allow_approximate,
+        device=device,
+        seed=seed,
+        limit=limit,
+        report=report,
+        enough_bytes=budget_bytes,
+    )
+    whole = planner.plan(budget_bytes)
     if whole.fits or not allow_approximate:
         return whole
+    report.found(whole)
     for parts in _parts(step):
+        if not limit.allows(_RUNS_OF_PARTS):
+            return _with_note(whole, _not_tried(parts, limit))
+        report.entered(f"the proof that {parts} micro-batches do the same", limit.patience_s)
         proof = judge(step, parts)
         if proof.reason:
             return _with_note(whole, f"Not in micro-batches: {proof.reason}.")
-        planner = TrainingPlanner(accumulated(step, parts), allow_approximate=True, device=device, seed=seed)
-        divided = planner.plan(budget_bytes, time_limit_s=time_limit_s)
+        try:
+            planner = TrainingPlanner(
+                accumulated(step, parts),
+                allow_approximate=True,
+                device=device,
+                seed=seed,
+                limit=limit,
+                report=PhasesOnly(report),
+            )
+        except NoTimeToPlan:
+            return _with_note(whole, _not_tried(parts, limit))
+        divided = planner.plan(budget_bytes)
         if divided.fits:
             return _in_parts(divided, whole, proof, parts)
-        if time.monotonic() - began > time_limit_s:
-            return _with_note(
-                whole, f"{parts} micro-batches do not fit either; more were not tried in {time_limit_s:g} s."
-            )
     return whole
+
+
+def _not_tried(parts: int, limit: TimeLimit) -> str:
+    return f"{parts} and more micro-batches were not tried: the time limit was {seconds(limit.seconds)}."
 
 
 def _parts(step: Step) -> Iterator[int]:

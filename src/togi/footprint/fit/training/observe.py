@@ -195,7 +195,7 @@ class _Noting(ForwardRecording):
         self.results: weakref.WeakKeyDictionary[StoredValue, Result] = weakref.WeakKeyDictionary()
 
     def _made(self, operation: Operation, name: str, values: Sequence[tuple[StoredValue, Tensor]]) -> None:
-        module, slots = self._module(), operation.slots()
+        module, slots = self._module(), operation.slots
         makes, other_bytes = [], 0
         for value, tensor in values:
             lifetime = self._tracker.lifetime_of(tensor)

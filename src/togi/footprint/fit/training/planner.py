@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
 
 from togi.core.errors import FitError
-from togi.core.quantities import first_line, size
+from togi.core.quantities import first_line
+from togi.footprint.fit.forward import ReplacedForward
 from togi.footprint.fit.measure import (
     ReplacedTensors,
     deterministic,
     measured_peak_bytes,
     put_back,
     same_start,
+    start_profiler,
     static_bytes,
 )
 from togi.footprint.fit.plan import Plan
-from togi.footprint.fit.planner import MeasuredPlan, Planner, TimeLimit
+from togi.footprint.fit.planner import MeasuredPlan, Planner
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.proof import Noise, PassOutcome, TrainingRun, compare, noise_between, outcome_of
-from togi.footprint.fit.training.costs import MeasuredCosts, costs_of, made_by_operation
-from togi.footprint.fit.training.observe import Observed, observe
+from togi.footprint.fit.result import StepProof
+from togi.footprint.fit.time_limit import TimeLimit
+from togi.footprint.fit.training.costs import MeasuredCosts, costs_of, observe_cheaply
 from togi.footprint.fit.training.optimizer_advice import advise
 from togi.footprint.fit.training.saved_tensors import PACKED_FORMS, ms_per_byte
 from togi.footprint.fit.training.search import RecomputeSearch
 from togi.footprint.fit.training.timeline import SavingChoice, StepTimeline
 from togi.footprint.remembered import changed_since, remembered, why_not_twice
-from togi.footprint.step import Step, fake_copy
+from togi.footprint.step import Step
 from togi.subject.behaviour import same
+from togi.worker.report import Report
 
 _FRONT = 12
+_RUNS_OF_ADVICE = 2
+"""What it takes to measure other optimizers, roughly."""
 
 
 class TrainingPlanner(Planner[SavingChoice]):
@@ -47,26 +55,37 @@ class TrainingPlanner(Planner[SavingChoice]):
     """
 
     train: ClassVar[bool] = True
-    turns: ClassVar[int] = 3
+    rounds: ClassVar[int] = 24
     timing_s: ClassVar[float] = float("inf")
 
-    def __init__(self, step: Step, *, allow_approximate: bool = False, device: str = "cpu", seed: int = 0) -> None:
-        super().__init__(step, device, seed)
-        began = time.monotonic()
+    def __init__(
+        self,
+        step: Step,
+        *,
+        allow_approximate: bool = False,
+        device: str = "cpu",
+        seed: int = 0,
+        limit: TimeLimit | None = None,
+        report: Report | None = None,
+        enough_bytes: int = 0,
+    ) -> None:
+        """``enough_bytes``: if the unmodified step takes no more, no time is needed for a plan."""
+        super().__init__(step, device, seed, limit, report)
         for group in step.optimizer.param_groups if step.optimizer is not None else ():
             group["lr"] = 0.0  # every run must begin with equal parameters, the optimizer's work included
+        self._doing("the first run of the step", self._limit)
         replaced = ReplacedTensors(step.module)
         self._moved = _first_run(step, seed)
         self._replaced = replaced.names
-        try:
-            self._reference, peak_bytes = self._run()
-        except RuntimeError as error:  # foreign code: it ran once
-            raise FitError(why_not_twice(error, step.module)) from error
+        self._reference, peak_bytes = self._second_run()
+        if peak_bytes > enough_bytes:
+            self._limit.check()
+        self._doing("the run that is watched", self._limit)
         self._noise: Noise = {}
         self._deterministic = False
         """Plans are proven in torch's deterministic mode, in which the unmodified step repeats to the bit."""
         costs = self._watched(allow_random=allow_approximate)
-        observed, self._note = _observed(step, costs, self._same_start())
+        observed, self._note = observe_cheaply(step, costs, self._same_start())
         workspaces = costs.workspaces if costs.operations == observed.end else {}
         allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
         self._forms = {dtype: action for action, dtype in PACKED_FORMS.items() if dtype in allowed}
@@ -81,7 +100,6 @@ class TrainingPlanner(Planner[SavingChoice]):
         self.unmodified = MeasuredPlan(SavingChoice(), self._plan(), plain_bytes, peak_bytes, proof, 0.0)
         self.static_bytes = static_bytes(step)
         self.floor_bytes = max(self.static_bytes, int(self.timeline.ground_bytes.max()))
-        self.prepared_s = time.monotonic() - began
 
     def _best(self, budget_bytes: int, limit: TimeLimit) -> MeasuredPlan[SavingChoice]:
         def search(aim_bytes: int, deadline: float) -> SavingChoice | None:
@@ -89,10 +107,10 @@ class TrainingPlanner(Planner[SavingChoice]):
             return self._search.cheapest(aim_bytes)
 
         candidate = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
-        if candidate is None:
+        if candidate is None and self._may_run(limit):
+            self._doing("the run of the lowest plan that was found", limit)
             candidate = self._measured_once(self._search.least)
-            assert candidate is not None  # nothing is refused without an error
-        return candidate
+        return candidate or self.unmodified
 
     def _best_of_all(self, best: MeasuredPlan[SavingChoice], budget_bytes: int) -> MeasuredPlan[SavingChoice]:
         """The cheapest within the budget, else the lowest: the unmodified step among them."""
@@ -106,20 +124,44 @@ class TrainingPlanner(Planner[SavingChoice]):
         if draft == SavingChoice():
             return self.unmodified
         plan = self._plan(policies=tuple(self._policies(draft)))
-        with self._under(plan):
+        forwards = self._forwards_of(plan)
+        peak_bytes, proof = self._proven(plan, forwards)
+        return MeasuredPlan(draft, plan, forecast_bytes, peak_bytes, proof, cost_ms, forwards)
+
+    def _confirmed(self, best: MeasuredPlan[SavingChoice]) -> MeasuredPlan[SavingChoice]:
+        """The first pass under a plan records every call, later ones those that are repeated (``repeats``)."""
+        peak_bytes, proof = self._proven(best.plan, best.forwards)
+        weaker = best.proof if proof.exact else proof
+        return replace(best, peak_bytes=max(peak_bytes, best.peak_bytes), proof=weaker)
+
+    def _proven(self, plan: Plan, forwards: Sequence[ReplacedForward]) -> tuple[int, StepProof]:
+        """The peak of the step under a plan, and how it compares. Raises FitError where it is not the unmodified one,
+        and should be."""
+        with self._under(forwards):
             outcome, peak_bytes = self._run()
             if self._deterministic:
                 outcome = self._repeated()
         proof = compare(self._reference, outcome, self._noise)
-        if not (proof.exact or proof.within_noise) and all(
-            policy.action is not Action.NARROW for policy in plan.policies
-        ):
+        approximate = any(policy.action is Action.NARROW for policy in plan.policies)
+        if not (proof.exact or proof.within_noise or approximate):
             raise FitError(
                 "the plan was refused, because its step is not the unmodified one to the bit: "
                 f"{'; '.join(proof.differences[:3])}. Something writes into tensors without torch's knowledge (NumPy, "
                 "a kernel that is called directly), or keeps state that the plan does not see."
             )
-        return MeasuredPlan(draft, plan, forecast_bytes, peak_bytes, proof, cost_ms)
+        return peak_bytes, proof
+
+    def _second_run(self) -> tuple[PassOutcome, int]:
+        """The reference. The first run may have taken longer: it made what later ones find."""
+        self._doing("the run that measures its peak", self._limit)
+        start_profiler(self._device)
+        began = time.monotonic()
+        try:
+            return self._run()
+        except RuntimeError as error:  # foreign code: it ran once
+            raise FitError(why_not_twice(error, self.step.module)) from error
+        finally:
+            self._limit.note_run(time.monotonic() - began)
 
     def _run(self) -> tuple[PassOutcome, int]:
         """Forward, backward and the optimizer from the same beginning, with its peak."""
@@ -186,8 +228,8 @@ class TrainingPlanner(Planner[SavingChoice]):
         )
 
     @contextmanager
-    def _under(self, plan: Plan) -> Iterator[None]:
-        with super()._under(plan):
+    def _under(self, forwards: Sequence[ReplacedForward]) -> Iterator[None]:
+        with super()._under(forwards):
             try:
                 yield
             except RuntimeError as error:
@@ -220,6 +262,11 @@ class TrainingPlanner(Planner[SavingChoice]):
     def _plans_tried(self) -> int:
         return len(self._search.seen)
 
+    @cached_property
+    def _advice(self) -> tuple[str, ...]:
+        """Measured once, for all budgets that nothing keeps."""
+        return advise(self.step) if self._limit.allows(_RUNS_OF_ADVICE) else ()
+
     def _notes(self, best: MeasuredPlan[SavingChoice], fits: bool) -> Iterable[str]:
         if self._note:
             yield self._note
@@ -229,10 +276,12 @@ class TrainingPlanner(Planner[SavingChoice]):
                 "bit, with torch.use_deterministic_algorithms on."
             )
         if not fits:
+            if self._cut_short:
+                yield "The time limit ended the search: a longer --time-limit (time_limit_s) may find a plan."
             if best.draft == self.unmodified.draft:
                 yield "No plan that was run takes less than the unmodified step."
-            yield _largest_at_the_floor(self.timeline)
-            yield from advise(self.step)
+            yield self.timeline.largest_at_the_floor
+            yield from self._advice
 
 
 def _first_run(step: Step, seed: int) -> tuple[str, ...]:
@@ -244,31 +293,3 @@ def _first_run(step: Step, seed: int) -> tuple[str, ...]:
     moved = {name: value for name, value in values.items() if not same([parameters[name]], [value])}
     put_back(step.module, moved)
     return tuple(moved)
-
-
-def _observed(step: Step, costs: MeasuredCosts, start: AbstractContextManager[None]) -> tuple[Observed, str]:
-    """On fake tensors if the step does the same on them and takes as much memory, else on the real ones."""
-    try:
-        fake, mode = fake_copy(step)
-        with mode:
-            observed = observe(fake, costs.milliseconds)
-        if list(dict.fromkeys(call.name for call in observed.calls)) == list(costs.milliseconds):
-            if made_by_operation(observed.lifetimes) == costs.made:
-                return observed, ""
-            note = "Some operations take other memory on real tensors than on fake ones; it was watched on real ones."
-        else:
-            note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
-    except Exception as error:  # foreign code: a model may read values, or not be copied
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        note = f"The step does not run on fake tensors ({reason}); it was watched on real ones."
-    with start:
-        return observe(step, costs.milliseconds), note
-
-
-def _largest_at_the_floor(timeline: StepTimeline) -> str:
-    """The tensors that the program itself holds at its worst moment, with nothing kept for the backward pass."""
-    ground = timeline.ground_bytes
-    at = int(ground.argmax())
-    alive = sorted((p for p in timeline.observed.lifetimes if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)
-    largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
-    return f"At that floor the largest tensors besides parameters and inputs are {largest}."

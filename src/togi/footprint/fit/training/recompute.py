@@ -8,7 +8,7 @@ recomputed by repeating the operations between what is held and what is wanted, 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,24 +51,28 @@ class StoredValue:
 class Operation:
     """One call of an operator. Its tensors are replaced by slots; it holds what it read, but not what it made."""
 
-    __slots__ = ("arguments", "function", "keywords", "made", "number", "random_state", "writes")
+    __slots__ = ("arguments", "function", "keywords", "made", "number", "random_state", "slots", "writes")
 
-    def __init__(self, number: int, function: Any, arguments: Any, keywords: Any, writes: frozenset[int]) -> None:
+    def __init__(
+        self,
+        number: int,
+        function: Any,
+        arguments: Any,
+        keywords: Any,
+        writes: frozenset[int],
+        slots: Sequence[Slot],
+    ) -> None:
         self.number = number
         self.function = function
         self.arguments = arguments
         self.keywords = keywords
+        self.slots = slots
+        """Those in ``arguments`` and ``keywords``, in order: what it reads."""
         self.writes = writes
         """Which of its slots it writes into."""
         self.made: list[weakref.ref[StoredValue]] = []
         self.random_state: Tensor | None = None
         """Of the generator, before the call; where it draws."""
-
-    def slots(self) -> list[Slot]:
-        """The slots that it reads, in order."""
-        slots: list[Slot] = []
-        replaced((self.arguments, self.keywords), Slot, slots.append)
-        return slots
 
 
 class Slot:
@@ -150,7 +154,7 @@ class _Recomputation:
         self._left: dict[StoredValue, int] = {}
         """Values made on the way: how many of the operations still read them."""
         for operation in self._operations:
-            for slot in operation.slots():
+            for slot in operation.slots:
                 self._left[slot.value] = self._left.get(slot.value, 0) + 1
         self._tensors: dict[StoredValue, Tensor] = {}
 
@@ -159,7 +163,7 @@ class _Recomputation:
             self._repeat(operation)
 
     def _repeat(self, operation: Operation) -> None:
-        slots = operation.slots()
+        slots = operation.slots
         scratch = {slots[at].value: self._to_write_into(slots[at].value) for at in operation.writes}
         tensors = [slot.of(scratch[v] if (v := slot.value) in scratch else self._read(v)) for slot in slots]
         arguments, keywords = replaced((operation.arguments, operation.keywords), Slot, lambda _: tensors.pop(0))
@@ -202,7 +206,7 @@ def operations_for(target: StoredValue) -> list[Operation]:
             continue
         if value.maker.number not in operations:
             operations[value.maker.number] = value.maker
-            waiting.extend(slot.value for slot in value.maker.slots())
+            waiting.extend(slot.value for slot in value.maker.slots)
     return [operations[number] for number in sorted(operations)]
 
 

@@ -25,7 +25,8 @@ from togi.core.errors import FitError
 from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.training.recompute import Slot, StoredValue, flat, recompute
-from togi.footprint.fit.training.recording import ForwardRecording
+from togi.footprint.fit.training.recording import ForwardRecording, PlannedRecording
+from togi.footprint.fit.training.repeats import Repeats
 from togi.footprint.step import wait_for_device
 from togi.torch_internals.autograd import is_transformed, saved_tensor_hooks_allowed, top_saved_tensor_hooks, version_of
 
@@ -135,11 +136,16 @@ class SavedTensorHooks:
     """The hooks of one forward pass. ``actions``: by the key of a value; others are saved as they are."""
 
     def __init__(
-        self, actions: Mapping[str, Action], outer: Hooks | None = None, recording: ForwardRecording | None = None
+        self,
+        actions: Mapping[str, Action],
+        outer: Hooks | None = None,
+        recording: ForwardRecording | None = None,
+        repeats: Repeats | None = None,
     ) -> None:
+        """``repeats``: of the passes before this one; without them every call is recorded."""
         self._actions = actions
         self._outer = outer
-        self.recording = recording or ForwardRecording(lambda key: actions.get(key) is Action.KEEP)
+        self.recording = recording or PlannedRecording(lambda key: actions.get(key) is Action.KEEP, repeats)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -157,15 +163,18 @@ class SavedTensorHooks:
         action = self._actions.get(value.key)
         dtype = None if action is None or _is_packed(value) else PACKED_FORMS.get(action)
         if dtype is not None and (form := packed_form(tensor, dtype)) is not None:
+            self.recording.will_name(value)
             value.held, value.maker = form, None
         if _is_packed(value) or action is Action.RECOMPUTE:
+            self.recording.will_repeat(value)
             return RecomputedTensor(value, tensor)
         self.recording.hold(value, tensor)
         return self._kept(tensor)
 
     def unpack(self, packed: Any) -> Tensor:
-        if isinstance(packed, RecomputedTensor | SavedTensor):
-            return packed.unpack()
+        if type(packed) in (SavedTensor, RecomputedTensor):
+            tensor: Tensor = packed.unpack()
+            return tensor
         assert self._outer is not None
         return self._outer[1](packed)
 
@@ -187,9 +196,10 @@ class SavingForward(ReplacedForward):
     def __init__(self, module: nn.Module, policies: Sequence[SavePolicy]) -> None:
         super().__init__(module)
         self.actions: dict[str, Action] = {policy.value: policy.action for policy in policies}
+        self.repeats = Repeats()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or not self.actions or torch.compiler.is_exporting():
+        if not (torch.is_grad_enabled() and self.actions) or self.retired or _is_captured():
             return self.original(*args, **kwargs)
         return self._with_hooks(args, kwargs)
 
@@ -209,8 +219,13 @@ class SavingForward(ReplacedForward):
                 f"{type(self.module).__name__} runs inside torch.autograd.graph.disable_saved_tensors_hooks(), which "
                 "forbids recomputation. It saves no memory itself: take it away, or run without the plan."
             )
-        with SavedTensorHooks(self.actions, top_saved_tensor_hooks()).watching():
+        with SavedTensorHooks(self.actions, top_saved_tensor_hooks(), repeats=self.repeats).watching():
             return self.original(*args, **kwargs)
+
+
+def _is_captured() -> bool:
+    """The call is written down as a program, which has no plan: neither hooks nor modes are part of it."""
+    return torch.compiler.is_exporting() or bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 def save_by(module: nn.Module, policies: Sequence[SavePolicy]) -> None:

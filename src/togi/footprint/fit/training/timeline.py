@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from togi.core.quantities import size
 from togi.footprint.fit.training.observe import Observed, RepeatableOperation, Result, SavedSpan
 from togi.footprint.fit.training.saved_tensors import SMALLEST_BYTES
 
@@ -95,6 +96,14 @@ class StepTimeline:
     def ground_bytes(self) -> np.ndarray:
         """[moment] what the program itself holds: no choice goes below."""
         return self._ground
+
+    @property
+    def largest_at_the_floor(self) -> str:
+        """The tensors that the program itself holds at its worst moment, with nothing kept for the backward pass."""
+        at = int(self._ground.argmax()) // 2
+        alive = sorted((p for p in self.observed.lifetimes if p.alive_at(at) and p.op), key=lambda p: -p.bytes)
+        largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
+        return f"At that floor the largest tensors besides parameters and inputs are {largest}."
 
     def done(self, saved: SavedSpan) -> int:
         return self.end if saved.done_at is None else saved.done_at

@@ -1,0 +1,111 @@
+"""For Lightning: ``Trainer(callbacks=[togi.lightning.LightningMemoryBudget("8GiB")])``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule
+from torch import Tensor
+
+from togi.core.errors import FitError
+from togi.footprint.trainers.memory_budget import MemoryBudget, largest_batch, on_device_of, optimizer_name
+from togi.subject.inputs import Inputs
+
+_SMALLER = (
+    "Lower the batch_size of the DataLoader and raise accumulate_grad_batches of the Trainer as much, which gives the "
+    "same gradients where the loss is a mean over rows. What training_step computes outside of self(...) is not in the "
+    "plan: let forward compute it"
+)
+_KNOWN = (
+    "Let configure_optimizers return one of torch's AdamW, Adam or SGD, or give plan=..., the file that 'togi fit "
+    "--out' wrote for this module"
+)
+
+
+class LightningMemoryBudget(Callback):
+    """Makes training steps fit into ``memory``: parameters, gradients, optimizer state and activations.
+
+    Before the first step a plan is made and proven in a process of its own, on a copy of the module: loss and gradients
+    are those without it, to the bit. It covers what ``training_step`` computes by calling ``self(...)``, and is taken
+    away when the training ends.
+    """
+
+    def __init__(
+        self,
+        memory: int | str,
+        *,
+        plan: str | Path | None = None,
+        sample: Any = None,
+        time_limit: float | str | None = None,
+    ) -> None:
+        """
+        Args:
+            memory: bytes, or ``"8GiB"``.
+            plan: a file; the plan in it is used, and where there is none yet, the one that is made is written there.
+            sample: the largest batch that ``training_step`` gets. None: the largest of the dataset's first eight.
+            time_limit: for planning, as of ``togi.fit``.
+        """
+        super().__init__()
+        self.budget = MemoryBudget(memory, plan, time_limit)
+        self.sample = sample
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        _check_one_process(trainer)
+        if len(trainer.optimizers) != 1:
+            raise FitError(
+                f"configure_optimizers returned {len(trainer.optimizers)} optimizers: a plan is for a step with one"
+            )
+        self.budget.begin(
+            pl_module,
+            lambda: on_device_of(pl_module, _as_argument(self._batch(trainer))),
+            training_loss,
+            optimizer=optimizer_name(trainer.optimizers[0], _KNOWN),
+            accumulates=trainer.accumulate_grad_batches > 1,
+            remedy=f"{_SMALLER}.",
+        )
+
+    def _batch(self, trainer: Any) -> Any:
+        return self.sample if self.sample is not None else largest_batch(trainer.train_dataloader)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.budget.step_begins()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.budget.step_ends()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.budget.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.budget.end()
+
+
+def training_loss(module: Any, batch: Any) -> Tensor:
+    """The loss of ``training_step``.
+
+    Raises:
+        FitError: it returns none, as with manual optimization.
+    """
+    outputs = module.training_step(batch, 0)
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    if not isinstance(loss, Tensor):
+        raise FitError(
+            "training_step returned no loss. Return it, alone or as 'loss' of a dict; with "
+            "automatic_optimization=False no plan can be made"
+        )
+    return loss
+
+
+def _as_argument(batch: Any) -> Inputs:
+    """``training_step`` gets the batch as one argument, whatever it is."""
+    return Inputs((batch,))
+
+
+def _check_one_process(trainer: Any) -> None:
+    if trainer.world_size > 1:
+        raise FitError(
+            f"LightningMemoryBudget plans for one device, and this Trainer runs on {trainer.world_size}: give "
+            "Trainer(devices=1), or leave the callback out"
+        )

@@ -1,0 +1,181 @@
+"""Plans the memory of a training before its first step, keeps the plan on the model, and says what it cost."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.errors import FitError
+from togi.core.quantities import a_type, milliseconds, parse_duration, parse_size, plural, size
+from togi.footprint.calls import FIT, FitRequest
+from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.result import FitResult
+from togi.subject.inputs import Inputs
+from togi.torch_internals.tensors import tensors_of
+from togi.worker.hand_over import handed_over
+
+LOOKED_AT = 8
+"""Batches of which the largest is planned: the memory of a step goes by its batch."""
+_OPTIMIZERS = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam"}
+
+
+class MemoryBudget:
+    """The budget of one training."""
+
+    def __init__(self, memory: int | str, plan: str | Path | None, time_limit_s: float | str | None) -> None:
+        self.memory_bytes = parse_size(memory, "memory")
+        self.plan_file = None if plan is None else Path(plan)
+        self.time_limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
+        self.result: FitResult | None = None
+        """Of the planning; None where the plan was read from its file."""
+        self.plan: Plan | None = None
+        self._module: nn.Module | None = None
+        self._began: float | None = None
+        self._steps_ms: list[float] = []
+
+    def begin(
+        self,
+        module: nn.Module,
+        batch: Callable[[], Any],
+        step: Callable[[nn.Module, Any], Tensor],
+        *,
+        optimizer: str,
+        accumulates: bool,
+        remedy: str,
+    ) -> None:
+        """Put a plan on the module: the file's, else one that is made now, from ``batch()``.
+
+        Raises:
+            FitError: nothing fits; ``remedy`` says what does.
+        """
+        if self.plan_file is not None and self.plan_file.exists():
+            self.plan = Plan.load(self.plan_file)
+            self._say(f"{self.plan} (read from {self.plan_file})")
+        else:
+            self.plan = self._planned(module, batch(), step, optimizer, accumulates, remedy)
+        self.plan.apply(module)
+        self._module = module
+
+    def _planned(
+        self, module: nn.Module, batch: Any, step: Any, optimizer: str, accumulates: bool, remedy: str
+    ) -> Plan:
+        # gradients of the micro-steps before are there while a planned step begins without any
+        kept_bytes = sum(p.nbytes for p in module.parameters() if p.requires_grad) if accumulates else 0
+        device = str(next(module.parameters()).device)
+        request = FitRequest(
+            train=True,
+            optimizer=optimizer,
+            device=device,
+            budget_bytes=max(1, self.memory_bytes - kept_bytes),
+            time_limit_s=self.time_limit_s,
+        )
+        with handed_over(module, batch, {"step": step}) as (ref, name):
+            self.result = FIT(ref, request, device=device, on_phase=self._say, on_wait=self._say)
+        if not self.result.fits:
+            raise FitError(
+                f"a training step of {name} does not fit {size(self.memory_bytes)}: the least that was found is "
+                f"{size(self.result.chosen.peak_bytes + kept_bytes)}. {remedy}"
+            )
+        self._say(str(self.result))
+        plan = self.result.plan.model_copy(update={"subject": name})
+        if self.plan_file is not None:
+            plan.save(self.plan_file)
+        return plan
+
+    def step_begins(self) -> None:
+        self._began = time.perf_counter()
+
+    def step_ends(self) -> None:
+        if self._began is not None:
+            self._steps_ms.append((time.perf_counter() - self._began) * 1e3)
+            self._began = None
+
+    def end(self) -> None:
+        """Take the plan away, and say what steps took under it."""
+        if self.plan is None or self._module is None:
+            return
+        self.plan.remove(self._module)
+        self._module = None
+        if self._steps_ms and self.plan.policies:
+            self._say(
+                f"{plural(len(self._steps_ms), 'step')} under the plan took {milliseconds(self.step_ms)} in the median"
+            )
+
+    @property
+    def step_ms(self) -> float:
+        """The median of the steps so far."""
+        return statistics.median(self._steps_ms)
+
+    def _say(self, text: str) -> None:
+        print(f"togi: {text}", file=sys.stderr)
+
+
+def largest_batch(loader: Any) -> Any:
+    """The largest of the first batches, made from the dataset itself: the loader's sampler and its workers do not move,
+    and random states are afterwards what they were, so the training sees its data in the same order.
+
+    Raises:
+        FitError: it is not a loader that has a dataset and a batch size.
+    """
+    dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    rows = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    if dataset is None or collate is None or not rows:
+        raise FitError(
+            f"no batch can be taken from {a_type(loader)}: give sample=..., a batch as the training gives it to the "
+            "model"
+        )
+    with _random_states_kept():
+        batches = itertools.islice(_batches(dataset, collate, int(rows)), LOOKED_AT)
+        return max(batches, key=lambda batch: sum(tensor.nbytes for tensor in tensors_of(batch)))
+
+
+def _batches(dataset: Any, collate: Callable[[list[Any]], Any], rows: int) -> Iterator[Any]:
+    in_order = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    items = map(dataset.__getitem__, range(len(dataset))) if in_order else iter(dataset)
+    first = True
+    while (batch := list(itertools.islice(items, rows))) and (first or len(batch) == rows):
+        first = False
+        yield collate(batch)
+
+
+@contextmanager
+def _random_states_kept() -> Iterator[None]:
+    """Of torch, ``random`` and numpy, which a dataset may draw from."""
+    numpy = sys.modules.get("numpy")
+    python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy is not None else None
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
+
+
+def optimizer_name(optimizer: Any, remedy: str) -> str:
+    """The optimizer whose state counts, by the name that ``togi fit`` has for it.
+
+    Raises:
+        FitError: it is another one; ``remedy`` says what to do.
+    """
+    inner = getattr(optimizer, "optimizer", optimizer)  # of accelerate and Lightning
+    if type(inner) in _OPTIMIZERS:
+        return _OPTIMIZERS[type(inner)]
+    if type(inner) is torch.optim.SGD:
+        return "momentum" if any(group["momentum"] for group in inner.param_groups) else "sgd"
+    raise FitError(f"the memory that {type(inner).__name__} keeps for its state is not known. {remedy}")
+
+
+def on_device_of(module: nn.Module, batch: Any) -> Inputs:
+    """The batch as the arguments of a call, where the module is."""
+    return Inputs.of(batch).to(next(module.parameters()).device)

@@ -1,0 +1,100 @@
+"""For the ``Trainer`` of transformers: ``Trainer(..., callbacks=[togi.transformers.TrainerMemoryBudget("8GiB")])``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from togi.core.errors import FitError
+from togi.footprint.trainers.memory_budget import MemoryBudget, largest_batch, on_device_of, optimizer_name
+
+_SMALLER = (
+    "Lower per_device_train_batch_size and raise gradient_accumulation_steps as much in TrainingArguments, which gives "
+    "the same gradients where the loss is a mean over rows"
+)
+_KNOWN = (
+    "Set optim='adamw_torch', 'adamw_torch_fused' or 'sgd' in TrainingArguments, or give plan=..., the file that "
+    "'togi fit --out' wrote for this model"
+)
+
+
+class TrainerMemoryBudget(TrainerCallback):
+    """Makes training steps fit into ``memory``: parameters, gradients, optimizer state and activations.
+
+    Before the first step a plan is made and proven in a process of its own, on a copy of the model: loss and gradients
+    are those without it, to the bit. It is taken away when the training ends.
+    """
+
+    def __init__(
+        self,
+        memory: int | str,
+        *,
+        plan: str | Path | None = None,
+        sample: Mapping[str, Any] | None = None,
+        time_limit: float | str | None = None,
+    ) -> None:
+        """
+        Args:
+            memory: bytes, or ``"8GiB"``.
+            plan: a file; the plan in it is used, and where there is none yet, the one that is made is written there.
+            sample: the largest batch that the model gets. None: the largest of the dataset's first eight.
+            time_limit: for planning, as of ``togi.fit``.
+        """
+        self.budget = MemoryBudget(memory, plan, time_limit)
+        self.sample = sample
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **given: Any) -> None:
+        _check_one_process(args)
+        self.budget.begin(
+            model,
+            lambda: on_device_of(model, self.sample or largest_batch(given.get("train_dataloader"))),
+            partial(loss_of, dtype=_autocast_dtype(args)),
+            optimizer=optimizer_name(given.get("optimizer"), _KNOWN),
+            accumulates=args.gradient_accumulation_steps > 1,
+            remedy=f"{_SMALLER}.",
+        )
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.budget.step_begins()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.budget.step_ends()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.budget.end()
+
+
+def loss_of(model: nn.Module, sample: Mapping[str, Any], *, dtype: str | None) -> Tensor:
+    """The loss as the Trainer computes it: the model's own.
+
+    Raises:
+        FitError: the model returns none.
+    """
+    device = next(model.parameters()).device.type
+    with torch.autocast(device, getattr(torch, dtype or "bfloat16"), enabled=dtype is not None):
+        outputs = model(**sample)
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs[0]
+    if not isinstance(loss, Tensor):
+        raise FitError(
+            "the model returned no loss: a Trainer computes it where the batch has labels. Let the dataset (or "
+            "sample=...) hold what TrainingArguments names as label_names"
+        )
+    return loss
+
+
+def _autocast_dtype(args: Any) -> str | None:
+    return "bfloat16" if args.bf16 else "float16" if args.fp16 else None
+
+
+def _check_one_process(args: Any) -> None:
+    if args.world_size > 1 or args.n_gpu > 1:
+        raise FitError(
+            f"TrainerMemoryBudget plans for one device, and this Trainer runs on {max(args.world_size, args.n_gpu)} "
+            f"({args.parallel_mode.value}): set CUDA_VISIBLE_DEVICES to one, or leave the callback out"
+        )

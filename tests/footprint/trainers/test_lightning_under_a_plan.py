@@ -1,0 +1,115 @@
+"""Lightning trains a module under a plan as it does without, and its callback makes the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from togi.core.errors import FitError
+from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.policies import SavePolicy
+
+pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
+
+
+class Net(pl.LightningModule):
+    """A classifier with batch statistics and dropout, as tutorials write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [
+            part for _ in range(4) for part in (nn.Linear(64, 64), nn.BatchNorm1d(64), nn.SiLU(), nn.Dropout(0.1))
+        ]
+        self.body, self.head = nn.Sequential(*blocks), nn.Linear(64, 3)
+        self.losses: list[float] = []
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.head(self.body(pixels))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        pixels, labels = batch
+        loss = nn.functional.cross_entropy(self(pixels), labels)
+        self.log("loss", loss)
+        if self._trainer is not None:
+            self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+POLICIES = tuple(
+    SavePolicy(value=f"aten.{name}#{number}", module="")
+    for name in ("addmm.default", "silu.default", "native_batch_norm.default")
+    for number in range(4)
+)
+
+
+def _data() -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(0)
+    pixels, labels = torch.randn(512, 64, generator=generator), torch.randint(0, 3, (512,), generator=generator)
+    return DataLoader(TensorDataset(pixels, labels), batch_size=64, shuffle=True)
+
+
+def _trained(folder: Path, *callbacks: Any, plan: Plan | None = None) -> Net:
+    pl.seed_everything(1, verbose=False)
+    module = Net()
+    if plan is not None:
+        plan.apply(module)
+    trainer = pl.Trainer(
+        max_steps=6,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        callbacks=list(callbacks),
+        default_root_dir=folder,
+    )
+    trainer.fit(module, _data())
+    return module
+
+
+def _same(one: Net, other: Net) -> None:
+    assert one.losses == other.losses
+    assert len(one.losses) == 6
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_a_module_under_a_plan_is_trained_as_without(tmp_path: Path) -> None:
+    plan = Plan(policies=POLICIES)
+    planned = _trained(tmp_path, plan=plan)
+    assert "forward" in vars(planned)
+    _same(_trained(tmp_path), planned)
+
+
+def test_the_callback_plans_applies_and_says_what_it_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from togi.footprint.trainers.lightning import LightningMemoryBudget
+
+    plain = _trained(tmp_path)
+    callback = LightningMemoryBudget("440KiB", plan=tmp_path / "plan.json", time_limit="20s")
+    planned = _trained(tmp_path, callback)
+    _same(plain, planned)
+    assert "forward" not in vars(planned)
+    found = callback.budget.result
+    assert found is not None
+    assert found.fits
+    assert found.plan.policies
+    assert found.plain.peak_bytes > found.budget_bytes
+    said = capsys.readouterr().err
+    assert "equal to the bit" in said
+    assert "6 steps under the plan took" in said
+    _same(plain, _trained(tmp_path, LightningMemoryBudget("440KiB", plan=tmp_path / "plan.json")))
+
+
+def test_what_does_not_fit_is_said_in_words_of_lightning(tmp_path: Path) -> None:
+    from togi.footprint.trainers.lightning import LightningMemoryBudget
+
+    with pytest.raises(FitError, match="accumulate_grad_batches"):
+        _trained(tmp_path, LightningMemoryBudget("1KiB", time_limit="20s"))

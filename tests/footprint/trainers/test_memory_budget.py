@@ -1,0 +1,114 @@
+"""What the callbacks of all trainers share: the batch that is planned, and that taking it changes no training."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from togi.core.errors import FitError
+from togi.footprint.fit.forward import forward_of
+from togi.footprint.fit.plan import Plan, architecture_of
+from togi.footprint.fit.policies import SavePolicy
+from togi.footprint.trainers.memory_budget import MemoryBudget, largest_batch, optimizer_name
+
+
+class Sentences(Dataset[Tensor]):
+    """Of all lengths, with noise from three generators."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, at: int) -> Tensor:
+        self.asked.append(at)
+        return torch.full((self.lengths[at],), random.random() + np.random.rand()) + torch.rand(1)
+
+
+class Stream(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return (torch.rand(3) for _ in range(100))
+
+
+def padded(rows: list[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def test_the_largest_of_the_first_batches_is_planned() -> None:
+    loader = DataLoader(Sentences([2, 3, 4, 3, 9, 2, 1, 1]), batch_size=2, shuffle=True, collate_fn=padded)
+    assert largest_batch(loader).shape == (2, 9)
+    assert largest_batch(DataLoader(Sentences([5]), batch_size=2, collate_fn=padded)).shape == (1, 5)
+
+
+def test_a_last_batch_that_is_not_full_is_not_taken_for_one() -> None:
+    loader = DataLoader(Sentences([2, 2, 50]), batch_size=2, collate_fn=padded)
+    assert largest_batch(loader).shape == (2, 2)
+
+
+def test_a_stream_and_a_sampler_of_batches_have_batches_too() -> None:
+    assert largest_batch(DataLoader(Stream(), batch_size=4)).shape == (4, 3)
+    batches = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(range(6)), 3, drop_last=False)
+    assert largest_batch(DataLoader(Sentences([2] * 6), batch_sampler=batches)).shape == (3, 2)
+
+
+def test_taking_a_batch_draws_nothing_and_does_not_move_the_loader() -> None:
+    def order(looked_at: bool) -> list[Any]:
+        torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
+        loader = DataLoader(Sentences([3] * 12), batch_size=2, shuffle=True, collate_fn=padded)
+        if looked_at:
+            largest_batch(loader)
+            loader.dataset.asked.clear()
+        batches = [batch.tolist() for batch in loader]
+        return [loader.dataset.asked, batches]
+
+    assert order(looked_at=True) == order(looked_at=False)
+
+
+def test_what_is_no_loader_is_explained() -> None:
+    with pytest.raises(FitError, match="give sample="):
+        largest_batch([1, 2, 3])
+
+
+def test_the_state_that_counts_is_that_of_the_optimizer() -> None:
+    parameters = [nn.Parameter(torch.ones(2))]
+    assert optimizer_name(torch.optim.AdamW(parameters, fused=True), "") == "adamw"
+    assert optimizer_name(torch.optim.SGD(parameters, momentum=0.9), "") == "momentum"
+    assert optimizer_name(torch.optim.SGD(parameters), "") == "sgd"
+    assert optimizer_name(SimpleNamespace(optimizer=torch.optim.Adam(parameters)), "") == "adam"
+    with pytest.raises(FitError, match=r"Adagrad .* is not known\. Take another"):
+        optimizer_name(torch.optim.Adagrad(parameters), "Take another.")
+
+
+def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    policies = (SavePolicy(value="aten.addmm.default#0", module="0"),)
+    Plan(policies=policies, architecture=architecture_of(module)).save(tmp_path / "plan.json")
+    budget = MemoryBudget("1GiB", tmp_path / "plan.json", None)
+
+    def no_batch() -> Any:
+        raise AssertionError("nothing is planned")
+
+    budget.begin(module, no_batch, lambda *_: torch.ones(()), optimizer="none", accumulates=False, remedy="")
+    assert forward_of(module) is not None
+    for _ in range(3):
+        budget.step_begins()
+        budget.step_ends()
+    budget.end()
+    budget.end()
+    assert "forward" not in vars(module)
+    said = capsys.readouterr().err
+    assert "plan.json" in said
+    assert said.count("3 steps under the plan took") == 1
