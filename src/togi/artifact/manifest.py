@@ -61,6 +61,8 @@ class Link(Record):
     threads: int | None = Field(default=None, ge=1, le=MOST_THREADS)
     domains: tuple[Domain, ...] = ()
     """Of a fallback that was proven for fewer values than the artifact (``Signature.domains``). Empty: for as many."""
+    instructions: tuple[str, ...] = ()
+    """Of the processor, on which its answers depend (``togi.core.instructions``)."""
     one_at_a_time: bool = False
     """Callers that come at once wait for each other: the engine hung or ended where two called it."""
 

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from togi.core.backports import StrEnum
+from togi.core.instructions import saturates
 from togi.core.recipe import REFERENCE as REFERENCE
 from togi.core.recipe import REFERENCE_RECIPE as REFERENCE_RECIPE
 from togi.core.recipe import STAGES as STAGES
@@ -129,9 +130,14 @@ class Machine(Record):
     allocators: dict[str, str] = Field(default_factory=dict)
     """Shared libraries of faster allocators found here: name -> path."""
 
+    @property
+    def int8_sums(self) -> str:
+        """How 8-bit products are added up. Processors of one name (``AMD EPYC`` of a cloud) differ in it."""
+        return "saturating" if saturates(self.cpu_flags, self.onednn_limit) else "exact"
+
     def differences(self, other: Machine) -> list[str]:
         """The checked fields in which ``other`` differs, as sentences."""
-        checked = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "versions", "gpu", "gpu_driver")
+        checked = ("cpu_model", "int8_sums", "onednn_limit", "cpu_cores", "threads", "versions", "gpu", "gpu_driver")
         return [
             f"{field}: {getattr(self, field)!r} here, {getattr(other, field)!r} there"
             for field in checked

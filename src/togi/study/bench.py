@@ -43,6 +43,7 @@ def run_bench(
     native: bool = True,
     checked: Mapping[str, Manifest] = MappingProxyType({}),
     different_inputs: bool = False,
+    unproven: bool = False,
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
@@ -59,6 +60,8 @@ def run_bench(
         native: artifacts may be run by engines whose files are programs.
         checked: manifests that were checked, by spec; others are read here.
         different_inputs: compare subjects that take different inputs, too.
+        unproven: artifacts run by the engine that was chosen even if its answers depend on instructions that this
+            processor lacks: they are about to be verified.
 
     Raises:
         ArtifactError: one was tuned for another device.
@@ -79,7 +82,7 @@ def run_bench(
             deadline=deadline,
             progress=progress,
         )
-        bench = _Bench(stack, pools, specs, native, dict(checked), max_latency_s)
+        bench = _Bench(stack, pools, specs, native, unproven, dict(checked), max_latency_s)
         field = [Contestant(name=name, batch=size) for name in _names(specs) for size in batch_sizes or (None,)]
         bench.load(field, deadline, race_s, progress)
         if not different_inputs:
@@ -118,6 +121,7 @@ class _Bench:
     pools: BenchPools
     specs: Sequence[str]
     native: bool
+    unproven: bool
     manifests: dict[str, Manifest]
     """By spec: of every artifact, as it was first read."""
     max_latency_s: float | None
@@ -180,6 +184,7 @@ class _Bench:
             batch=batch,
             identity=manifest.identity,
             native=self.native,
+            unproven=self.unproven,
         )
 
     def alone(self, contestant: Contestant) -> Contestant:

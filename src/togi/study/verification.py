@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from togi.artifact.manifest import Manifest, check_files, read_manifest
+from togi.artifact.proven_here import remember
 from togi.artifact.signing import Trusted
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
@@ -60,6 +61,7 @@ def verify_artifact(
         from_host=manifest.objective is Objective.END_TO_END,
         native=native,
         checked={str(artifact): manifest},
+        unproven=True,
     )
     contestants = {contestant.name: contestant for contestant in comparison.contestants}
     original, tuned = contestants[locator], contestants[str(artifact)]
@@ -80,6 +82,8 @@ def verify_artifact(
         verdict = "it is right (how soon it gives its first answer is measured by 'togi tune' alone)"
     else:
         answer, verdict = _fast(tuned.speedup_x, before)
+    if answer is not Answer.UNDECIDED:
+        remember(manifest, proven=answer is Answer.PASSED)
     return Verification(
         artifact=str(artifact),
         subject=locator,

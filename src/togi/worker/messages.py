@@ -88,6 +88,8 @@ class TryArtifact(_TrialFields):
     """Of the artifact's manifest, as the parent checked it (``Manifest.identity``); empty: it is the run's own."""
     native: bool = True
     """The artifact's engines may be programs (``Engine.native``)."""
+    unproven: bool = False
+    """Their answers may depend on instructions that this processor lacks: they are about to be verified."""
     proven_on: tuple[PartRef, ...] = ()
     """Of an artifact of parts: the calls that the original makes of each."""
 

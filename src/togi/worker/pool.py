@@ -248,11 +248,13 @@ class WorkerPool:
         batch: Batch | None = None,
         identity: str = "",
         native: bool = True,
+        unproven: bool = False,
     ) -> RunningTrial:
         """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded.
 
-        ``identity``: of the manifest that was checked; ``native``: engines may be programs. What an artifact says of
-        the machine is not believed: libraries that are preloaded are those that were found on this one.
+        ``identity``: of the manifest that was checked; ``native``: engines may be programs; ``unproven``: their answers
+        may depend on instructions that this processor lacks. What an artifact says of the machine is not believed:
+        libraries that are preloaded are those that were found on this one.
         """
         server = self.server(environment_of(recipe, changed(facts, machine=self.config.machine)))
         job = messages.TryArtifact(
@@ -264,6 +266,7 @@ class WorkerPool:
             batch=batch,
             identity=identity,
             native=native,
+            unproven=unproven,
             proven_on=self._proven_on,
         )
         return RunningTrial.start(server, job, limits, name or folder.name)
