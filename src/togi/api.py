@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from togi.artifact.save import check_writable, publish
 from togi.core.caches import default_journal, home
-from togi.core.choices import Effort, Mode, Objective
+from togi.core.choices import Direction, Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
 from togi.core.needs_torch import need_torch
@@ -69,6 +69,7 @@ def tune(
     only: str | Sequence[str] = (),
     without: str | Sequence[str] = (),
     metric: Any = None,
+    better: Direction | str | None = None,
     calibration: Any = None,
     dynamic: Dynamic | None = None,
     mode: Mode | str | None = None,
@@ -83,7 +84,7 @@ def tune(
         subject: a locator (``"timm:resnet50"``, ``"file.py:factory"``), a ``togi.Subject``, or a live ``nn.Module``.
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
         out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
-        metric, calibration, dynamic: as of ``togi.Subject``.
+        metric, better, calibration, dynamic: as of ``togi.Subject``.
         mode: of a live module that is in training mode: ``eval`` calls ``eval()`` on the copy that is tuned, ``as-is``
             leaves each part in its mode. Needed only where these answer differently.
         journal: the file of studies; None: one for each user.
@@ -124,11 +125,13 @@ def tune(
     settings = Settings.of(given, techniques=all_techniques())
     if out is not None:
         check_writable(Path(out), force)
-    extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic, "mode": mode}
+    extras = {"metric": metric, "better": better, "calibration": calibration, "dynamic": dynamic, "mode": mode}
     began = time.monotonic()
     ask_s = _LIVE_S if settings.time_limit_s is None else min(_LIVE_S, _LIVE_SHARE * settings.time_limit_s)
     with (
-        handed_over(subject, inputs, extras, ask=(settings.device, seed, ask_s)) as (ref, name),
+        handed_over(
+            subject, inputs, extras, ask=(settings.device, seed, ask_s), needs_metric=settings.max_drop is not None
+        ) as (ref, name),
         Journal.open(journal or default_journal()) as opened,
     ):
         record, artifact = run_study(

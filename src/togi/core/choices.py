@@ -59,6 +59,15 @@ class Effort(_NamedChoice):
         return 0.0 if self is Effort.THOROUGH else 0.01
 
 
+class Direction(_NamedChoice):
+    """Which values of a metric are better."""
+
+    HIGHER = "higher"
+    """Accuracy, agreement."""
+    LOWER = "lower"
+    """Error rates, losses, perplexity."""
+
+
 class Objective(_NamedChoice):
     """The measure that is raced, and so chosen by. The other measures can be limited."""
 

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from togi.core.backports import StrEnum
+from togi.core.choices import Direction
 from togi.core.instructions import saturates
 from togi.core.recipe import REFERENCE as REFERENCE
 from togi.core.recipe import REFERENCE_RECIPE as REFERENCE_RECIPE
@@ -257,7 +258,12 @@ class ErrorReport(Record):
     notes: tuple[str, ...] = ()
     """What deserves knowing and is not wrong: other strides than the original's, a copy instead of a view, ..."""
     metric: float | None = None
+    """Of the user: what it says of a pass over the samples. None: there is none, or it could not be computed."""
     metric_original: float | None = None
+    better: Direction = Direction.HIGHER
+    """Which values of the metric are better."""
+    metric_problem: str = ""
+    """Why the metric could not be computed, in words that follow "the metric"."""
     divergence: str = ""
     """Of a program in parts: the first decision (a token, a box, a number of results) that it takes differently."""
     forced: tuple[ForcedCalls, ...] = ()

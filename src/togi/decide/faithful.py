@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 
+from togi.core.choices import Direction
 from togi.core.records import ErrorReport, Outcome
+from togi.decide import metric
 
 MAX_UNITS = 8.0
 """Largest error of a faithful result, in multiples of plain eager's own. ``benchmarks/verification.py`` measures both
@@ -131,10 +133,14 @@ def of_the_parts(error: ErrorReport) -> str:
 
 
 def _accept_metric(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
+    if error.metric_problem:
+        return Outcome.WRONG, f"the metric cannot judge it: {error.metric_problem}"
     if error.metric is None or error.metric_original is None:
         return Outcome.WRONG, "it is approximate, and --max-drop was given for a subject without a metric"
-    drop = error.metric_original - error.metric
-    measured = f"the metric goes from {error.metric_original:.4g} to {error.metric:.4g}"
-    if not drop <= max_drop:
-        return Outcome.WRONG, f"{measured}, a drop above the allowed {max_drop:g}"
-    return Outcome.OK, f"approximate: {measured}, within the allowed drop of {max_drop:g}"
+    compared = (error.metric_original, error.metric, error.better, max_drop)
+    before, now = metric.shown(*compared)
+    measured = f"the metric goes from {before} to {now}"
+    change, lower = ("rise", ", and lower is better") if error.better is Direction.LOWER else ("drop", "")
+    if not metric.within(*compared):
+        return Outcome.WRONG, f"{measured}, a {change} above the allowed {max_drop:g}{lower}"
+    return Outcome.OK, f"approximate: {measured}, within the allowed {change} of {max_drop:g}{lower}"

@@ -44,6 +44,7 @@ def run_bench(
     checked: Mapping[str, Manifest] = MappingProxyType({}),
     different_inputs: bool = False,
     unproven: bool = False,
+    needs_metric: bool = False,
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
@@ -62,6 +63,7 @@ def run_bench(
         different_inputs: compare subjects that take different inputs, too.
         unproven: artifacts run by the engine that was chosen even if its answers depend on instructions that this
             processor lacks: they are about to be verified.
+        needs_metric: artifacts are judged by the subject's metric.
 
     Raises:
         ArtifactError: one was tuned for another device.
@@ -79,6 +81,7 @@ def run_bench(
             seed=seed,
             callers=callers,
             from_host=from_host,
+            needs_metric=needs_metric,
             deadline=deadline,
             progress=progress,
         )

@@ -34,12 +34,13 @@ class BenchPools:
         seed: int,
         callers: int,
         from_host: bool,
+        needs_metric: bool,
         deadline: Deadline,
         progress: Progress,
     ) -> None:
         self._stack, self._here, self._progress = stack, here, progress
         self._device, self._seed, self._callers = device, seed, callers
-        self._from_host, self._deadline = from_host, deadline
+        self._from_host, self._needs_metric, self._deadline = from_host, needs_metric, deadline
         self.surveys: dict[str, Survey] = {}
         self.batches: dict[str, Batch] = {}
         self.notes: list[str] = []
@@ -96,6 +97,7 @@ class BenchPools:
                 seed=self._seed,
                 callers=self._callers,
                 from_host=self._from_host,
+                needs_metric=self._needs_metric,
                 deadline=self._deadline,
             )
         )

@@ -51,6 +51,7 @@ def verify_artifact(
     check_files(artifact, manifest)
     locator = _original(artifact, manifest, signed=trusted is not None) if subject is None else subject
     check_locator(locator)
+    max_drop = manifest.max_drop if max_drop is None else max_drop
     comparison = run_bench(
         [locator, str(artifact)],
         device=manifest.facts.device,
@@ -62,6 +63,7 @@ def verify_artifact(
         native=native,
         checked={str(artifact): manifest},
         unproven=True,
+        needs_metric=max_drop is not None and not is_exact(manifest.recipe),
     )
     contestants = {contestant.name: contestant for contestant in comparison.contestants}
     original, tuned = contestants[locator], contestants[str(artifact)]
@@ -71,7 +73,7 @@ def verify_artifact(
         manifest,
         tuned,
         max_error=manifest.max_error if max_error is None else max_error,
-        max_drop=manifest.max_drop if max_drop is None else max_drop,
+        max_drop=max_drop,
     )
     proof = manifest.proof.measured
     before = None if proof is None else proof.speedup_x

@@ -17,13 +17,12 @@ from togi.decide.faithful import limit_units
 from togi.measure import callers_on, wait_for
 from togi.subject.inputs import Inputs
 from togi.verify.derived_inputs import variants
+from togi.verify.metric import Metric
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify, wrong_at_once
 from togi.worker.contender import Contender
 from togi.worker.job import TRUTH_FOLDER
 from togi.worker.protocol import AskedAtOnce
-
-Metric = Callable[[list[Any]], float]
 
 
 class TrialCheck:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from typing_extensions import assert_never
 
+from togi.core.choices import Direction
 from togi.core.errors import Refused
 from togi.graph.capture import keep
 from togi.measure import keep_freed_memory
@@ -119,9 +120,13 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             device=self.config.device,
             samples=len(start.samples),
             metric=self.subject.metric,
+            better=None if self.subject.better is None else Direction.of(self.subject.better),
+            damage=self.config.needs_metric,
             flops=None if facts.flops is None else facts.flops / facts.samples,
         )
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
-        self.channel.send(messages.TruthMade(notes=truth.facts.notes))
+        metric = truth.facts.metric
+        problem = "" if metric is None else metric.problem
+        self.channel.send(messages.TruthMade(notes=truth.facts.notes, metric_problem=problem))

@@ -16,9 +16,23 @@ from togi.core.quantities import a_type
 from togi.worker.protocol import SubjectRef
 
 
+def no_metric(subject: str) -> SubjectError:
+    """Raised before anything is run, by whoever knows first: --max-drop allows nothing without a metric."""
+    return SubjectError(
+        f"--max-drop limits the drop of a metric, and {subject} has none, so nothing approximate could be accepted. "
+        "Return togi.Subject(module, samples, metric=...) from a factory, or give --max-error, which limits the "
+        "relative RMS error"
+    )
+
+
 @contextmanager
 def handed_over(
-    subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int, float] | None = None
+    subject: Any,
+    inputs: Any,
+    extras: dict[str, Any],
+    *,
+    ask: tuple[str, int, float] | None = None,
+    needs_metric: bool = False,
 ) -> Iterator[tuple[SubjectRef, str]]:
     """Yield where children find the subject, and its name for people. A live one rests in a private file meanwhile.
 
@@ -35,15 +49,19 @@ def handed_over(
                 f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
                 "return them from it in a togi.Subject instead of passing them separately"
             )
-        from togi.subject.locator import check_locator
+        from togi.subject.locator import WITH_METRIC, check_locator
 
-        check_locator(subject)
+        locator = check_locator(subject)
+        if needs_metric and locator.form not in WITH_METRIC:
+            raise no_metric(subject)
         yield SubjectRef.here("locator", subject), subject
         return
     folder = Path(tempfile.mkdtemp(prefix="togi-live-"))
     try:
         path = folder / "subject"
         live = _live(subject, inputs, extras)
+        if needs_metric and live.metric is None:
+            raise no_metric(type(live.module).__name__)
         dump(live, path)
         ref = SubjectRef.here("live", str(path))
         if ask is not None:

@@ -236,6 +236,8 @@ class IdleRewrites(Record):
 
 class TruthMade(Record):
     notes: tuple[str, ...]
+    metric_problem: str = ""
+    """Why the subject's metric cannot judge anything."""
 
 
 class Returned(Record):

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from togi.core.errors import TrialServerError
+from togi.core.errors import SubjectError, TrialServerError
 from togi.core.recipe import PartKey
 from togi.core.records import Facts, Machine, Recipe, Record
 from togi.subject.batch import Batch
@@ -49,6 +49,7 @@ class WorkerPool:
         callers: int = 1,
         from_host: bool = False,
         nan_differences: bool = False,
+        needs_metric: bool = False,
         deadline: Deadline | None = None,
     ) -> None:
         """
@@ -57,6 +58,7 @@ class WorkerPool:
             callers: how many call at once, in threads of a child, while it is verified and measured.
             from_host: measured calls copy their inputs from host memory to the device, and their results back.
             nan_differences: what is saved may answer with a number where the original shows NaN.
+            needs_metric: approximate results are judged by the subject's metric.
         """
         self._device = device
         device, self._visible = one_device(device)
@@ -72,6 +74,7 @@ class WorkerPool:
             callers=callers,
             from_host=from_host,
             nan_differences=nan_differences,
+            needs_metric=needs_metric,
         )
         self.deadline = deadline or Deadline()
         self._inductor = InductorCache(self.folder)
@@ -181,13 +184,17 @@ class WorkerPool:
     def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
         """Make what trials are verified against, in the folder; once, before the first trial that is verified.
 
-        Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run.
+        Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run, SubjectError where
+        its metric is needed and cannot judge.
         """
         truth, self._truth = self._truth or self._begin_truth(limits), None
         with truth:
             truth.on_phase = on_phase
-            notes = truth.wait_for(messages.TruthMade).notes
-        facts = changed(facts, notes=(*facts.notes, *notes))
+            made = truth.wait_for(messages.TruthMade)
+        if made.metric_problem and self.config.needs_metric:
+            raise SubjectError(f"nothing can be judged by the metric, which --max-drop limits: {made.metric_problem}")
+        unused = (f"The metric is not used: {made.metric_problem}.",) if made.metric_problem else ()
+        facts = changed(facts, notes=(*facts.notes, *made.notes, *unused))
         changed(Survey.read(self.folder), facts=facts).write(self.folder)
         return facts
 

@@ -70,6 +70,8 @@ class ServerConfig(Request):
     """A measured call has its inputs and results in host memory."""
     nan_differences: bool = False
     """What the original shows as NaN may be a number."""
+    needs_metric: bool = False
+    """Approximate results are judged by the subject's metric: one without is refused when it is loaded."""
 
 
 class PartRef(Record):

@@ -31,6 +31,7 @@ from togi.machine.limits import anonymous_bytes
 from togi.worker import messages
 from togi.worker.channel import CHANNEL_FD, Channel, Closed
 from togi.worker.guard import start_guard
+from togi.worker.hand_over import no_metric
 from togi.worker.protocol import Raised, ServerConfig, SubjectRef
 
 _PR_SET_PDEATHSIG = 1
@@ -96,7 +97,10 @@ def _load(config: ServerConfig) -> Any:
     torch.manual_seed(config.seed)
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
         sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
-    return load_subject(config.subject)
+    subject = load_subject(config.subject)
+    if config.needs_metric and subject is not None and subject.metric is None:
+        raise no_metric(config.subject.spec)
+    return subject
 
 
 def _with_threads_of_subject(config: ServerConfig) -> ServerConfig:
