@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from togi.core.choices import Direction
 from togi.core.errors import TogiError
 from togi.core.records import ErrorReport, ForcedCalls, Outcome
 from togi.core.settings import Settings
@@ -178,3 +179,28 @@ def test_a_metric_of_one_side_only_is_wrong(half: dict[str, float]) -> None:
     outcome, reason = accept(report(**half), exact=False, max_drop=1.0)
     assert outcome is Outcome.WRONG
     assert "without a metric" in reason
+
+
+def test_a_metric_of_which_lower_is_better_must_not_rise() -> None:
+    """An error rate from 0 to 0.875 was once "within the allowed drop of 0.005"."""
+    risen = report(metric=0.875, metric_original=0.0, better=Direction.LOWER)
+    outcome, reason = accept(risen, exact=False, max_drop=0.005)
+    assert outcome is Outcome.WRONG
+    assert reason == "the metric goes from 0 to 0.875, a rise above the allowed 0.005, and lower is better"
+    fallen = report(metric=0.0, metric_original=0.5, better=Direction.LOWER)
+    assert accept(fallen, exact=False, max_drop=0.005)[0] is Outcome.OK
+
+
+def test_a_drop_is_what_it_says_and_says_what_it_is() -> None:
+    assert accept(report(metric=0.95, metric_original=1.0), exact=False, max_drop=0.05)[0] is Outcome.OK
+    outcome, reason = accept(report(metric=0.949996, metric_original=1.0), exact=False, max_drop=0.05)
+    assert outcome is Outcome.WRONG
+    assert "from 1 to 0.949996, a drop above the allowed 0.05" in reason
+
+
+def test_a_metric_that_raises_is_told() -> None:
+    raised = report(metric_original=0.9, metric_problem="it raises (ZeroDivisionError: division by zero)")
+    outcome, reason = accept(raised, exact=False, max_drop=0.05)
+    assert outcome is Outcome.WRONG
+    assert reason == "the metric cannot judge it: it raises (ZeroDivisionError: division by zero)"
+    assert accept(raised.model_copy(update={"faithful": True}), exact=True)[0] is Outcome.OK

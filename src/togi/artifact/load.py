@@ -16,15 +16,13 @@ from torch import nn
 from togi.artifact.manifest import Link, Manifest, PartEntry, check_files, part_folder, read_manifest
 from togi.artifact.optimized import OptimizedModule, OptimizedProgram
 from togi.artifact.part_engine import PartEngine
-from togi.artifact.proven_here import is_proven_here
+from togi.artifact.proven_here import is_proven_here, lacks
 from togi.artifact.signing import Trusted
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError
-from togi.core.instructions import lacking
 from togi.core.quantities import first_line
 from togi.core.records import Facts
 from togi.graph.candidate import Candidate, FlatProgram
-from togi.machine import describe
 from togi.machine.describe import differences
 from togi.measure.allocator import keep_freed_memory
 from togi.subject.signature import Signature
@@ -114,10 +112,8 @@ class _Allowed(NamedTuple):
 
     def lacks(self, link: Link) -> str:
         """What this processor lacks for the engine to be right, in words; empty where it may be used."""
-        if self.unproven or not link.instructions:
-            return ""
-        lacks = lacking(link.instructions, describe.cpu_flags(), describe.onednn_limit())
-        return "" if lacks and is_proven_here(self.whole) else lacks
+        lacking = "" if self.unproven else lacks(link)
+        return "" if lacking and is_proven_here(self.whole) else lacking
 
 
 def _load_part(folder: Path, entry: PartEntry, allowed: _Allowed) -> PartEngine:
@@ -135,9 +131,9 @@ def _first_that_runs(folder: Path, manifest: Manifest, allowed: _Allowed) -> tup
     proven."""
     notes: list[str] = []
     for link in manifest.chain:
-        if lacks := allowed.lacks(link):
+        if lacking := allowed.lacks(link):
             notes.append(
-                f"{link.engine} may answer wrongly here: it was proven with {lacks}, which this processor lacks "
+                f"{link.engine} may answer wrongly here: it was proven with {lacking}, which this processor lacks "
                 "('togi verify' proves it here)"
             )
             continue

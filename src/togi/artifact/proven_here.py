@@ -9,9 +9,23 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from togi.artifact.manifest import Manifest
+from togi.artifact.manifest import Link, Manifest, part_folder, read_manifest
 from togi.core.caches import check_own, home, private, processor
+from togi.core.instructions import lacking
 from togi.machine import describe
+
+
+def lacks(*links: Link) -> str:
+    """What this processor lacks of the instructions on which the answers of these engines depend, in words; empty where
+    it lacks nothing."""
+    needed = [name for link in links for name in link.instructions]
+    return lacking(needed, describe.cpu_flags(), describe.onednn_limit()) if needed else ""
+
+
+def artifact_lacks(folder: Path, manifest: Manifest) -> str:
+    """The same of all engines in an artifact."""
+    parts = (read_manifest(part_folder(folder, number)) for number in range(len(manifest.parts)))
+    return lacks(*manifest.chain, *(link for part in parts for link in part.chain))
 
 
 def remember(manifest: Manifest, *, proven: bool) -> None:

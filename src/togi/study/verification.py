@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from togi.artifact.manifest import Manifest, check_files, read_manifest
-from togi.artifact.proven_here import remember
+from togi.artifact.proven_here import artifact_lacks, remember
 from togi.artifact.signing import Trusted
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
@@ -84,8 +84,10 @@ def verify_artifact(
         verdict = "it is right (how soon it gives its first answer is measured by 'togi tune' alone)"
     else:
         answer, verdict = _fast(tuned.speedup_x, before)
-    if answer is not Answer.UNDECIDED:
+    if (lacking := artifact_lacks(artifact, manifest)) and answer is not Answer.UNDECIDED:
         remember(manifest, proven=answer is Answer.PASSED)
+        if answer is Answer.PASSED:
+            verdict += f". This processor lacks {lacking}: from now on togi.load uses it here all the same"
     return Verification(
         artifact=str(artifact),
         subject=locator,
