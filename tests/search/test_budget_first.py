@@ -6,19 +6,20 @@ import itertools
 
 import pytest
 
-from tests.search.search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
+from tests.search.search_landscapes import CONVOLUTIONAL, Fake, Landscape, family, measured_trial
 from togi.core.choices import Effort
-from togi.core.records import Outcome, Recipe, Trial
+from togi.core.records import Outcome, Recipe, Stage, Trial
 from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search import Search
 from togi.techniques.base import Technique
 
 LEFT_OUT = ("pad", "allocator")
+APPROXIMATE = {id for id, technique in family().items() if not technique.exact}
 
 
 def is_faithful(recipe: Recipe) -> bool:
-    return all(family()[choice.technique].exact for choice in recipe.choices)
+    return all(choice.technique not in APPROXIMATE for choice in recipe.choices)
 
 
 class WrongBudget(Landscape):
@@ -94,9 +95,21 @@ def test_a_space_without_exact_alternatives_is_searched_all_the_same() -> None:
     assert any(not is_faithful(trial.recipe) for trial in trials)
 
 
-def test_a_large_space_is_not_walked_to_its_end_where_nothing_is_approximate() -> None:
-    """Millions of recipes, and none of them approximate."""
-    many: dict[str, Technique] = {id: technique for id, technique in family().items() if technique.exact}
-    search = Search(CONVOLUTIONAL, Settings(), many, clock=lambda: 0.0)
+def millions_of_recipes() -> dict[str, Technique]:
+    return {**family(), **{f"rewrite_{i}": Fake(f"rewrite_{i}", Stage.REWRITE) for i in range(25)}}
+
+
+def test_a_large_space_is_not_walked_to_its_end_for_what_is_approximate() -> None:
+    """Where there is none, and where all is ruled out."""
+    without = {id: technique for id, technique in millions_of_recipes().items() if technique.exact}
+    exact = Search(CONVOLUTIONAL, Settings(), without, clock=lambda: 0.0)
+    exact.tell(measured_trial(exact.space.reference, 1.0))
+    assert exact.next() is not None
+    search = Search(CONVOLUTIONAL, Settings(max_error=1.0), millions_of_recipes(), clock=lambda: 0.0)
     search.tell(measured_trial(search.space.reference, 1.0))
-    assert search.next() is not None
+    for id in ("int8", "bf16"):
+        failing = next(r for r in search.space.approximate() if id in r.techniques)
+        search.tell(Trial(recipe=failing, outcome=Outcome.MISSING, stage=id, reason="not installed"))
+    following = search.next()
+    assert following is not None
+    assert is_faithful(following)
