@@ -19,7 +19,7 @@ from togi.decide.metric import MetricFacts
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.derived_inputs import variants
-from togi.verify.metric import damaged_copy, value_of
+from togi.verify.metric import damaged_copy, identity_of, value_of
 from togi.verify.verdict import verify
 
 
@@ -155,3 +155,16 @@ def test_a_metric_that_judges_nothing_is_not_asked_again() -> None:
 def test_a_value_that_is_not_finite_is_none() -> None:
     assert value_of(lambda _: math.inf, []) == (None, "it is inf")
     assert value_of(lambda outputs: len(outputs), [1, 2]) == (2.0, "")
+
+
+def test_a_study_does_not_go_on_with_what_another_metric_judged() -> None:
+    def other(outputs: list[Tensor]) -> float:
+        return 1 - error_rate(outputs) / 2
+
+    class Callable_:
+        def __call__(self, outputs: list[Tensor]) -> float:
+            return 0.0
+
+    known = [identity_of(metric, None) for metric in (accuracy, error_rate, other, Callable_(), None)]
+    assert len(set(known)) == len(known)
+    assert identity_of(accuracy, "lower") != identity_of(accuracy, None) == known[0]

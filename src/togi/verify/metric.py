@@ -7,9 +7,11 @@ right from wrong gets worse. Without that an error rate would accept a model tha
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -73,6 +75,19 @@ class AskedMetric:
             value = None if outputs is None else value_of(self.metric, outputs)[0]
             if value is not None:
                 yield value
+
+
+def identity_of(metric: Metric | None, better: object) -> str:
+    """Changes with the metric's own code and its declared direction: a study does not go on with what another judged.
+    What it calls, and what it reads, is not looked at."""
+    code = getattr(metric, "__code__", None) or getattr(getattr(type(metric), "__call__", None), "__code__", None)
+    text = _text_of(code) if isinstance(code, CodeType) else type(metric).__qualname__
+    return hashlib.sha256(f"{text} {better}".encode()).hexdigest()
+
+
+def _text_of(code: CodeType) -> str:
+    constants = [_text_of(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"
 
 
 def _random(value: float, again: float | None) -> str:

@@ -17,6 +17,7 @@ from togi.measure import keep_freed_memory
 from togi.subject.sources.live import unpickled
 from togi.techniques.build import classify, fingerprint, first_candidate
 from togi.verify.derived_inputs import variants
+from togi.verify.metric import identity_of
 from togi.verify.reference import make_truth
 from togi.worker import messages
 from togi.worker.answer import AnswerJob
@@ -79,6 +80,8 @@ class _SurveyJob(ChildJob[messages.SurveySubject]):
             live=unpickled(config.subject.answer) if config.subject.answer.exists() else None,
         )
         name = fingerprint(first_candidate(self.subject, surveyed.facts, surveyed.signature).module)
+        if self.config.needs_metric:
+            name = f"{name} {identity_of(self.subject.metric, self.subject.better)}"
         surveyed.write(self.folder)
         self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))
 
