@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -80,7 +80,8 @@ class AskedMetric:
 def identity_of(metric: Metric | None, better: object) -> str:
     """Changes with the metric's own code and its declared direction: a study does not go on with what another judged.
     What it calls, and what it reads, is not looked at."""
-    code = getattr(metric, "__code__", None) or getattr(getattr(type(metric), "__call__", None), "__code__", None)
+    called = metric if isinstance(metric, FunctionType) else vars(type(metric)).get("__call__")
+    code = getattr(called, "__code__", None)
     text = _text_of(code) if isinstance(code, CodeType) else type(metric).__qualname__
     return hashlib.sha256(f"{text} {better}".encode()).hexdigest()
 
