@@ -96,7 +96,9 @@ class Search:
         self._original = next((recipe for recipe in originals if not recipe.choices), None)
         self.stopped = ""
         """Why ``next`` answered None, in a sentence."""
-        self._clock, self._opened, self._begun = clock, clock(), clock()
+        self._clock, self._begun = clock, clock()
+        self._explored_since = self._begun
+        """When the reference was known."""
         self._time_limit_s = settings.time_limit_s
         self._failure_model = FailureModel()
         self._trials: dict[Recipe, Trial] = {}
@@ -136,6 +138,8 @@ class Search:
         known = trial.recipe in self._trials
         self._trials[trial.recipe] = trial
         self._pool.drop(trial.recipe)
+        if trial.recipe == self.space.reference and not known:
+            self._explored_since = self._clock()
         if not self.space.holds(trial.recipe):
             return ""
         features = self.space.features(trial.recipe)
@@ -216,7 +220,7 @@ class Search:
     def _half_is_over(self) -> bool:
         """Of the time, or of the trials that the effort allows."""
         tried = self._max_trials is not None and 2 * len(self._trials) >= self._max_trials
-        return tried or self._clock() - self._opened >= self._time_left_s()
+        return tried or self._clock() - self._explored_since >= self._time_left_s()
 
     def _another_reference_fits(self, share: float = 1.0) -> bool:
         """That share of the time left is enough for the original, which takes about as long as the reference."""
