@@ -10,7 +10,6 @@ from tests.search.search_landscapes import CONVOLUTIONAL, Fake, Landscape, famil
 from togi.core.choices import Effort
 from togi.core.records import Outcome, Recipe, Stage, Trial
 from togi.core.settings import Settings
-from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search import Search
 from togi.techniques.base import Technique
 
@@ -63,18 +62,15 @@ def test_it_begins_as_the_study_without_a_budget(seed: int, limit_s: float | Non
     without = [trial.recipe for trial in study(Landscape(seed), budget=False, limit_s=limit_s)]
     first = before_the_first_approximate(with_budget)
     assert first == without[: len(first)]
-    engines = {choice.technique for recipe in first for choice in recipe.choices} & {"vino", "onnx"}
-    assert engines == {"vino", "onnx"}, "the engines that promise most have been tried"
-    assert len(first) < len(with_budget), "and what is approximate has its turn"
+    assert len(first) > 3
+    assert len(first) < len(with_budget), "what is approximate has its turn"
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_found_is_at_no_time_slower_though_every_approximate_recipe_is_wrong(seed: int) -> None:
-    """By more than two processes of one recipe may differ, which is no difference."""
     with_budget, without = study(WrongBudget(seed), budget=True), study(WrongBudget(seed), budget=False)
     for end in itertools.accumulate(trial.cost_s for trial in without):
-        assert best_at(with_budget, end) * BETWEEN_PROCESSES.band_x**2 >= best_at(without, end)
-    assert best_at(with_budget, 1e9) * BETWEEN_PROCESSES.band_x >= best_at(without, 1e9)
+        assert best_at(with_budget, end) >= best_at(without, end)
 
 
 @pytest.mark.parametrize("effort", [Effort.QUICK, Effort.NORMAL])

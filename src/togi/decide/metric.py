@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from togi.core.choices import Direction
@@ -52,8 +53,10 @@ def drop(original: float, metric: float, better: Direction) -> float:
 
 
 def within(original: float, metric: float, better: Direction, max_drop: float) -> bool:
-    """It dropped by no more than ``max_drop``, but for how values round. A drop of nothing allows no rounding. NaN is
-    not within."""
+    """It dropped by no more than ``max_drop``, but for how values round. A drop of nothing allows no rounding. NaN and
+    infinity are not within."""
+    if not math.isfinite(metric):
+        return False
     rounding = ROUNDING * max(abs(original), abs(metric)) if max_drop > 0 else 0.0
     return drop(original, metric, better) <= max_drop + rounding
 

@@ -36,9 +36,6 @@ ORIGINALS_SHARE = 0.05
 """Of the time that is left, what the original as it is called today may take while there is something else to try."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
-FIRST = BETWEEN_PROCESSES.band_x - 1
-"""Approximate recipes wait while a faithful one is expected to lower the best time by this share or more: by less, two
-processes of one recipe may differ. Until then a study with a budget is the study without one."""
 
 
 @dataclass(frozen=True)
@@ -211,10 +208,10 @@ class Search:
         return affordable[0]
 
     def _faithful_first(self, affordable: list[Acquisition]) -> list[Acquisition]:
-        """The faithful ones alone while one of them promises as much as counts, for half of the study at most: a budget
-        that is never tried brings nothing."""
+        """The faithful ones alone while a study without a budget would go on, so that the budget costs nothing; for
+        half of the study at most, since a budget that is never tried brings nothing."""
         faithful = [p for p in affordable if p.exact]
-        promising = any(p.improvement >= FIRST for p in faithful)
+        promising = any(p.improvement >= self.settings.effort.least_improvement for p in faithful)
         return faithful if promising and not self._half_is_over() else affordable
 
     def _half_is_over(self) -> bool:
