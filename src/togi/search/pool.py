@@ -17,7 +17,7 @@ AT_ONCE = 2000
 neighbours of good ones."""
 
 
-class Pool:
+class RecipePool:
     """Faithful recipes are drawn as if there were no others."""
 
     def __init__(self, space: Space, worth_trying: Callable[[Recipe, RecipeFeatures], bool]) -> None:

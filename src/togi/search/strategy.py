@@ -19,7 +19,7 @@ from togi.search.experience import Experience
 from togi.search.failures import FailureModel
 from togi.search.features import RecipeFeatures
 from togi.search.model import Regression, expected_improvement
-from togi.search.pool import Pool
+from togi.search.pool import RecipePool
 from togi.search.space import Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
@@ -99,7 +99,7 @@ class Search:
         self._time_limit_s = settings.time_limit_s
         self._failure_model = FailureModel()
         self._trials: dict[Recipe, Trial] = {}
-        self._pool = Pool(self.space, self._worth_trying)
+        self._pool = RecipePool(self.space, self._worth_trying)
         earlier = experience or Experience()
         self._latency = Regression(lambda features: features.expected_log_latency + earlier.log_latency(features))
         self._cost = Regression(
