@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from togi.core.records import Drop
 from togi.decide.paired import (
-    Drop,
     Standing,
     at_least,
     at_most,
@@ -17,8 +17,10 @@ from togi.decide.paired import (
     by_group,
     flips,
     halves,
+    said,
     samples_needed,
     scores,
+    standing,
 )
 
 SIMULATIONS = 100
@@ -47,9 +49,9 @@ def test_what_so_many_samples_prove(losses: int, seen: int, points: float) -> No
 
 
 def test_three_hundred_samples_without_a_loss_prove_a_point_with_gains_or_without() -> None:
-    assert flips(0, 300, 300).standing(0.01) is Standing.PROVEN
-    assert flips(0, 300, 300, gains=0).standing(0.01) is Standing.PROVEN
-    assert flips(1, 300, 300).standing(0.01) is Standing.UNDECIDED
+    assert standing(flips(0, 300, 300), 0.01) is Standing.PROVEN
+    assert standing(flips(0, 300, 300, gains=0), 0.01) is Standing.PROVEN
+    assert standing(flips(1, 300, 300), 0.01) is Standing.UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_so_many_samples_do_in_four_of_five_cases(share: float, max_drop: float)
     seen, draw = samples_needed(max_drop, share), random.Random(1)
     assert seen is not None
     proven = [
-        known_flips(sum(draw.random() < share for _ in range(seen)), seen, seen).standing(max_drop) is Standing.PROVEN
+        standing(known_flips(sum(draw.random() < share for _ in range(seen)), seen, seen), max_drop) is Standing.PROVEN
         for _ in range(SIMULATIONS)
     ]
     assert 0.7 < accepted_share(proven) < 0.95
@@ -101,7 +103,7 @@ def test_a_drop_outside_of_the_budget_is_accepted_in_at_most_one_of_twenty(
     draw, accepts, planned = random.Random(7), [], 300
     for _ in range(SIMULATIONS):
         differences = draw.choices([1.0, -1.0, 0.0], [lost, gained, 1 - lost - gained], k=planned)
-        standings = (drop.standing(budget) for drop in looks(differences, planned, graded=graded))
+        standings = (standing(drop, budget) for drop in looks(differences, planned, graded=graded))
         accepts.append(next((s for s in standings if s is not Standing.UNDECIDED), None) is Standing.PROVEN)
     assert accepted_share(accepts) <= 1 / 20
 
@@ -111,19 +113,19 @@ def test_what_is_within_is_seldom_stopped_as_outside_however_often_one_looks() -
     for _ in range(SIMULATIONS):
         differences = draw.choices([1.0, 0.0], [0.02, 0.98], k=planned)
         stopped.append(
-            any(d.standing(0.02) is Standing.OUTSIDE for d in list(looks(differences, planned, graded=False))[:-1])
+            any(standing(d, 0.02) is Standing.OUTSIDE for d in list(looks(differences, planned, graded=False))[:-1])
         )
     assert accepted_share(stopped) <= 1 / 20
 
 
 def test_what_is_surely_outside_is_seen_early() -> None:
-    assert flips(12, 40, 2000).standing(0.02) is Standing.OUTSIDE
-    assert flips(1, 40, 2000).standing(0.02) is Standing.UNDECIDED
+    assert standing(flips(12, 40, 2000), 0.02) is Standing.OUTSIDE
+    assert standing(flips(1, 40, 2000), 0.02) is Standing.UNDECIDED
 
 
 def test_nothing_is_proven_before_all_samples_are_seen() -> None:
-    assert flips(0, 1999, 2000).standing(0.02) is Standing.UNDECIDED
-    assert flips(0, 2000, 2000).standing(0.02) is Standing.PROVEN
+    assert standing(flips(0, 1999, 2000), 0.02) is Standing.UNDECIDED
+    assert standing(flips(0, 2000, 2000), 0.02) is Standing.PROVEN
 
 
 @pytest.mark.parametrize("seen", [1, 10, 300])
@@ -174,15 +176,15 @@ def test_the_luckiest_of_many_is_not_accepted_on_samples_that_did_not_choose_it(
     for _ in range(SIMULATIONS):
         recipes = [[draw.random() < 0.04 for _ in range(400)] for _ in range(40)]
         luckiest = min(recipes, key=lambda lost: sum(lost[i] for i in choice))
-        naive.append(known_flips(sum(luckiest[i] for i in choice), 200, 200).standing(0.03) is Standing.PROVEN)
+        naive.append(standing(known_flips(sum(luckiest[i] for i in choice), 200, 200), 0.03) is Standing.PROVEN)
         confirmed.append(
-            known_flips(sum(luckiest[i] for i in confirmation), 200, 200).standing(0.03) is Standing.PROVEN
+            standing(known_flips(sum(luckiest[i] for i in confirmation), 200, 200), 0.03) is Standing.PROVEN
         )
     assert accepted_share(naive) > 1 / 20 >= accepted_share(confirmed)
 
 
 @pytest.mark.parametrize(
-    ("drop", "max_drop", "said"),
+    ("drop", "max_drop", "sentence"),
     [
         (
             flips(0, 300, 300),
@@ -207,8 +209,8 @@ def test_the_luckiest_of_many_is_not_accepted_on_samples_that_did_not_choose_it(
         (flips(8, 300, 300), 0.02, "at this share no number of samples would"),
     ],
 )
-def test_how_it_is_said(drop: Drop, max_drop: float, said: str) -> None:
-    assert said in drop.said(max_drop)
+def test_how_it_is_said(drop: Drop, max_drop: float, sentence: str) -> None:
+    assert sentence in said(drop, max_drop)
 
 
 def test_rounding_never_puts_a_bound_on_the_other_side_of_the_budget() -> None:
@@ -216,5 +218,5 @@ def test_rounding_never_puts_a_bound_on_the_other_side_of_the_budget() -> None:
         for losses in range(3):
             for budget in (0.01, 0.0099, 0.02):
                 drop = flips(losses, seen, seen)
-                shown = float(drop.said(budget).split("at most ")[1].split()[0])
+                shown = float(said(drop, budget).split("at most ")[1].split()[0])
                 assert (shown <= 100 * budget) is (drop.high <= budget)

@@ -14,6 +14,7 @@ from togi.artifact.signing import SIGNATURE, Trusted, check_signature
 from togi.core.callers import MOST_THREADS
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError
+from togi.core.judging import Judging
 from togi.core.plain_files import sha256_of
 from togi.core.recipe import PARTS, AnyRecipe, Choice, PartKey
 from togi.core.records import Facts, Record, Trial
@@ -115,6 +116,8 @@ class Manifest(Record):
     """Largest relative error that was accepted of an approximate recipe."""
     max_drop: float | None = None
     """Largest drop of the subject's metric that was."""
+    judging: Judging | None = None
+    """By what it was judged besides its error. On validation data: the proof has the interval."""
     objective: Objective = Objective.LATENCY
     """What the proof's timing is of."""
     sha256: str = ""

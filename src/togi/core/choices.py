@@ -68,6 +68,21 @@ class Direction(_NamedChoice):
     """Error rates, losses, perplexity."""
 
 
+class Measure(_NamedChoice):
+    """What is measured on validation data, sample by sample."""
+
+    ACCURACY = "accuracy"
+    """The share of labels that the largest score hits."""
+    AGREEMENT = "agreement"
+    """The share of answers whose largest score is the original's."""
+    KL = "kl"
+    """The Kullback-Leibler divergence from the original's probabilities, at most 1 a sample."""
+    RMS = "rms"
+    """The root-mean-square error relative to the original's answer, at most 1 a sample."""
+    RANK = "rank"
+    """One less the rank correlation with which an embedding orders the original's embeddings of the others."""
+
+
 class Objective(_NamedChoice):
     """The measure that is raced, and so chosen by. The other measures can be limited."""
 

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from togi.core.backports import StrEnum
-from togi.core.choices import Direction
+from togi.core.choices import Direction, Measure
 from togi.core.instructions import saturates
 from togi.core.recipe import REFERENCE as REFERENCE
 from togi.core.recipe import REFERENCE_RECIPE as REFERENCE_RECIPE
@@ -242,6 +242,34 @@ class Decisions(Record):
     difference where there is no other."""
 
 
+class Drop(Record):
+    """By how much a mean of samples got worse, with an interval (``togi.decide.paired``)."""
+
+    mean: float
+    low: float
+    high: float
+    seen: int
+    """Independent samples: groups, where samples form groups."""
+    planned: int
+    losses: int | None = None
+    """Samples that the original answers rightly and the candidate wrongly. None: scores are not right or wrong."""
+    gains: int | None = None
+    """The other way round. None: there can be none, since the original's own answers count as right."""
+
+    @property
+    def complete(self) -> bool:
+        return self.seen >= self.planned
+
+
+class Accuracy(Record):
+    """A candidate on validation data, next to the original."""
+
+    measure: Measure
+    confirmation: bool
+    """Of the half of the data that confirms a choice. False: of the half by which is chosen."""
+    drop: Drop
+
+
 class ErrorReport(Record):
     """The verdict of verification on one candidate."""
 
@@ -264,6 +292,8 @@ class ErrorReport(Record):
     """Which values of the metric are better."""
     metric_problem: str = ""
     """Why the metric could not be computed, in words that follow "the metric"."""
+    accuracy: Accuracy | None = None
+    """On validation data. None: there are none, or it was faithful or wrong before."""
     divergence: str = ""
     """Of a program in parts: the first decision (a token, a box, a number of results) that it takes differently."""
     forced: tuple[ForcedCalls, ...] = ()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 
 from togi.core.choices import Direction
+from togi.core.judging import Judging
 from togi.core.records import ErrorReport, Outcome
 from togi.decide import metric
+from togi.decide.paired import Standing, said, standing
 
 MAX_UNITS = 8.0
 """Largest error of a faithful result, in multiples of plain eager's own. ``benchmarks/verification.py`` measures both
@@ -83,7 +85,12 @@ def may_be_approximate(error: ErrorReport) -> bool:
 
 
 def accept(
-    error: ErrorReport, *, exact: bool, max_error: float | None = None, max_drop: float | None = None
+    error: ErrorReport,
+    *,
+    exact: bool,
+    max_error: float | None = None,
+    max_drop: float | None = None,
+    judging: Judging | None = None,
 ) -> tuple[Outcome, str]:
     """``(OK, "")``, ``(OK, how approximate)`` or ``(WRONG, why)``: an error report becomes an outcome here alone.
 
@@ -91,6 +98,7 @@ def accept(
         exact: no technique of the recipe is approximate, so nothing beyond rounding is accepted.
         max_error: largest relative root-mean-square error of an approximate result that the user accepts.
         max_drop: largest drop of the subject's metric that the user accepts. Where both are given, both hold.
+        judging: on validation data, in place of ``max_drop``.
     """
     if is_tie(error):
         return Outcome.OK, f"a tie fell the other way ({error.divergence}): {of_the_parts(error)}"
@@ -105,10 +113,12 @@ def accept(
         return Outcome.WRONG, f"{how_far}, beyond what rounding explains"
     if max_error is not None and not error.rmse <= max_error:
         return Outcome.WRONG, f"{how_far}, above the allowed {max_error:.1e}"
+    if judging is not None and judging.on_data:
+        return _accept_accuracy(error, judging.max_drop)
     if max_drop is not None:
         return _accept_metric(error, max_drop)
     if max_error is None:
-        return Outcome.WRONG, f"{how_far}, and no --max-error or --max-drop allows it"
+        return Outcome.WRONG, f"{how_far}, and no --max-error, --min-agreement or --max-drop allows it"
     return Outcome.OK, f"approximate: {how_far}, within the allowed {max_error:.1e}"
 
 
@@ -144,3 +154,17 @@ def _accept_metric(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
     if not metric.within(*compared):
         return Outcome.WRONG, f"{measured}, a {change} above the allowed {max_drop:g}{lower}"
     return Outcome.OK, f"approximate: {measured}, within the allowed {change} of {max_drop:g}{lower}"
+
+
+def _accept_accuracy(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
+    """By one half of the validation data a recipe is chosen, so it need not be proven there; by the other it must be."""
+    accuracy = error.accuracy
+    if accuracy is None:
+        return Outcome.WRONG, "it is approximate, and was not judged on validation data"
+    drop, measured = accuracy.drop, f"{accuracy.measure}: {said(accuracy.drop, max_drop)}"
+    if accuracy.confirmation:
+        proven = standing(drop, max_drop) is Standing.PROVEN
+        return (Outcome.OK, f"approximate: {measured}") if proven else (Outcome.WRONG, measured)
+    if standing(drop, max_drop) is Standing.OUTSIDE or drop.mean > max_drop:
+        return Outcome.WRONG, measured
+    return Outcome.OK, f"approximate: {measured} (the other half of the data has to confirm it)"

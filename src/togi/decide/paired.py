@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from togi.core.backports import StrEnum
-from togi.core.records import Record
+from togi.core.records import Drop
 
 CONFIDENCE = 0.95
 """Of each end of an interval."""
@@ -50,49 +50,34 @@ class Standing(StrEnum):
     UNDECIDED = "undecided"
 
 
-class Drop(Record):
-    """A mean difference with an interval."""
+def standing(drop: Drop, max_drop: float) -> Standing:
+    """What a drop says of a budget."""
+    if drop.complete and drop.high <= max_drop:
+        return Standing.PROVEN
+    return Standing.OUTSIDE if drop.low > max_drop else Standing.UNDECIDED
 
-    mean: float
-    low: float
-    high: float
-    seen: int
-    """Independent samples: groups, where samples form groups."""
-    planned: int
-    losses: int | None = None
-    """Samples that the original answers rightly and the candidate wrongly. None: scores are not right or wrong."""
-    gains: int | None = None
-    """The other way round. None: there can be none, since the original's own answers count as right."""
 
-    @property
-    def complete(self) -> bool:
-        return self.seen >= self.planned
+def said(drop: Drop, max_drop: float) -> str:
+    """The standing, in a sentence without its end; with how many samples would do where these do not."""
+    of = f"{drop.seen:,} samples"
+    if drop.losses is not None:
+        of += f", {drop.losses:,} of them lost," if drop.losses else " without a loss"
+    proof = f"{of} prove a drop of at most {_points(drop.high, max_drop, math.ceil)}"
+    match standing(drop, max_drop):
+        case Standing.PROVEN:
+            return f"{proof}, within the allowed {_named(100 * max_drop)}"
+        case Standing.OUTSIDE:
+            least = _points(drop.low, max_drop, math.floor)
+            return f"{of} show a drop of at least {least}, above the allowed {_named(100 * max_drop)}"
+        case _:
+            return f"{proof}, not the allowed {_named(100 * max_drop)}{_enough(drop, max_drop)}"
 
-    def standing(self, max_drop: float) -> Standing:
-        if self.complete and self.high <= max_drop:
-            return Standing.PROVEN
-        return Standing.OUTSIDE if self.low > max_drop else Standing.UNDECIDED
 
-    def said(self, max_drop: float) -> str:
-        """The standing, in a sentence without its end; with how many samples would do where these do not."""
-        of = f"{self.seen:,} samples"
-        if self.losses is not None:
-            of += f", {self.losses:,} of them lost," if self.losses else " without a loss"
-        proof = f"{of} prove a drop of at most {_points(self.high, max_drop, math.ceil)}"
-        match self.standing(max_drop):
-            case Standing.PROVEN:
-                return f"{proof}, within the allowed {_named(100 * max_drop)}"
-            case Standing.OUTSIDE:
-                least = _points(self.low, max_drop, math.floor)
-                return f"{of} show a drop of at least {least}, above the allowed {_named(100 * max_drop)}"
-            case _:
-                return f"{proof}, not the allowed {_named(100 * max_drop)}{self._enough(max_drop)}"
-
-    def _enough(self, max_drop: float) -> str:
-        needed = samples_needed(max_drop, max(self.mean, 0.0), gains=self.gains is not None)
-        if needed is None:
-            return ": at this share no number of samples would"
-        return f": about {needed:,} would do" if needed > self.seen else ""
+def _enough(drop: Drop, max_drop: float) -> str:
+    needed = samples_needed(max_drop, max(drop.mean, 0.0), gains=drop.gains is not None)
+    if needed is None:
+        return ": at this share no number of samples would"
+    return f": about {needed:,} would do" if needed > drop.seen else ""
 
 
 def flips(losses: int, seen: int, planned: int, *, gains: int | None = None) -> Drop:

@@ -12,6 +12,7 @@ from typing import Any
 
 from togi.artifact.manifest import Manifest, read_manifest
 from togi.core.errors import ArtifactError
+from togi.core.judging import Judging
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Footprint, Outcome
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
@@ -44,7 +45,8 @@ def run_bench(
     checked: Mapping[str, Manifest] = MappingProxyType({}),
     different_inputs: bool = False,
     unproven: bool = False,
-    needs_metric: bool = False,
+    judging: Judging | None = None,
+    data: str = "",
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
@@ -63,7 +65,7 @@ def run_bench(
         different_inputs: compare subjects that take different inputs, too.
         unproven: artifacts run by the engine that was chosen even if its answers depend on instructions that this
             processor lacks: they are about to be verified.
-        needs_metric: artifacts are judged by the subject's metric.
+        judging, data: by what artifacts are judged besides their error, and on which data.
 
     Raises:
         ArtifactError: one was tuned for another device.
@@ -81,7 +83,8 @@ def run_bench(
             seed=seed,
             callers=callers,
             from_host=from_host,
-            needs_metric=needs_metric,
+            judging=judging,
+            data=data,
             deadline=deadline,
             progress=progress,
         )

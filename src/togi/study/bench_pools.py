@@ -7,6 +7,7 @@ from pathlib import Path
 
 from togi.artifact.manifest import read_manifest
 from togi.core.errors import SubjectError
+from togi.core.judging import Judging
 from togi.core.records import Machine
 from togi.study.progress import Progress
 from togi.subject.batch import Batch, BatchRequest, find_batch
@@ -34,13 +35,14 @@ class BenchPools:
         seed: int,
         callers: int,
         from_host: bool,
-        needs_metric: bool,
+        judging: Judging | None,
+        data: str,
         deadline: Deadline,
         progress: Progress,
     ) -> None:
         self._stack, self._here, self._progress = stack, here, progress
         self._device, self._seed, self._callers = device, seed, callers
-        self._from_host, self._needs_metric, self._deadline = from_host, needs_metric, deadline
+        self._from_host, self._judging, self._data, self._deadline = from_host, judging, data, deadline
         self.surveys: dict[str, Survey] = {}
         self.batches: dict[str, Batch] = {}
         self.notes: list[str] = []
@@ -97,7 +99,8 @@ class BenchPools:
                 seed=self._seed,
                 callers=self._callers,
                 from_host=self._from_host,
-                needs_metric=self._needs_metric,
+                judging=self._judging,
+                data=self._data,
                 deadline=self._deadline,
             )
         )

@@ -55,8 +55,14 @@ class TunedSubject:
         """What its verification means under these settings, and why."""
         if running.error is None:
             return Outcome.FAILED, "it was not verified"
-        bounds = {"max_error": self.settings.max_error, "max_drop": self.settings.max_drop}
-        return accept(running.error, exact=is_exact(running.recipe), **bounds)
+        settings = self.settings
+        return accept(
+            running.error,
+            exact=is_exact(running.recipe),
+            max_error=settings.max_error,
+            max_drop=settings.max_drop,
+            judging=settings.judging,
+        )
 
     def write_manifest(self, folder: Path, proof: Trial, saved: Saved) -> None:
         """Write the manifest of an artifact whose files are there."""
@@ -72,5 +78,6 @@ class TunedSubject:
             environment=environment_of(proof.recipe, self.facts),
             max_error=self.settings.max_error,
             max_drop=self.settings.max_drop,
+            judging=self.settings.judging,
             objective=self.settings.objective,
         )

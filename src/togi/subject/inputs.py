@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from togi.subject.validation import Validation
+
 Dynamic = Mapping[str, Mapping[int, str] | Sequence[int]]
 """Input name -> dimensions that vary: ``{"input_ids": {0: "batch", 1: "sequence"}}`` or ``{"x": [0]}``."""
 
@@ -84,6 +86,7 @@ class Subject:
         mode: ``eval`` calls ``eval()`` on the copies, ``as-is`` leaves each part in its mode. Needed only for a module
             in training mode that answers otherwise than in ``eval()``; parts that alone are in training mode stay so.
         better: which values of the metric are, ``higher`` or ``lower``. None: found by damaging copies of the model.
+        validation: data by which accuracy is judged, apart from the samples (``togi.Validation``).
 
     Raises UnknownNameError for another mode or direction.
     """
@@ -96,6 +99,7 @@ class Subject:
     dynamic: Dynamic | None = None
     mode: Mode | str | None = None
     better: Direction | str | None = None
+    validation: Validation | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None:

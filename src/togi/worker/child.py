@@ -5,6 +5,7 @@ It sends what it finds as soon as it has it, so that whatever happens next, that
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +13,13 @@ from typing_extensions import assert_never
 
 from togi.core.choices import Direction
 from togi.core.errors import Refused
+from togi.graph.candidate import Candidate
 from togi.graph.capture import keep
 from togi.measure import keep_freed_memory
 from togi.subject.sources.live import unpickled
+from togi.subject.validation import shared
 from togi.techniques.build import classify, fingerprint, first_candidate
+from togi.verify.accuracy import answer_once
 from togi.verify.derived_inputs import variants
 from togi.verify.metric import identity_of
 from togi.verify.reference import make_truth
@@ -130,6 +134,18 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
+        notes = (*truth.facts.notes, *self._answered(start, folder))
         metric = truth.facts.metric
         problem = "" if metric is None else metric.problem
-        self.channel.send(messages.TruthMade(notes=truth.facts.notes, metric_problem=problem))
+        self.channel.send(messages.TruthMade(notes=notes, metric_problem=problem))
+
+    def _answered(self, start: Candidate, folder: Path) -> list[str]:
+        """Have the original answer the validation data. Returns what should be said of these."""
+        if not self.config.needs_data or self.job.part is not None:
+            return []
+        self.enter("validation")
+        subject, config = self.subject, self.config
+        identity = fingerprint(start.module)
+        answer_once(start.module, identity, subject.validation, folder, seed=config.seed, device=config.device)
+        calibration = None if subject.calibration is None else subject.calibration_inputs
+        return shared(subject.validation.inputs, subject.inputs, calibration)

@@ -12,6 +12,7 @@ from typing import Any
 
 from togi.core.errors import SubjectError
 from togi.core.interrupt import interrupted_after
+from togi.core.judging import Judging
 from togi.core.quantities import a_type
 from togi.worker.protocol import SubjectRef
 
@@ -25,6 +26,24 @@ def no_metric(subject: str) -> SubjectError:
     )
 
 
+def no_data(subject: str) -> SubjectError:
+    """As ``no_metric``, of what is judged on validation data."""
+    return SubjectError(
+        f"approximate results are to be judged on validation data, and {subject} has none: give --data FILE:function, "
+        "which returns samples, (samples, labels) or a togi.Validation"
+    )
+
+
+def _check_judged(name: str, judging: Judging | None, *, metric: Any, validation: Any) -> None:
+    """Raises SubjectError where there is nothing by which approximate results could be judged."""
+    if judging is None:
+        return
+    if judging.on_data and validation is None:
+        raise no_data(name)
+    if not judging.on_data and metric is None:
+        raise no_metric(name)
+
+
 @contextmanager
 def handed_over(
     subject: Any,
@@ -32,7 +51,8 @@ def handed_over(
     extras: dict[str, Any],
     *,
     ask: tuple[str, int, float] | None = None,
-    needs_metric: bool = False,
+    judging: Judging | None = None,
+    data: str | None = None,
 ) -> Iterator[tuple[SubjectRef, str]]:
     """Yield where children find the subject, and its name for people. A live one rests in a private file meanwhile.
 
@@ -52,16 +72,15 @@ def handed_over(
         from togi.subject.locator import WITH_METRIC, check_locator
 
         locator = check_locator(subject)
-        if needs_metric and locator.form not in WITH_METRIC:
-            raise no_metric(subject)
+        if locator.form not in WITH_METRIC:
+            _check_judged(subject, judging, metric=None, validation=data)
         yield SubjectRef.here("locator", subject), subject
         return
     folder = Path(tempfile.mkdtemp(prefix="togi-live-"))
     try:
         path = folder / "subject"
         live = _live(subject, inputs, extras)
-        if needs_metric and live.metric is None:
-            raise no_metric(type(live.module).__name__)
+        _check_judged(type(live.module).__name__, judging, metric=live.metric, validation=data or live.validation)
         dump(live, path)
         ref = SubjectRef.here("live", str(path))
         if ask is not None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from togi.core.errors import SubjectError, TrialServerError
+from togi.core.judging import Judging
 from togi.core.recipe import PartKey
 from togi.core.records import Facts, Machine, Recipe, Record
 from togi.subject.batch import Batch
@@ -49,7 +50,8 @@ class WorkerPool:
         callers: int = 1,
         from_host: bool = False,
         nan_differences: bool = False,
-        needs_metric: bool = False,
+        judging: Judging | None = None,
+        data: str = "",
         deadline: Deadline | None = None,
     ) -> None:
         """
@@ -58,7 +60,8 @@ class WorkerPool:
             callers: how many call at once, in threads of a child, while it is verified and measured.
             from_host: measured calls copy their inputs from host memory to the device, and their results back.
             nan_differences: what is saved may answer with a number where the original shows NaN.
-            needs_metric: approximate results are judged by the subject's metric.
+            judging: by what approximate results are judged besides their error.
+            data: locator of the validation data; empty: those of the subject.
         """
         self._device = device
         device, self._visible = one_device(device)
@@ -74,7 +77,8 @@ class WorkerPool:
             callers=callers,
             from_host=from_host,
             nan_differences=nan_differences,
-            needs_metric=needs_metric,
+            judging=judging,
+            data=data,
         )
         self.deadline = deadline or Deadline()
         self._inductor = InductorCache(self.folder)

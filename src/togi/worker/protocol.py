@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from typing_extensions import Self
 
 from togi.core.errors import SubjectError, TogiError, error_class
+from togi.core.judging import Judging
 from togi.core.recipe import PartKey
 from togi.core.records import Facts, Machine, Record, Request, Scalar
 from togi.core.user_code import user_traceback
@@ -70,8 +71,18 @@ class ServerConfig(Request):
     """A measured call has its inputs and results in host memory."""
     nan_differences: bool = False
     """What the original shows as NaN may be a number."""
-    needs_metric: bool = False
-    """Approximate results are judged by the subject's metric: one without is refused when it is loaded."""
+    judging: Judging | None = None
+    """By what approximate results are judged besides their error: a subject without it is refused when it is loaded."""
+    data: str = ""
+    """Locator of the validation data; empty: those of the subject."""
+
+    @property
+    def needs_metric(self) -> bool:
+        return self.judging is not None and not self.judging.on_data
+
+    @property
+    def needs_data(self) -> bool:
+        return self.judging is not None and self.judging.on_data
 
 
 class PartRef(Record):
