@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from togi.footprint.guard.hidden_hooks import HiddenHooksError, no_hidden_hooks
     from togi.footprint.guard.within import within
     from togi.subject.inputs import Inputs, Subject
+    from togi.subject.validation import Validation
     from togi.tiling.lean import lean
 
 switch_off()
@@ -34,6 +35,7 @@ _PUBLIC = {
     "Plan": "togi.footprint.fit.plan",
     "Subject": "togi.subject.inputs",
     "TogiError": "togi.core.errors",
+    "Validation": "togi.subject.validation",
     "bench": "togi.api",
     "check": "togi.api",
     "fit": "togi.api",
@@ -54,6 +56,7 @@ __all__ = [
     "Plan",
     "Subject",
     "TogiError",
+    "Validation",
     "__version__",
     "bench",
     "check",

@@ -131,14 +131,8 @@ def tune(
     settings = Settings.of({**given, **named}, techniques=all_techniques())
     if out is not None:
         check_writable(Path(out), force)
-    extras = {
-        "metric": own,
-        "validation": validation,
-        "better": better,
-        "calibration": calibration,
-        "dynamic": dynamic,
-        "mode": mode,
-    }
+    extras = {"metric": own, "better": better, "validation": validation, "calibration": calibration}
+    extras |= {"dynamic": dynamic, "mode": mode}
     began = time.monotonic()
     ask_s = _LIVE_S if settings.time_limit_s is None else min(_LIVE_S, _LIVE_SHARE * settings.time_limit_s)
     with (

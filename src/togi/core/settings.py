@@ -7,14 +7,16 @@ tables.
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from togi.core.choices import Effort, Measure, Objective
 from togi.core.device import parse_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
-from togi.core.judging import Judging
 from togi.core.options import Option, options_of
 from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size, parse_whole
+
+if TYPE_CHECKING:
+    from togi.core.judging import Judging
 
 ALL = "approximate"
 NAN_DIFFERENCES = "nan-differences"
@@ -223,11 +225,13 @@ class Settings:
     @property
     def has_bound(self) -> bool:
         """Something says how wrong an approximate result may be."""
-        return self.max_error is not None or self.judging is not None
+        return any(bound is not None for bound in (self.max_error, self.max_drop, self.min_agreement))
 
     @property
-    def judging(self) -> Judging | None:
+    def judging(self) -> "Judging | None":
         """By what approximate results are judged besides their error."""
+        from togi.core.judging import Judging
+
         if self.min_agreement is not None:
             return Judging(measure=Measure.AGREEMENT, max_drop=1 - self.min_agreement)
         return None if self.max_drop is None else Judging(measure=self.metric, max_drop=self.max_drop)

@@ -157,7 +157,7 @@ def _accept_metric(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
 
 
 def _accept_accuracy(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
-    """By one half of the validation data a recipe is chosen, so it need not be proven there; by the other it must be."""
+    """One half of the validation data chooses a recipe, which need not be proven there; by the other it must be."""
     accuracy = error.accuracy
     if accuracy is None:
         return Outcome.WRONG, "it is approximate, and was not judged on validation data"

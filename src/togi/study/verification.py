@@ -109,6 +109,8 @@ def _judging(artifact: Path, manifest: Manifest, max_drop: float | None, data: s
     if is_exact(manifest.recipe):
         return None
     judging = manifest.judging
+    if judging is None and manifest.max_drop is not None:
+        judging = Judging(max_drop=manifest.max_drop)
     if max_drop is not None:
         judging = Judging(max_drop=max_drop) if judging is None else judging.model_copy(update={"max_drop": max_drop})
     if judging is not None and judging.on_data and data is None:

@@ -54,6 +54,13 @@ class Validation:
         return tuple(Inputs.of(sample) for sample in self.samples)
 
     @property
+    def identity(self) -> str:
+        """Changes with the data: a study does not go on with what other data judged."""
+        labels = [str(label) for label in self.labels or ()]
+        text = " ".join([*hashes_of(self.inputs), *labels, *map(str, self.groups or ())])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
     def group_of(self) -> list[Hashable]:
         """The group of each sample, by itself where there are none."""
         return list(range(len(self.samples))) if self.groups is None else list(self.groups)

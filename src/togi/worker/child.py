@@ -86,6 +86,8 @@ class _SurveyJob(ChildJob[messages.SurveySubject]):
         name = fingerprint(first_candidate(self.subject, surveyed.facts, surveyed.signature).module)
         if self.config.needs_metric:
             name = f"{name} {identity_of(self.subject.metric, self.subject.better)}"
+        if self.config.needs_data:
+            name = f"{name} {self.subject.validation.identity}"
         surveyed.write(self.folder)
         self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))
 
