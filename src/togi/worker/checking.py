@@ -67,8 +67,6 @@ class TrialCheck:
         self, report: ErrorReport, validation: Validation, judging: Judging, *, confirmation: bool
     ) -> ErrorReport:
         """The report of an approximate contender, with how it does on one half of the validation data."""
-        if self._exact or report.faithful or report.problems:
-            return report
         accuracy = judged(
             self._contender.call,
             validation,

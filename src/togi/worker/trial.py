@@ -53,8 +53,8 @@ class TrialJob(ChildJob[messages.AnyTrial]):
 
     def _judged(self, report: ErrorReport) -> ErrorReport:
         """With what validation data say of it: one half of them where it is tried, the other where it was saved."""
-        judging = self.config.judging
-        if judging is None or not judging.on_data or self.job.part is not None:
+        judging, settled = self.config.judging, report.faithful or report.problems or is_exact(self.job.recipe)
+        if judging is None or not judging.on_data or self.job.part is not None or settled:
             return report
         self.enter("validate")
         confirmation = isinstance(self.job, messages.TryArtifact)
