@@ -172,14 +172,14 @@ def test_the_original_answers_once_for_all_studies(tmp_path: Path, monkeypatch: 
 
 
 def test_what_cannot_be_judged_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SubjectError, match="accuracy needs labels.*--min-agreement"):
+    with pytest.raises(SubjectError, match=r"accuracy needs labels.*--min-agreement"):
         measured(Scores(), Measure.ACCURACY, tmp_path, labels=None)
 
     class Whole(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.argmax(-1)
 
-    with pytest.raises(SubjectError, match="first floating-point tensor.*a metric of its own"):
+    with pytest.raises(SubjectError, match=r"first floating-point tensor.*a metric of its own"):
         answer_once(Whole(), "whole", data(), tmp_path, seed=0, device="cpu")
 
 

@@ -157,14 +157,12 @@ def _accept_metric(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
 
 
 def _accept_accuracy(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
-    """One half of the validation data chooses a recipe, which need not be proven there; by the other it must be."""
+    """Proven on one half of the validation data where it is tried, and on the other where it was saved. What is outside
+    passes one half at most once in 20 times, and both once in 400: of 20 such recipes all fail, 19 times in 20."""
     accuracy = error.accuracy
     if accuracy is None:
         return Outcome.WRONG, "it is approximate, and was not judged on validation data"
-    drop, measured = accuracy.drop, f"{accuracy.measure}: {said(accuracy.drop, max_drop)}"
-    if accuracy.confirmation:
-        proven = standing(drop, max_drop) is Standing.PROVEN
-        return (Outcome.OK, f"approximate: {measured}") if proven else (Outcome.WRONG, measured)
-    if standing(drop, max_drop) is Standing.OUTSIDE or drop.mean > max_drop:
+    measured = f"{accuracy.measure}: {said(accuracy.drop, max_drop)}"
+    if standing(accuracy.drop, max_drop) is not Standing.PROVEN:
         return Outcome.WRONG, measured
-    return Outcome.OK, f"approximate: {measured} (the other half of the data has to confirm it)"
+    return Outcome.OK, f"approximate: {measured}"

@@ -21,6 +21,7 @@ from togi.decide.paired import Standing, by_group, flips, halves, scores, standi
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
 from togi.subject.nested import with_floats_as_tensors
+from togi.subject.signature import Signature
 from togi.subject.validation import Validation, hashes_of
 from togi.verify.leaves import fresh, tensors_in
 
@@ -30,6 +31,18 @@ _LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 _FLIPS = frozenset({Measure.ACCURACY, Measure.AGREEMENT})
 
 Call = Callable[..., Any]
+
+
+def check_calls(validation: Validation, signature: Signature) -> None:
+    """Raises SubjectError for a sample that what is tuned would refuse."""
+    for number, sample in enumerate(validation.inputs, start=1):
+        try:
+            signature.checked(sample.args, sample.kwargs)
+        except (TypeError, ValueError) as refusal:
+            raise SubjectError(
+                f"validation sample {number} is another call than those that are tuned ({refusal}): give it the form of "
+                "the samples, or samples of several sizes"
+            ) from None
 
 
 def answer_once(

@@ -19,7 +19,7 @@ from togi.measure import keep_freed_memory
 from togi.subject.sources.live import unpickled
 from togi.subject.validation import shared
 from togi.techniques.build import classify, fingerprint, first_candidate
-from togi.verify.accuracy import answer_once
+from togi.verify.accuracy import answer_once, check_calls
 from togi.verify.derived_inputs import variants
 from togi.verify.metric import identity_of
 from togi.verify.reference import make_truth
@@ -147,6 +147,7 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             return []
         self.enter("validation")
         subject, config = self.subject, self.config
+        check_calls(subject.validation, self.surveyed.signature)
         identity = fingerprint(start.module)
         answer_once(start.module, identity, subject.validation, folder, seed=config.seed, device=config.device)
         calibration = None if subject.calibration is None else subject.calibration_inputs
