@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def check_calls(validation: Validation, signature: Signature) -> None:
             signature.checked(sample.args, sample.kwargs)
         except (TypeError, ValueError) as refusal:
             raise SubjectError(
-                f"validation sample {number} is another call than those that are tuned ({refusal}): give it the form of "
-                "the samples, or samples of several sizes"
+                f"validation sample {number} is another call than those that are tuned ({refusal}): give it the form "
+                "of the samples, or samples of several sizes"
             ) from None
 
 
@@ -115,9 +116,8 @@ def judged(
         confirmation: on the half that did not choose it.
     """
     assert judging.measure is not None
-    group_of, inputs = validation.group_of, validation.inputs
-    first = {group: i for i, group in reversed(list(enumerate(group_of)))}
-    indices = sorted(halves(group_of, seed)[confirmation], key=lambda i: first[group_of[i]])  # one group after another
+    inputs = validation.inputs
+    indices = _in_random_order(validation.group_of, halves(validation.group_of, seed)[confirmation], seed)
     measured = _Measured(judging.measure, validation, answers, indices)
     looks = {max(1, round(share * len(indices))) for share in _LOOKS}
     for number, i in enumerate(indices, start=1):
@@ -125,6 +125,15 @@ def judged(
         if number in looks and standing(measured.drop(), judging.max_drop) is Standing.OUTSIDE:
             break
     return Accuracy(measure=judging.measure, confirmation=confirmation, drop=measured.drop())
+
+
+def _in_random_order(group_of: Sequence[Hashable], indices: Sequence[int], seed: int) -> list[int]:
+    """One group after another. Data are often sorted, by class or by difficulty, and an early look at sorted data sees
+    no sample of the whole."""
+    order = list(dict.fromkeys(group_of))
+    random.Random(seed).shuffle(order)
+    places = {group: place for place, group in enumerate(order)}
+    return sorted(indices, key=lambda i: places[group_of[i]])
 
 
 def _answer(call: Call, sample: Inputs, seed: int) -> Tensor:
