@@ -128,7 +128,14 @@ def tune(
 
     own, validation = (None if isinstance(value, str) else value for value in (metric, data))
     named = {name: value if isinstance(value, str) else None for name, value in (("metric", metric), ("data", data))}
+    if validation is not None and metric is None and max_drop is not None:
+        named["metric"] = Measure.AGREEMENT
     settings = Settings.of({**given, **named}, techniques=all_techniques())
+    if (data is not None or named["metric"] is not None) and not (settings.judging and settings.judging.on_data):
+        raise TogiError(
+            "validation data and a measure on them judge nothing without a budget: give min_agreement, such as 99%, or "
+            "max_drop"
+        )
     if out is not None:
         check_writable(Path(out), force)
     extras = {"metric": own, "better": better, "validation": validation, "calibration": calibration}

@@ -138,6 +138,7 @@ def test_by_what_approximate_results_are_judged() -> None:
     own, named = Settings(max_drop=0.1).judging, Settings(max_drop=0.1, metric="kl").judging  # type: ignore[arg-type]
     assert own == Judging(max_drop=0.1)
     assert named == Judging(measure=Measure.KL, max_drop=0.1)
+    assert Settings(max_drop=0.1, data="data.py:f").judging == Judging(measure=Measure.AGREEMENT, max_drop=0.1)
     agreement = Settings(min_agreement="99%")  # type: ignore[arg-type]
     assert agreement.judging == Judging(measure=Measure.AGREEMENT, max_drop=1 - 0.99)
     assert agreement.allows("int8_openvino")

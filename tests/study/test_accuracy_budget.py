@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import togi
-from togi.core.errors import SubjectError
+from togi.core.errors import SubjectError, TogiError
 from togi.core.records import Outcome
 
 pytestmark = pytest.mark.usefixtures("brief_studies")
@@ -80,6 +80,18 @@ def test_a_drop_without_a_metric_is_refused_before_anything_is_loaded(folder: Pa
         togi.tune(togi.Subject(nn.Linear(8, 8), torch.ones(1, 8)), max_drop=0.01)
 
 
+@pytest.mark.usefixtures("nothing_is_loaded")
+def test_data_without_a_budget_and_a_budget_without_data_are_refused_before_anything_is_loaded() -> None:
+    module, x = nn.Linear(8, 8), torch.ones(1, 8)
+    data = togi.Validation([x, x + 1])
+    for given in ({"data": data}, {"metric": "accuracy"}, {"data": "models.py:data"}):
+        with pytest.raises(TogiError, match="judge nothing without a budget"):
+            togi.tune(module, x, max_error=0.1, **given)  # type: ignore[arg-type]
+    for given in ({"min_agreement": 0.99}, {"metric": "accuracy", "max_drop": 0.01}):
+        with pytest.raises(SubjectError, match=r"Linear has none: give --data FILE:function"):
+            togi.tune(module, x, **given)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("factory", "said"),
     [
@@ -117,5 +129,30 @@ def test_a_recipe_that_is_always_wrong_is_not_within_the_drop_of_an_error_rate()
     assert lowered
     assert {trial.outcome for trial in lowered} == {Outcome.WRONG}
     assert all("from 0 to 0.875, a rise above the allowed 0.005" in trial.reason for trial in lowered)
+    assert study.record.best is not None
+    assert "int8_onnxruntime" not in study.record.best.techniques
+
+
+def test_a_recipe_that_disagrees_is_stopped_early_and_not_chosen() -> None:
+    torch.manual_seed(0)
+    rows = samples()
+    data = [rows[i % len(rows)][None].repeat(32, 1) + 0.01 * i for i in range(40)]
+    study = togi.tune(
+        Outlier(),
+        samples(),
+        data=togi.Validation(data),
+        min_agreement=0.98,
+        only=["onnxruntime", "int8_onnxruntime"],
+        effort="quick",
+        time_limit_s=200,
+    )
+    lowered = [trial for trial in study.record.trials if "int8_onnxruntime" in trial.recipe.techniques]
+    assert lowered
+    for trial in lowered:
+        assert trial.outcome is Outcome.WRONG
+        assert "show a drop of at least" in trial.reason
+        assert trial.error is not None
+        assert trial.error.accuracy is not None
+        assert trial.error.accuracy.drop.seen < trial.error.accuracy.drop.planned
     assert study.record.best is not None
     assert "int8_onnxruntime" not in study.record.best.techniques

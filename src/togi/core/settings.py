@@ -139,7 +139,8 @@ class Settings:
         Option(
             "|".join(Measure),
             Measure.of,
-            "What --max-drop limits on the validation data. Default: the subject's own metric, on its samples.",
+            "What --max-drop limits on the validation data. Default: agreement; without data the subject's own metric, "
+            "on its samples.",
             per_call=False,
         ),
     ] = None
@@ -234,7 +235,9 @@ class Settings:
 
         if self.min_agreement is not None:
             return Judging(measure=Measure.AGREEMENT, max_drop=1 - self.min_agreement)
-        return None if self.max_drop is None else Judging(measure=self.metric, max_drop=self.max_drop)
+        if self.max_drop is None:
+            return None
+        return Judging(measure=self.metric or (self.data and Measure.AGREEMENT) or None, max_drop=self.max_drop)
 
     @property
     def limit_s(self) -> float | None:
