@@ -237,7 +237,8 @@ class Settings:
             return Judging(measure=Measure.AGREEMENT, max_drop=1 - self.min_agreement)
         if self.max_drop is None:
             return None
-        return Judging(measure=self.metric or (self.data and Measure.AGREEMENT) or None, max_drop=self.max_drop)
+        agreement = None if self.data is None else Measure.AGREEMENT
+        return Judging(measure=self.metric or agreement, max_drop=self.max_drop)
 
     @property
     def limit_s(self) -> float | None:
