@@ -220,3 +220,9 @@ def test_rounding_never_puts_a_bound_on_the_other_side_of_the_budget() -> None:
                 drop = flips(losses, seen, seen)
                 shown = float(said(drop, budget).split("at most ")[1].split()[0])
                 assert (shown <= 100 * budget) is (drop.high <= budget)
+
+
+def test_a_score_that_is_no_share_is_not_said_in_points() -> None:
+    divergence = scores([0.001] * 400 + [0.02] * 20, 420)
+    assert said(divergence, 0.5, points=False).endswith("within the allowed 0.5")
+    assert "point" not in said(divergence, 1e-6, points=False)

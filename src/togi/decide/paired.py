@@ -57,23 +57,27 @@ def standing(drop: Drop, max_drop: float) -> Standing:
     return Standing.OUTSIDE if drop.low > max_drop else Standing.UNDECIDED
 
 
-def said(drop: Drop, max_drop: float) -> str:
-    """The standing, in a sentence without its end; with how many samples would do where these do not."""
+def said(drop: Drop, max_drop: float, *, points: bool = True) -> str:
+    """The standing, in a sentence without its end; with how many samples would do where these do not. ``points``: of a
+    share, in hundredths."""
     of = f"{drop.seen:,} samples"
     if drop.losses is not None:
         of += f", {drop.losses:,} of them lost," if drop.losses else " without a loss"
-    proof = f"{of} prove a drop of at most {_points(drop.high, max_drop, math.ceil)}"
+    allowed, scale = _named(max_drop, points), 100 if points else 1
+    proof = f"{of} prove a drop of at most {_named(_rounded(drop.high, max_drop, math.ceil, scale), points)}"
     match standing(drop, max_drop):
         case Standing.PROVEN:
-            return f"{proof}, within the allowed {_named(100 * max_drop)}"
+            return f"{proof}, within the allowed {allowed}"
         case Standing.OUTSIDE:
-            least = _points(drop.low, max_drop, math.floor)
-            return f"{of} show a drop of at least {least}, above the allowed {_named(100 * max_drop)}"
+            least = _named(_rounded(drop.low, max_drop, math.floor, scale), points)
+            return f"{of} show a drop of at least {least}, above the allowed {allowed}"
         case _:
-            return f"{proof}, not the allowed {_named(100 * max_drop)}{_enough(drop, max_drop)}"
+            return f"{proof}, not the allowed {allowed}{_enough(drop, max_drop)}"
 
 
 def _enough(drop: Drop, max_drop: float) -> str:
+    if drop.losses is None:
+        return ""
     needed = samples_needed(max_drop, max(drop.mean, 0.0), gains=drop.gains is not None)
     if needed is None:
         return ": at this share no number of samples would"
@@ -232,18 +236,20 @@ def _root(falling: Callable[[float], float], low: float, high: float) -> float:
     return high
 
 
-def _points(share: float, limit: float, rounded: Callable[[float], int]) -> str:
-    """A bound in points, with as many digits as it takes to see on which side of the limit it is."""
-    points = shown = 100 * share
+def _rounded(share: float, limit: float, rounded: Callable[[float], int], scale: int) -> float:
+    """A bound with as many digits as it takes to see on which side of the limit it is."""
+    value = shown = scale * share
     for digits in _DIGITS:
-        step = 10.0 ** (math.floor(math.log10(abs(points))) + 1 - digits) if points else 1.0
-        shown = rounded(points / step) * step
-        if (shown <= 100 * limit) is (share <= limit):
+        step = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits) if value else 1.0
+        shown = rounded(value / step) * step
+        if (shown <= scale * limit) is (share <= limit):
             break
-    return _named(shown)
+    return shown / scale
 
 
-def _named(points: float) -> str:
-    """``1 point``, ``1.6 points``."""
-    text = f"{points:.10g}"
+def _named(share: float, points: bool) -> str:
+    """``1 point``, ``1.6 points``; without points ``0.016``."""
+    text = f"{100 * share if points else share:.10g}"
+    if not points:
+        return text
     return f"{text} point" if text == "1" else f"{text} points"
