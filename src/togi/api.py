@@ -109,6 +109,11 @@ def tune(
         max_first_call: Time from loading the result's files to the first answer: 2s.
         max_error: Try approximate techniques (or only those that are allowed) up to this relative RMS error: 1e-2, 1%.
         max_drop: The same up to this drop of the subject's metric.
+        min_agreement: Try approximate techniques as long as this share of the validation data is proven to be answered
+            as the original does: 99%.
+        metric: What --max-drop limits on the validation data. Default: agreement; without data the subject's own
+            metric, on its samples.
+        data: Validation data: a function that returns samples, (samples, labels) or a togi.Validation.
         allow: Of the approximate techniques try only this: an id, the beginning of ids (int8), or 'approximate' for
             all. With 'nan-differences', a number may stand where the original shows NaN.
         only: Try only this technique.

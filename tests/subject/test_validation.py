@@ -26,7 +26,7 @@ def test_what_a_function_may_return(returned: Any) -> None:
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (None, r"data\.py:validation returned None.*\(samples, labels\)"),
+        (None, r"data\.py:validation returned a NoneType.*\(samples, labels\)"),
         (torch.ones(3), "returned a Tensor"),
         ((SAMPLES, [0, 1]), "there are 2 labels for 4 validation samples"),
         (SAMPLES[:1], "give a list of 2 or more"),

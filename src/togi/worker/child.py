@@ -142,7 +142,7 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
         self.channel.send(messages.TruthMade(notes=notes, metric_problem=problem))
 
     def _answered(self, start: Candidate, folder: Path) -> list[str]:
-        """Have the original answer the validation data. Returns what should be said of these."""
+        """Have the original answer the validation data. Returns notes on these."""
         if not self.config.needs_data or self.job.part is not None:
             return []
         self.enter("validation")
