@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from togi.artifact.save import check_writable, publish
 from togi.core.caches import default_journal, home
-from togi.core.choices import Direction, Effort, Measure, Mode, Objective
+from togi.core.choices import AccuracyMeasure, Direction, Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
 from togi.core.needs_torch import need_torch
@@ -71,7 +71,7 @@ def tune(
     allow: str | Sequence[str] = (),
     only: str | Sequence[str] = (),
     without: str | Sequence[str] = (),
-    metric: Callable[[list[Any]], float] | Measure | str | None = None,
+    metric: Callable[[list[Any]], float] | AccuracyMeasure | str | None = None,
     better: Direction | str | None = None,
     calibration: Any = None,
     dynamic: Dynamic | None = None,
@@ -134,7 +134,7 @@ def tune(
     own, validation = (None if isinstance(value, str) else value for value in (metric, data))
     named = {name: value if isinstance(value, str) else None for name, value in (("metric", metric), ("data", data))}
     if validation is not None and metric is None and max_drop is not None:
-        named["metric"] = Measure.AGREEMENT
+        named["metric"] = AccuracyMeasure.AGREEMENT
     settings = Settings.of({**given, **named}, techniques=all_techniques())
     if (data is not None or named["metric"] is not None) and not (settings.judging and settings.judging.on_data):
         raise TogiError(

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 import togi
 from togi.cli.app import app_of
-from togi.core.choices import Effort, Measure, Objective
+from togi.core.choices import AccuracyMeasure, Effort, Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.settings import OPTIONS, Settings
@@ -37,7 +37,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "max_error": SHARES,
     "max_drop": st.none() | st.floats(0.0, 1e12),
     "min_agreement": st.none(),
-    "metric": st.none() | st.sampled_from(Measure),
+    "metric": st.none() | st.sampled_from(AccuracyMeasure),
     "data": st.none() | st.sampled_from(["data.py:validation", "package.module:validation"]),
     "allow": NAMES.map(lambda given: tuple(name for name in given if not all_techniques()[name].exact)),
     "only": NAMES,
@@ -137,10 +137,10 @@ def test_by_what_approximate_results_are_judged() -> None:
     assert Settings(max_error=0.1).judging is None
     own, named = Settings(max_drop=0.1).judging, Settings(max_drop=0.1, metric="kl").judging  # type: ignore[arg-type]
     assert own == Judging(max_drop=0.1)
-    assert named == Judging(measure=Measure.KL, max_drop=0.1)
-    assert Settings(max_drop=0.1, data="data.py:f").judging == Judging(measure=Measure.AGREEMENT, max_drop=0.1)
+    assert named == Judging(measure=AccuracyMeasure.KL, max_drop=0.1)
+    assert Settings(max_drop=0.1, data="data.py:f").judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.1)
     agreement = Settings(min_agreement="99%")  # type: ignore[arg-type]
-    assert agreement.judging == Judging(measure=Measure.AGREEMENT, max_drop=1 - 0.99)
+    assert agreement.judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - 0.99)
     assert agreement.allows("int8_openvino")
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from togi.core.choices import Direction, Measure
+from togi.core.choices import AccuracyMeasure, Direction
 from togi.core.errors import TogiError
 from togi.core.judging import Judging
 from togi.core.records import Accuracy, ErrorReport, ForcedCalls, Outcome
@@ -211,13 +211,15 @@ def test_a_metric_that_raises_is_told() -> None:
     assert accept(raised.model_copy(update={"faithful": True}), exact=True)[0] is Outcome.OK
 
 
-AGREEMENT = Judging(measure=Measure.AGREEMENT, max_drop=0.01)
+AGREEMENT = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.01)
 
 
 @pytest.mark.parametrize("confirmation", [False, True])
 def test_validation_data_prove_each_half_by_itself(confirmation: bool) -> None:
     def judged(losses: int, seen: int, planned: int) -> tuple[Outcome, str]:
-        accuracy = Accuracy(measure=Measure.AGREEMENT, confirmation=confirmation, drop=flips(losses, seen, planned))
+        accuracy = Accuracy(
+            measure=AccuracyMeasure.AGREEMENT, confirmation=confirmation, drop=flips(losses, seen, planned)
+        )
         return accept(report(accuracy=accuracy, rmse=0.5), exact=False, judging=AGREEMENT)
 
     proven = "300 samples without a loss prove a drop of at most 1 point, within the allowed 1 point"

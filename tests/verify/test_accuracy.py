@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.core.choices import Measure
+from togi.core.choices import AccuracyMeasure
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.records import Accuracy
@@ -42,7 +42,7 @@ def data(count: int = COUNT, **given: Any) -> Validation:
 
 
 def measured(
-    call: Callable[..., Any], measure: Measure, tmp_path: Path, *, max_drop: float = 1.0, **given: Any
+    call: Callable[..., Any], measure: AccuracyMeasure, tmp_path: Path, *, max_drop: float = 1.0, **given: Any
 ) -> Accuracy:
     validation = data(**given)
     answer_once(Scores(), "scores", validation, tmp_path, seed=0, device="cpu")
@@ -63,17 +63,19 @@ def every(number: int, wrong: Callable[[Tensor], Tensor]) -> Callable[[Tensor], 
     return lambda x: wrong(x * 2) if next(calls) % number == 0 else x * 2
 
 
-@pytest.mark.parametrize("measure", Measure)
-def test_the_original_itself_loses_nothing(measure: Measure, tmp_path: Path) -> None:
+@pytest.mark.parametrize("measure", AccuracyMeasure)
+def test_the_original_itself_loses_nothing(measure: AccuracyMeasure, tmp_path: Path) -> None:
     drop = measured(Scores(), measure, tmp_path).drop
     assert drop.mean == pytest.approx(0, abs=1e-5)
     assert (drop.seen, drop.planned) == (COUNT // 2, COUNT // 2)
 
 
-@pytest.mark.parametrize("measure", Measure)
-def test_what_is_wrong_once_in_ten_calls_loses_by_every_measure(measure: Measure, tmp_path: Path) -> None:
+@pytest.mark.parametrize("measure", AccuracyMeasure)
+def test_what_is_wrong_once_in_ten_calls_loses_by_every_measure(measure: AccuracyMeasure, tmp_path: Path) -> None:
     accuracy = measured(every(10, lambda scores: -scores), measure, tmp_path)
-    assert accuracy.drop.mean == pytest.approx(0.1, abs=0.03 if measure in (Measure.RMS, Measure.RANK) else 0.001)
+    assert accuracy.drop.mean == pytest.approx(
+        0.1, abs=0.03 if measure in (AccuracyMeasure.RMS, AccuracyMeasure.RANK) else 0.001
+    )
 
 
 def test_labels_count_gains_and_agreement_does_not(tmp_path: Path) -> None:
@@ -85,8 +87,8 @@ def test_labels_count_gains_and_agreement_does_not(tmp_path: Path) -> None:
     def shifted(x: Tensor) -> Tensor:
         return x.roll(1, dims=-1) * 2
 
-    by_labels = measured(shifted, Measure.ACCURACY, tmp_path, labels=moved).drop
-    by_original = measured(shifted, Measure.AGREEMENT, tmp_path, labels=moved).drop
+    by_labels = measured(shifted, AccuracyMeasure.ACCURACY, tmp_path, labels=moved).drop
+    by_original = measured(shifted, AccuracyMeasure.AGREEMENT, tmp_path, labels=moved).drop
     assert by_labels.losses + (by_labels.gains or 0) == COUNT // 2
     assert by_labels.gains
     assert (by_original.losses, by_original.gains) == (COUNT // 2, None)
@@ -100,14 +102,14 @@ def test_a_recipe_that_is_surely_outside_is_stopped_early(tmp_path: Path) -> Non
         calls.append(1)
         return -x
 
-    stopped = measured(wrong, Measure.AGREEMENT, tmp_path, max_drop=0.01)
+    stopped = measured(wrong, AccuracyMeasure.AGREEMENT, tmp_path, max_drop=0.01)
     assert standing(stopped.drop, 0.01) is Standing.OUTSIDE
     assert len(calls) == stopped.drop.seen < COUNT // 8
 
 
 @pytest.mark.parametrize("scores", [lambda s: s * float("nan"), lambda s: s[:, :4], lambda s: s.repeat(2, 1)])
 def test_what_is_no_answer_is_lost(scores: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
-    for measure in (Measure.AGREEMENT, Measure.KL, Measure.ACCURACY):
+    for measure in (AccuracyMeasure.AGREEMENT, AccuracyMeasure.KL, AccuracyMeasure.ACCURACY):
         assert measured(every(1, scores), measure, tmp_path).drop.mean == 1.0
 
 
@@ -115,7 +117,7 @@ def test_rows_of_a_batch_count_by_themselves_and_groups_as_one(tmp_path: Path) -
     batches = [torch.cat(data().samples[i : i + 10]) for i in range(0, COUNT, 10)]
     validation = Validation(batches)
     answer_once(Scores(), "batches", validation, tmp_path, seed=0, device="cpu")
-    answers, judging = known_answers(tmp_path, validation), Judging(measure=Measure.AGREEMENT, max_drop=1.0)
+    answers, judging = known_answers(tmp_path, validation), Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1.0)
 
     def of(validation: Validation) -> Accuracy:
         wrong = every(1, lambda scores: torch.cat([-scores[:1], scores[1:]]))
@@ -135,7 +137,7 @@ def test_sorted_data_are_seen_in_random_order(tmp_path: Path) -> None:
     samples = [torch.eye(CLASSES)[label][None] for label in labels]
     calls = measured(
         lambda x: -x if int(x.argmax()) == 0 and first == 0 else x * 2,
-        Measure.AGREEMENT,
+        AccuracyMeasure.AGREEMENT,
         tmp_path,
         max_drop=0.25,
         samples=samples,
@@ -156,7 +158,7 @@ def test_choice_and_confirmation_see_other_samples(tmp_path: Path) -> None:
             given.append(str(x.tolist()))
             return x * 2
 
-        judging = Judging(measure=Measure.AGREEMENT, max_drop=0.1)
+        judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.1)
         answers = known_answers(tmp_path, validation)
         judged(call, validation, answers, judging, confirmation=confirmation, seed=0, device="cpu")
         seen[confirmation] = set(given)
@@ -190,7 +192,7 @@ def test_the_original_answers_once_for_all_studies(tmp_path: Path, monkeypatch: 
 
 def test_what_cannot_be_judged_is_told(tmp_path: Path) -> None:
     with pytest.raises(SubjectError, match=r"accuracy needs labels.*--min-agreement"):
-        measured(Scores(), Measure.ACCURACY, tmp_path, labels=None)
+        measured(Scores(), AccuracyMeasure.ACCURACY, tmp_path, labels=None)
 
     class Whole(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -208,7 +210,7 @@ def test_a_sequence_of_decisions_is_one_row(tmp_path: Path) -> None:
         every(1, lambda scores: torch.cat([-scores[:, :1], scores[:, 1:]], 1)),
         validation,
         known_answers(tmp_path, validation),
-        Judging(measure=Measure.AGREEMENT, max_drop=1.0),
+        Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1.0),
         confirmation=True,
         seed=0,
         device="cpu",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from togi.artifact.save import write_manifest
-from togi.core.choices import Measure
+from togi.core.choices import AccuracyMeasure
 from togi.core.errors import SubjectError
 from togi.core.judging import Judging
 from togi.core.records import Outcome, Trial
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pool(data: str) -> WorkerPool:
-    judging = Judging(measure=Measure.AGREEMENT, max_drop=0.2)
+    judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.2)
     subject = SubjectRef.here("locator", "models.py:model")
     return WorkerPool(subject, machine(), device="cpu", seed=0, judging=judging, data=data)
 
@@ -75,7 +75,10 @@ def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path)
         assert error.accuracy is not None
         assert error.accuracy.confirmation is confirmation
         assert (error.accuracy.drop.seen, error.accuracy.drop.planned) == (320, 320)
-        assert accept(error, exact=False, judging=Judging(measure=Measure.AGREEMENT, max_drop=0.2))[0] is Outcome.OK
+        assert (
+            accept(error, exact=False, judging=Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.2))[0]
+            is Outcome.OK
+        )
     assert list((folder / "home" / "answers").iterdir()), "kept for the next study"
 
 

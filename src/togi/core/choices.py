@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from typing_extensions import Self
 
 from togi.core.backports import StrEnum
@@ -14,7 +16,7 @@ class _NamedChoice(StrEnum):
         """Look it up by name. Raises UnknownNameError with the nearest name."""
         if name in list(cls):
             return cls(str(name))
-        kind, near = cls.__name__.lower(), nearest(str(name), cls) or "."
+        kind, near = re.sub("(?<!^)(?=[A-Z])", " ", cls.__name__).lower(), nearest(str(name), cls) or "."
         raise UnknownNameError(f"there is no {kind} {name!r}{near} It is {', '.join(cls)}.")
 
 
@@ -68,7 +70,7 @@ class Direction(_NamedChoice):
     """Error rates, losses, perplexity."""
 
 
-class Measure(_NamedChoice):
+class AccuracyMeasure(_NamedChoice):
     """What is measured on validation data, sample by sample."""
 
     ACCURACY = "accuracy"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from togi.core.choices import Measure
+from togi.core.choices import AccuracyMeasure
 from togi.core.record import Record
 
 
 class Judging(Record):
     """A measure of accuracy, and by how much it may get worse."""
 
-    measure: Measure | None = None
+    measure: AccuracyMeasure | None = None
     """On validation data. None: the subject's own metric, on its samples."""
     max_drop: float
 

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from togi.core.backports import StrEnum
-from togi.core.choices import Direction, Measure
+from togi.core.choices import AccuracyMeasure, Direction
 from togi.core.instructions import saturates
 from togi.core.recipe import REFERENCE as REFERENCE
 from togi.core.recipe import REFERENCE_RECIPE as REFERENCE_RECIPE
@@ -264,7 +264,7 @@ class Drop(Record):
 class Accuracy(Record):
     """A candidate on validation data, next to the original."""
 
-    measure: Measure
+    measure: AccuracyMeasure
     confirmation: bool
     """Of the half of the data that confirms a choice. False: of the half by which is chosen."""
     drop: Drop

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from togi.core.choices import Effort, Measure, Objective
+from togi.core.choices import AccuracyMeasure, Effort, Objective
 from togi.core.device import parse_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.core.options import Option, options_of
@@ -135,10 +135,10 @@ class Settings:
         ),
     ] = None
     metric: Annotated[
-        Measure | None,
+        AccuracyMeasure | None,
         Option(
-            "|".join(Measure),
-            Measure.of,
+            "|".join(AccuracyMeasure),
+            AccuracyMeasure.of,
             "What --max-drop limits on the validation data. Default: agreement; without data the subject's own metric, "
             "on its samples.",
             per_call=False,
@@ -234,10 +234,10 @@ class Settings:
         from togi.core.judging import Judging
 
         if self.min_agreement is not None:
-            return Judging(measure=Measure.AGREEMENT, max_drop=1 - self.min_agreement)
+            return Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - self.min_agreement)
         if self.max_drop is None:
             return None
-        agreement = None if self.data is None else Measure.AGREEMENT
+        agreement = None if self.data is None else AccuracyMeasure.AGREEMENT
         return Judging(measure=self.metric or agreement, max_drop=self.max_drop)
 
     @property

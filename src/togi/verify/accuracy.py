@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.caches import home, private, processor
-from togi.core.choices import Measure
+from togi.core.choices import AccuracyMeasure
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.records import Accuracy, Drop
@@ -29,7 +29,7 @@ from togi.verify.leaves import fresh, tensors_in
 FILE = "answers.safetensors"
 _LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Shares of the samples after which a recipe that is surely outside is stopped."""
-_FLIPS = frozenset({Measure.ACCURACY, Measure.AGREEMENT})
+_FLIPS = frozenset({AccuracyMeasure.ACCURACY, AccuracyMeasure.AGREEMENT})
 
 Call = Callable[..., Any]
 
@@ -118,7 +118,7 @@ def judged(
     assert judging.measure is not None
     inputs = validation.inputs
     indices = _in_random_order(validation.group_of, halves(validation.group_of, seed)[confirmation], seed)
-    measured = _Measured(judging.measure, validation, answers, indices)
+    measured = _SeenRows(judging.measure, validation, answers, indices)
     looks = {max(1, round(share * len(indices))) for share in _LOOKS}
     for number, i in enumerate(indices, start=1):
         measured.add(i, _answer(call, inputs[i].to(device), seed))
@@ -151,13 +151,13 @@ def _answer(call: Call, sample: Inputs, seed: int) -> Tensor:
     )
 
 
-class _Measured:
+class _SeenRows:
     """The rows seen so far."""
 
     def __init__(
-        self, measure: Measure, validation: Validation, answers: Sequence[Tensor], indices: Sequence[int]
+        self, measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor], indices: Sequence[int]
     ) -> None:
-        if measure is Measure.ACCURACY and validation.labels is None:
+        if measure is AccuracyMeasure.ACCURACY and validation.labels is None:
             raise SubjectError(
                 "the measure accuracy needs labels, and the validation data have none: return (samples, labels), or "
                 "give --min-agreement, which needs none"
@@ -170,7 +170,7 @@ class _Measured:
             self._planned = len({self._group_of[i] for i in indices})
         else:
             self._planned = sum(len(_rows(answers[i])) for i in indices)
-        self._all = _normalized(answers) if measure is Measure.RANK else None
+        self._all = _normalized(answers) if measure is AccuracyMeasure.RANK else None
         self._differences: list[float] = []
         self._groups: list[Any] = []
 
@@ -192,25 +192,25 @@ class _Measured:
             differences = by_group(self._differences, self._groups) if self._grouped else self._differences
             return scores(differences, self._planned)
         losses, gains = self._differences.count(1.0), self._differences.count(-1.0)
-        signed = gains if self._measure is Measure.ACCURACY else None
+        signed = gains if self._measure is AccuracyMeasure.ACCURACY else None
         return flips(losses, len(self._differences), self._planned, gains=signed)
 
     def _worse(self, i: int, original: Tensor, candidate: Tensor) -> Tensor:
         """For each row by how much the candidate is worse, at most 1."""
         match self._measure:
-            case Measure.AGREEMENT:
+            case AccuracyMeasure.AGREEMENT:
                 return (_decided(candidate) != _decided(original)).float().mean(1)
-            case Measure.ACCURACY:
+            case AccuracyMeasure.ACCURACY:
                 assert self._validation.labels is not None
                 decided = _decided(original)
                 labels = torch.as_tensor(self._validation.labels[i]).reshape(decided.shape)
                 return (_decided(candidate) != labels).float().mean(1) - (decided != labels).float().mean(1)
-            case Measure.KL:
+            case AccuracyMeasure.KL:
                 p, q = original.log_softmax(-1), candidate.log_softmax(-1)
                 return (p.exp() * (p - q)).sum(-1).mean(1)
-            case Measure.RMS:
+            case AccuracyMeasure.RMS:
                 return ((candidate - original).flatten(1).norm(dim=1) / original.flatten(1).norm(dim=1)).nan_to_num(1.0)
-            case Measure.RANK:
+            case AccuracyMeasure.RANK:
                 return self._rank_lost(original, candidate)
 
     def _rank_lost(self, original: Tensor, candidate: Tensor) -> Tensor:
