@@ -209,7 +209,8 @@ class _SeenRows:
                 p, q = original.log_softmax(-1), candidate.log_softmax(-1)
                 return (p.exp() * (p - q)).sum(-1).mean(1)
             case AccuracyMeasure.RMS:
-                return ((candidate - original).flatten(1).norm(dim=1) / original.flatten(1).norm(dim=1)).nan_to_num(1.0)
+                share: Tensor = (candidate - original).flatten(1).norm(dim=1) / original.flatten(1).norm(dim=1)
+                return share.nan_to_num(1.0)
             case AccuracyMeasure.RANK:
                 return self._rank_lost(original, candidate)
 
@@ -219,7 +220,8 @@ class _SeenRows:
         both = (nn.functional.normalize(rows.flatten(1), dim=1) for rows in (original, candidate))
         ranks = [_ranks(rows @ self._all.T) for rows in both]
         one, other = (rank - rank.mean(1, keepdim=True) for rank in ranks)
-        return 1 - (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1))
+        correlation: Tensor = (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1))
+        return 1 - correlation
 
 
 def _rows(answer: Tensor) -> Tensor:
