@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from togi.footprint.guard.hidden_hooks import HiddenHooksError, no_hidden_hooks
     from togi.footprint.guard.within import within
     from togi.subject.inputs import Inputs, Subject
+    from togi.subject.validation import Validation
     from togi.tiling.lean import lean
 
 switch_off()
@@ -35,6 +36,7 @@ _PUBLIC = {
     "Subject": "togi.subject.inputs",
     "TogiError": "togi.core.errors",
     "UndecidedError": "togi.core.errors",
+    "Validation": "togi.subject.validation",
     "bench": "togi.api",
     "check": "togi.api",
     "compare": "togi.api",
@@ -57,6 +59,7 @@ __all__ = [
     "Subject",
     "TogiError",
     "UndecidedError",
+    "Validation",
     "__version__",
     "bench",
     "check",

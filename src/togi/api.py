@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from togi.artifact.save import check_writable, publish
 from togi.core.caches import default_journal, home
-from togi.core.choices import Effort, Mode, Objective
+from togi.core.choices import AccuracyMeasure, Direction, Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
 from togi.core.needs_torch import need_torch
 from togi.core.other_python import parse_pythons
 from togi.core.quantities import parse_counts, parse_drop, parse_duration, parse_share, parse_size, parse_whole
 from togi.core.records import Study
-from togi.core.settings import Settings
+from togi.core.settings import Settings, parse_function
 from togi.journal import Journal
 from togi.render.display import show_results
 from togi.render.progress import as_asked, as_lines
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from togi.lint.finding import CheckResult
     from togi.study.comparison import Agreement, Comparison, Verification
     from togi.subject.inputs import Dynamic
+    from togi.subject.validation import Validation
 
 show_results()
 
@@ -66,10 +67,13 @@ def tune(
     max_first_call: float | str | None = None,
     max_error: float | str | None = None,
     max_drop: float | str | None = None,
+    min_agreement: float | str | None = None,
+    data: Validation | str | None = None,
     allow: str | Sequence[str] = (),
     only: str | Sequence[str] = (),
     without: str | Sequence[str] = (),
-    metric: Any = None,
+    metric: Callable[[list[Any]], float] | AccuracyMeasure | str | None = None,
+    better: Direction | str | None = None,
     calibration: Any = None,
     dynamic: Dynamic | None = None,
     mode: Mode | str | None = None,
@@ -84,7 +88,8 @@ def tune(
         subject: a locator (``"timm:resnet50"``, ``"file.py:factory"``), a ``togi.Subject``, or a live ``nn.Module``.
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
         out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
-        metric, calibration, dynamic: as of ``togi.Subject``.
+        better, calibration, dynamic: as of ``togi.Subject``; so are ``metric`` and ``data`` (its ``validation``) where
+            they are not text.
         mode: of a live module that is in training mode: ``eval`` calls ``eval()`` on the copy that is tuned, ``as-is``
             leaves each part in its mode. Needed only where these answer differently.
         journal: the file of studies; None: one for each user.
@@ -105,6 +110,11 @@ def tune(
         max_first_call: Time from loading the result's files to the first answer: 2s.
         max_error: Try approximate techniques (or only those that are allowed) up to this relative RMS error: 1e-2, 1%.
         max_drop: The same up to this drop of the subject's metric.
+        min_agreement: Try approximate techniques as long as this share of the validation data is proven to be answered
+            as the original does: 99%.
+        metric: What --max-drop limits on the validation data. Default: agreement; without data the subject's own
+            metric, on its samples.
+        data: Validation data: a function that returns samples, (samples, labels) or a togi.Validation.
         allow: Of the approximate techniques try only this: an id, the beginning of ids (int8), or 'approximate' for
             all. The id of an exact one (openvino) lets it err beyond rounding, within the bound. With 'nan-
             differences', a number may stand where the original shows NaN.
@@ -124,14 +134,31 @@ def tune(
     from togi.doctor.storage import cache_limit_bytes, trim_caches
     from togi.study.run import run_study
 
-    settings = Settings.of(given, techniques=all_techniques())
+    own, validation = (None if isinstance(value, str) else value for value in (metric, data))
+    named = {name: value if isinstance(value, str) else None for name, value in (("metric", metric), ("data", data))}
+    if validation is not None and metric is None and max_drop is not None:
+        named["metric"] = AccuracyMeasure.AGREEMENT
+    settings = Settings.of({**given, **named}, techniques=all_techniques())
+    if (data is not None or named["metric"] is not None) and not (settings.judging and settings.judging.on_data):
+        raise TogiError(
+            "validation data and a measure on them judge nothing without a budget: give min_agreement, such as 99%, or "
+            "max_drop"
+        )
     if out is not None:
         check_writable(Path(out), force)
-    extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic, "mode": mode}
+    extras = {"metric": own, "better": better, "validation": validation, "calibration": calibration}
+    extras |= {"dynamic": dynamic, "mode": mode}
     began, most_bytes = time.monotonic(), cache_limit_bytes()
     ask_s = _LIVE_S if settings.time_limit_s is None else min(_LIVE_S, _LIVE_SHARE * settings.time_limit_s)
     with (
-        handed_over(subject, inputs, extras, ask=(settings.device, seed, ask_s)) as (ref, name),
+        handed_over(
+            subject,
+            inputs,
+            extras,
+            ask=(settings.device, seed, ask_s),
+            judging=settings.judging,
+            data=settings.data,
+        ) as (ref, name),
         Journal.open(journal or default_journal()) as opened,
     ):
         record, artifact = run_study(
@@ -330,6 +357,7 @@ def verify(
     subject: str | None = None,
     max_error: float | str | None = None,
     max_drop: float | str | None = None,
+    data: str | None = None,
     trusted: Trusted | None = None,
     time_limit_s: float | str | None = None,
     seed: int = 0,
@@ -342,6 +370,7 @@ def verify(
         subject: the locator of the original with its inputs; an artifact holds neither. None: what it was made of, if
             that is a model of a library, or ``trusted`` is given: no program is run because an artifact names it.
         max_error, max_drop: bounds on an approximate artifact, as for ``tune``; None: those that it was made with.
+        data: ``FILE:function`` of the validation data of an artifact that was judged on some.
         trusted, native: as for ``load``.
         time_limit_s: for measuring; None: 60. All of it, with loading and verification, ends after five times as long,
             and two minutes at least.
@@ -360,6 +389,7 @@ def verify(
         time_limit_s=None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s"),
         max_error=None if max_error is None else parse_share(max_error, "max_error"),
         max_drop=None if max_drop is None else parse_drop(max_drop, "max_drop"),
+        data=None if data is None else parse_function(data, "data"),
         trusted=trusted,
         progress=as_asked(progress, str(artifact)),
         native=native,

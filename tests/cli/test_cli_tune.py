@@ -54,7 +54,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
 def test_settings_arrive_in_the_api_with_their_units(fake: FakeTune, tmp_path: Path) -> None:
     options = "--effort quick --time-limit 4m --max-memory 2GiB --max-error 1e-2 --max-drop 1% --seed 7 --device cuda:1"
     options += " --objective throughput --callers 3 --max-latency 20ms --max-first-call 2s"
-    options += " --trial-timeout 90s --trial-memory 1GB"
+    options += " --trial-timeout 90s --trial-memory 1GB --metric kl --data data.py:validation"
     only = "--only no_grad --without no_grad --allow approximate --force"
     out = tmp_path / "a.togi"
     assert run(["tune", "m.py:f", *options.split(), *only.split(), "--out", str(out), "--journal", "j"]) == 0
@@ -72,6 +72,9 @@ def test_settings_arrive_in_the_api_with_their_units(fake: FakeTune, tmp_path: P
         "max_first_call": 2.0,
         "max_error": 0.01,
         "max_drop": 0.01,
+        "min_agreement": None,
+        "metric": "kl",
+        "data": "data.py:validation",
         "allow": ["approximate"],
         "only": ["no_grad"],
         "without": ["no_grad"],

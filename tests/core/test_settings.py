@@ -13,8 +13,9 @@ from typer.main import get_command
 
 import togi
 from togi.cli.app import app_of
-from togi.core.choices import Effort, Objective
+from togi.core.choices import AccuracyMeasure, Effort, Objective
 from togi.core.errors import SubjectError, TogiError
+from togi.core.judging import Judging
 from togi.core.settings import OPTIONS, Settings
 from togi.techniques import all_techniques
 from togi.techniques.build import classify
@@ -35,6 +36,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "max_first_call_s": st.none() | DURATIONS,
     "max_error": SHARES,
     "max_drop": st.none() | st.floats(0.0, 1e12),
+    "min_agreement": st.none(),
+    "metric": st.none() | st.sampled_from(AccuracyMeasure),
+    "data": st.none() | st.sampled_from(["data.py:validation", "package.module:validation"]),
     "allow": NAMES.map(lambda given: tuple(name for name in given if not all_techniques()[name].exact)),
     "only": NAMES,
     "without": NAMES,
@@ -116,6 +120,10 @@ def test_numbers_and_text_mean_the_same() -> None:
         ({"seed": 1.5}, "seed=1.5 is not a whole number"),
         ({"objective": "throughput", "callers": 1}, "callers=1 is out of range: give 2 or more"),
         ({"callers": 2}, "callers=2 are those of the objective throughput"),
+        ({"data": "data.py"}, "data='data.py' names no function: give data.py:validation"),
+        ({"metric": "acuracy"}, "did you mean 'accuracy'?"),
+        ({"min_agreement": "99"}, "min_agreement='99' is out of range"),
+        ({"min_agreement": 0.9, "max_drop": 0.1}, "min_agreement=0.9 and max_drop=0.1 are two budgets"),
     ],
 )
 def test_what_is_not_a_setting_is_refused_in_one_line(given: dict[str, object], said: str) -> None:
@@ -123,6 +131,17 @@ def test_what_is_not_a_setting_is_refused_in_one_line(given: dict[str, object], 
         Settings.of(given, techniques=all_techniques())
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_by_what_approximate_results_are_judged() -> None:
+    assert Settings(max_error=0.1).judging is None
+    own, named = Settings(max_drop=0.1).judging, Settings(max_drop=0.1, metric="kl").judging  # type: ignore[arg-type]
+    assert own == Judging(max_drop=0.1)
+    assert named == Judging(measure=AccuracyMeasure.KL, max_drop=0.1)
+    assert Settings(max_drop=0.1, data="data.py:f").judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.1)
+    agreement = Settings(min_agreement="99%")  # type: ignore[arg-type]
+    assert agreement.judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - 0.99)
+    assert agreement.allows("int8_openvino")
 
 
 def test_an_error_written_for_people_is_the_reason_itself() -> None:

@@ -6,10 +6,13 @@ import math
 
 import pytest
 
+from togi.core.choices import AccuracyMeasure, Direction
 from togi.core.errors import TogiError
-from togi.core.records import ErrorReport, ForcedCalls, Outcome
+from togi.core.judging import Judging
+from togi.core.records import Accuracy, ErrorReport, ForcedCalls, Outcome
 from togi.core.settings import Settings
 from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, accept, in_units, unit_of_error, within
+from togi.decide.paired import flips
 
 
 def report(**fields: object) -> ErrorReport:
@@ -166,7 +169,10 @@ def test_a_bound_is_met_by_what_equals_it() -> None:
         "the metric goes from 0.75 to 0.49, a drop above the allowed 0.25",
     )
     assert accept(at, exact=True) == (Outcome.WRONG, f"{how_far}, beyond what rounding explains")
-    assert accept(at, exact=False) == (Outcome.WRONG, f"{how_far}, and no --max-error or --max-drop allows it")
+    assert accept(at, exact=False) == (
+        Outcome.WRONG,
+        f"{how_far}, and no --max-error, --min-agreement or --max-drop allows it",
+    )
 
 
 def test_a_better_metric_is_not_a_drop() -> None:
@@ -178,3 +184,53 @@ def test_a_metric_of_one_side_only_is_wrong(half: dict[str, float]) -> None:
     outcome, reason = accept(report(**half), exact=False, max_drop=1.0)
     assert outcome is Outcome.WRONG
     assert "without a metric" in reason
+
+
+def test_a_metric_of_which_lower_is_better_must_not_rise() -> None:
+    """An error rate from 0 to 0.875 was once "within the allowed drop of 0.005"."""
+    risen = report(metric=0.875, metric_original=0.0, better=Direction.LOWER)
+    outcome, reason = accept(risen, exact=False, max_drop=0.005)
+    assert outcome is Outcome.WRONG
+    assert reason == "the metric goes from 0 to 0.875, a rise above the allowed 0.005, and lower is better"
+    fallen = report(metric=0.0, metric_original=0.5, better=Direction.LOWER)
+    assert accept(fallen, exact=False, max_drop=0.005)[0] is Outcome.OK
+
+
+def test_a_drop_is_what_it_says_and_says_what_it_is() -> None:
+    assert accept(report(metric=0.95, metric_original=1.0), exact=False, max_drop=0.05)[0] is Outcome.OK
+    outcome, reason = accept(report(metric=0.949996, metric_original=1.0), exact=False, max_drop=0.05)
+    assert outcome is Outcome.WRONG
+    assert "from 1 to 0.949996, a drop above the allowed 0.05" in reason
+
+
+def test_a_metric_that_raises_is_told() -> None:
+    raised = report(metric_original=0.9, metric_problem="it raises (ZeroDivisionError: division by zero)")
+    outcome, reason = accept(raised, exact=False, max_drop=0.05)
+    assert outcome is Outcome.WRONG
+    assert reason == "the metric cannot judge it: it raises (ZeroDivisionError: division by zero)"
+    assert accept(raised.model_copy(update={"faithful": True}), exact=True)[0] is Outcome.OK
+
+
+AGREEMENT = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.01)
+
+
+@pytest.mark.parametrize("confirmation", [False, True])
+def test_validation_data_prove_each_half_by_itself(confirmation: bool) -> None:
+    def judged(losses: int, seen: int, planned: int) -> tuple[Outcome, str]:
+        accuracy = Accuracy(
+            measure=AccuracyMeasure.AGREEMENT, confirmation=confirmation, drop=flips(losses, seen, planned)
+        )
+        return accept(report(accuracy=accuracy, rmse=0.5), exact=False, judging=AGREEMENT)
+
+    proven = "300 samples without a loss prove a drop of at most 1 point, within the allowed 1 point"
+    assert judged(0, 300, 300) == (Outcome.OK, f"approximate: agreement: {proven}")
+    outcome, reason = judged(1, 300, 300)
+    assert outcome is Outcome.WRONG
+    assert "not the allowed 1 point: about" in reason
+    assert judged(40, 50, 300)[0] is Outcome.WRONG
+    assert judged(0, 150, 300)[0] is Outcome.WRONG, "half of it proves nothing"
+
+
+def test_what_was_not_judged_on_the_data_is_not_accepted() -> None:
+    assert accept(report(metric=1.0, metric_original=1.0), exact=False, judging=AGREEMENT)[0] is Outcome.WRONG
+    assert accept(report(faithful=True), exact=False, judging=AGREEMENT)[0] is Outcome.OK

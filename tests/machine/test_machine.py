@@ -49,6 +49,17 @@ def test_differences_are_those_of_the_device_that_is_asked_for(monkeypatch):
     assert any(each.startswith("gpu: None here") for each in differences(there, "cuda"))
 
 
+def test_processors_of_one_name_differ_where_products_of_8_bits_saturate():
+    """A cloud calls each of its generations "AMD EPYC": trials of the one say nothing of the other."""
+    here = made_up("AMD EPYC", ("avx2", "avx512f", "avx512_vnni"))
+    assert here.differences(made_up("AMD EPYC", ("avx2", "avx512f", "avx512_vnni", "sha_ni"))) == []
+    assert here.differences(made_up("AMD EPYC", ("avx2",))) == ["int8_sums: 'exact' here, 'saturating' there"]
+
+
+def made_up(cpu_model, cpu_flags):
+    return machine().model_copy(update={"cpu_model": cpu_model, "cpu_flags": cpu_flags, "onednn_limit": ""})
+
+
 def test_omp_num_threads_sets_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7,2")
     assert machine().threads == 7

@@ -12,8 +12,9 @@ import pytest
 from tests.study.made_artifacts import made_artifact
 from togi import api
 from togi.artifact.manifest import read_manifest
-from togi.core.choices import Objective
+from togi.core.choices import AccuracyMeasure, Objective
 from togi.core.errors import ArtifactError, SubjectError
+from togi.core.judging import Judging
 from togi.core.records import ErrorReport, Interval, Outcome
 from togi.decide.gate import Answer
 from togi.machine.describe import machine
@@ -101,6 +102,18 @@ def test_an_original_that_does_not_run_is_an_error(folder: Path) -> None:
 def test_a_live_module_is_asked_for(folder: Path) -> None:
     with pytest.raises(SubjectError, match=r"was made of 'Linear'.*neither the original nor its inputs.*--subject"):
         api.verify(artifact_of(folder, "Linear", None))
+
+
+def test_an_artifact_that_was_judged_on_data_asks_for_them(folder: Path) -> None:
+    judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.01)
+    exact = read_manifest(artifact_of(folder, "models.py:original", None)).model_copy(update={"judging": judging})
+    lowered = exact.model_copy(update={"recipe": recipe(bf16={"how": "cast"}, no_grad={})})
+    with pytest.raises(SubjectError, match=r"accepted for its agreement on validation data.*--data FILE:function"):
+        verification._judging(folder, lowered, None, None)
+    assert verification._judging(folder, lowered, None, "data.py:f") == judging
+    stricter = verification._judging(folder, lowered, 0.001, "data.py:f")
+    assert stricter == judging.model_copy(update={"max_drop": 0.001})
+    assert verification._judging(folder, exact, None, None) is None, "what is exact is not judged"
 
 
 def test_a_damaged_artifact_is_an_error(folder: Path) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.small_modules import ComputesWith, Counts
 from togi.core.errors import SubjectError, TogiError
+from togi.decide.metric import MetricFacts
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.derived_inputs import variants
@@ -219,4 +220,4 @@ def test_a_damaged_truth_is_refused(tmp_path, damage):
 
 def test_the_metric_of_the_original_is_kept():
     truth = truth_of(nn.Linear(4, 4), X, X * 2, metric=lambda outputs: float(len(outputs)))
-    assert truth.facts.metric == 2.0
+    assert truth.facts.metric == MetricFacts(value=2.0)

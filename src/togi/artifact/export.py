@@ -36,6 +36,10 @@ ENGINES = {
 """Which engines' files each form takes."""
 
 
+_EXACTLY = {"onnxruntime": ", or set session.x64quantprecision=1 there, which is slower and exact"}
+"""By engine, how it sums 8-bit products exactly on any processor."""
+
+
 class Export(Record):
     """The whole of ``export.json``."""
 
@@ -195,6 +199,11 @@ def _notes(manifest: Manifest, link: Link) -> Iterator[str]:
         yield (
             f"machine code for torch {link.meta['built_on']['torch']} and this kind of CPU; it checks no input: give "
             "contiguous tensors of these dtypes and sizes"
+        )
+    if link.instructions:
+        yield (
+            "its answers depend on instructions of the processor (VNNI), and may be wrong where they are missing: have "
+            "it answer your own samples there before it serves" + _EXACTLY.get(link.engine, "")
         )
     if where := " and ".join(link.takes(manifest.signature).conditions_in_words()):
         yield f"right where {where}; the file does not check that, and for other sizes the original computes otherwise"

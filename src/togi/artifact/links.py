@@ -6,7 +6,7 @@ from pathlib import Path
 
 from togi.artifact.manifest import Link
 from togi.core.errors import NotSaveable, Refused
-from togi.core.records import Recipe, Stage
+from togi.core.records import Machine, Recipe, Stage
 from togi.graph.candidate import Candidate, Program
 from togi.techniques import technique
 from togi.techniques.build import StepFailed, build
@@ -24,12 +24,13 @@ def write_links(
     """
     engine = next((choice.technique for choice in recipe.at(Stage.ENGINE)), EAGER)
     program = built.program if built.program is not None else _eager_program(built)
-    links = [_write(program, engine, built, recipe, folder)]
+    links = [_write(program, engine, built, recipe, recipe, folder)]
     if engine == EAGER:
         return tuple(links), ()
     try:
-        plain = build(without_engine(recipe), start)
-        links.append(_write(_eager_program(plain), EAGER, plain, recipe, folder))
+        kept = without_engine(recipe)
+        plain = build(kept, start)
+        links.append(_write(_eager_program(plain), EAGER, plain, recipe, kept, folder))
     except (NotSaveable, Refused, StepFailed) as error:
         return tuple(links), (f"no fallback for machines that cannot run {engine}: {error}",)
     return tuple(links), ()
@@ -48,9 +49,23 @@ def _eager_program(candidate: Candidate) -> Program:
     return program
 
 
-def _write(program: Program, engine: str, candidate: Candidate, recipe: Recipe, folder: Path) -> Link:
+def _write(program: Program, engine: str, candidate: Candidate, recipe: Recipe, built: Recipe, folder: Path) -> Link:
+    """``built``: the choices of ``recipe`` that are in the program."""
     inside = folder / engine
     inside.mkdir(parents=True)
     meta = program.save(inside)
     runtime = tuple(choice for choice in recipe.choices if technique(choice.technique).surrounds_calls)
-    return Link(engine=engine, folder=engine, meta=meta, runtime=runtime, threads=candidate.threads)
+    return Link(
+        engine=engine,
+        folder=engine,
+        meta=meta,
+        runtime=runtime,
+        threads=candidate.threads,
+        instructions=instructions_of(built, candidate.facts.machine),
+    )
+
+
+def instructions_of(recipe: Recipe, machine: Machine) -> tuple[str, ...]:
+    """The instructions of ``machine`` on which the answers of what is made of the recipe depend."""
+    needed = [name for choice in recipe.choices for name in technique(choice.technique).instructions(machine)]
+    return tuple(dict.fromkeys(needed))

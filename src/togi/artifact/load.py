@@ -10,6 +10,7 @@ import warnings
 from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from torch import nn
 from togi.artifact.manifest import Link, Manifest, PartEntry, check_files, part_folder, read_manifest
 from togi.artifact.optimized import OptimizedModule, OptimizedProgram
 from togi.artifact.part_engine import PartEngine
+from togi.artifact.proven_here import is_proven_here, lacks
 from togi.artifact.signing import Trusted
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError
@@ -46,7 +48,8 @@ def load(
 
     Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled, no Python
     of the artifact is run, and no name in it causes an import (``togi.subject.classes``). If the chosen engine cannot
-    run here, the next of the recorded chain is taken, with a ``FallbackWarning``.
+    run here, the next of the recorded chain is taken, with a ``FallbackWarning``. So it is where the processor lacks
+    instructions on which its answers depend (8-bit products and VNNI), unless ``togi verify`` proved it here.
 
     Only ``trusted`` checks who made an artifact: its hashes stand in the artifact itself. The files of some engines
     are programs, which may do whatever this process may: machine code of ``aot_inductor``, TorchScript of
@@ -83,37 +86,62 @@ def load_manifest(
     device: str | None = None,
     native: bool = True,
     keep_memory: bool = True,
+    unproven: bool = False,
 ) -> OptimizedModule:
-    """As ``load``, of an artifact whose manifest was read."""
+    """As ``load``, of an artifact whose manifest was read. ``unproven``: also with engines whose answers depend on
+    instructions that this processor lacks, which is for those who verify them."""
     check_files(folder, manifest)
     _check_device(manifest, device)
     if keep_memory and manifest.facts.device == "cpu":
         keep_freed_memory()
+    allowed = _Allowed(manifest, native, unproven)
     if manifest.parts:
         # the hash of each file of a part, its manifest too, stands in the manifest that was checked
-        parts = [_load_part(part_folder(folder, i), entry, native) for i, entry in enumerate(manifest.parts)]
+        parts = [_load_part(part_folder(folder, i), entry, allowed) for i, entry in enumerate(manifest.parts)]
         return OptimizedProgram(manifest, parts)
     manifest.signature.resolve()
-    loaded, link, notes = _first_that_runs(folder, manifest, native)
+    loaded, link, notes = _first_that_runs(folder, manifest, allowed)
     return OptimizedModule(loaded.runnable(), manifest, link, notes)
 
 
-def _load_part(folder: Path, entry: PartEntry, native: bool) -> PartEngine:
+class _Allowed(NamedTuple):
+    """The engines of an artifact that may be used."""
+
+    whole: Manifest
+    native: bool
+    """Those whose files are programs."""
+    unproven: bool
+    """Those whose answers depend on instructions that this processor lacks."""
+
+    def lacks(self, link: Link) -> str:
+        """What this processor lacks for the engine to be right, in words; empty where it may be used."""
+        lacking = "" if self.unproven else lacks(link)
+        return "" if lacking and is_proven_here(self.whole) else lacking
+
+
+def _load_part(folder: Path, entry: PartEntry, allowed: _Allowed) -> PartEngine:
     """The classes of its signature are not resolved: the program may import them later."""
     manifest = read_manifest(folder)
     if manifest.parts:
         raise ArtifactError(f"{folder} holds parts again, which no part does: get the artifact again")
     check_files(folder, manifest)
-    loaded, link, notes = _first_that_runs(folder, manifest, native)
+    loaded, link, notes = _first_that_runs(folder, manifest, allowed)
     return PartEngine(loaded, manifest, link, notes, entry)
 
 
-def _first_that_runs(folder: Path, manifest: Manifest, native: bool) -> tuple[Candidate, Link, list[str]]:
-    """The first engine of the chain that runs here, and what differs here from where it was proven."""
+def _first_that_runs(folder: Path, manifest: Manifest, allowed: _Allowed) -> tuple[Candidate, Link, list[str]]:
+    """The first engine of the chain that runs here and is right here, and what differs here from where it was
+    proven."""
     notes: list[str] = []
     for link in manifest.chain:
+        if lacking := allowed.lacks(link):
+            notes.append(
+                f"{link.engine} may answer wrongly here: it was proven with {lacking}, which this processor lacks "
+                "('togi verify' proves it here)"
+            )
+            continue
         try:
-            loaded = load_link(folder, manifest.signature, manifest.facts, link, native)
+            loaded = load_link(folder, manifest.signature, manifest.facts, link, allowed.native)
         except Exception as error:  # foreign code: a backend that does not run on this machine
             notes.append(f"{link.engine} cannot run here ({type(error).__name__}: {first_line(error)[:300]})")
             continue

@@ -14,6 +14,7 @@ from togi.artifact.signing import SIGNATURE, Trusted, check_signature
 from togi.core.callers import MOST_THREADS
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError
+from togi.core.judging import Judging
 from togi.core.plain_files import sha256_of
 from togi.core.recipe import PARTS, AnyRecipe, Choice, PartKey
 from togi.core.records import Facts, Record, Trial
@@ -61,6 +62,8 @@ class Link(Record):
     threads: int | None = Field(default=None, ge=1, le=MOST_THREADS)
     domains: tuple[Domain, ...] = ()
     """Of a fallback that was proven for fewer values than the artifact (``Signature.domains``). Empty: for as many."""
+    instructions: tuple[str, ...] = ()
+    """Of the processor, on which its answers depend (``togi.core.instructions``)."""
     one_at_a_time: bool = False
     """Callers that come at once wait for each other: the engine hung or ended where two called it."""
 
@@ -113,6 +116,8 @@ class Manifest(Record):
     """Largest relative error that was accepted of an approximate recipe."""
     max_drop: float | None = None
     """Largest drop of the subject's metric that was."""
+    judging: Judging | None = None
+    """By what it was judged besides its error. On validation data: the proof has the interval."""
     objective: Objective = Objective.LATENCY
     """What the proof's timing is of."""
     sha256: str = ""

@@ -23,6 +23,7 @@ from togi.artifact.manifest import (
 from togi.artifact.signing import SIGNATURE, PathLikeOrStr, private_key, public_pem
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError, OutputExistsError
+from togi.core.judging import Judging
 from togi.core.locks import locked
 from togi.core.records import Facts, Recipe, Trial, now
 from togi.core.version import version
@@ -70,6 +71,7 @@ def write_manifest(
     environment: dict[str, str] | None = None,
     max_error: float | None = None,
     max_drop: float | None = None,
+    judging: Judging | None = None,
     objective: Objective = Objective.LATENCY,
 ) -> Manifest:
     """Hash what the engine wrote into ``folder`` and write the manifest next to it."""
@@ -87,6 +89,7 @@ def write_manifest(
         environment=environment or {},
         max_error=max_error,
         max_drop=max_drop,
+        judging=judging,
         objective=objective,
     )
     document = json.loads(manifest.model_dump_json())

@@ -44,6 +44,12 @@ def verify(
     max_drop: Annotated[
         float | None, typer.Option("--max-drop", metavar="DROP", parser=DROP, help="The same of the subject's metric.")
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", metavar="FILE:function", help="The validation data of an artifact that was judged on some."
+        ),
+    ] = None,
     trusted: Trusted = None,
     no_native: NoNative = False,
     time_limit: TimeLimit = None,
@@ -71,6 +77,7 @@ def verify(
             subject=subject,
             max_error=max_error,
             max_drop=max_drop,
+            data=data,
             trusted=trusted,
             time_limit_s=time_limit,
             seed=seed,

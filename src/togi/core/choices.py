@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from typing_extensions import Self
 
 from togi.core.backports import StrEnum
@@ -14,7 +16,7 @@ class _NamedChoice(StrEnum):
         """Look it up by name. Raises UnknownNameError with the nearest name."""
         if name in list(cls):
             return cls(str(name))
-        kind, near = cls.__name__.lower(), nearest(str(name), cls) or "."
+        kind, near = re.sub("(?<!^)(?=[A-Z])", " ", cls.__name__).lower(), nearest(str(name), cls) or "."
         raise UnknownNameError(f"there is no {kind} {name!r}{near} It is {', '.join(cls)}.")
 
 
@@ -57,6 +59,30 @@ class Effort(_NamedChoice):
     def least_improvement(self) -> float:
         """The search ends when no recipe is expected to lower the best time by this share."""
         return 0.0 if self is Effort.THOROUGH else 0.01
+
+
+class Direction(_NamedChoice):
+    """Which values of a metric are better."""
+
+    HIGHER = "higher"
+    """Accuracy, agreement."""
+    LOWER = "lower"
+    """Error rates, losses, perplexity."""
+
+
+class AccuracyMeasure(_NamedChoice):
+    """What is measured on validation data, sample by sample."""
+
+    ACCURACY = "accuracy"
+    """The share of labels that the largest score hits."""
+    AGREEMENT = "agreement"
+    """The share of answers whose largest score is the original's."""
+    KL = "kl"
+    """The Kullback-Leibler divergence from the original's probabilities, at most 1 a sample."""
+    RMS = "rms"
+    """The root-mean-square error relative to the original's answer, at most 1 a sample."""
+    RANK = "rank"
+    """One less the rank correlation with which an embedding orders the original's embeddings of the others."""
 
 
 class Objective(_NamedChoice):

@@ -16,6 +16,8 @@ from typing import Any
 from pydantic import Field
 
 from togi.core.backports import StrEnum
+from togi.core.choices import AccuracyMeasure, Direction
+from togi.core.instructions import saturates
 from togi.core.recipe import REFERENCE as REFERENCE
 from togi.core.recipe import REFERENCE_RECIPE as REFERENCE_RECIPE
 from togi.core.recipe import STAGES as STAGES
@@ -143,9 +145,14 @@ class Machine(Record):
     allocators: dict[str, str] = Field(default_factory=dict)
     """Shared libraries of faster allocators found here: name -> path."""
 
+    @property
+    def int8_sums(self) -> str:
+        """How 8-bit products are added up. Processors of one name (``AMD EPYC`` of a cloud) differ in it."""
+        return "saturating" if saturates(self.cpu_flags, self.onednn_limit) else "exact"
+
     def differences(self, other: Machine) -> list[str]:
         """The checked fields in which ``other`` differs, as sentences."""
-        checked = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "gpu", "gpu_driver")
+        checked = ("cpu_model", "int8_sums", "onednn_limit", "cpu_cores", "threads", "gpu", "gpu_driver")
         facts = [(field, getattr(self, field), getattr(other, field)) for field in checked]
         packages = sorted(self.versions.keys() | other.versions.keys())
         none = "not installed"
@@ -249,6 +256,34 @@ class Decisions(Record):
     difference where there is no other."""
 
 
+class Drop(Record):
+    """By how much a mean of samples got worse, with an interval (``togi.decide.paired``)."""
+
+    mean: float
+    low: float
+    high: float
+    seen: int
+    """Independent samples: groups, where samples form groups."""
+    planned: int
+    losses: int | None = None
+    """Samples that the original answers rightly and the candidate wrongly. None: scores are not right or wrong."""
+    gains: int | None = None
+    """The other way round. None: there can be none, since the original's own answers count as right."""
+
+    @property
+    def complete(self) -> bool:
+        return self.seen >= self.planned
+
+
+class Accuracy(Record):
+    """A candidate on validation data, next to the original."""
+
+    measure: AccuracyMeasure
+    confirmation: bool
+    """Of the half of the data that confirms a choice. False: of the half by which is chosen."""
+    drop: Drop
+
+
 class ErrorReport(Record):
     """The verdict of verification on one candidate."""
 
@@ -265,7 +300,14 @@ class ErrorReport(Record):
     notes: tuple[str, ...] = ()
     """What deserves knowing and is not wrong: other strides than the original's, a copy instead of a view, ..."""
     metric: float | None = None
+    """Of the user: what it says of a pass over the samples. None: there is none, or it could not be computed."""
     metric_original: float | None = None
+    better: Direction = Direction.HIGHER
+    """Which values of the metric are better."""
+    metric_problem: str = ""
+    """Why the metric could not be computed, in words that follow "the metric"."""
+    accuracy: Accuracy | None = None
+    """On validation data. None: there are none, or it was faithful or wrong before."""
     divergence: str = ""
     """Of a program in parts: the first decision (a token, a box, a number of results) that it takes differently."""
     forced: tuple[ForcedCalls, ...] = ()

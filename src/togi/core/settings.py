@@ -7,13 +7,16 @@ tables.
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from togi.core.choices import Effort, Objective
+from togi.core.choices import AccuracyMeasure, Effort, Objective
 from togi.core.device import parse_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.core.options import Option, options_of
 from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size, parse_whole
+
+if TYPE_CHECKING:
+    from togi.core.judging import Judging
 
 ALL = "approximate"
 NAN_DIFFERENCES = "nan-differences"
@@ -30,6 +33,14 @@ def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
             raise TogiError(f"{option}={given!r} holds {item!r}, which is not a name: give ids of techniques as text")
         parts += [part.strip() for part in item.split(",")]
     return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def parse_function(given: Any, option: str) -> str:
+    """``FILE.py:function`` or ``package.module:function``. Raises TogiError for what names no function."""
+    target, colon, function = given.rpartition(":") if isinstance(given, str) else ("", "", "")
+    if not (colon and target and function.isidentifier()):
+        raise TogiError(f"{option or 'data'}={given!r} names no function: give data.py:validation")
+    return str(given)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,6 +124,35 @@ class Settings:
     max_drop: Annotated[
         float | None, Option("DROP", parse_drop, "The same up to this drop of the subject's metric.")
     ] = None
+    min_agreement: Annotated[
+        float | None,
+        Option(
+            "SHARE",
+            parse_share,
+            "Try approximate techniques as long as this share of the validation data is proven to be answered as the "
+            "original does: 99%.",
+            per_call=False,
+        ),
+    ] = None
+    metric: Annotated[
+        AccuracyMeasure | None,
+        Option(
+            "|".join(AccuracyMeasure),
+            AccuracyMeasure.of,
+            "What --max-drop limits on the validation data. Default: agreement; without data the subject's own metric, "
+            "on its samples.",
+            per_call=False,
+        ),
+    ] = None
+    data: Annotated[
+        str | None,
+        Option(
+            "FILE:function",
+            parse_function,
+            "Validation data: a function that returns samples, (samples, labels) or a togi.Validation.",
+            per_call=False,
+        ),
+    ] = None
     allow: Annotated[
         tuple[str, ...],
         Option(
@@ -156,7 +196,12 @@ class Settings:
         if self.approximate and not self.has_bound:
             raise TogiError(
                 f"allowing {self.approximate[0]} needs a bound on what it may cost: give --max-error (relative RMS "
-                "error, such as 1e-2), or a metric and --max-drop. Without one, nothing says what is too wrong."
+                "error, such as 1e-2), --min-agreement with --data, or a metric and --max-drop. Without one, nothing "
+                "says what is too wrong."
+            )
+        if self.min_agreement is not None and self.max_drop is not None:
+            raise TogiError(
+                f"min_agreement={self.min_agreement:g} and max_drop={self.max_drop:g} are two budgets: give one of them"
             )
         if self.callers is not None and self.objective is not Objective.THROUGHPUT:
             raise TogiError(
@@ -182,7 +227,19 @@ class Settings:
     @property
     def has_bound(self) -> bool:
         """Something says how wrong an approximate result may be."""
-        return self.max_error is not None or self.max_drop is not None
+        return any(bound is not None for bound in (self.max_error, self.max_drop, self.min_agreement))
+
+    @property
+    def judging(self) -> "Judging | None":
+        """By what approximate results are judged besides their error."""
+        from togi.core.judging import Judging
+
+        if self.min_agreement is not None:
+            return Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - self.min_agreement)
+        if self.max_drop is None:
+            return None
+        agreement = None if self.data is None else AccuracyMeasure.AGREEMENT
+        return Judging(measure=self.metric or agreement, max_drop=self.max_drop)
 
     @property
     def limit_s(self) -> float | None:

@@ -71,7 +71,7 @@ def _running() -> dict[str, Any]:
     return {
         "cpu_model": _cpu_model(),
         "cpu_flags": cpu_flags(),
-        "onednn_limit": _onednn_limit(),
+        "onednn_limit": onednn_limit(),
         "cpu_cores": cores,
         "memory_bytes": usable_bytes(),
         "threads": _threads(cores),
@@ -140,7 +140,8 @@ def cpu_flags() -> tuple[str, ...]:
     return tuple(sorted(_output("sysctl", "-n", "machdep.cpu.features").lower().split()))
 
 
-def _onednn_limit() -> str:
+def onednn_limit() -> str:
+    """``ONEDNN_MAX_CPU_ISA`` where it rules instructions out, else empty."""
     asked = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA", "")
     return "" if asked.upper() in ("ALL", "DEFAULT") else asked.upper()
 

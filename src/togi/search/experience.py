@@ -25,7 +25,7 @@ from togi.search.features import STAGE_SPREAD, RecipeFeatures
 from togi.search.space import Space
 from togi.techniques.base import Technique
 
-HARDWARE = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "gpu")
+HARDWARE = ("cpu_model", "int8_sums", "onednn_limit", "cpu_cores", "threads", "gpu")
 """A study that was made on another machine in one of these teaches nothing here: engines rank otherwise there."""
 OTHER_VERSIONS = 0.5
 """What a study counts that was made with other versions of torch, the engines or the driver."""

@@ -44,6 +44,7 @@ class RecipeFeatures:
 
         self.recipe = recipe
         self.configurations = tuple(configurations)
+        self.exact = all(configuration.technique.exact for configuration in configurations)
         self.engine = next((configuration for configuration in configurations if configuration.is_engine), None)
         self.atoms = _atoms(configurations, self.engine)
         self.evidence = {configuration: _evidence(configuration, self.engine) for configuration in configurations}

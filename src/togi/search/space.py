@@ -102,7 +102,26 @@ class Space:
         if self._listed is not None:
             yield from sorted(self._listed - {Recipe()}, key=lambda r: (len(r.choices), r.label))
             return
-        grad_modes, *others = self._factors
+        yield from self._product(self._factors)
+
+    def faithful(self) -> Iterator[Recipe]:
+        """The recipes without an approximate choice, in the same order: all that there is without a budget."""
+        if self._listed is not None:
+            yield from filter(self._is_faithful, self.recipes())
+            return
+        exact = [tuple(c for c in factor if c is None or c.technique.exact) for factor in self._factors]
+        yield from self._product([factor for factor in exact if any(factor)])
+
+    def approximate(self) -> Iterator[Recipe]:
+        """The others, the simplest first."""
+        if any(not configuration.technique.exact for configuration in self.configurations):
+            yield from (recipe for recipe in self.recipes() if not self._is_faithful(recipe))
+
+    def _is_faithful(self, recipe: Recipe) -> bool:
+        return all(configuration.technique.exact for configuration in self.configurations_of(recipe))
+
+    def _product(self, factors: Sequence[Selection]) -> Iterator[Recipe]:
+        grad_modes, *others = factors
         for depth in range(len(others) + 1):
             for factors in itertools.combinations(others, depth):
                 for selection in itertools.product(grad_modes, *(filter(None, factor) for factor in factors)):

@@ -19,12 +19,11 @@ from togi.search.experience import Experience
 from togi.search.failures import FailureModel
 from togi.search.features import RecipeFeatures
 from togi.search.model import Regression, expected_improvement
+from togi.search.pool import RecipePool
 from togi.search.space import Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 
-POOL = 2000
-"""Recipes considered at once. Larger spaces are entered from the simplest recipes and the neighbours of good ones."""
 COUNTED = 20_000
 """Where counting what could be tried ends."""
 REMEMBERED = 400
@@ -44,6 +43,7 @@ class Acquisition:
     """What is expected of one recipe that was not tried."""
 
     recipe: Recipe
+    exact: bool
     improvement: float
     """Expected share by which the best time falls, with the chance of failing counted in."""
     speedup_x: float
@@ -96,12 +96,12 @@ class Search:
         self.out_of_time = False
         """That was since no time was left."""
         self._clock, self._begun = clock, clock()
+        self._explored_since = self._begun
+        """When the reference was known."""
         self._time_limit_s = settings.time_limit_s
         self._failure_model = FailureModel()
         self._trials: dict[Recipe, Trial] = {}
-        self._source = self.space.recipes()
-        self._pool: dict[Recipe, RecipeFeatures] = {}
-        """Recipes that were not tried and may work."""
+        self._pool = RecipePool(self.space, self._worth_trying)
         earlier = experience or Experience()
         self._latency = Regression(lambda features: features.expected_log_latency + earlier.log_latency(features))
         self._cost = Regression(
@@ -109,7 +109,7 @@ class Search:
         )
         self._acquisitions: list[Acquisition] | None = None
         self._planned: int | None = None
-        self._add(itertools.islice(self._source, POOL))
+        self._pool.refilled()
         for trial in trials:
             self.tell(trial)
 
@@ -136,7 +136,9 @@ class Search:
         self._acquisitions = None
         known = trial.recipe in self._trials
         self._trials[trial.recipe] = trial
-        self._pool.pop(trial.recipe, None)
+        self._pool.drop(trial.recipe)
+        if trial.recipe == self.space.reference and not known:
+            self._explored_since = self._clock()
         if not self.space.holds(trial.recipe):
             return ""
         features = self.space.features(trial.recipe)
@@ -145,9 +147,9 @@ class Search:
             self._failure_model.doubt(features)
         lesson = "" if known else self._failure_model.learn(features, trial)
         if lesson:
-            self._pool = {r: t for r, t in self._pool.items() if not self._failure_model.ruled_out(t.atoms)}
+            self._pool.sift()
         if trial.recipe in [best.recipe for best in self._fastest_first()[:WIDENED_AROUND]]:
-            self._add(self.space.neighbours(trial.recipe))
+            self._pool.add(self.space.neighbours(trial.recipe))
         return lesson
 
     def next(self, busy: Collection[str] = ()) -> Recipe | None:
@@ -204,9 +206,22 @@ class Search:
             self.stopped = f"{left_s:.0f} s are left, too few for any recipe that is left"
             self.out_of_time = True
             return None
+        affordable = self._faithful_first(affordable)
         if not gained:  # a first gain is worth more than a cheap trial
             return max(affordable, key=lambda p: p.improvement)
         return affordable[0]
+
+    def _faithful_first(self, affordable: list[Acquisition]) -> list[Acquisition]:
+        """The faithful ones alone while a study without a budget would go on, so that the budget costs nothing; for
+        half of the study at most, since a budget that is never tried brings nothing."""
+        faithful = [p for p in affordable if p.exact]
+        promising = any(p.improvement >= self.settings.effort.least_improvement for p in faithful)
+        return faithful if promising and not self._half_is_over() else affordable
+
+    def _half_is_over(self) -> bool:
+        """Of the time, or of the trials that the effort allows."""
+        tried = self._max_trials is not None and 2 * len(self._trials) >= self._max_trials
+        return tried or self._clock() - self._explored_since >= self._time_left_s()
 
     def _another_reference_fits(self, share: float = 1.0) -> bool:
         """That share of the time left is enough for the original, which takes about as long as the reference."""
@@ -267,13 +282,9 @@ class Search:
         self.out_of_time = True
         return True
 
-    def _add(self, recipes: Iterable[Recipe]) -> None:
-        """Into the pool, unless tried or ruled_out."""
-        for recipe in recipes:
-            if recipe not in self._pool and recipe not in self._trials:
-                features = self.space.features(recipe)
-                if not self._failure_model.ruled_out(features.atoms):
-                    self._pool[recipe] = features
+    def _worth_trying(self, recipe: Recipe, features: RecipeFeatures) -> bool:
+        """It was not tried, and holds nothing that is known to fail."""
+        return recipe not in self._trials and not self._failure_model.ruled_out(features.atoms)
 
     def _ranked(self) -> list[Acquisition]:
         """The untried recipes of the pool that can work, the most worthwhile first."""
@@ -282,11 +293,9 @@ class Search:
         return self._acquisitions
 
     def _acquire(self) -> list[Acquisition]:
-        while not self._pool and (drawn := list(itertools.islice(self._source, POOL))):
-            self._add(drawn)
-        if not self._pool:
+        untried = self._pool.refilled()
+        if not untried:
             return []
-        untried = list(self._pool.values())
         mean, deviation = self._predict_latency(untried)
         cost = self._predict_cost(untried)
         best = self._best_log_latency()
@@ -294,9 +303,15 @@ class Search:
             _acquisition_of(features, float(m), float(d), c, best, self._failure_model.chance(features))
             for features, m, d, c in zip(untried, mean, deviation, cost, strict=True)
         ]
-        random.Random(self.settings.seed).shuffle(acquisitions)
+        faithful = sum(acquisition.exact for acquisition in acquisitions)
+        acquisitions = [*self._shuffled(acquisitions[:faithful]), *self._shuffled(acquisitions[faithful:])]
         cost_weight = self.settings.effort.cost_weight
         return sorted(acquisitions, key=lambda p: -p.value(cost_weight))
+
+    def _shuffled(self, acquisitions: list[Acquisition]) -> list[Acquisition]:
+        """In an order that does not depend on any others."""
+        random.Random(self.settings.seed).shuffle(acquisitions)
+        return acquisitions
 
     def _predict_latency(self, untried: Sequence[RecipeFeatures]) -> tuple[Iterable[float], Iterable[float]]:
         known = [trial for trial in measured(self._known()) if trial.eligible]
@@ -347,6 +362,7 @@ def _acquisition_of(
 ) -> Acquisition:
     return Acquisition(
         recipe=features.recipe,
+        exact=features.exact,
         improvement=chance * expected_improvement(best, mean, deviation),
         speedup_x=math.exp(-mean),
         speedup_low_x=math.exp(-mean - 1.64 * deviation),

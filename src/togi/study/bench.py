@@ -12,6 +12,7 @@ from typing import Any
 
 from togi.artifact.manifest import Manifest, read_manifest
 from togi.core.errors import ArtifactError, SubjectError
+from togi.core.judging import Judging
 from togi.core.other_python import OtherPython, other_python
 from togi.core.records import REFERENCE_RECIPE, ErrorReport, Footprint, Outcome
 from togi.machine.describe import machine
@@ -46,6 +47,9 @@ def run_bench(
     checked: Mapping[str, Manifest] = MappingProxyType({}),
     different_inputs: bool = False,
     pythons: Sequence[str] = (),
+    unproven: bool = False,
+    judging: Judging | None = None,
+    data: str = "",
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
@@ -63,6 +67,9 @@ def run_bench(
         checked: manifests that were checked, by spec; others are read here.
         different_inputs: compare subjects that take different inputs, too.
         pythons: interpreters of environments, in each of which each subject takes part.
+        unproven: artifacts run by the engine that was chosen even if its answers depend on instructions that this
+            processor lacks: they are about to be verified.
+        judging, data: by what artifacts are judged besides their error, and on which data.
 
     Raises:
         TogiError: an environment lacks torch, or this version of togi.
@@ -85,11 +92,13 @@ def run_bench(
             seed=seed,
             callers=callers,
             from_host=from_host,
+            judging=judging,
+            data=data,
             deadline=deadline,
             progress=progress,
             sides=sides,
         )
-        bench = _Bench(stack, pools, specs, native, dict(checked), max_latency_s)
+        bench = _Bench(stack, pools, specs, native, unproven, dict(checked), max_latency_s)
         field = [Contestant(name=name, batch=size) for name in distinct(specs) for size in batch_sizes or (None,)]
         bench.load(field, deadline, race_s, progress)
         if not different_inputs:
@@ -128,6 +137,7 @@ class _Bench:
     pools: BenchPools
     specs: Sequence[str]
     native: bool
+    unproven: bool
     manifests: dict[str, Manifest]
     """By spec: of every artifact, as it was first read."""
     max_latency_s: float | None
@@ -190,6 +200,7 @@ class _Bench:
             batch=batch,
             identity=manifest.identity,
             native=self.native,
+            unproven=self.unproven,
         )
 
     def alone(self, contestant: Contestant) -> Contestant:

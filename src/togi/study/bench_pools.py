@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from togi.artifact.manifest import read_manifest
 from togi.core.errors import SubjectError
+from togi.core.judging import Judging
 from togi.core.other_python import OtherPython
 from togi.core.records import Machine
 from togi.study.progress import Progress
@@ -47,6 +48,8 @@ class BenchPools:
         seed: int,
         callers: int,
         from_host: bool,
+        judging: Judging | None,
+        data: str,
         deadline: Deadline,
         progress: Progress,
         sides: Mapping[str, Side] = MappingProxyType({}),
@@ -54,7 +57,8 @@ class BenchPools:
         """``sides``: by host, those that are a locator in another Python."""
         self._stack, self._here, self._progress = stack, here, progress
         self._device, self._seed, self._callers = device, seed, callers
-        self._from_host, self._deadline, self._sides = from_host, deadline, sides
+        self._from_host, self._judging, self._data = from_host, judging, data
+        self._deadline, self._sides = deadline, sides
         self.surveys: dict[str, Survey] = {}
         self.batches: dict[str, Batch] = {}
         self.notes: list[str] = []
@@ -113,6 +117,8 @@ class BenchPools:
                 seed=self._seed,
                 callers=self._callers,
                 from_host=self._from_host,
+                judging=self._judging,
+                data=self._data,
                 deadline=self._deadline,
                 interpreter="" if side is None else side.interpreter.path,
             )

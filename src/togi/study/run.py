@@ -73,6 +73,8 @@ def run_study(
         callers=settings.callers_on(here.cpu_cores),
         from_host=settings.objective is Objective.END_TO_END,
         nan_differences=settings.nan_differences,
+        judging=settings.judging,
+        data=settings.data or "",
         deadline=deadline,
     ) as pool:
         with explained(name):

@@ -55,9 +55,15 @@ class TunedSubject:
         """What its verification means under these settings, and why."""
         if running.error is None:
             return Outcome.FAILED, "it was not verified"
-        bounds = {"max_error": self.settings.max_error, "max_drop": self.settings.max_drop}
-        named = any(self.settings.named(choice.technique) for choice in running.recipe.every_choice)
-        return accept(running.error, exact=is_exact(running.recipe) and not named, **bounds)
+        settings, recipe = self.settings, running.recipe
+        named = any(settings.named(choice.technique) for choice in recipe.every_choice)
+        return accept(
+            running.error,
+            exact=is_exact(recipe) and not named,
+            max_error=settings.max_error,
+            max_drop=settings.max_drop,
+            judging=settings.judging,
+        )
 
     def write_manifest(self, folder: Path, proof: Trial, saved: Saved) -> None:
         """Write the manifest of an artifact whose files are there."""
@@ -73,5 +79,6 @@ class TunedSubject:
             environment=environment_of(proof.recipe, self.facts),
             max_error=self.settings.max_error,
             max_drop=self.settings.max_drop,
+            judging=self.settings.judging,
             objective=self.settings.objective,
         )

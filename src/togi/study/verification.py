@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from togi.artifact.manifest import Manifest, check_files, read_manifest
+from togi.artifact.proven_here import artifact_lacks, remember
 from togi.artifact.signing import Trusted
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
+from togi.core.judging import Judging
 from togi.core.quantities import bounds, times
 from togi.core.records import Interval, Outcome
 from togi.decide.faithful import accept, is_tie
@@ -31,6 +33,7 @@ def verify_artifact(
     time_limit_s: float | None,
     max_error: float | None,
     max_drop: float | None,
+    data: str | None = None,
     trusted: Trusted | None,
     progress: Progress,
     native: bool = True,
@@ -41,6 +44,7 @@ def verify_artifact(
         subject: the locator of the original; None: the one that the artifact was made of, which must be a model of a
             library, unless ``trusted`` is given: an artifact does not decide which code is run.
         max_error, max_drop: bounds on an approximate artifact; None: those that it was made with.
+        data: locator of the validation data of an artifact that was judged on some.
         trusted: public keys, one of which has to have signed it; None: it need not be signed.
         native: it may be run by an engine whose files are a program.
 
@@ -50,6 +54,7 @@ def verify_artifact(
     check_files(artifact, manifest)
     locator = _original(artifact, manifest, signed=trusted is not None) if subject is None else subject
     check_locator(locator)
+    judging = _judging(artifact, manifest, max_drop, data)
     comparison = run_bench(
         [locator, str(artifact)],
         device=manifest.facts.device,
@@ -60,6 +65,9 @@ def verify_artifact(
         from_host=manifest.objective is Objective.END_TO_END,
         native=native,
         checked={str(artifact): manifest},
+        unproven=True,
+        judging=judging,
+        data=data or "",
     )
     contestants = {contestant.name: contestant for contestant in comparison.contestants}
     original, tuned = contestants[locator], contestants[str(artifact)]
@@ -69,7 +77,7 @@ def verify_artifact(
         manifest,
         tuned,
         max_error=manifest.max_error if max_error is None else max_error,
-        max_drop=manifest.max_drop if max_drop is None else max_drop,
+        judging=judging,
     )
     proof = manifest.proof.measured
     before = None if proof is None else proof.speedup_x
@@ -80,6 +88,10 @@ def verify_artifact(
         verdict = "it is right (how soon it gives its first answer is measured by 'togi tune' alone)"
     else:
         answer, verdict = _fast(tuned.speedup_x, before)
+    if (lacking := artifact_lacks(artifact, manifest)) and answer is not Answer.UNDECIDED:
+        remember(manifest, proven=answer is Answer.PASSED)
+        if answer is Answer.PASSED:
+            verdict += f". This processor lacks {lacking}: from now on togi.load uses it here all the same"
     return Verification(
         artifact=str(artifact),
         subject=locator,
@@ -90,6 +102,23 @@ def verify_artifact(
         takes=tuple(manifest.signature.conditions_in_words()),
         comparison=comparison,
     )
+
+
+def _judging(artifact: Path, manifest: Manifest, max_drop: float | None, data: str | None) -> Judging | None:
+    """By what the artifact is judged here. Raises SubjectError where that needs data which nobody named."""
+    if is_exact(manifest.recipe):
+        return None
+    judging = manifest.judging
+    if judging is None and manifest.max_drop is not None:
+        judging = Judging(max_drop=manifest.max_drop)
+    if max_drop is not None:
+        judging = Judging(max_drop=max_drop) if judging is None else judging.model_copy(update={"max_drop": max_drop})
+    if judging is not None and judging.on_data and data is None:
+        raise SubjectError(
+            f"{artifact} was accepted for its {judging.measure} on validation data, which it does not hold. Name them: "
+            "--data FILE:function"
+        )
+    return judging
 
 
 _CODE = frozenset({"file", "package", "torchscript", "artifact"})
@@ -117,13 +146,15 @@ def _original(artifact: Path, manifest: Manifest, *, signed: bool) -> str:
 
 
 def _right(
-    manifest: Manifest, tuned: Contestant, *, max_error: float | None, max_drop: float | None
+    manifest: Manifest, tuned: Contestant, *, max_error: float | None, judging: Judging | None
 ) -> tuple[Outcome, str]:
     if tuned.outcome is not Outcome.OK:
         return tuned.outcome, f"it could not be run here ({tuned.outcome.value}: {tuned.reason.rstrip('.')})"
     if tuned.error is None:
         return Outcome.FAILED, "it was not verified"
-    outcome, reason = accept(tuned.error, exact=_held_to_rounding(manifest), max_error=max_error, max_drop=max_drop)
+    own = None if judging is None or judging.on_data else judging.max_drop
+    exact = _held_to_rounding(manifest)
+    outcome, reason = accept(tuned.error, exact=exact, max_error=max_error, max_drop=own, judging=judging)
     return outcome, reason if outcome is Outcome.OK else f"it is not right here: {reason}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from togi.core.choices import Mode
+from togi.core.choices import Direction, Mode
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
 from togi.subject.nested import mapped, tensors_in
@@ -18,6 +18,8 @@ from togi.subject.nested import mapped, tensors_in
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from togi.subject.validation import Validation
 
 Dynamic = Mapping[str, Mapping[int, str] | Sequence[int]]
 """Input name -> dimensions that vary: ``{"input_ids": {0: "batch", 1: "sequence"}}`` or ``{"x": [0]}``."""
@@ -76,15 +78,17 @@ class Subject:
     Args:
         module: the model. It is never changed; trials work on copies.
         samples: one sample or a list of samples; the latency that is minimised is one pass over all of them.
-        metric: ``metric(outputs) -> float``, higher is better: the outputs of one pass over the samples, in order.
-            With it, approximate techniques are judged by the drop of the metric (``max_drop``).
+        metric: ``metric(outputs) -> float``: the outputs of one pass over the samples, in order. With it, approximate
+            techniques are judged by the drop of the metric (``max_drop``).
         calibration: samples for quantization; the given samples are used where there are none.
         step: a training step, ``step(module, sample) -> loss``, for ``togi memory --train`` and ``togi fit``.
         dynamic: dimensions that vary beyond what the samples show.
         mode: ``eval`` calls ``eval()`` on the copies, ``as-is`` leaves each part in its mode. Needed only for a module
             in training mode that answers otherwise than in ``eval()``; parts that alone are in training mode stay so.
+        better: which values of the metric are, ``higher`` or ``lower``. None: found by damaging copies of the model.
+        validation: data by which accuracy is judged, apart from the samples (``togi.Validation``).
 
-    Raises UnknownNameError for another mode.
+    Raises UnknownNameError for another mode or direction.
     """
 
     module: nn.Module
@@ -94,10 +98,14 @@ class Subject:
     step: Callable[..., Any] | None = None
     dynamic: Dynamic | None = None
     mode: Mode | str | None = None
+    better: Direction | str | None = None
+    validation: Validation | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None:
             Mode.of(self.mode)
+        if self.better is not None:
+            Direction.of(self.better)
 
     @property
     def inputs(self) -> tuple[Inputs, ...]:

@@ -41,6 +41,9 @@ FORMS: dict[Form, tuple[str, ...]] = {
 }
 """Options of each form; ``*``: any other one is a value of the model's configuration (``?num_hidden_layers=4``)."""
 
+WITH_METRIC: frozenset[Form] = frozenset({"file", "package"})
+"""Forms of subjects that may bring a metric; whether one does is known once it is loaded."""
+
 _SUFFIXES: dict[str, Form] = {
     ".pt2": "exported",
     ".ts": "torchscript",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from togi.core.errors import Refused
 from togi.core.packages import installed
-from togi.core.records import Facts, Scalar, Stage, Unused
+from togi.core.records import Facts, Machine, Scalar, Stage, Unused
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -137,6 +137,11 @@ class Technique(Remedy):
     def cost_s(self, facts: Facts, options: Options) -> float:
         """Expected seconds that building it adds to a trial; orders the first trials, decides nothing."""
         return 0.0
+
+    def instructions(self, machine: Machine) -> tuple[str, ...]:
+        """The instructions of ``machine`` on which its answers depend (``togi.core.instructions``). A file that it made
+        there is not used where they are missing, unless it is verified there."""
+        return ()
 
     def environment(self, facts: Facts, options: Options) -> dict[str, str]:
         """Environment variables that must be set before the process starts (such a trial starts a fresh process)."""

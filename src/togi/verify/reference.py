@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from togi.core.choices import Direction
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.subject.behaviour import kept_buffers
@@ -28,6 +29,7 @@ from togi.torch_internals.float32 import ieee_float32, tf32_operators
 from togi.verify.compare import continuous, difference, identical, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import input_tensors, may_be_index
+from togi.verify.metric import AskedMetric, Metric
 from togi.verify.observe import ObservedCalls, observe, overlaps
 from togi.verify.repeatability import with_repeatability
 from togi.verify.truth import OriginalAnswer, Truth, TruthFacts, answer_of
@@ -46,8 +48,6 @@ CHECKED_FLOPS = 2e11
 
 _CPU_CANNOT = re.compile("allocate memory|not implemented for")
 
-Metric = Callable[[list[Any]], float]
-
 
 def make_truth(
     module: nn.Module,
@@ -58,6 +58,8 @@ def make_truth(
     device: str | None = None,
     samples: int = 1,
     metric: Metric | None = None,
+    better: Direction | None = None,
+    damage: bool = False,
     flops: float | None = None,
     gradients: bool = True,
 ) -> Truth:
@@ -67,13 +69,17 @@ def make_truth(
     float64 too where it fits there; the first input's answer is then compared with the CPU's, unless its ``flops``
     (None: not known, taken as few) are too many for that. ``gradients``: ask which outputs require some.
 
+    ``better``: which values of the metric are, where it was declared. ``damage``: approximate candidates are judged by
+    it, so what it says of damaged models is found out too (``togi.verify.metric``).
+
     Derived inputs on which the original raises, or stops being finite where the samples are, are dropped with a note.
 
     Raises:
         SubjectError: the original raises on one of the user's own samples.
     """
+    asked = None if metric is None else AskedMetric(metric, better, damage)
     making = _Making(module, list(inputs), signature, seed, device or signature.device, samples, flops, gradients)
-    return making.truth(metric)
+    return making.truth(asked)
 
 
 @dataclass
@@ -88,7 +94,7 @@ class _Making:
     gradients: bool
     notes: list[str] = field(default_factory=list)
 
-    def truth(self, metric: Metric | None) -> Truth:
+    def truth(self, metric: AskedMetric | None) -> Truth:
         with ieee_float32():
             calls, run = self._eager()
             again = self._called(calls[:1] * 2, seeds=(self.seed, self.seed + 1))
@@ -116,7 +122,7 @@ class _Making:
             stateful=stateful,
             random=random,
             shared_between_calls=tuple(sorted(a for a, b in overlaps(first.leaves, second.leaves) if a == b)),
-            metric=None if metric is None else float(metric([seen.output for seen in run.seen[: self.samples]])),
+            metric=None if metric is None else metric.of(self.module, _outputs(run, self.samples), self._pass),
             notes=tuple(self.notes),
         )
         if noisy:  # the second of the two had another seed
@@ -194,6 +200,11 @@ class _Making:
             for i, seed in zip(calls, seeds, strict=True):
                 run.add(observe(module, self.inputs[i], self.signature, seed=seed))
         return run
+
+    def _pass(self, module: nn.Module) -> list[Any]:
+        """The outputs of another module on the user's own samples."""
+        with torch.no_grad(), ieee_float32():
+            return _outputs(self._sequence(module, self.inputs[: self.samples]), self.samples)
 
     def _sequence(self, call: Callable[..., Any], inputs: Sequence[Inputs]) -> ObservedCalls:
         run = ObservedCalls([], [])
@@ -342,6 +353,10 @@ class _Making:
             self.notes.append(f"the original does not run with autograd on ({first_line(error)})")
             return {}
         return {name: tensor.requires_grad for name, tensor in seen.leaves}
+
+
+def _outputs(run: ObservedCalls, samples: int) -> list[Any]:
+    return [seen.output for seen in run.seen[:samples]]
 
 
 def _alike(one: list[Tensor], other: list[Tensor]) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from togi.core.errors import TogiError
 from togi.core.records import Record
+from togi.decide.metric import MetricFacts
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
 from togi.verify.compare import Difference, identical
@@ -133,8 +134,8 @@ class TruthFacts(Record):
     """Why no other candidate can be compared with the original, in a sentence."""
     shared_between_calls: tuple[str, ...] = ()
     """Outputs that the original itself returns in the same memory on every call."""
-    metric: float | None = None
-    """The user's metric of the original's outputs."""
+    metric: MetricFacts | None = None
+    """Of the user's metric; None: there is none."""
     notes: tuple[str, ...] = ()
 
 

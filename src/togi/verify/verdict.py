@@ -25,6 +25,7 @@ from togi.subject.signature import Signature
 from togi.verify.compare import identical, plain
 from togi.verify.decisions import both, decisions, values_of
 from togi.verify.leaves import fresh, input_tensors
+from togi.verify.metric import Metric, value_of
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form
 from togi.verify.truth import Truth
@@ -51,7 +52,7 @@ def verify(
     *,
     seed: int,
     max_units: float = MAX_UNITS,
-    metric: Callable[[list[Any]], float] | None = None,
+    metric: Metric | None = None,
     callers: Callers | None = None,
 ) -> ErrorReport:
     """Compare ``call`` with ``truth`` on ``inputs``: the same list, and the same seed, that ``make_truth`` was given.
@@ -120,10 +121,9 @@ class _VerdictSoFar:
         self.decisions = Decisions(agree=0, total=0)
         self.first: list[Tensor] = []
 
-    def report(
-        self, max_units: float, metric: Callable[[list[Any]], float] | None, callers: Callers | None
-    ) -> ErrorReport:
+    def report(self, max_units: float, metric: Metric | None, callers: Callers | None) -> ErrorReport:
         facts = self.truth.facts
+        metric = metric if facts.metric is not None and not facts.metric.problem else None
         for number, a in enumerate(facts.schedule):
             seen = self._observe(number, a)
             if number < facts.samples:
@@ -147,10 +147,16 @@ class _VerdictSoFar:
             leaves=tuple(self.errors.values()),
             problems=tuple(self.problems),
             notes=tuple(self.notes),
-            metric=float(metric(self.outputs)) if metric is not None and not self.problems else None,
-            metric_original=facts.metric,
+            **({} if metric is None or self.problems else self._metric_of(metric)),
             decisions=self.decisions if self.decisions.total else None,
         )
+
+    def _metric_of(self, metric: Metric) -> dict[str, Any]:
+        """What the metric says, by the fields of ``ErrorReport``."""
+        facts, (value, problem) = self.truth.facts.metric, value_of(metric, self.outputs)
+        assert facts is not None
+        known: dict[str, Any] = {"metric": value, "metric_problem": problem, "metric_original": facts.value}
+        return known if facts.better is None else {**known, "better": facts.better}
 
     def _observe(self, number: int, a: int) -> Observation:
         answer = self.truth.facts.answers[a]

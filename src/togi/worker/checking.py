@@ -11,19 +11,21 @@ import torch
 
 from togi.core.callers import Callers
 from togi.core.errors import Refused
+from togi.core.judging import Judging
 from togi.core.quantities import first_line
 from togi.core.records import ErrorReport
 from togi.decide.faithful import limit_units
 from togi.measure import callers_on, wait_for
 from togi.subject.inputs import Inputs
+from togi.subject.validation import Validation
+from togi.verify.accuracy import judged, known_answers
 from togi.verify.derived_inputs import variants
+from togi.verify.metric import Metric
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify, wrong_at_once
 from togi.worker.contender import Contender
 from togi.worker.job import TRUTH_FOLDER
 from togi.worker.protocol import AskedAtOnce
-
-Metric = Callable[[list[Any]], float]
 
 
 class TrialCheck:
@@ -60,6 +62,21 @@ class TrialCheck:
         self.first_call_ms = call.ms
         self.report = self._contender.settle_ties(report, truth, self.limit_units)
         return self.report
+
+    def judged(
+        self, report: ErrorReport, validation: Validation, judging: Judging, *, confirmation: bool
+    ) -> ErrorReport:
+        """The report of an approximate contender, with how it does on one half of the validation data."""
+        accuracy = judged(
+            self._contender.call,
+            validation,
+            known_answers(self._trial.folder / TRUTH_FOLDER, validation),
+            judging,
+            confirmation=confirmation,
+            seed=self._trial.config.seed,
+            device=self._trial.config.device,
+        )
+        return report.model_copy(update={"accuracy": accuracy})
 
     def known(self) -> tuple[Truth, list[Inputs]]:
         """The truth, and the inputs it is of: the samples, and the derived inputs that the contender takes."""

@@ -5,17 +5,23 @@ It sends what it finds as soon as it has it, so that whatever happens next, that
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from typing_extensions import assert_never
 
+from togi.core.choices import Direction
 from togi.core.errors import Refused
+from togi.graph.candidate import Candidate
 from togi.graph.capture import keep
 from togi.measure import keep_freed_memory
 from togi.subject.sources.live import unpickled
+from togi.subject.validation import shared
 from togi.techniques.build import classify, fingerprint, first_candidate
+from togi.verify.accuracy import answer_once, check_calls
 from togi.verify.derived_inputs import variants
+from togi.verify.metric import identity_of
 from togi.verify.reference import make_truth
 from togi.worker import messages
 from togi.worker.answer import AnswerJob
@@ -79,6 +85,10 @@ class _SurveyJob(ChildJob[messages.SurveySubject]):
             live=unpickled(config.subject.answer) if config.subject.answer.exists() else None,
         )
         name = fingerprint(first_candidate(self.subject, surveyed.facts, surveyed.signature).module)
+        if self.config.needs_metric:
+            name = f"{name} {identity_of(self.subject.metric, self.subject.better)}"
+        if self.config.needs_data:
+            name = f"{name} {self.subject.validation.identity}"
         surveyed.write(self.folder)
         self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))
 
@@ -120,9 +130,26 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             device=self.config.device,
             samples=len(start.samples),
             metric=self.subject.metric,
+            better=None if self.subject.better is None else Direction.of(self.subject.better),
+            damage=self.config.needs_metric,
             flops=None if facts.flops is None else facts.flops / facts.samples,
         )
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
-        self.channel.send(messages.TruthMade(notes=truth.facts.notes))
+        notes = (*truth.facts.notes, *self._answered(start, folder))
+        metric = truth.facts.metric
+        problem = "" if metric is None else metric.problem
+        self.channel.send(messages.TruthMade(notes=notes, metric_problem=problem))
+
+    def _answered(self, start: Candidate, folder: Path) -> list[str]:
+        """Have the original answer the validation data. Returns notes on these."""
+        if not self.config.needs_data or self.job.part is not None:
+            return []
+        self.enter("validation")
+        subject, config = self.subject, self.config
+        check_calls(subject.validation, self.surveyed.signature)
+        identity = fingerprint(start.module)
+        answer_once(start.module, identity, subject.validation, folder, seed=config.seed, device=config.device)
+        calibration = None if subject.calibration is None else subject.calibration_inputs
+        return shared(subject.validation.inputs, subject.inputs, calibration)

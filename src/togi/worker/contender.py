@@ -185,7 +185,7 @@ class LoadedArtifact(Contender):
         manifest = read_manifest(folder)
         if job.identity not in ("", manifest.identity):
             raise ArtifactError(f"{folder} was changed after it was checked, so it is not loaded: get it again")
-        optimized = load_manifest(folder, manifest, native=job.native)
+        optimized = load_manifest(folder, manifest, native=job.native, unproven=job.unproven)
         if isinstance(optimized, OptimizedProgram):
             if trial.subject is None:
                 raise ArtifactError(f"{folder} holds the parts of a program, which calls them: name the program first")

@@ -12,13 +12,47 @@ from typing import Any
 
 from togi.core.errors import SubjectError
 from togi.core.interrupt import interrupted_after
+from togi.core.judging import Judging
 from togi.core.quantities import a_type
 from togi.worker.protocol import SubjectRef
 
 
+def no_metric(subject: str) -> SubjectError:
+    """Raised before anything is run, by whoever knows first: --max-drop allows nothing without a metric."""
+    return SubjectError(
+        f"--max-drop limits the drop of a metric, and {subject} has none, so nothing approximate could be accepted. "
+        "Return togi.Subject(module, samples, metric=...) from a factory, or give --max-error, which limits the "
+        "relative RMS error"
+    )
+
+
+def no_data(subject: str) -> SubjectError:
+    """As ``no_metric``, of what is judged on validation data."""
+    return SubjectError(
+        f"approximate results are to be judged on validation data, and {subject} has none: give --data FILE:function, "
+        "which returns samples, (samples, labels) or a togi.Validation"
+    )
+
+
+def _check_judged(name: str, judging: Judging | None, *, metric: Any, validation: Any) -> None:
+    """Raises SubjectError where there is nothing by which approximate results could be judged."""
+    if judging is None:
+        return
+    if judging.on_data and validation is None:
+        raise no_data(name)
+    if not judging.on_data and metric is None:
+        raise no_metric(name)
+
+
 @contextmanager
 def handed_over(
-    subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int, float] | None = None
+    subject: Any,
+    inputs: Any,
+    extras: dict[str, Any],
+    *,
+    ask: tuple[str, int, float] | None = None,
+    judging: Judging | None = None,
+    data: str | None = None,
 ) -> Iterator[tuple[SubjectRef, str]]:
     """Yield where children find the subject, and its name for people. A live one rests in a private file meanwhile.
 
@@ -35,15 +69,18 @@ def handed_over(
                 f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
                 "return them from it in a togi.Subject instead of passing them separately"
             )
-        from togi.subject.locator import check_locator
+        from togi.subject.locator import WITH_METRIC, check_locator
 
-        check_locator(subject)
+        locator = check_locator(subject)
+        if locator.form not in WITH_METRIC:
+            _check_judged(subject, judging, metric=None, validation=data)
         yield SubjectRef.here("locator", subject), subject
         return
     folder = Path(tempfile.mkdtemp(prefix="togi-live-"))
     try:
         path = folder / "subject"
         live = _live(subject, inputs, extras)
+        _check_judged(type(live.module).__name__, judging, metric=live.metric, validation=data or live.validation)
         dump(live, path)
         ref = SubjectRef.here("live", str(path))
         if ask is not None:

@@ -10,8 +10,10 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
 from togi.subject.locator import Spec, check_locator
+from togi.subject.validation import Validation
 
 
 def locate(text: str, *, seed: int = 0) -> Subject:
@@ -26,6 +28,17 @@ def locate(text: str, *, seed: int = 0) -> Subject:
     with _seeded(seed):
         subject = _build(locator, seed)
     return dataclasses.replace(subject, mode=locator.options["mode"]) if "mode" in locator.options else subject
+
+
+def locate_validation(text: str) -> Validation:
+    """The validation data that ``FILE:function`` names. Raises SubjectError or UnknownNameError as ``locate``."""
+    from togi.subject.sources.factory import validation_from
+
+    locator = check_locator(text)
+    if locator.form not in ("file", "package"):
+        raise SubjectError(f"{text} names no function: give validation data as data.py:validation")
+    with _seeded(0):
+        return validation_from(locator)
 
 
 def _build(locator: Spec, seed: int) -> Subject:

@@ -91,6 +91,8 @@ class TryArtifact(_TrialFields):
     """Of the artifact's manifest, as the parent checked it (``Manifest.identity``); empty: it is the run's own."""
     native: bool = True
     """The artifact's engines may be programs (``Engine.native``)."""
+    unproven: bool = False
+    """Their answers may depend on instructions that this processor lacks: they are about to be verified."""
     proven_on: tuple[PartRef, ...] = ()
     """Of an artifact of parts: the calls that the original makes of each."""
 
@@ -246,6 +248,8 @@ class IdleRewrites(Record):
 
 class TruthMade(Record):
     notes: tuple[str, ...]
+    metric_problem: str = ""
+    """Why the subject's metric cannot judge anything."""
 
 
 class Returned(Record):

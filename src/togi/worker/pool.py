@@ -13,7 +13,8 @@ from types import TracebackType
 from typing_extensions import Self
 
 from togi.core.caches import run_folder
-from togi.core.errors import TrialServerError
+from togi.core.errors import SubjectError, TrialServerError
+from togi.core.judging import Judging
 from togi.core.recipe import PartKey
 from togi.core.records import Facts, Machine, Recipe, Record
 from togi.subject.batch import Batch
@@ -50,6 +51,8 @@ class WorkerPool:
         callers: int = 1,
         from_host: bool = False,
         nan_differences: bool = False,
+        judging: Judging | None = None,
+        data: str = "",
         deadline: Deadline | None = None,
         interpreter: str = "",
     ) -> None:
@@ -60,6 +63,8 @@ class WorkerPool:
             from_host: measured calls copy their inputs from host memory to the device, and their results back.
             interpreter: the Python that its processes run in. Empty: this one.
             nan_differences: what is saved may answer with a number where the original shows NaN.
+            judging: by what approximate results are judged besides their error.
+            data: locator of the validation data; empty: those of the subject.
         """
         self._device = device
         device, self._visible = one_device(device)
@@ -76,6 +81,8 @@ class WorkerPool:
             from_host=from_host,
             nan_differences=nan_differences,
             interpreter=interpreter,
+            judging=judging,
+            data=data,
         )
         self.deadline = deadline or Deadline()
         self._inductor = InductorCache(self.folder)
@@ -185,13 +192,17 @@ class WorkerPool:
     def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
         """Make what trials are verified against, in the folder; once, before the first trial that is verified.
 
-        Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run.
+        Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run, SubjectError where
+        its metric is needed and cannot judge.
         """
         truth, self._truth = self._truth or self._begin_truth(limits), None
         with truth:
             truth.on_phase = on_phase
-            notes = truth.wait_for(messages.TruthMade).notes
-        facts = changed(facts, notes=(*facts.notes, *notes))
+            made = truth.wait_for(messages.TruthMade)
+        if made.metric_problem and self.config.needs_metric:
+            raise SubjectError(f"nothing can be judged by the metric, which --max-drop limits: {made.metric_problem}")
+        unused = (f"The metric is not used: {made.metric_problem}.",) if made.metric_problem else ()
+        facts = changed(facts, notes=(*facts.notes, *made.notes, *unused))
         changed(Survey.read(self.folder), facts=facts).write(self.folder)
         return facts
 
@@ -252,11 +263,13 @@ class WorkerPool:
         batch: Batch | None = None,
         identity: str = "",
         native: bool = True,
+        unproven: bool = False,
     ) -> RunningTrial:
         """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded.
 
-        ``identity``: of the manifest that was checked; ``native``: engines may be programs. What an artifact says of
-        the machine is not believed: libraries that are preloaded are those that were found on this one.
+        ``identity``: of the manifest that was checked; ``native``: engines may be programs; ``unproven``: their answers
+        may depend on instructions that this processor lacks. What an artifact says of the machine is not believed:
+        libraries that are preloaded are those that were found on this one.
         """
         server = self.server(environment_of(recipe, changed(facts, machine=self.config.machine)))
         job = messages.TryArtifact(
@@ -268,6 +281,7 @@ class WorkerPool:
             batch=batch,
             identity=identity,
             native=native,
+            unproven=unproven,
             proven_on=self._proven_on,
         )
         return RunningTrial.start(server, job, limits, name or folder.name)

@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from typing_extensions import Self
 
 from togi.core.errors import SubjectError, TogiError, error_class
+from togi.core.judging import Judging
 from togi.core.recipe import PartKey
 from togi.core.records import Facts, Machine, Record, Request, Scalar
 from togi.core.user_code import user_traceback
@@ -77,6 +78,18 @@ class ServerConfig(Request):
     """What the original shows as NaN may be a number."""
     interpreter: str = ""
     """The Python that the server runs in. Empty: that of its parent."""
+    judging: Judging | None = None
+    """By what approximate results are judged besides their error: a subject without it is refused when it is loaded."""
+    data: str = ""
+    """Locator of the validation data; empty: those of the subject."""
+
+    @property
+    def needs_metric(self) -> bool:
+        return self.judging is not None and not self.judging.on_data
+
+    @property
+    def needs_data(self) -> bool:
+        return self.judging is not None and self.judging.on_data
 
 
 class PartRef(Record):

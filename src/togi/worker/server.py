@@ -31,6 +31,7 @@ from togi.machine.limits import anonymous_bytes
 from togi.worker import messages
 from togi.worker.channel import CHANNEL_FD, Channel, Closed
 from togi.worker.guard import start_guard
+from togi.worker.hand_over import no_data, no_metric
 from togi.worker.protocol import Raised, ServerConfig, SubjectRef
 
 _PR_SET_PDEATHSIG = 1
@@ -96,7 +97,12 @@ def _load(config: ServerConfig) -> Any:
     torch.manual_seed(config.seed)
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
         sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
-    return load_subject(config.subject)
+    subject = load_subject(config.subject)
+    if subject is None:
+        return None
+    if config.needs_metric and subject.metric is None:
+        raise no_metric(config.subject.spec)
+    return with_validation(subject, config) if config.needs_data else subject
 
 
 def _with_threads_of_subject(config: ServerConfig) -> ServerConfig:
@@ -107,6 +113,19 @@ def _with_threads_of_subject(config: ServerConfig) -> ServerConfig:
     threads = torch.get_num_threads()
     machine = config.machine.model_copy(update={"threads": threads})
     return config.model_copy(update={"threads": threads, "machine": machine})
+
+
+def with_validation(subject: Any, config: ServerConfig) -> Any:
+    """The subject with the data by which it is judged. Raises SubjectError where there are none."""
+    import dataclasses
+
+    from togi.worker.locate import locate_validation
+
+    if config.data:
+        subject = dataclasses.replace(subject, validation=locate_validation(config.data))
+    if subject.validation is None:
+        raise no_data(config.subject.spec)
+    return subject
 
 
 def load_subject(ref: SubjectRef) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from togi.core.records import ErrorReport
 from togi.measure import callers_on, give_back_cache
 from togi.subject.inputs import Subject
 from togi.subject.signature import Signature
@@ -44,11 +45,20 @@ class TrialJob(ChildJob[messages.AnyTrial]):
         if self.job.check:
             self.enter("verify")
             metric = self.whole.metric if isinstance(self.whole, Subject) and self.job.part is None else None
-            report = self.check.verify(metric, self.callers)
+            report = self._judged(self.check.verify(metric, self.callers))
             self.channel.send(messages.Verified(report=report, notes=tuple(self.contender.notes_of_calls())))
         self.channel.send(messages.Ready())
         while True:
             self.obey(self.channel.receive(messages.TO_TRIAL))
+
+    def _judged(self, report: ErrorReport) -> ErrorReport:
+        """With what validation data say of it: one half of them where it is tried, the other where it was saved."""
+        judging, settled = self.config.judging, report.faithful or report.problems or is_exact(self.job.recipe)
+        if judging is None or not judging.on_data or self.job.part is not None or settled:
+            return report
+        self.enter("validate")
+        confirmation = isinstance(self.job, messages.TryArtifact)
+        return self.check.judged(report, self.whole.validation, judging, confirmation=confirmation)
 
     @functools.cached_property
     def check(self) -> TrialCheck:

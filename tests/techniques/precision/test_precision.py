@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import openvino
 import pytest
 import torch
 from onnx import numpy_helper
 
 from tests.techniques.precision.precision_subjects import mixed
 from togi.graph.candidate import Candidate
+from togi.machine import describe
 from togi.techniques.base import Applies, Engine, Options, Refuses
+from togi.techniques.engine.programs import onnxruntime
 from togi.techniques.registry import technique
 
+VNNI = ("avx2", "avx512_vnni")
 LOWERED: list[tuple[str, Options, str, float]] = [
     ("bf16", {"how": "cast"}, "eager", 0.05),
     ("bf16", {"how": "autocast"}, "eager", 0.05),
@@ -124,6 +128,71 @@ def test_nothing_to_lower_in_double_precision(id: str) -> None:
 @pytest.mark.parametrize("id", ["bf16", "fp16", "bf16_openvino", "int8_openvino", "int8_onnxruntime"])
 def test_lower_precision_is_declared_approximate(id: str) -> None:
     assert technique(id).exact is False
+
+
+def written(id: str, options: Options, engine_id: str, folder: Path, **machine: Any) -> Path:
+    """The files that the engine writes of the lowered model on such a machine."""
+    candidate, engine = mixed(**machine), technique(engine_id)
+    assert isinstance(engine, Engine)
+    lowered = technique(id).apply(candidate, options)
+    program = engine.apply(lowered, engine.options(candidate.facts)[0]).program
+    assert program is not None
+    folder.mkdir()
+    program.save(folder)
+    return folder
+
+
+def test_dynamic_quantization_leaves_convolutions_alone(tmp_path: Path) -> None:
+    """With one scale for all of a picture an EfficientNet agreed with itself on 55 of 100."""
+    folder = written("int8_onnxruntime", {"how": "dynamic"}, "onnxruntime", tmp_path / "files")
+    kinds = {node.op_type for node in onnx.load(folder / "model.onnx").graph.node}
+    assert {"Conv", "MatMulInteger"} <= kinds
+    assert "ConvInteger" not in kinds
+
+
+def test_products_are_exact_where_they_would_saturate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime is asked for it there alone: elsewhere its kernels are exact, and would be given up."""
+    folder = written("int8_onnxruntime", {"how": "static"}, "onnxruntime", tmp_path / "files", cpu_flags=VNNI)
+
+    key = "session.x64quantprecision"
+
+    def asked(cpu_flags: tuple[str, ...]) -> tuple[str, float]:
+        monkeypatch.setattr(describe, "cpu_flags", lambda: cpu_flags)
+        loaded = onnxruntime.load(folder, {"options": {"spinning": False}}, mixed().signature, None)
+        try:
+            entry = loaded.session.get_session_options().get_session_config_entry(key)
+        except RuntimeError:  # it was not set
+            entry = ""
+        return entry, relative_error(mixed(), loaded)
+
+    (there, exact), (here, _) = asked(("avx2", "avx512f")), asked(VNNI)
+    assert (there, here) == ("1", "")
+    assert exact < 0.2
+
+
+@pytest.mark.parametrize("id", ["int8_onnxruntime", "int8_openvino"])
+def test_answers_depend_on_exact_sums_where_weights_have_eight_bits(id: str) -> None:
+    with_vnni, without = (mixed(cpu_flags=flags, onednn_limit="").facts.machine for flags in (VNNI, ("avx2",)))
+    assert technique(id).instructions(with_vnni)
+    assert technique(id).instructions(without) == ()
+    assert technique("bf16").instructions(with_vnni) == ()
+
+
+def test_openvino_gets_half_of_the_range_where_sums_saturate(tmp_path: Path) -> None:
+    """In all layers: by itself NNCF protects the first alone."""
+
+    def largest(name: str, **machine: Any) -> list[int]:
+        folder = written("int8_openvino", {"preset": "performance"}, "openvino", tmp_path / name, **machine)
+        model = openvino.Core().read_model(next(folder.glob("*.xml")))
+        constants = [node for node in model.get_ops() if node.get_type_name() == "Constant"]
+        weights = [c.get_data() for c in constants if c.get_element_type() == openvino.Type.i8]
+        products = [weight for weight in weights if weight.ndim > 1 and weight.shape != (10, 16)]  # not the embedding
+        assert len(products) == 3
+        return [int(abs(weight.astype(int)).max()) for weight in products]
+
+    assert max(largest("vnni", cpu_flags=VNNI, onednn_limit="")) > 64
+    assert max(largest("saturating", cpu_flags=("avx2", "avx512f"), onednn_limit="")) <= 64
+    assert max(largest("limited", cpu_flags=VNNI, onednn_limit="AVX2")) <= 64
 
 
 @pytest.mark.parametrize("how", ["static", "dynamic"])

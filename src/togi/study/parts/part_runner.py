@@ -158,7 +158,7 @@ def settings_of_parts(settings: Settings) -> Settings:
     of_the_process = [remedy.id for remedy in techniques if remedy.stage is Stage.RUNTIME and remedy.id != REFERENCE]
     allow = settings.allow if settings.max_error is not None else ()
     without = (*settings.without, *of_the_process)
-    return dataclasses.replace(settings, without=without, allow=allow, max_drop=None)
+    return dataclasses.replace(settings, without=without, allow=allow, max_drop=None, min_agreement=None, metric=None)
 
 
 def _pool(program: TunedSubject, part: Part, path: str) -> WorkerPool:

@@ -22,6 +22,7 @@ from togi.subject.classes import name_of_file
 from togi.subject.inputs import Subject
 from togi.subject.locator import Spec
 from togi.subject.program import as_module
+from togi.subject.validation import Validation, as_validation
 
 _RETURNS = (
     "A factory returns (module, sample), (module, [sample, ...]) or togi.Subject(module, samples). "
@@ -47,6 +48,13 @@ def from_factory(locator: Spec) -> Subject:
     factory = _find(locator, module)
     _check_callable(locator, factory)
     return as_subject(_guarded(locator, "raised", factory), locator.text)
+
+
+def validation_from(locator: Spec) -> Validation:
+    """Import the file or module, call the function, check what it returns. Raises SubjectError as ``from_factory``."""
+    module = _guarded(locator, "cannot be imported", lambda: _import(locator))
+    function = _find(locator, module)
+    return as_validation(_guarded(locator, "raised", function), locator.text)
 
 
 def as_subject(returned: Any, name: str) -> Subject:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from togi.core.records import Facts
+from togi.core.instructions import exact_int8
+from togi.core.records import Facts, Machine
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class Int8OnnxRuntime(LowerPrecision):
     What it does: ``how=static`` inserts quantize and dequantize operators (QDQ) with scales from calibration inputs,
     weights per channel; ``how=dynamic`` quantizes weights of matrix products only, and activations while running,
     without calibration. On processors without VNNI weights get 7 bits, since products of 8 saturate there.
+    Files with 8 bits are used where VNNI is, and elsewhere only if ``togi verify`` proved them there.
 
     When it applies: together with the engine ``onnxruntime`` on a CPU, to modules with convolutions or matrix products;
     ``dynamic`` is offered where there are linear layers.
@@ -55,6 +57,9 @@ class Int8OnnxRuntime(LowerPrecision):
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 5.0 + 0.1 * sum(facts.functions.values())
+
+    def instructions(self, machine: Machine) -> tuple[str, ...]:
+        return exact_int8(machine.cpu_flags)
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.precision.lowering.quantization import quantize_onnx

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from togi.core.records import Facts
+from togi.core.instructions import exact_onednn_int8
+from togi.core.records import Facts, Machine
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ class Int8OpenVino(LowerPrecision):
 
     What it does: post-training quantization of the converted model. ``preset=mixed`` lets activations be asymmetric,
     which keeps more accuracy; ``performance`` makes both symmetric. Modules with attention are treated as
-    transformers: what is sensitive there stays in floating point.
+    transformers: what is sensitive there stays in floating point. On processors without VNNI weights get 7 bits, since
+    products of 8 saturate there. Files with 8 bits are used where VNNI is, and elsewhere only if ``togi verify`` proved
+    them there.
 
     When it applies: together with the engine ``openvino``, to modules with convolutions or matrix products.
 
@@ -54,6 +57,9 @@ class Int8OpenVino(LowerPrecision):
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 10.0 + 0.1 * sum(facts.functions.values())
+
+    def instructions(self, machine: Machine) -> tuple[str, ...]:
+        return exact_onednn_int8(machine.cpu_flags, machine.onednn_limit)
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.precision.lowering.quantization import quantize_openvino

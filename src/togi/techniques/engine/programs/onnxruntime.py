@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, fx
 
 from togi.core.errors import Refused
+from togi.core.instructions import saturates
 from togi.core.quantities import first_line
 from togi.core.records import Interface, Port, Scalar, TensorFacts
 from togi.graph.attention import answer_hidden_queries
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.graph.recurrent import SEALED, recurrent_layers, sealed
+from togi.machine import describe
 from togi.measure.memory import is_out_of_memory
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.onnxruntime_binding import ReplayedSession, empty, place
@@ -214,7 +216,7 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     settings.intra_op_num_threads = threads or torch.get_num_threads()
-    for name, value in waiting(options).items():
+    for name, value in {**waiting(options), **exact_products()}.items():
         settings.add_session_config_entry(name, value)
     settings.log_severity_level = 3
     providers: list[Any] = ["CPUExecutionProvider"]
@@ -275,6 +277,15 @@ def waiting(options: Mapping[str, Scalar]) -> dict[str, str]:
         "session.intra_op.allow_spinning": str(int(bool(options["spinning"]))),
         "session.force_spinning_stop": str(int(options["spinning"] == "in_calls")),
     }
+
+
+def exact_products() -> dict[str, str]:
+    """The setting by which products of 8 bits do not saturate on this processor: weights above 7 bits are then
+    multiplied in 16 (14 % slower on a Zen 3). What was written here has 7 bits, and is left alone.
+
+    Not set elsewhere: since ONNX Runtime 1.25 (pull request 27671) it gives up VNNI's kernels where they are exact.
+    """
+    return {"session.x64quantprecision": "1"} if saturates(describe.cpu_flags()) else {}
 
 
 def _switches(options: Mapping[str, Scalar]) -> dict[str, str]:

@@ -1,0 +1,112 @@
+"""Validation data: samples apart from those that are timed, with labels where there are any, and their groups."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from togi.core.errors import SubjectError
+from togi.core.quantities import a_type
+from togi.subject.inputs import Inputs
+
+if TYPE_CHECKING:
+    import torch
+
+_RETURNS = (
+    "Validation data are a list of samples, (samples, labels), or togi.Validation(samples, labels=None, groups=None), "
+    "with a label (a number or a tensor) for each sample"
+)
+_LEAST = 2
+"""One half of them chooses, the other confirms."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Samples by which accuracy is judged.
+
+    Args:
+        samples: a list, each as a sample of the subject. The rows of a sample (its first dimension) count by
+            themselves.
+        labels: for each sample the right answer to each of its rows; None: only agreement with the original can be
+            judged.
+        groups: for each sample what it is taken from (a picture, a voice). Samples of one group are not independent:
+            they count as one. None: all are independent.
+    """
+
+    samples: Any
+    labels: Sequence[Any] | None = None
+    groups: Sequence[Hashable] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.samples, (list, tuple)) or len(self.samples) < _LEAST:
+            raise SubjectError(
+                f"validation samples are {a_type(self.samples)}: give a list of {_LEAST} or more, since one half of "
+                "them chooses and the other confirms"
+            )
+        for name, given in (("labels", self.labels), ("groups", self.groups)):
+            if given is not None and len(given) != len(self.samples):
+                raise SubjectError(f"there are {len(given)} {name} for {len(self.samples)} validation samples")
+
+    @property
+    def inputs(self) -> tuple[Inputs, ...]:
+        return tuple(Inputs.of(sample) for sample in self.samples)
+
+    @property
+    def identity(self) -> str:
+        """Changes with the data: a study does not go on with what other data judged."""
+        labels = [str(label) for label in self.labels or ()]
+        text = " ".join([*hashes_of(self.inputs), *labels, *map(str, self.groups or ())])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def group_of(self) -> list[Hashable]:
+        """The group of each sample, by itself where there are none."""
+        return list(range(len(self.samples))) if self.groups is None else list(self.groups)
+
+
+def as_validation(returned: Any, name: str) -> Validation:
+    """Check what a function returned. Raises SubjectError, with what is accepted."""
+    if isinstance(returned, Validation):
+        return returned
+    if isinstance(returned, list):
+        return Validation(returned)
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], list):
+        return Validation(returned[0], list(returned[1]))
+    raise SubjectError(f"{name} returned {a_type(returned)}. {_RETURNS}")
+
+
+def hashes_of(samples: Sequence[Inputs]) -> list[str]:
+    """Of each sample's tensors: equal where the same sample is given for two purposes."""
+    return [_hash(sample) for sample in samples]
+
+
+def _hash(sample: Inputs) -> str:
+    digest = hashlib.sha256()
+    for tensor in sample.tensors():
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{plain.dtype} {tuple(plain.shape)} ".encode())
+        digest.update(_bytes_of(plain))
+    return digest.hexdigest()
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    import torch
+
+    return bytes(tensor.flatten().view(torch.uint8).numpy().tobytes()) if tensor.numel() else b""
+
+
+def shared(validation: Sequence[Inputs], timed: Sequence[Inputs], calibration: Sequence[Inputs] | None) -> list[str]:
+    """Sentences on samples that serve two purposes."""
+    known = set(hashes_of(validation))
+    notes = []
+    for purpose, samples in (("timed", timed), ("calibrated on", calibration or ())):
+        if count := len(known & set(hashes_of(samples))):
+            notes.append(
+                f"{count} of the validation samples {'is' if count == 1 else 'are'} also {purpose}: what is judged by "
+                "them looks better than it is"
+            )
+    if calibration is None:
+        notes.append("No calibration data are given, so 8-bit recipes are calibrated on the samples that are timed")
+    return notes

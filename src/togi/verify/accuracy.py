@@ -1,0 +1,244 @@
+"""A candidate on validation data, sample by sample next to the original's own answers, which were made once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.caches import home, private, processor
+from togi.core.choices import AccuracyMeasure
+from togi.core.errors import SubjectError, TogiError
+from togi.core.judging import Judging
+from togi.core.records import Accuracy, Drop
+from togi.decide.paired import Standing, by_group, flips, halves, scores, standing
+from togi.subject.behaviour import seed_all
+from togi.subject.inputs import Inputs
+from togi.subject.nested import with_floats_as_tensors
+from togi.subject.signature import Signature
+from togi.subject.validation import Validation, hashes_of
+from togi.verify.leaves import fresh, tensors_in
+
+FILE = "answers.safetensors"
+_LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""Shares of the samples after which a recipe that is surely outside is stopped."""
+_FLIPS = frozenset({AccuracyMeasure.ACCURACY, AccuracyMeasure.AGREEMENT})
+
+Call = Callable[..., Any]
+
+
+def check_calls(validation: Validation, signature: Signature) -> None:
+    """Raises SubjectError for a sample that what is tuned would refuse."""
+    for number, sample in enumerate(validation.inputs, start=1):
+        try:
+            signature.checked(sample.args, sample.kwargs)
+        except (TypeError, ValueError) as refusal:
+            raise SubjectError(
+                f"validation sample {number} is another call than those that are tuned ({refusal}): give it the form "
+                "of the samples, or samples of several sizes"
+            ) from None
+
+
+def answer_once(
+    module: nn.Module, identity: str, validation: Validation, folder: Path, *, seed: int, device: str
+) -> None:
+    """Keep the original's answers, in its own precision, in the run's ``folder`` (``known_answers``).
+
+    They are made once for all studies: kept by hash next to the journals. ``identity``: changes with the weights.
+    Raises SubjectError where it answers without a floating-point tensor.
+    """
+    inputs = [sample.to(device) for sample in validation.inputs]
+    key = [identity, str(seed), device, torch.__version__, processor(), *hashes_of(inputs)]
+    name = f"{hashlib.sha256(' '.join(key).encode()).hexdigest()}.safetensors"
+    try:
+        kept = private(home() / "answers") / name
+        answers = _read(kept, len(inputs))
+    except OSError:
+        kept, answers = None, None
+    if answers is None:
+        answers = [_answer(module, sample, seed) for sample in inputs]
+        if kept is not None:
+            with contextlib.suppress(OSError):
+                _write(kept, answers)
+    _write(folder / FILE, answers)
+
+
+def known_answers(folder: Path, validation: Validation) -> list[Tensor]:
+    """Raises TogiError where there are none."""
+    answers = _read(folder / FILE, len(validation.inputs))
+    if answers is None:
+        raise TogiError(f"the original's answers in {folder} cannot be read. Run the command again: they are made anew")
+    return answers
+
+
+def _read(file: Path, count: int) -> list[Tensor] | None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        kept = load_file(str(file))
+    except (OSError, SafetensorError):
+        return None
+    return [kept[str(i)] for i in range(count)] if len(kept) == count else None
+
+
+def _write(file: Path, answers: Sequence[Tensor]) -> None:
+    """Complete or not at all."""
+    from safetensors.torch import save_file
+
+    partial = file.with_name(f".{os.getpid()}-{file.name}")
+    save_file({str(i): answer.contiguous() for i, answer in enumerate(answers)}, str(partial))
+    partial.replace(file)
+
+
+def judged(
+    call: Call,
+    validation: Validation,
+    answers: Sequence[Tensor],
+    judging: Judging,
+    *,
+    confirmation: bool,
+    seed: int,
+    device: str,
+) -> Accuracy:
+    """How far ``call`` got worse than the original, on one half of the data. It ends early where that is surely too
+    far. Raises whatever ``call`` raises.
+
+    Args:
+        answers: of the original, to all samples.
+        confirmation: on the half that did not choose it.
+    """
+    assert judging.measure is not None
+    inputs = validation.inputs
+    indices = _in_random_order(validation.group_of, halves(validation.group_of, seed)[confirmation], seed)
+    measured = _SeenRows(judging.measure, validation, answers, indices)
+    looks = {max(1, round(share * len(indices))) for share in _LOOKS}
+    for number, i in enumerate(indices, start=1):
+        measured.add(i, _answer(call, inputs[i].to(device), seed))
+        if number in looks and standing(measured.drop(), judging.max_drop) is Standing.OUTSIDE:
+            break
+    return Accuracy(measure=judging.measure, confirmation=confirmation, drop=measured.drop())
+
+
+def _in_random_order(group_of: Sequence[Hashable], indices: Sequence[int], seed: int) -> list[int]:
+    """One group after another. Data are often sorted, by class or by difficulty, and an early look at sorted data sees
+    no sample of the whole."""
+    order = list(dict.fromkeys(group_of))
+    random.Random(seed).shuffle(order)
+    places = {group: place for place, group in enumerate(order)}
+    return sorted(indices, key=lambda i: places[group_of[i]])
+
+
+def _answer(call: Call, sample: Inputs, seed: int) -> Tensor:
+    """The first floating-point tensor of what it returns."""
+    given = fresh(sample)
+    seed_all(seed)
+    with torch.no_grad():
+        output = with_floats_as_tensors(call(*given.args, **given.kwargs))
+    for _, tensor in tensors_in(output, "output"):
+        if tensor.is_floating_point():
+            return tensor.detach().to("cpu", torch.float32, copy=True)
+    raise SubjectError(
+        "accuracy is judged by the first floating-point tensor that the model returns (scores, embeddings), and it "
+        "returns none: judge it by a metric of its own"
+    )
+
+
+class _SeenRows:
+    """The rows seen so far."""
+
+    def __init__(
+        self, measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor], indices: Sequence[int]
+    ) -> None:
+        if measure is AccuracyMeasure.ACCURACY and validation.labels is None:
+            raise SubjectError(
+                "the measure accuracy needs labels, and the validation data have none: return (samples, labels), or "
+                "give --min-agreement, which needs none"
+            )
+        self._measure, self._validation, self._answers = measure, validation, answers
+        self._group_of = validation.group_of
+        self._grouped = validation.groups is not None
+        self._graded = self._grouped or measure not in _FLIPS or any(_rows(answer).shape[1] > 1 for answer in answers)
+        if self._grouped:
+            self._planned = len({self._group_of[i] for i in indices})
+        else:
+            self._planned = sum(len(_rows(answers[i])) for i in indices)
+        self._all = _normalized(answers) if measure is AccuracyMeasure.RANK else None
+        self._differences: list[float] = []
+        self._groups: list[Any] = []
+
+    def add(self, i: int, candidate: Tensor) -> None:
+        original = _rows(self._answers[i])
+        rows = _rows(candidate)
+        if rows.shape != original.shape:
+            differences = [1.0] * len(original)
+        else:
+            worse = self._worse(i, original, rows)
+            worse[~rows.isfinite().flatten(1).all(1) & original.isfinite().flatten(1).all(1)] = 1.0
+            differences = worse.clamp(-1, 1).nan_to_num(1.0).tolist()
+        self._differences += differences
+        self._groups += [self._group_of[i]] * len(differences)
+
+    def drop(self) -> Drop:
+        """By groups, where there are some; all but the last are complete, and it was begun."""
+        if self._graded:
+            differences = by_group(self._differences, self._groups) if self._grouped else self._differences
+            return scores(differences, self._planned)
+        losses, gains = self._differences.count(1.0), self._differences.count(-1.0)
+        signed = gains if self._measure is AccuracyMeasure.ACCURACY else None
+        return flips(losses, len(self._differences), self._planned, gains=signed)
+
+    def _worse(self, i: int, original: Tensor, candidate: Tensor) -> Tensor:
+        """For each row by how much the candidate is worse, at most 1."""
+        match self._measure:
+            case AccuracyMeasure.AGREEMENT:
+                return (_decided(candidate) != _decided(original)).float().mean(1)
+            case AccuracyMeasure.ACCURACY:
+                assert self._validation.labels is not None
+                decided = _decided(original)
+                labels = torch.as_tensor(self._validation.labels[i]).reshape(decided.shape)
+                return (_decided(candidate) != labels).float().mean(1) - (decided != labels).float().mean(1)
+            case AccuracyMeasure.KL:
+                p, q = original.log_softmax(-1), candidate.log_softmax(-1)
+                return (p.exp() * (p - q)).sum(-1).mean(1)
+            case AccuracyMeasure.RMS:
+                share: Tensor = (candidate - original).flatten(1).norm(dim=1) / original.flatten(1).norm(dim=1)
+                return share.nan_to_num(1.0)
+            case AccuracyMeasure.RANK:
+                return self._rank_lost(original, candidate)
+
+    def _rank_lost(self, original: Tensor, candidate: Tensor) -> Tensor:
+        """One less Spearman's correlation of the likenesses to all of the original's embeddings."""
+        assert self._all is not None
+        both = (nn.functional.normalize(rows.flatten(1), dim=1) for rows in (original, candidate))
+        ranks = [_ranks(rows @ self._all.T) for rows in both]
+        one, other = (rank - rank.mean(1, keepdim=True) for rank in ranks)
+        correlation: Tensor = (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1))
+        return 1 - correlation
+
+
+def _rows(answer: Tensor) -> Tensor:
+    """``(rows, decisions of a row, scores)``."""
+    if answer.dim() < 2:
+        return answer.reshape(1, 1, -1)
+    return answer.reshape(answer.shape[0], -1, answer.shape[-1])
+
+
+def _decided(rows: Tensor) -> Tensor:
+    """The place of the largest score; of a single score, whether it is above zero."""
+    return (rows[..., 0] > 0).long() if rows.shape[-1] == 1 else rows.argmax(-1)
+
+
+def _normalized(answers: Sequence[Tensor]) -> Tensor:
+    return nn.functional.normalize(torch.cat([_rows(answer).flatten(1) for answer in answers]), dim=1)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    return values.argsort(1).argsort(1).float()

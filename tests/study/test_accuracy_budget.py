@@ -1,0 +1,158 @@
+"""A budget on the drop of a metric: what cannot be judged is told at once, and what is worse is never chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import togi
+from togi.core.errors import SubjectError, TogiError
+from togi.core.records import Outcome
+
+pytestmark = pytest.mark.usefixtures("brief_studies")
+
+LABELS = torch.arange(8).repeat(4)
+FILE = """
+import torch
+import togi
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(8, 8), torch.randn(4, 8)
+
+def without_metric():
+    return model()
+
+def broken_metric():
+    return togi.Subject(*model(), metric=lambda outputs: 1 / (len(outputs) - 1))
+"""
+
+
+class Outlier(nn.Module):
+    """A classifier one of whose inputs is so large that 8 bits hold nothing of the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(9, 8, bias=False)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.cat([torch.eye(8), torch.full((8, 1), 1e-3)], 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.linear(x)
+        return scores
+
+
+def samples() -> Tensor:
+    return torch.cat([torch.eye(8)[LABELS], torch.full((len(LABELS), 1), 1e3)], 1)
+
+
+def error_rate(outputs: list[Tensor]) -> float:
+    return float((outputs[0].argmax(1) != LABELS).float().mean())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+    (tmp_path / "models.py").write_text(FILE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loads(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("togi.study.run.run_study", loads)
+
+
+@pytest.mark.usefixtures("nothing_is_loaded")
+def test_a_drop_without_a_metric_is_refused_before_anything_is_loaded(folder: Path) -> None:
+    torch.save({}, folder / "model.pt2")
+    for subject, inputs in ((nn.Linear(8, 8), torch.ones(1, 8)), ("model.pt2", None)):
+        with pytest.raises(SubjectError, match=r"--max-drop limits the drop of a metric, and .* has none"):
+            togi.tune(subject, inputs, max_drop=0.01)
+    with pytest.raises(SubjectError, match="has none"):
+        togi.tune(togi.Subject(nn.Linear(8, 8), torch.ones(1, 8)), max_drop=0.01)
+
+
+@pytest.mark.usefixtures("nothing_is_loaded")
+def test_data_without_a_budget_and_a_budget_without_data_are_refused_before_anything_is_loaded() -> None:
+    module, x = nn.Linear(8, 8), torch.ones(1, 8)
+    data = togi.Validation([x, x + 1])
+    for given in ({"data": data}, {"metric": "accuracy"}, {"data": "models.py:data"}):
+        with pytest.raises(TogiError, match="judge nothing without a budget"):
+            togi.tune(module, x, max_error=0.1, **given)  # type: ignore[arg-type]
+    for given in ({"min_agreement": 0.99}, {"metric": "accuracy", "max_drop": 0.01}):
+        with pytest.raises(SubjectError, match=r"Linear has none: give --data FILE:function"):
+            togi.tune(module, x, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("without_metric", r"--max-drop limits the drop of a metric, and models\.py:without_metric has none"),
+        (
+            "broken_metric",
+            r"nothing can be judged by the metric, which --max-drop limits: it raises .*ZeroDivisionError",
+        ),
+    ],
+)
+def test_a_metric_that_is_missing_or_broken_is_told_once_before_any_trial(factory: str, said: str) -> None:
+    with pytest.raises(SubjectError, match=said):
+        togi.tune(f"models.py:{factory}", max_drop=0.01, time_limit_s=200)
+
+
+def test_a_broken_metric_that_limits_nothing_costs_nothing() -> None:
+    study = togi.tune("models.py:broken_metric", only=["torchscript"], effort="quick", time_limit_s=200)
+    assert study.record.best is not None
+    assert any("The metric is not used: it raises" in note for note in study.record.facts.notes)
+
+
+def test_a_recipe_that_is_always_wrong_is_not_within_the_drop_of_an_error_rate() -> None:
+    """It was chosen at 7.4 x: "from 0 to 0.875, within the allowed drop of 0.005"."""
+    torch.manual_seed(0)
+    study = togi.tune(
+        Outlier(),
+        samples(),
+        metric=error_rate,
+        max_drop=0.005,
+        only=["onnxruntime", "int8_onnxruntime"],
+        effort="quick",
+        time_limit_s=200,
+    )
+    lowered = [trial for trial in study.record.trials if "int8_onnxruntime" in trial.recipe.techniques]
+    assert lowered
+    assert {trial.outcome for trial in lowered} == {Outcome.WRONG}
+    assert all("from 0 to 0.875, a rise above the allowed 0.005" in trial.reason for trial in lowered)
+    assert study.record.best is not None
+    assert "int8_onnxruntime" not in study.record.best.techniques
+
+
+def test_a_recipe_that_disagrees_is_stopped_early_and_not_chosen() -> None:
+    torch.manual_seed(0)
+    rows = samples()
+    data = [rows[i % len(rows)][None].repeat(32, 1) + 0.01 * i for i in range(40)]
+    study = togi.tune(
+        Outlier(),
+        samples(),
+        data=togi.Validation(data),
+        min_agreement=0.98,
+        only=["onnxruntime", "int8_onnxruntime"],
+        effort="quick",
+        time_limit_s=200,
+    )
+    lowered = [trial for trial in study.record.trials if "int8_onnxruntime" in trial.recipe.techniques]
+    assert lowered
+    for trial in lowered:
+        assert trial.outcome is Outcome.WRONG
+        assert "show a drop of at least" in trial.reason
+        assert trial.error is not None
+        assert trial.error.accuracy is not None
+        assert trial.error.accuracy.drop.seen < trial.error.accuracy.drop.planned
+    assert study.record.best is not None
+    assert "int8_onnxruntime" not in study.record.best.techniques

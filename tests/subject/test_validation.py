@@ -1,0 +1,65 @@
+"""Validation data: what a function may return, and samples that serve two purposes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from togi.core.errors import SubjectError
+from togi.subject.inputs import Inputs
+from togi.subject.validation import Validation, as_validation, shared
+
+SAMPLES = [torch.full((1, 2), float(i)) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    "returned", [SAMPLES, (SAMPLES, [0, 1, 2, 3]), Validation(SAMPLES, groups="aabb"), (SAMPLES, torch.arange(4))]
+)
+def test_what_a_function_may_return(returned: Any) -> None:
+    validation = as_validation(returned, "data.py:validation")
+    assert [sample.tensors()[0].tolist() for sample in validation.inputs] == [x.tolist() for x in SAMPLES]
+    assert len(validation.group_of) == 4
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, r"data\.py:validation returned a NoneType.*\(samples, labels\)"),
+        (torch.ones(3), "returned a Tensor"),
+        ((SAMPLES, [0, 1]), "there are 2 labels for 4 validation samples"),
+        (SAMPLES[:1], "give a list of 2 or more"),
+        ([], "one half of them chooses and the other confirms"),
+    ],
+)
+def test_what_else_is_returned_is_refused(returned: Any, said: str) -> None:
+    with pytest.raises(SubjectError, match=said):
+        as_validation(returned, "data.py:validation")
+
+
+def test_groups_are_one_for_each_sample() -> None:
+    with pytest.raises(SubjectError, match="there are 3 groups for 4"):
+        Validation(SAMPLES, groups="abc")
+    assert Validation(SAMPLES).group_of == [0, 1, 2, 3]
+
+
+def inputs(*numbers: int) -> tuple[Inputs, ...]:
+    return tuple(Inputs((SAMPLES[number].clone(),)) for number in numbers)
+
+
+def test_one_set_for_two_purposes_is_told() -> None:
+    assert shared(inputs(0, 1), inputs(2), inputs(3)) == []
+    (timed,) = shared(inputs(0, 1, 2), inputs(1, 2), inputs(3))
+    assert timed.startswith("2 of the validation samples are also timed")
+    (calibrated,) = shared(inputs(0, 1), inputs(2), inputs(0))
+    assert "1 of the validation samples is also calibrated on" in calibrated
+    (silent,) = shared(inputs(0, 1), inputs(2), None)
+    assert "No calibration data are given" in silent
+
+
+def test_other_data_are_told_apart() -> None:
+    same = Validation(SAMPLES, labels=[0, 1, 2, 3])
+    assert same.identity == Validation([x.clone() for x in SAMPLES], labels=[0, 1, 2, 3]).identity
+    for other in (Validation(SAMPLES), Validation(SAMPLES, labels=[0, 1, 3, 2]), Validation(SAMPLES[::-1])):
+        assert other.identity != same.identity

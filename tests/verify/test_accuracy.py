@@ -1,0 +1,219 @@
+"""Accuracy on validation data: which rows are lost, by each measure, and when a recipe is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from togi.core.choices import AccuracyMeasure
+from togi.core.errors import SubjectError, TogiError
+from togi.core.judging import Judging
+from togi.core.records import Accuracy
+from togi.decide.paired import Standing, halves, standing
+from togi.subject.validation import Validation
+from togi.verify import accuracy
+from togi.verify.accuracy import answer_once, judged, known_answers
+
+CLASSES, COUNT = 8, 400
+
+
+class Scores(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def data(count: int = COUNT, **given: Any) -> Validation:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, CLASSES, (count,), generator=generator)
+    noise = 0.1 * torch.rand(count, CLASSES, generator=generator)
+    samples = [(torch.eye(CLASSES)[label] + row)[None] for label, row in zip(labels, noise, strict=True)]
+    return Validation(**{"samples": samples, "labels": labels.tolist(), **given})
+
+
+def measured(
+    call: Callable[..., Any], measure: AccuracyMeasure, tmp_path: Path, *, max_drop: float = 1.0, **given: Any
+) -> Accuracy:
+    validation = data(**given)
+    answer_once(Scores(), "scores", validation, tmp_path, seed=0, device="cpu")
+    return judged(
+        call,
+        validation,
+        known_answers(tmp_path, validation),
+        Judging(measure=measure, max_drop=max_drop),
+        confirmation=False,
+        seed=0,
+        device="cpu",
+    )
+
+
+def every(number: int, wrong: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The original, but for one of so many calls."""
+    calls = iter(range(10**6))
+    return lambda x: wrong(x * 2) if next(calls) % number == 0 else x * 2
+
+
+@pytest.mark.parametrize("measure", AccuracyMeasure)
+def test_the_original_itself_loses_nothing(measure: AccuracyMeasure, tmp_path: Path) -> None:
+    drop = measured(Scores(), measure, tmp_path).drop
+    assert drop.mean == pytest.approx(0, abs=1e-5)
+    assert (drop.seen, drop.planned) == (COUNT // 2, COUNT // 2)
+
+
+@pytest.mark.parametrize("measure", AccuracyMeasure)
+def test_what_is_wrong_once_in_ten_calls_loses_by_every_measure(measure: AccuracyMeasure, tmp_path: Path) -> None:
+    accuracy = measured(every(10, lambda scores: -scores), measure, tmp_path)
+    assert accuracy.drop.mean == pytest.approx(
+        0.1, abs=0.03 if measure in (AccuracyMeasure.RMS, AccuracyMeasure.RANK) else 0.001
+    )
+
+
+def test_labels_count_gains_and_agreement_does_not(tmp_path: Path) -> None:
+    """A quarter of the labels is of another class, which the candidate hits and the original does not."""
+    labels = data().labels
+    assert labels is not None
+    moved = [(label + 1) % CLASSES if i % 4 == 0 else label for i, label in enumerate(labels)]
+
+    def shifted(x: Tensor) -> Tensor:
+        return x.roll(1, dims=-1) * 2
+
+    by_labels = measured(shifted, AccuracyMeasure.ACCURACY, tmp_path, labels=moved).drop
+    by_original = measured(shifted, AccuracyMeasure.AGREEMENT, tmp_path, labels=moved).drop
+    assert by_labels.losses + (by_labels.gains or 0) == COUNT // 2
+    assert by_labels.gains
+    assert (by_original.losses, by_original.gains) == (COUNT // 2, None)
+    assert by_labels.mean < by_original.mean == 1.0
+
+
+def test_a_recipe_that_is_surely_outside_is_stopped_early(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def wrong(x: Tensor) -> Tensor:
+        calls.append(1)
+        return -x
+
+    stopped = measured(wrong, AccuracyMeasure.AGREEMENT, tmp_path, max_drop=0.01)
+    assert standing(stopped.drop, 0.01) is Standing.OUTSIDE
+    assert len(calls) == stopped.drop.seen < COUNT // 8
+
+
+@pytest.mark.parametrize("scores", [lambda s: s * float("nan"), lambda s: s[:, :4], lambda s: s.repeat(2, 1)])
+def test_what_is_no_answer_is_lost(scores: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    for measure in (AccuracyMeasure.AGREEMENT, AccuracyMeasure.KL, AccuracyMeasure.ACCURACY):
+        assert measured(every(1, scores), measure, tmp_path).drop.mean == 1.0
+
+
+def test_rows_of_a_batch_count_by_themselves_and_groups_as_one(tmp_path: Path) -> None:
+    batches = [torch.cat(data().samples[i : i + 10]) for i in range(0, COUNT, 10)]
+    validation = Validation(batches)
+    answer_once(Scores(), "batches", validation, tmp_path, seed=0, device="cpu")
+    answers, judging = known_answers(tmp_path, validation), Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1.0)
+
+    def of(validation: Validation) -> Accuracy:
+        wrong = every(1, lambda scores: torch.cat([-scores[:1], scores[1:]]))
+        return judged(wrong, validation, answers, judging, confirmation=False, seed=0, device="cpu")
+
+    alone, grouped = of(validation).drop, of(Validation(batches, groups=[i // 4 for i in range(len(batches))])).drop
+    assert (alone.seen, alone.losses) == (COUNT // 2, COUNT // 20)
+    assert (grouped.seen, grouped.planned, grouped.losses) == (5, 5, None)
+    assert alone.mean == pytest.approx(grouped.mean) == 0.1
+    assert grouped.high > alone.high
+
+
+def test_sorted_data_are_seen_in_random_order(tmp_path: Path) -> None:
+    """The first tenth of them is lost, and a fifth is allowed: it is not stopped for what came first."""
+    labels = sorted(data().labels or ())
+    first = max(labels[: COUNT // 10])
+    samples = [torch.eye(CLASSES)[label][None] for label in labels]
+    calls = measured(
+        lambda x: -x if int(x.argmax()) == 0 and first == 0 else x * 2,
+        AccuracyMeasure.AGREEMENT,
+        tmp_path,
+        max_drop=0.25,
+        samples=samples,
+        labels=None,
+    )
+    assert calls.drop.seen == calls.drop.planned
+    assert 0.05 < calls.drop.mean < 0.2
+
+
+def test_choice_and_confirmation_see_other_samples(tmp_path: Path) -> None:
+    validation = data()
+    answer_once(Scores(), "scores", validation, tmp_path, seed=0, device="cpu")
+    seen: dict[bool, set[str]] = {}
+    for confirmation in (False, True):
+        given: list[str] = []
+
+        def call(x: Tensor, given: list[str] = given) -> Tensor:
+            given.append(str(x.tolist()))
+            return x * 2
+
+        judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.1)
+        answers = known_answers(tmp_path, validation)
+        judged(call, validation, answers, judging, confirmation=confirmation, seed=0, device="cpu")
+        seen[confirmation] = set(given)
+    assert not seen[False] & seen[True]
+    assert len(seen[False] | seen[True]) == COUNT
+    assert halves(range(COUNT), 0)[0] != halves(range(COUNT), 1)[0]
+
+
+def test_the_original_answers_once_for_all_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Counted(Scores):
+        def forward(self, x: Tensor) -> Tensor:
+            asked.append(1)
+            return super().forward(x)
+
+    validation = data(20)
+    for identity, expected in (("weights", 20), ("weights", 20), ("other weights", 40)):
+        answer_once(Counted(), identity, validation, tmp_path, seed=0, device="cpu")
+        assert len(asked) == expected
+    (tmp_path / "home" / "answers").chmod(0o777)  # others could have written them
+    answer_once(Counted(), "weights", validation, tmp_path, seed=0, device="cpu")
+    assert len(asked) == 60
+    monkeypatch.setenv("TOGI_HOME", "/proc/none")  # cannot be written
+    answer_once(Counted(), "weights", validation, tmp_path, seed=0, device="cpu")
+    assert len(asked) == 80
+    (tmp_path / accuracy.FILE).write_bytes(b"cut")
+    with pytest.raises(TogiError, match="they are made anew"):
+        known_answers(tmp_path, validation)
+
+
+def test_what_cannot_be_judged_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SubjectError, match=r"accuracy needs labels.*--min-agreement"):
+        measured(Scores(), AccuracyMeasure.ACCURACY, tmp_path, labels=None)
+
+    class Whole(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.argmax(-1)
+
+    with pytest.raises(SubjectError, match=r"first floating-point tensor.*a metric of its own"):
+        answer_once(Whole(), "whole", data(), tmp_path, seed=0, device="cpu")
+
+
+def test_a_sequence_of_decisions_is_one_row(tmp_path: Path) -> None:
+    samples = [torch.rand(1, 5, CLASSES, generator=torch.Generator().manual_seed(i)) for i in range(40)]
+    validation = Validation(samples)
+    answer_once(Scores(), "sequences", validation, tmp_path, seed=0, device="cpu")
+    found = judged(
+        every(1, lambda scores: torch.cat([-scores[:, :1], scores[:, 1:]], 1)),
+        validation,
+        known_answers(tmp_path, validation),
+        Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1.0),
+        confirmation=True,
+        seed=0,
+        device="cpu",
+    )
+    assert (found.drop.seen, found.drop.losses) == (20, None)
+    assert found.drop.mean == pytest.approx(0.2)

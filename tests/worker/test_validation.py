@@ -1,0 +1,104 @@
+"""Validation data from end to end: one half judges a recipe where it is tried, the other where it was saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from togi.artifact.save import write_manifest
+from togi.core.choices import AccuracyMeasure
+from togi.core.errors import SubjectError
+from togi.core.judging import Judging
+from togi.core.records import Outcome, Trial
+from togi.decide.faithful import accept
+from togi.machine.describe import machine
+from togi.techniques import recipe
+from togi.worker.pool import WorkerPool
+from togi.worker.protocol import SubjectRef
+from togi.worker.supervise import Limits, TrialEnded
+
+FILE = """
+import torch
+import togi
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(16, 4), torch.randn(8, 16)
+
+def validation():
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(8, 16, generator=generator) for _ in range(80)]
+
+def timed():
+    return [model()[1]] + validation()
+
+def larger():
+    return validation() + [torch.ones(9, 16)]
+"""
+INT8 = recipe(onnxruntime={"spinning": False}, int8_onnxruntime={"how": "dynamic"}, no_grad={})
+QUIET = (Limits(), lambda _: None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+    (tmp_path / "models.py").write_text(FILE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def pool(data: str) -> WorkerPool:
+    judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.2)
+    subject = SubjectRef.here("locator", "models.py:model")
+    return WorkerPool(subject, machine(), device="cpu", seed=0, judging=judging, data=data)
+
+
+def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path) -> None:
+    with pool("models.py:validation") as processes:
+        survey, _ = processes.survey(*QUIET)
+        facts = processes.make_truth(survey.facts, *QUIET)
+        with processes.start(INT8, facts, *QUIET) as tried:
+            chosen = tried.error
+            saved = tried.save(folder / "int8.togi", 1.0)
+        signature = survey.signature.within(saved.domains)
+        proof = Trial(recipe=INT8, outcome=Outcome.OK)
+        about = {"subject": "models.py:model", "recipe": INT8, "signature": signature, "facts": facts, "proof": proof}
+        write_manifest(folder / "int8.togi", chain=saved.links, **about)  # type: ignore[arg-type]
+        with processes.start_artifact(folder / "int8.togi", INT8, facts, Limits(), check=True) as loaded:
+            confirmed = loaded.error
+        with processes.start(recipe(no_grad={}), facts, *QUIET) as reference:
+            assert reference.error is not None
+            assert reference.error.accuracy is None, "the original is right by definition"
+    for error, confirmation in ((chosen, False), (confirmed, True)):
+        assert error is not None
+        assert error.accuracy is not None
+        assert error.accuracy.confirmation is confirmation
+        assert (error.accuracy.drop.seen, error.accuracy.drop.planned) == (320, 320)
+        assert (
+            accept(error, exact=False, judging=Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.2))[0]
+            is Outcome.OK
+        )
+    assert list((folder / "home" / "answers").iterdir()), "kept for the next study"
+
+
+@pytest.mark.usefixtures("folder")
+def test_validation_data_of_another_size_are_refused() -> None:
+    with pool("models.py:larger") as processes, pytest.raises(TrialEnded, match="validation sample 81 is another call"):
+        processes.make_truth(processes.survey(*QUIET)[0].facts, *QUIET)
+
+
+@pytest.mark.usefixtures("folder")
+def test_validation_data_that_are_timed_too_are_told() -> None:
+    with pool("models.py:timed") as processes:
+        survey, _ = processes.survey(*QUIET)
+        facts = processes.make_truth(survey.facts, *QUIET)
+    assert any("1 of the validation samples is also timed" in note for note in facts.notes)
+    assert any("No calibration data" in note for note in facts.notes)
+
+
+@pytest.mark.parametrize(("data", "said"), [("", "has none: give --data"), ("models.py:model", "Validation data are")])
+@pytest.mark.usefixtures("folder")
+def test_what_brings_no_validation_data_is_refused_when_it_is_loaded(data: str, said: str) -> None:
+    with pytest.raises(SubjectError, match=said), pool(data):
+        pass
