@@ -44,6 +44,7 @@ __all__ = [
     "own_parameters",
     "parametrized_as_pickled",
     "replace_tensors",
+    "runs_compiled",
 ]
 
 
@@ -131,6 +132,11 @@ def compile_calls(module: nn.Module, backend: str | Callable[..., Any] = "induct
 def forget_compiled_call(module: nn.Module) -> None:
     """Undo ``compile_calls``: calls run the plain ``forward`` again."""
     module._compiled_call_impl = None
+
+
+def runs_compiled(module: nn.Module) -> bool:
+    """Whether it is what ``torch.compile(module)`` returned, or ``module.compile()`` was called."""
+    return compiled_original(module) is not None or getattr(module, "_compiled_call_impl", None) is not None
 
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"

@@ -1,0 +1,215 @@
+"""The two kinds of runs of ``togi run``: the first, which finds and tunes, and later ones, with what was tuned."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from togi.cli.output import say, stderr
+from togi.core.errors import TogiError
+from togi.core.quantities import first_line, plural, seconds
+from togi.core.records import now
+from togi.core.version import version
+from togi.script.hook import when_torch_is_imported
+from togi.script.main_module import HowItEnded, ScriptEnd
+from togi.script.records import INDEX, ScriptIndex, ScriptReport, TunedModule
+
+if TYPE_CHECKING:
+    from togi.core.records import Interval
+    from togi.script.records import ModuleCalls
+    from togi.script.serving import ScriptService
+    from togi.script.watching import ScriptWatcher, WatchedModule
+    from togi.study.result import StudyResult
+
+LEAST_S = 20.0
+"""A module is not tuned in less time: its processes would have started, and little else."""
+_NOTHING_FASTER = "nothing was faster beyond doubt"
+
+
+class FirstRun:
+    """Watches the script, then tunes the modules that took its time."""
+
+    def __init__(self, folder: Path | None, script: str, *, time_limit_s: float, device: str | None, seed: int) -> None:
+        """``folder``: where artifacts are written; None: nothing is tuned."""
+        self.folder, self.script = folder, script
+        self.time_limit_s, self.device, self.seed = time_limit_s, device, seed
+        self.document: dict[str, Any] | None = None
+        self._watcher: ScriptWatcher | None = None
+
+    def begin(self) -> None:
+        when_torch_is_imported(self._watch)
+
+    def _watch(self) -> None:
+        from togi.script.watching import ScriptWatcher
+
+        self._watcher = ScriptWatcher()
+
+    def finish(self, end: ScriptEnd) -> None:
+        """Report, and tune if the script ended in a way after which that is expected."""
+        records: list[tuple[WatchedModule, ModuleCalls]] = []
+        report = ScriptReport(script=self.script, seconds=end.seconds)
+        if self._watcher is not None:
+            self._watcher.stop()
+            records = self._watcher.records(end.seconds)
+            report = self._watcher.report(self.script, end.seconds, records)
+        self.document = _document(report)
+        _show_report(report)
+        worth = [watched for watched, calls in records if not calls.reason]
+        if self.folder is None or not worth:
+            return
+        if end.how in (HowItEnded.RAISED, HowItEnded.INTERRUPTED):
+            say(f"togi: nothing is tuned, since {end.how.value}. 'togi run --report' shows this report alone")
+            return
+        shares = {id(watched): calls.share for watched, calls in records}
+        tuned = self._tune(worth, shares)
+        self.document = _document(report, folder=str(self.folder), tuned=tuned)
+        _show_tuned(tuned, self.folder if tuned else None, self.script)
+
+    def _tune(self, worth: Sequence[WatchedModule], shares: dict[int, float]) -> list[TunedModule]:
+        """Tune one module after the other, and write what is there in the end, even if it is interrupted."""
+        assert self.folder is not None
+        limits = divided([watched.seconds for watched in worth], self.time_limit_s)
+        for watched in worth[len(limits) :]:
+            say(f"togi: no time is left to tune {watched.name}: give a longer --time-limit")
+        tuned: list[TunedModule] = []
+        with tempfile.TemporaryDirectory(prefix="togi-run-") as made_in:
+            try:
+                for watched, limit_s in zip(worth, limits, strict=False):
+                    name = f"{len(tuned)}-{watched.name}.togi"
+                    tuned.append(self._tune_one(watched, shares[id(watched)], limit_s, Path(made_in) / name))
+            except KeyboardInterrupt:
+                say(
+                    f"togi: interrupted. {plural(len(tuned), 'module')} of {len(worth)} finished; finished trials are "
+                    "in the journal, and 'togi run --again' goes on from there"
+                )
+            if tuned:
+                self._write(tuned, Path(made_in))
+        return tuned
+
+    def _tune_one(self, watched: WatchedModule, share: float, limit_s: float, out: Path) -> TunedModule:
+        from togi import api
+        from togi.render.progress import watch
+
+        say(f"togi: tuning {watched.name} on {plural(len(watched.samples()), 'call')}, {seconds(limit_s)} at most")
+        identity = watched.identity()
+        with watch(watched.name) as progress:
+            try:
+                result = api.tune(
+                    watched.live,
+                    inputs=watched.samples(),
+                    out=out,
+                    device=self.device or device_of(watched.live),
+                    time_limit_s=limit_s,
+                    seed=self.seed,
+                    progress=progress,
+                )
+            except TogiError as error:
+                return TunedModule(identity=identity, share=share, why_not=first_line(error))
+        recipe, speedup_x = _chosen(result)
+        if result.artifact is None:
+            why = _why_not(result)
+            return TunedModule(identity=identity, share=share, recipe=recipe, why_not=why)
+        if result.best.recipe.is_reference:
+            shutil.rmtree(out, ignore_errors=True)
+            return TunedModule(identity=identity, share=share, why_not=_NOTHING_FASTER)
+        return TunedModule(identity=identity, share=share, artifact=out.name, recipe=recipe, speedup_x=speedup_x)
+
+    def _write(self, tuned: Sequence[TunedModule], made_in: Path) -> None:
+        from togi.artifact.save import written_whole
+
+        assert self.folder is not None
+        index = ScriptIndex(togi_version=version(), created=now(), script=self.script, modules=tuple(tuned))
+        with written_whole(self.folder) as new:
+            shutil.copytree(made_in, new)
+            (new / INDEX).write_text(index.model_dump_json(indent=1), encoding="utf-8")
+
+
+class LaterRun:
+    """Runs the script with the artifacts of an earlier run."""
+
+    def __init__(self, folder: Path, index: ScriptIndex, script: str) -> None:
+        self.folder, self.index, self.script = folder, index, script
+        self.document: dict[str, Any] | None = None
+        self._service: ScriptService | None = None
+
+    def begin(self) -> None:
+        count = sum(bool(tuned.artifact) for tuned in self.index.modules)
+        say(
+            f"togi: using {self.folder}: {plural(count, 'module')} tuned, {self.index.created[:10]}. "
+            "'togi run --again' tunes anew"
+        )
+        when_torch_is_imported(self._serve)
+
+    def _serve(self) -> None:
+        from togi.script.serving import ScriptService
+
+        self._service = ScriptService(self.folder, self.index, lambda text: say(f"togi: {text}"))
+
+    def finish(self, end: ScriptEnd) -> None:
+        served = []
+        if self._service is not None:
+            self._service.stop()
+            served = self._service.served()
+        report = ScriptReport(script=self.script, seconds=end.seconds)
+        self.document = _document(report, folder=str(self.folder), served=served)
+        for one in served:
+            calls = one.engine_calls + one.original_calls
+            why = f", the others by the original: {one.last_reason}" if one.original_calls and one.last_reason else ""
+            say(f"togi: {one.module}: {one.engine_calls} of {plural(calls, 'call')} served by {one.recipe}{why}")
+
+
+def _document(report: ScriptReport, **about: Any) -> dict[str, Any]:
+    from togi.render.json import script_json  # not before the script: it takes longer to import than some scripts
+
+    return script_json(report, **about)
+
+
+def divided(taken_s: Sequence[float], limit_s: float) -> list[float]:
+    """The time for each module, by its share of the time that it took; the longest come first. The last get none if
+    there would be less than ``LEAST_S`` for each."""
+    count = min(len(taken_s), max(1, int(limit_s // LEAST_S)))
+    if count < 2:
+        return [limit_s] * count
+    total = sum(taken_s[:count])
+    return [LEAST_S + (limit_s - count * LEAST_S) * part / total for part in taken_s[:count]]
+
+
+def device_of(module: Any) -> str:
+    """Where its first weight is."""
+    weight = next(module.parameters(), next(module.buffers(), None))
+    return "cpu" if weight is None else str(weight.device)
+
+
+def _chosen(result: StudyResult) -> tuple[str, Interval | None]:
+    """The recipe's label, and its speed next to plain eager."""
+    if result.record.best is None:
+        return "", None
+    best = result.best
+    return best.recipe.label, best.trial.timing.speedup_x if best.trial.timing is not None else None
+
+
+def _why_not(result: StudyResult) -> str:
+    from togi.study.conclusion import unsaved
+
+    if result.record.best is None or result.best.recipe.is_reference:
+        return _NOTHING_FASTER
+    return unsaved(result.best.trial)
+
+
+def _show_report(report: ScriptReport) -> None:
+    from togi.cli.output import print_text
+    from togi.render.script_text import report_text
+
+    console = stderr()
+    print_text(console, report_text(report))
+
+
+def _show_tuned(tuned: Sequence[TunedModule], folder: Path | None, script: str) -> None:
+    from togi.cli.output import print_text
+    from togi.render.script_text import tuned_text
+
+    console = stderr()
+    print_text(console, tuned_text(tuned, None if folder is None else str(folder), script))

@@ -1,0 +1,139 @@
+"""Runs a script with artifacts in the place of the modules that they were made of.
+
+A module is looked at when the script first calls it without wanting gradients. If it is one that was tuned (class,
+structure, code, attributes and weights), its artifact stands for its ``forward`` from then on. If not, the original runs,
+and togi reports why, once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from togi.artifact.installed import Installed
+from togi.artifact.load import put_in_place
+from togi.artifact.switch import Switch
+from togi.core.quantities import first_line
+from togi.script.conditions import inner_of, left_alone
+from togi.script.hook import watch_outermost_calls
+from togi.script.identity import code_hash, identity_of, settings_hash
+from togi.script.records import ScriptIndex, ServedModule, TunedModule
+
+_GRADIENTS = (
+    "it is called with gradients switched on, so the original runs: put torch.no_grad() or torch.inference_mode() "
+    "round its calls"
+)
+
+
+class ScriptSwitch(Switch):
+    """A switch in a program that knows nothing of it. The original serves whoever wants gradients, traces or compiles
+    it, and copies and files hold the original."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            assert self.original is not None  # it is never freed here
+            return self.original(*args, **kwargs)
+        if torch.is_grad_enabled() and self.watch.wants_gradients():
+            return self._fall_back("gradients are switched on", args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As the bound method of its class, which is what the module would have without the switch."""
+        return getattr, (self.module, "forward")
+
+
+class ScriptService:
+    """Puts artifacts in from now on, in this process, until it is stopped."""
+
+    def __init__(self, folder: Path, index: ScriptIndex, tell: Callable[[str], None]) -> None:
+        self._folder, self._tell_user = folder, tell
+        self._tuned: dict[str, list[TunedModule]] = defaultdict(list)
+        for tuned in index.modules:
+            self._tuned[tuned.identity.module].append(tuned)
+        self._decided: dict[int, weakref.ref[nn.Module]] = {}
+        """Modules that were looked at, by identity."""
+        self._told: set[str] = set()
+        self._installed: list[tuple[TunedModule, Installed]] = []
+        self._lock = threading.Lock()
+        self._serving = True
+        self._undo = watch_outermost_calls(self._call)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave)
+
+    def stop(self) -> None:
+        """From now on no module is looked at. Those with artifacts keep them."""
+        self._serving = False
+        self._undo()
+
+    def _leave(self) -> None:
+        """In a process that the script forked: an engine's threads did not come along, so the originals serve."""
+        self.stop()
+        for _, installed in self._installed:
+            installed.remove()
+
+    def served(self) -> list[ServedModule]:
+        """The calls so far of the modules that have artifacts."""
+        return [
+            ServedModule(
+                module=tuned.identity.module,
+                recipe=tuned.recipe,
+                engine_calls=sum(engine for engine, _ in installed.counts.values()),
+                original_calls=sum(original for _, original in installed.counts.values()),
+                last_reason=next((switch.last_reason for switch in installed.switches if switch.last_reason), ""),
+            )
+            for tuned, installed in self._installed
+        ]
+
+    def _call(self, module: nn.Module, args: Any, kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
+        if self._serving:
+            known = self._decided.get(id(module))
+            if known is None or known() is not module:
+                self._look_at(module)
+        return run(module, *args, **kwargs)
+
+    def _look_at(self, module: nn.Module) -> None:
+        """Never raises: where an artifact cannot be used, the original is."""
+        name, decided = type(inner_of(module)).__name__, True
+        try:
+            with self._lock:
+                decided = self._decide(inner_of(module), name)
+        except Exception as error:  # a backend that does not run here, or the script's own objects
+            self._tell(name, f"its artifact cannot be used, so the original runs: {first_line(error)}")
+        if decided:
+            self._decided[id(module)] = weakref.ref(module)
+
+    def _decide(self, module: nn.Module, name: str) -> bool:
+        """False if it has to be looked at again in its next call."""
+        candidates = self._tuned.get(name)
+        if not candidates or any(module is installed.program for _, installed in self._installed):
+            return True
+        if torch.is_grad_enabled() and any(weight.requires_grad for weight in module.parameters()):
+            self._tell(name, _GRADIENTS)
+            return False
+        if reason := left_alone(module):
+            self._tell(name, f"{reason}. The original runs")
+            return True
+        identity = identity_of(module, settings_hash(module), code_hash(module))
+        tuned = next((each for each in candidates if each.identity == identity), None)
+        if tuned is None:
+            difference = identity.difference(candidates[0].identity)
+            self._tell(name, f"{difference}, so the original runs. 'togi run --again' tunes what the script calls now")
+        elif tuned.artifact:
+            installed = put_in_place(self._folder / tuned.artifact, module, ScriptSwitch)
+            self._installed.append((tuned, installed))
+        return True
+
+    def _tell(self, name: str, text: str) -> None:
+        """Each once."""
+        line = f"{name}: {text}"
+        if line not in self._told:
+            self._told.add(line)
+            self._tell_user(line)
