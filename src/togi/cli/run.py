@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from togi.cli.options import DURATION, AnyDevice, Json, Seed
+from togi.cli.options import DURATION, Device, Json, Seed, without_effect
 from togi.core.errors import TogiError
 from togi.core.needs_torch import need_torch
 
@@ -26,7 +26,7 @@ def run(
     script: Annotated[
         Path, typer.Argument(metavar="SCRIPT", help="A Python file. Whatever follows are its own arguments.")
     ],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]...", show_default=False)] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(show_default=False)] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Show what takes the time of the script, and tune nothing.")
     ] = False,
@@ -49,15 +49,17 @@ def run(
         ),
     ] = TIME_LIMIT_S,
     json: Json = False,
-    device: AnyDevice = None,
+    device: Device = "cpu",
     seed: Seed = 0,
 ) -> int:
     """Run SCRIPT unchanged, then tune the modules that took its time; run it with them from then on.
 
     The first run finds the modules, tunes them on the calls that the script made, and writes one artifact for each into
-    SCRIPT.togi. Later runs use these. The exit code is that of the script.
+    SCRIPT.togi. Later runs use these. The exit code is that of the script; 1 if it is 0 and what was tuned could not
+    be written.
     """
     need_torch("run")
+    without_effect("run", device=device != "cpu")  # each module is tuned for the one that it is on
     from togi.cli.script_runs import FirstRun, LaterRun
     from togi.script.main_module import check_script, run_as_main
     from togi.script.records import check_replaceable
@@ -74,14 +76,14 @@ def run(
         if index is not None:
             work = LaterRun(folder, index, str(script))
         else:
-            work = FirstRun(None if report else folder, str(script), time_limit_s=time_limit, device=device, seed=seed)
+            work = FirstRun(None if report else folder, str(script), time_limit_s=time_limit, seed=seed)
         work.begin()
         ended = run_as_main(script, arguments or (), work.finish)
     if json and work.document is not None:
         from togi.cli.output import print_json
 
         print_json({**work.document, "exit_code": ended.code})
-    return ended.code
+    return ended.code or work.code
 
 
 def own_arguments(arguments: Sequence[str]) -> int:
@@ -116,8 +118,8 @@ def _index(folder: Path, *, asked: bool) -> ScriptIndex | None:
             check_own(folder)
         except OSError as error:
             raise TogiError(
-                f"{error}, so it was not used: it may hold programs. Give '--with {folder}' if you trust it, or --again "
-                "to replace it"
+                f"{error}, so it was not used: it may hold programs. Give '--with {folder}' if you trust it, or "
+                "--again to replace it"
             ) from None
     return read_index(folder)
 

@@ -14,14 +14,15 @@ from togi.core.quantities import first_line, plural, seconds
 from togi.core.records import now
 from togi.core.version import version
 from togi.script.hook import when_torch_is_imported
-from togi.script.main_module import HowItEnded, ScriptEnd
+from togi.script.main_module import INTERRUPTED, HowItEnded, ScriptEnd
 from togi.script.records import INDEX, ScriptIndex, ScriptReport, TunedModule
 
 if TYPE_CHECKING:
     from togi.core.records import Interval
     from togi.script.records import ModuleCalls
     from togi.script.serving import ScriptService
-    from togi.script.watching import ScriptWatcher, WatchedModule
+    from togi.script.watched import WatchedModule
+    from togi.script.watching import ScriptWatcher
     from togi.study.result import StudyResult
 
 LEAST_S = 20.0
@@ -32,11 +33,13 @@ _NOTHING_FASTER = "nothing was faster beyond doubt"
 class FirstRun:
     """Watches the script, then tunes the modules that took its time."""
 
-    def __init__(self, folder: Path | None, script: str, *, time_limit_s: float, device: str | None, seed: int) -> None:
+    def __init__(self, folder: Path | None, script: str, *, time_limit_s: float, seed: int) -> None:
         """``folder``: where artifacts are written; None: nothing is tuned."""
         self.folder, self.script = folder, script
-        self.time_limit_s, self.device, self.seed = time_limit_s, device, seed
+        self.time_limit_s, self.seed = time_limit_s, seed
         self.document: dict[str, Any] | None = None
+        self.code = 0
+        """For a script that ended with 0."""
         self._watcher: ScriptWatcher | None = None
 
     def begin(self) -> None:
@@ -64,7 +67,12 @@ class FirstRun:
             say(f"togi: nothing is tuned, since {end.how.value}. 'togi run --report' shows this report alone")
             return
         shares = {id(watched): calls.share for watched, calls in records}
-        tuned = self._tune(worth, shares)
+        try:
+            tuned = self._tune(worth, shares)
+        except TogiError as error:  # a full disk: the script has ended well all the same
+            say(f"togi: {error}")
+            self.code = 1
+            return
         self.document = _document(report, folder=str(self.folder), tuned=tuned)
         _show_tuned(tuned, self.folder if tuned else None, self.script)
 
@@ -81,6 +89,7 @@ class FirstRun:
                     name = f"{len(tuned)}-{watched.name}.togi"
                     tuned.append(self._tune_one(watched, shares[id(watched)], limit_s, Path(made_in) / name))
             except KeyboardInterrupt:
+                self.code = INTERRUPTED
                 say(
                     f"togi: interrupted. {plural(len(tuned), 'module')} of {len(worth)} finished; finished trials are "
                     "in the journal, and 'togi run --again' goes on from there"
@@ -101,7 +110,7 @@ class FirstRun:
                     watched.live,
                     inputs=watched.samples(),
                     out=out,
-                    device=self.device or device_of(watched.live),
+                    device=device_of(watched.live),
                     time_limit_s=limit_s,
                     seed=self.seed,
                     progress=progress,
@@ -133,14 +142,17 @@ class LaterRun:
     def __init__(self, folder: Path, index: ScriptIndex, script: str) -> None:
         self.folder, self.index, self.script = folder, index, script
         self.document: dict[str, Any] | None = None
+        self.code = 0
         self._service: ScriptService | None = None
+        self._artifacts = sum(bool(tuned.artifact) for tuned in index.modules)
 
     def begin(self) -> None:
-        count = sum(bool(tuned.artifact) for tuned in self.index.modules)
-        say(
-            f"togi: using {self.folder}: {plural(count, 'module')} tuned, {self.index.created[:10]}. "
-            "'togi run --again' tunes anew"
-        )
+        day = self.index.created[:10]
+        if not self._artifacts:
+            say(f"togi: nothing was faster on {day}, so the script runs as it is. 'togi run --again' tries again")
+            return
+        modules = plural(self._artifacts, "module")
+        say(f"togi: using {self.folder} ({modules}, tuned on {day}). 'togi run --again' tunes anew")
         when_torch_is_imported(self._serve)
 
     def _serve(self) -> None:
@@ -155,6 +167,8 @@ class LaterRun:
             served = self._service.served()
         report = ScriptReport(script=self.script, seconds=end.seconds)
         self.document = _document(report, folder=str(self.folder), served=served)
+        if self._artifacts and not served:
+            say(f"togi: no artifact of {self.folder} was used: the originals served every call")
         for one in served:
             calls = one.engine_calls + one.original_calls
             why = f", the others by the original: {one.last_reason}" if one.original_calls and one.last_reason else ""

@@ -63,6 +63,7 @@ def script_json(
         "folder": folder,
         "tuned": [one.model_dump() for one in tuned],
         "served": [one.model_dump() for one in served],
+        "schema_version": SCHEMA_VERSION,
         "exit_code": None,
     }
     return _document("script", content)

@@ -1,1 +1,1 @@
-"""``togi run``: an unchanged script as the main program, with the modules that it calls watched, or served by artifacts."""
+"""``togi run``: an unchanged script as the main program, while the modules that it calls are watched or replaced."""

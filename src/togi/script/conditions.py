@@ -1,4 +1,4 @@
-"""What may keep an artifact from standing for a module of a script, and how the module changes while the script runs."""
+"""What may keep an artifact from standing for a module of a script, and how a module changes while the script runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
+from togi.artifact.optimized import OptimizedModule
 from togi.program.kept import Held, changed, held_by
 from togi.script.identity import code_hash, settings_hash
 from togi.torch_internals.autograd import version_of
 from togi.torch_internals.modules import forward_hook_counts, runs_compiled
 
-
-TRAINED = "its weights change while the script runs: it is trained, so it is left as it is"
+TRAINED = "its weights change or get gradients while the script runs: it is trained, so it is left as it is"
 
 
 def inner_of(module: nn.Module) -> nn.Module:
@@ -26,6 +26,8 @@ def inner_of(module: nn.Module) -> nn.Module:
 
 def left_alone(module: nn.Module) -> str:
     """Why the original has to run, whatever it is called with; empty if nothing is in the way."""
+    if isinstance(module, OptimizedModule):
+        return "it is an artifact of togi already"
     for name, part in module.named_modules():
         place = f"'{name}' of it" if name else "it"
         if runs_compiled(part):
@@ -46,15 +48,17 @@ class ModuleCondition:
     written: dict[str, tuple[int, int]]
     """Of each weight, by name: its identity, and how often it was written."""
     held: Held
+    has_gradients: bool
 
     @classmethod
     def of(cls, module: nn.Module) -> Self:
         written = {name: (id(weight), _writes(weight)) for name, weight in module.named_parameters()}
-        return cls(settings_hash(module), code_hash(module), written, held_by(module))
+        has_gradients = any(weight.grad is not None for weight in module.parameters())
+        return cls(settings_hash(module), code_hash(module), written, held_by(module), has_gradients)
 
     def changed_since(self, before: ModuleCondition) -> str:
         """The first change that keeps an artifact from standing for the module, as a clause."""
-        if self.written != before.written:
+        if self.written != before.written or self.has_gradients:
             return TRAINED
         if names := changed(before.held, self.held):
             return f"it keeps '{names[0]}' from call to call, which an engine would not"

@@ -1,8 +1,8 @@
 """The identity of a module from one run of a script to the next: its code, its plain attributes, its weights.
 
-Weights and classes alone do not say what a module computes. A script that was edited, or that gets another argument, may
-hold the same weights and answer otherwise. So togi hashes the code of the classes, the functions and constants of the
-user's own that this code names, and every plain attribute of every part.
+Weights and classes alone do not say what a module computes. A script that was edited, or that gets another argument,
+may hold the same weights and answer otherwise. So togi hashes the code of the classes, the functions and constants of
+the user's own that this code names, and every plain attribute of every part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a script as Python itself does: as ``__main__``, with arguments, import path, exit code and traceback of its own."""
+"""Runs a script as Python itself does: as ``__main__``, with its own arguments, import path, exit code, traceback."""
 
 from __future__ import annotations
 
@@ -184,6 +184,13 @@ def _before_os_exit(then: Callable[[int], None]) -> Iterator[None]:
         os._exit = original
 
 
+def _opened(stream: Any, descriptor: int) -> Any:
+    """The stream, or another of the same file if the script closed it."""
+    if stream is None or not stream.closed:
+        return stream
+    return open(descriptor, "r" if descriptor == 0 else "w", encoding="utf-8", errors="replace", closefd=False)
+
+
 @contextmanager
 def _surroundings_restored() -> Iterator[None]:
     """The script may change folder, close or replace streams, or take Ctrl-C for itself: not for what comes after."""
@@ -196,7 +203,7 @@ def _surroundings_restored() -> Iterator[None]:
         if os.getpid() == owner:
             with suppress(Exception):
                 sys.stdout.flush()
-            sys.stdin, sys.stdout, sys.stderr = streams
+            sys.stdin, sys.stdout, sys.stderr = (_opened(stream, fd) for fd, stream in enumerate(streams))
             with suppress(OSError):
                 os.chdir(folder)
             if interrupt is not None:

@@ -1,8 +1,8 @@
 """Runs a script with artifacts in the place of the modules that they were made of.
 
-A module is looked at when the script first calls it without wanting gradients. If it is one that was tuned (class,
-structure, code, attributes and weights), its artifact stands for its ``forward`` from then on. If not, the original runs,
-and togi reports why, once.
+A module is looked at when the script first calls it. If it is one that was tuned (class, structure, code, attributes
+and weights), its artifact stands for its ``forward`` from then on. If not, the original runs, and togi reports why,
+once.
 """
 
 from __future__ import annotations
@@ -15,39 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from togi.artifact.installed import Installed
 from togi.artifact.load import put_in_place
-from togi.artifact.switch import Switch
 from togi.core.quantities import first_line
 from togi.script.conditions import inner_of, left_alone
 from togi.script.hook import watch_outermost_calls
 from togi.script.identity import code_hash, identity_of, settings_hash
 from togi.script.records import ScriptIndex, ServedModule, TunedModule
-
-_GRADIENTS = (
-    "it is called with gradients switched on, so the original runs: put torch.no_grad() or torch.inference_mode() "
-    "round its calls"
-)
-
-
-class ScriptSwitch(Switch):
-    """A switch in a program that knows nothing of it. The original serves whoever wants gradients, traces or compiles
-    it, and copies and files hold the original."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
-            assert self.original is not None  # it is never freed here
-            return self.original(*args, **kwargs)
-        if torch.is_grad_enabled() and self.watch.wants_gradients():
-            return self._fall_back("gradients are switched on", args, kwargs)
-        return super().__call__(*args, **kwargs)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """As the bound method of its class, which is what the module would have without the switch."""
-        return getattr, (self.module, "forward")
+from togi.script.switch import ScriptSwitch
 
 
 class ScriptService:
@@ -101,26 +78,21 @@ class ScriptService:
 
     def _look_at(self, module: nn.Module) -> None:
         """Never raises: where an artifact cannot be used, the original is."""
-        name, decided = type(inner_of(module)).__name__, True
+        name = type(inner_of(module)).__name__
         try:
             with self._lock:
-                decided = self._decide(inner_of(module), name)
+                self._put_in(inner_of(module), name)
         except Exception as error:  # a backend that does not run here, or the script's own objects
             self._tell(name, f"its artifact cannot be used, so the original runs: {first_line(error)}")
-        if decided:
-            self._decided[id(module)] = weakref.ref(module)
+        self._decided[id(module)] = weakref.ref(module)
 
-    def _decide(self, module: nn.Module, name: str) -> bool:
-        """False if it has to be looked at again in its next call."""
+    def _put_in(self, module: nn.Module, name: str) -> None:
         candidates = self._tuned.get(name)
         if not candidates or any(module is installed.program for _, installed in self._installed):
-            return True
-        if torch.is_grad_enabled() and any(weight.requires_grad for weight in module.parameters()):
-            self._tell(name, _GRADIENTS)
-            return False
+            return
         if reason := left_alone(module):
             self._tell(name, f"{reason}. The original runs")
-            return True
+            return
         identity = identity_of(module, settings_hash(module), code_hash(module))
         tuned = next((each for each in candidates if each.identity == identity), None)
         if tuned is None:
@@ -129,7 +101,6 @@ class ScriptService:
         elif tuned.artifact:
             installed = put_in_place(self._folder / tuned.artifact, module, ScriptSwitch)
             self._installed.append((tuned, installed))
-        return True
 
     def _tell(self, name: str, text: str) -> None:
         """Each once."""
