@@ -1,0 +1,38 @@
+"""``togi``, but for tuning: each module gets an artifact of plain eager, with nothing measured. For tests of what comes
+before and after. What ``togi.tune`` was asked is a line of ``asked.jsonl`` in the folder of the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import togi.api
+from tests.artifact.artifact_maker import ArtifactMaker
+from togi.cli import main
+from togi.core.errors import SubjectError
+from togi.subject.inputs import Subject
+from togi.techniques import recipe
+
+ASKED = Path("asked.jsonl").absolute()
+
+
+def tune(module: Any, *, inputs: Any, out: Path, time_limit_s: float, device: str, **_: Any) -> Any:
+    name = type(module).__name__
+    with ASKED.open("a", encoding="utf-8") as file:
+        file.write(json.dumps([name, len(inputs), time_limit_s, device]) + "\n")
+    if name.startswith("Refused"):
+        raise SubjectError(f"{name} cannot be sent to another process")
+    if name.startswith("Interrupted"):
+        raise KeyboardInterrupt
+    chosen = recipe(no_grad={}) if name.startswith("Slow") else recipe(eager={}, no_grad={}, flush_denormal={})
+    ArtifactMaker.of(Subject(module, inputs), name).make(out, chosen)
+    best = SimpleNamespace(recipe=chosen, trial=SimpleNamespace(timing=None))
+    return SimpleNamespace(record=SimpleNamespace(best=chosen), best=best, artifact=out)
+
+
+togi.api.tune = tune
+
+if __name__ == "__main__":
+    main()
