@@ -135,7 +135,7 @@ def test_another_code_is_another_module(service: ScriptService, said: list[str])
     assert "code" in said[0] or "structure" in said[0]
 
 
-def test_a_damaged_artifact_is_said_and_the_original_runs(folder: Path, said: list[str], tmp_path: Path) -> None:
+def test_a_damaged_artifact_is_said_and_the_original_runs(said: list[str], tmp_path: Path) -> None:
     (tmp_path / "0.togi").mkdir()
     (tmp_path / "0.togi" / MANIFEST).write_text("{}", encoding="utf-8")
     index = ScriptIndex(
@@ -183,7 +183,8 @@ def test_threads_that_call_it_first_at_once_put_it_in_once(service: ScriptServic
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_has_the_originals(service: ScriptService) -> None:
+@pytest.mark.usefixtures("service")
+def test_a_forked_process_has_the_originals() -> None:
     model = Encoder().eval()
     with torch.no_grad():
         model(X)

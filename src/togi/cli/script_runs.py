@@ -133,6 +133,7 @@ class FirstRun:
         index = ScriptIndex(togi_version=version(), created=now(), script=self.script, modules=tuple(tuned))
         with written_whole(self.folder) as new:
             shutil.copytree(made_in, new)
+            new.chmod(0o755)  # whoever may read the script may use it
             (new / INDEX).write_text(index.model_dump_json(indent=1), encoding="utf-8")
 
 

@@ -48,6 +48,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         execute = loader.exec_module
 
         def execute_and_report(module: ModuleType) -> None:
+            del loader.exec_module
             execute(module)
             self._then()
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from togi.artifact.weights import weights_hash
 from togi.core.user_code import Origin, origin
 from togi.script.records import ModuleIdentity
+from togi.torch_internals.modules import own_buffers, own_modules, own_parameters
 from togi.verify.compare import bits
 
 _TORCHS_OWN = frozenset(vars(nn.Module())) - {"training"}
@@ -52,7 +53,7 @@ def settings_hash(module: nn.Module) -> str:
         if isinstance(part, torch.fx.GraphModule):
             digest.put(part.code)
         if not isinstance(part, torch.jit.ScriptModule):
-            digest.add({key: value for key, value in vars(part).items() if key not in _TORCHS_OWN}, _DEEPEST)
+            digest.add(_attributes(part), _DEEPEST)
     return digest.hexdigest()
 
 
@@ -155,7 +156,7 @@ class _ValueDigest:
                     self._add_all((vars(value)[inner] for inner in names if inner in vars(value)), depth)
             elif isinstance(value, _DECIDES):
                 self.add(value, depth)
-            elif not isinstance(value, nn.Module) and isinstance(held := getattr(value, "__dict__", None), dict):
+            elif isinstance(held := getattr(value, "__dict__", None), dict):
                 self.add(type(value), depth)
                 self._add_all((held[inner] for inner in names if isinstance(held.get(inner), _DECIDES)), depth)
 
@@ -166,8 +167,8 @@ class _ValueDigest:
 
 
 _DECIDES = (
-    *(*_CONSTANTS, *_TORCHS_CONSTANTS, Tensor, types.FunctionType, functools.partial, type, enum.Enum),
-    *(tuple, frozenset, list, dict, set),
+    *(*_CONSTANTS, *_TORCHS_CONSTANTS, types.FunctionType, types.BuiltinFunctionType, functools.partial, type),
+    *(enum.Enum, Tensor, nn.Module, tuple, frozenset, list, dict, set),
 )
 """Kinds of global variables that say how something is computed."""
 
@@ -184,8 +185,10 @@ def _inside(value: Any) -> Iterator[Any]:
         yield value.__func__
     elif isinstance(value, property):
         yield value.fget
-    elif isinstance(value, nn.Module | types.ModuleType):
-        return  # a part of the module has its own turn
+    elif isinstance(value, nn.Module):  # one that is not a part: those have their own turn
+        yield from (type(value), own_parameters(value), own_buffers(value), own_modules(value), _attributes(value))
+    elif isinstance(value, types.ModuleType):
+        return
     elif hasattr(value, "tobytes") and hasattr(value, "dtype"):  # NumPy's
         yield from (str(value.dtype), str(getattr(value, "shape", "")), bytes(value.tobytes()))
     else:
@@ -193,6 +196,11 @@ def _inside(value: Any) -> Iterator[Any]:
         if _origin_of(type(value)) is not Origin.LIBRARY or isinstance(value, _NAMESPACES):
             yield getattr(value, "__dict__", None)
             yield from (getattr(value, name, None) for name in _slots(type(value)))
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Without those that every module has."""
+    return {name: value for name, value in vars(module).items() if name not in _TORCHS_OWN}
 
 
 def _slots(cls: type) -> Iterator[str]:
@@ -217,4 +225,6 @@ def _is_users_file(module: types.ModuleType) -> bool:
 
 def _origin_of(cls: type) -> Origin:
     path = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return origin(path) if path is not None else Origin.LIBRARY
+    if path is not None:
+        return origin(path)
+    return Origin.LIBRARY if cls.__module__ in sys.builtin_module_names else Origin.USER

@@ -140,7 +140,7 @@ def _code_of(leaving: SystemExit) -> int:
 def _wait_for_threads() -> None:
     """Python, too, ends after the threads that are not daemons. Those of executors wait for more work until it ends."""
     pools = sys.modules.get("concurrent.futures.thread")
-    workers = set(getattr(pools, "_threads_queues", ()))
+    workers = set() if pools is None else set(vars(pools).get("_threads_queues", ()))
     for thread in threading.enumerate():
         if thread not in workers and not thread.daemon and thread is not threading.current_thread():
             thread.join()

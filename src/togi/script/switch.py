@@ -63,7 +63,7 @@ class ScriptSwitch(Switch):
         outputs = [t.clone() if t.is_inference() or is_view(t) else t for t in tensors_in(output)]
         if not outputs:
             return output
-        served = _ServedCall(again, outputs, given, len(weights))
+        served = _ServedCall(again, outputs, given)
         recorded = iter(_ComputedAgain.apply(served, *weights))  # type: ignore[no-untyped-call]
         return mapped(output, lambda _: next(recorded))
 
@@ -93,7 +93,6 @@ class _ServedCall:
     again: Callable[[], list[Tensor]]
     outputs: Sequence[Tensor]
     given: Sequence[Tensor]
-    weights: int
 
 
 class _ComputedAgain(torch.autograd.Function):
@@ -101,7 +100,7 @@ class _ComputedAgain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: _ServedCall, *weights: Tensor) -> tuple[Tensor, ...]:
-        ctx.call = call
+        ctx.again, ctx.weights = call.again, len(weights)  # not its outputs, which would hold themselves
         ctx.save_for_backward(*weights, *call.given)  # what is written to meanwhile raises, as ever
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(t for t in call.outputs if not (t.is_floating_point() or t.is_complex())))
@@ -109,9 +108,9 @@ class _ComputedAgain(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        weights = ctx.saved_tensors[: ctx.call.weights]
+        weights = ctx.saved_tensors[: ctx.weights]
         with torch.enable_grad():
-            outputs = ctx.call.again()
+            outputs = ctx.again()
         wanted = [
             (output, gradient)
             for output, gradient in zip(outputs, gradients, strict=True)

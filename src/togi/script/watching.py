@@ -17,6 +17,7 @@ from togi.machine.limits import available_bytes
 from togi.script.hook import watch_outermost_calls
 from togi.script.records import ModuleCalls, ScriptReport
 from togi.script.watched import CallTally, WatchedModule, bytes_of
+from togi.torch_internals.modules import is_replica
 
 _MOST_MODULES = 64
 _MOST_DROPPED = 16
@@ -75,7 +76,7 @@ class ScriptWatcher:
     def _tally(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> CallTally:
         """Never raises: the script is to run as if it was alone."""
         try:
-            if torch.jit.is_tracing() or torch.compiler.is_compiling() or vars(module).get("_is_replica"):
+            if torch.jit.is_tracing() or torch.compiler.is_compiling() or is_replica(module):
                 return CallTally()  # what is traced is no call; a replica of data parallelism lives for one
             watched = self._modules.get(id(module))
             if watched is None or watched.reference() is not module:
