@@ -64,7 +64,7 @@ class FirstRun:
         if self.folder is None or not worth:
             return
         if end.how in (HowItEnded.RAISED, HowItEnded.INTERRUPTED):
-            say(f"togi: nothing is tuned, since {end.how.value}. 'togi run --report' shows this report alone")
+            say(f"togi: nothing is tuned, since {end.how.value}. Run it again once it comes to its end")
             return
         shares = {id(watched): calls.share for watched, calls in records}
         try:

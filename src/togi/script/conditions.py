@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from togi.artifact.optimized import OptimizedModule
 from togi.program.kept import Held, changed, held_by
 from togi.script.identity import code_hash, settings_hash
 from togi.torch_internals.autograd import version_of
@@ -26,6 +25,8 @@ def inner_of(module: nn.Module) -> nn.Module:
 
 def left_alone(module: nn.Module) -> str:
     """Why the original has to run, whatever it is called with; empty if nothing is in the way."""
+    from togi.artifact.optimized import OptimizedModule  # not while the script is watched: it takes long to import
+
     if isinstance(module, OptimizedModule):
         return "it is an artifact of togi already"
     for name, part in module.named_modules():

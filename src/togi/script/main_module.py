@@ -65,12 +65,14 @@ def run_as_main(script: Path, arguments: Sequence[str], finish: Callable[[Script
 
     def leave(code: int) -> None:
         if os.getpid() == owner and threading.current_thread() is threading.main_thread():
+            restore()
             finish(end(HowItEnded.LEFT, code))
 
-    namespace = _become_main(script, arguments)
-    with _surroundings_restored(), _before_os_exit(leave):
+    restore, namespace = _surroundings(), _become_main(script, arguments)
+    with _before_os_exit(leave):
         ended = end(*_execute(namespace))
     if os.getpid() == owner:
+        restore()
         finish(ended)
     return ended
 
@@ -191,20 +193,21 @@ def _opened(stream: Any, descriptor: int) -> Any:
     return open(descriptor, "r" if descriptor == 0 else "w", encoding="utf-8", errors="replace", closefd=False)
 
 
-@contextmanager
-def _surroundings_restored() -> Iterator[None]:
-    """The script may change folder, close or replace streams, or take Ctrl-C for itself: not for what comes after."""
+def _surroundings() -> Callable[[], None]:
+    """What puts back folder, streams and Ctrl-C, which the script may change, close or take, for what comes after."""
     folder, streams = os.getcwd(), (sys.stdin, sys.stdout, sys.stderr)
-    interrupt = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    interrupt = signal.getsignal(signal.SIGINT)
     owner = os.getpid()
-    try:
-        yield
-    finally:
-        if os.getpid() == owner:
-            with suppress(Exception):
-                sys.stdout.flush()
-            sys.stdin, sys.stdout, sys.stderr = (_opened(stream, fd) for fd, stream in enumerate(streams))
-            with suppress(OSError):
-                os.chdir(folder)
-            if interrupt is not None:
-                signal.signal(signal.SIGINT, interrupt)
+
+    def restore() -> None:
+        if os.getpid() != owner:
+            return
+        with suppress(Exception):  # what the script printed comes first
+            sys.stdout.flush()
+        sys.stdin, sys.stdout, sys.stderr = (_opened(stream, fd) for fd, stream in enumerate(streams))
+        with suppress(OSError):
+            os.chdir(folder)
+        with suppress(ValueError, TypeError):  # not in the main thread, or not Python's own
+            signal.signal(signal.SIGINT, interrupt)
+
+    return restore

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from togi.artifact.autocast import autocast
 from togi.core.quantities import plural
 from togi.program.calls import Form, Recorded
-from togi.program.capture import of_one_structure, spread
 from togi.script.conditions import TRAINED, ModuleCondition, inner_of, left_alone
 from togi.script.identity import identity_of
 from togi.script.records import ModuleIdentity
 from togi.subject.inputs import Inputs
 from togi.subject.prepare import training_parts
 from togi.torch_internals.modes import dispatch_modes
-from togi.torch_internals.modules import in_training
+from togi.torch_internals.modules import compiled_original, in_training
 
 _MOST_KINDS = 64
 """Kinds of calls of one module that togi distinguishes."""
@@ -64,7 +63,7 @@ class WatchedModule:
         """``kept``: what it is and what it is called with is kept, to tune it after the script has ended."""
         self.reference = weakref.ref(module, when_gone)
         self.cls = type(module)
-        self.name = type(inner_of(module)).__name__
+        self.name = type(compiled_original(module) or inner_of(module)).__name__
         self.tallies: dict[Any, CallTally] = {}
         self.others = CallTally()
         """Calls of more kinds than togi distinguishes."""
@@ -122,6 +121,8 @@ class WatchedModule:
 
     def samples(self) -> list[Inputs]:
         """A few calls of that form, of different sizes."""
+        from togi.program.capture import of_one_structure, spread  # not while the script runs: it takes long to import
+
         form = self._main_form()
         return [] if form is None else spread(of_one_structure(list(self._recorded.forms[form].values())))
 
