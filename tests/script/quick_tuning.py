@@ -26,7 +26,7 @@ def tune(module: Any, *, inputs: Any, out: Path, time_limit_s: float, device: st
         raise SubjectError(f"{name} cannot be sent to another process")
     if name.startswith("Interrupted"):
         raise KeyboardInterrupt
-    chosen = recipe(no_grad={}) if name.startswith("Slow") else recipe(eager={}, no_grad={}, flush_denormal={})
+    chosen = recipe(no_grad={}) if name.startswith("Slow") else recipe(eager={}, no_grad={})
     ArtifactMaker.of(Subject(module, inputs), name).make(out, chosen)
     best = SimpleNamespace(recipe=chosen, trial=SimpleNamespace(timing=None))
     return SimpleNamespace(record=SimpleNamespace(best=chosen), best=best, artifact=out)

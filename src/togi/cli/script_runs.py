@@ -18,12 +18,11 @@ from togi.script.main_module import INTERRUPTED, HowItEnded, ScriptEnd
 from togi.script.records import INDEX, ScriptIndex, ScriptReport, TunedModule
 
 if TYPE_CHECKING:
-    from togi.core.records import Interval
     from togi.script.records import ModuleCalls
     from togi.script.serving import ScriptService
     from togi.script.watched import WatchedModule
     from togi.script.watching import ScriptWatcher
-    from togi.study.result import StudyResult
+    from togi.study.result import Best, StudyResult
 
 LEAST_S = 20.0
 """A module is not tuned in less time: its processes would have started, and little else."""
@@ -117,14 +116,12 @@ class FirstRun:
                 )
             except TogiError as error:
                 return TunedModule(identity=identity, share=share, why_not=first_line(error))
-        recipe, speedup_x = _chosen(result)
         if result.artifact is None:
-            why = _why_not(result)
-            return TunedModule(identity=identity, share=share, recipe=recipe, why_not=why)
+            return TunedModule(identity=identity, share=share, why_not=_why_not(result))
         if result.best.recipe.is_reference:
             shutil.rmtree(out, ignore_errors=True)
             return TunedModule(identity=identity, share=share, why_not=_NOTHING_FASTER)
-        return TunedModule(identity=identity, share=share, artifact=out.name, recipe=recipe, speedup_x=speedup_x)
+        return TunedModule(identity=identity, share=share, artifact=out.name, **_figures(result.best, watched.seconds))
 
     def _write(self, tuned: Sequence[TunedModule], made_in: Path) -> None:
         from togi.artifact.save import written_whole
@@ -198,12 +195,17 @@ def device_of(module: Any) -> str:
     return "cpu" if weight is None else str(weight.device)
 
 
-def _chosen(result: StudyResult) -> tuple[str, Interval | None]:
-    """The recipe's label, and its speed next to plain eager."""
-    if result.record.best is None:
-        return "", None
-    best = result.best
-    return best.recipe.label, best.trial.timing.speedup_x if best.trial.timing is not None else None
+def _figures(best: Best, seconds: float) -> dict[str, Any]:
+    """What was chosen, and what it brings to a run that spends ``seconds`` in the module."""
+    timing = best.trial.timing
+    if timing is None:
+        return {"recipe": best.recipe.label}
+    return {
+        "recipe": best.recipe.label,
+        "speedup_x": timing.speedup_x,
+        "saved_s": seconds * (1 - 1 / timing.speedup_x.median),
+        "loading_s": None if timing.start_ms is None else timing.start_ms / 1e3,
+    }
 
 
 def _why_not(result: StudyResult) -> str:

@@ -56,4 +56,10 @@ def tuned_text(tuned: Sequence[TunedModule], folder: str | None, script: str) ->
         after = "Nothing was faster, so the script stays as it is."
     else:
         after = f"Written to {folder}. From now on 'togi run {script}' uses it; 'python {script}' runs as ever."
+    saved_s, loading_s = sum(one.saved_s for one in tuned), sum(one.loading_s or 0.0 for one in tuned)
+    if gained and saved_s < loading_s:
+        after += (
+            f" A run as long as this one saves {seconds(saved_s)} in these modules and takes {seconds(loading_s)} to "
+            "load their artifacts: it pays in longer runs."
+        )
     return stack(grid if tuned else None, Text(clean(after)))

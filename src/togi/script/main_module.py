@@ -72,6 +72,8 @@ def run_as_main(script: Path, arguments: Sequence[str], finish: Callable[[Script
     with _before_os_exit(leave):
         ended = end(*_execute(namespace))
     if os.getpid() == owner:
+        with suppress(Exception):  # what the script printed comes first
+            sys.stdout.flush()
         restore()
         finish(ended)
     return ended
@@ -202,8 +204,6 @@ def _surroundings() -> Callable[[], None]:
     def restore() -> None:
         if os.getpid() != owner:
             return
-        with suppress(Exception):  # what the script printed comes first
-            sys.stdout.flush()
         sys.stdin, sys.stdout, sys.stderr = (_opened(stream, fd) for fd, stream in enumerate(streams))
         with suppress(OSError):
             os.chdir(folder)

@@ -76,6 +76,10 @@ class TunedModule(Record):
     recipe: str = ""
     """The label of what was chosen."""
     speedup_x: Interval | None = None
+    saved_s: float = 0.0
+    """Of the run that was watched, with that speed-up."""
+    loading_s: float | None = None
+    """From loading the artifact to its first answer."""
     why_not: str = ""
     """Why there is no artifact."""
 
