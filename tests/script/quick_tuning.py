@@ -29,7 +29,8 @@ def tune(module: Any, *, inputs: Any, out: Path, time_limit_s: float, device: st
     chosen = recipe(no_grad={}) if name.startswith("Slow") else recipe(eager={}, no_grad={})
     ArtifactMaker.of(Subject(module, inputs), name).make(out, chosen)
     best = SimpleNamespace(recipe=chosen, trial=SimpleNamespace(timing=None))
-    return SimpleNamespace(record=SimpleNamespace(best=chosen), best=best, artifact=out)
+    trials = [SimpleNamespace(timing=True)]
+    return SimpleNamespace(record=SimpleNamespace(best=chosen, trials=trials), best=best, artifact=out)
 
 
 togi.api.tune = tune

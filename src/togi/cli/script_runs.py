@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LEAST_S = 20.0
 """A module is not tuned in less time: its processes would have started, and little else."""
+_NO_TIME = "the time limit was over before anything was compared; give a longer one, or run it on a quieter machine"
 _NOTHING_FASTER = "nothing was faster beyond doubt"
 
 
@@ -120,7 +121,7 @@ class FirstRun:
             return TunedModule(identity=identity, share=share, why_not=_why_not(result))
         if result.best.recipe.is_reference:
             shutil.rmtree(out, ignore_errors=True)
-            return TunedModule(identity=identity, share=share, why_not=_NOTHING_FASTER)
+            return TunedModule(identity=identity, share=share, why_not=_why_not(result))
         return TunedModule(identity=identity, share=share, artifact=out.name, **_figures(result.best, watched.seconds))
 
     def _write(self, tuned: Sequence[TunedModule], made_in: Path) -> None:
@@ -211,6 +212,8 @@ def _figures(best: Best, seconds: float) -> dict[str, Any]:
 def _why_not(result: StudyResult) -> str:
     from togi.study.conclusion import unsaved
 
+    if not any(trial.timing is not None for trial in result.record.trials):
+        return _NO_TIME
     if result.record.best is None or result.best.recipe.is_reference:
         return _NOTHING_FASTER
     return unsaved(result.best.trial)

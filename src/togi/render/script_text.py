@@ -46,7 +46,7 @@ def _cells(calls: ModuleCalls) -> tuple[Text, ...]:
 
 def tuned_text(tuned: Sequence[TunedModule], folder: str | None, script: str) -> RenderableType:
     """What was chosen for each module, and how to use it. ``folder``: where it is; None if nothing was written."""
-    grid = table("module", "speed-up of a call", "runs on")
+    grid = table("module", "speed-up of a call", "runs on", left=["runs on"])
     for one in tuned:
         faster = figure(one.speedup_x, "x", beside=True) if one.artifact and one.speedup_x else Text("1")
         runs_on = clean(one.recipe) if one.artifact else f"the original: {clean(one.why_not)}"

@@ -154,7 +154,8 @@ def _show(error: BaseException) -> None:
     """Its traceback, without the lines of togi."""
     with suppress(Exception):  # what was printed before it comes first
         sys.stdout.flush()
-    sys.excepthook(type(error), error, _of_the_script(error.__traceback__))
+    shown = _of_the_script(error.__traceback__)
+    sys.excepthook(type(error), error.with_traceback(shown), shown)
 
 
 def _of_the_script(trace: types.TracebackType | None) -> types.TracebackType | None:
