@@ -63,7 +63,8 @@ class WatchedModule:
         """``kept``: what it is and what it is called with is kept, to tune it after the script has ended."""
         self.reference = weakref.ref(module, when_gone)
         self.cls = type(module)
-        self.name = type(compiled_original(module) or inner_of(module)).__name__
+        original = compiled_original(module)
+        self.name = type(inner_of(module) if original is None else original).__name__
         self.tallies: dict[Any, CallTally] = {}
         self.others = CallTally()
         """Calls of more kinds than togi distinguishes."""
@@ -159,7 +160,7 @@ class WatchedModule:
     @property
     def live(self) -> nn.Module:
         """The module that is tuned."""
-        module = self._held or self.reference()
+        module = self.reference() if self._held is None else self._held
         assert module is not None
         return inner_of(module)
 
