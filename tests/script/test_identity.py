@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import json
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.script.run_scripts import environment, written
 
@@ -58,18 +56,32 @@ def identity():
     return identity_of(model, settings_hash(model), code_hash(model))
 """
 HELPERS = "AMOUNT = 1\nOTHER = 1\n\ndef shift(x):\n    return x + AMOUNT\n"
-PRINTED = "print(identity().to_json())\n"
+EACH = """
+import json, sys, types
+found = {}
+for folder in sys.argv[1:]:
+    sys.path[0] = folder
+    sys.modules.pop("helpers", None)
+    module = sys.modules["script"] = types.ModuleType("script")
+    module.__file__ = folder + "/script.py"
+    with open(module.__file__, encoding="utf-8") as file:
+        exec(compile(file.read(), module.__file__, "exec"), vars(module))
+    found[folder] = module.identity().to_json()
+print(json.dumps(found))
+"""
 
 
-def identity(folder: Path, text: str = MODULE, helpers: str = HELPERS, seed: str = "1") -> str:
-    written(folder, helpers, "helpers.py")
-    script = written(folder, text + PRINTED)
-    variables = {**environment(folder), "PYTHONHASHSEED": seed}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=variables, capture_output=True, text=True, timeout=100, check=False
-    )
+def identities(variants: dict[Path, tuple[str, str]], seed: str) -> dict[Path, str]:
+    """Of each text of script and helpers, by its folder; all in one process."""
+    for folder, (text, helpers) in variants.items():
+        folder.mkdir(parents=True)
+        written(folder, text)
+        written(folder, helpers, "helpers.py")
+    command = [sys.executable, "-c", EACH, *map(str, variants)]
+    variables = {**environment(next(iter(variants))), "PYTHONHASHSEED": seed}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return {Path(folder): found for folder, found in json.loads(done.stdout).items()}
 
 
 CHANGES = {
@@ -96,41 +108,39 @@ SAME = {
 }
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return identity(tmp_path_factory.mktemp("original"))
+def variants(folder: Path, changes: dict[str, tuple[str, str]]) -> dict[Path, tuple[str, str]]:
+    for before, _ in changes.values():
+        assert before in MODULE
+    return {folder / name: (MODULE.replace(*change), HELPERS) for name, change in changes.items()}
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("change", CHANGES)
-def test_whatever_decides_an_answer_makes_it_another_module(change: str, original: str, tmp_path: Path) -> None:
-    before, after = CHANGES[change]
-    assert before in MODULE
-    assert identity(tmp_path, MODULE.replace(before, after)) != original
-
-
-@pytest.mark.parametrize("change", [*SAME, "nothing"])
-def test_it_is_known_again_in_another_process(change: str, original: str, tmp_path: Path) -> None:
-    before, after = SAME.get(change, ("", ""))
-    assert before in MODULE
-    assert identity(tmp_path, MODULE.replace(before, after) if before else MODULE, seed="77") == original
-
-
-def test_a_helper_of_another_file_counts_as_far_as_it_is_named(original: str, tmp_path: Path) -> None:
-    assert identity(tmp_path, helpers=HELPERS.replace("OTHER = 1", "OTHER = 2")) == original
-    assert identity(tmp_path, helpers=HELPERS.replace("AMOUNT = 1", "AMOUNT = 2")) != original
+def test_a_module_is_another_if_it_may_answer_otherwise_and_known_again_else(tmp_path: Path) -> None:
+    """In processes with other hashes of texts."""
+    plain = {tmp_path / "plain": (MODULE, HELPERS)}
+    (original,) = identities(plain, "1").values()
+    named, unnamed = tmp_path / "named helper", tmp_path / "unnamed helper"
+    asked = {
+        **variants(tmp_path / "changed", CHANGES),
+        **variants(tmp_path / "same", {**SAME, "nothing": ("FACTOR", "FACTOR")}),
+        named: (MODULE, HELPERS.replace("AMOUNT = 1", "AMOUNT = 2")),
+        unnamed: (MODULE, HELPERS.replace("OTHER = 1", "OTHER = 2")),
+    }
+    found = identities(asked, "77")
+    equal = {folder.name for folder, identity in found.items() if identity == original}
+    assert equal == {*SAME, "nothing", unnamed.name}
 
 
 def test_compiled_files_of_modules_change_nothing(tmp_path: Path) -> None:
     """What is read from ``__pycache__`` shares constants otherwise than what was just compiled."""
     written(tmp_path, MODULE, "model.py")
     written(tmp_path, HELPERS, "helpers.py")
-    script = written(tmp_path, f"import model\n{re.sub('identity', 'model.identity', PRINTED)}")
+    script = written(tmp_path, "import model\nprint(model.identity().to_json())\n")
     variables = {name: value for name, value in environment(tmp_path).items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, str(script)]
-    first, second = (
-        subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=True).stdout
-        for _ in range(2)
-    )
+    found = []
+    for _ in range(2):
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout)
     assert list(tmp_path.glob("__pycache__/model.*"))
-    assert first == second
+    assert found[0] == found[1]

@@ -158,7 +158,7 @@ class _ValueDigest:
                 self.add(value, depth)
             elif isinstance(held := getattr(value, "__dict__", None), dict):
                 self.add(type(value), depth)
-                self._add_all((held[inner] for inner in names if isinstance(held.get(inner), _DECIDES)), depth)
+                self._add_all((held[key] for key in names if key in held and isinstance(held[key], _DECIDES)), depth)
 
     def _add_code(self, code: types.CodeType, depth: int) -> None:
         self._digest.update(code.co_code)
