@@ -13,6 +13,7 @@ from torch import Tensor
 from togi.artifact.switch import Switch
 from togi.subject.nested import mapped, tensors_in
 from togi.torch_internals.modes import dispatch_modes
+from togi.torch_internals.script import is_traced
 from togi.torch_internals.tensors import is_view
 
 
@@ -27,7 +28,7 @@ class ScriptSwitch(Switch):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         original = self.original
         assert original is not None  # it is never freed here
-        if torch.compiler.is_compiling() or torch.jit.is_tracing() or dispatch_modes():
+        if torch.compiler.is_compiling() or is_traced() or dispatch_modes():
             return original(*args, **kwargs)
         if not torch.is_grad_enabled() or not self.watch.wants_gradients():
             return super().__call__(*args, **kwargs)
@@ -64,7 +65,7 @@ class ScriptSwitch(Switch):
         if not outputs:
             return output
         served = _ServedCall(again, outputs, given)
-        recorded = iter(_ComputedAgain.apply(served, *weights))  # type: ignore[no-untyped-call]
+        recorded = iter(_ComputedAgain.apply(served, *weights))
         return mapped(output, lambda _: next(recorded))
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -14,10 +14,11 @@ from torch import nn
 
 from togi.core.quantities import first_line
 from togi.machine.limits import available_bytes
-from togi.script.hook import watch_outermost_calls
 from togi.script.records import ModuleCalls, ScriptReport
 from togi.script.watched import CallTally, WatchedModule, bytes_of
+from togi.torch_internals.module_calls import watch_outermost_calls
 from togi.torch_internals.modules import is_replica
+from togi.torch_internals.script import is_traced
 
 _MOST_MODULES = 64
 _MOST_DROPPED = 16
@@ -76,7 +77,7 @@ class ScriptWatcher:
     def _tally(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> CallTally:
         """Never raises: the script is to run as if it was alone."""
         try:
-            if torch.jit.is_tracing() or torch.compiler.is_compiling() or is_replica(module):
+            if is_traced() or torch.compiler.is_compiling() or is_replica(module):
                 return CallTally()  # what is traced is no call; a replica of data parallelism lives for one
             watched = self._modules.get(id(module))
             if watched is None or watched.reference() is not module:
@@ -129,8 +130,9 @@ class ScriptWatcher:
         notes = [*self._problems, *(_NOT_USED.format(name) for name in dict.fromkeys(unused))]
         if others.calls:
             share = others.seconds / seconds if seconds else 0.0
-            called = {"calls": others.calls, "seconds": others.seconds, "share": share}
-            modules.append(ModuleCalls(module="others", **called, reason=_OTHERS))
+            modules.append(
+                ModuleCalls(module="others", calls=others.calls, seconds=others.seconds, share=share, reason=_OTHERS)
+            )
         return ScriptReport(script=script, seconds=seconds, modules=tuple(modules), notes=tuple(notes))
 
     def _record(self, watched: WatchedModule, seconds: float, total: float) -> ModuleCalls:
