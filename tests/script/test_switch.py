@@ -161,7 +161,6 @@ def test_training_in_eval_mode_trains(pair: tuple[Net, Net, Installed]) -> None:
     assert installed.counts == {"": (1, 2)}
 
 
-@pytest.mark.filterwarnings("ignore:the original of")
 def test_calls_that_an_engine_does_not_serve_have_gradients(pair: tuple[Net, Net, Installed]) -> None:
     original, served, installed = pair
     for model in (original, served):

@@ -64,7 +64,7 @@ class ScriptService:
                 recipe=tuned.recipe,
                 engine_calls=sum(engine for engine, _ in installed.counts.values()),
                 original_calls=sum(original for _, original in installed.counts.values()),
-                last_reason=next((switch.last_reason for switch in installed.switches if switch.last_reason), ""),
+                last_reason=next((_for_scripts(s.last_reason) for s in installed.switches if s.last_reason), ""),
             )
             for tuned, installed in self._installed
         ]
@@ -108,3 +108,8 @@ class ScriptService:
         if line not in self._told:
             self._told.add(line)
             self._tell_user(line)
+
+
+def _for_scripts(reason: str) -> str:
+    """Without advice to whoever put a part in by hand."""
+    return reason.partition(", which answers")[0]

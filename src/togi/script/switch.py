@@ -57,6 +57,9 @@ class ScriptSwitch(Switch):
         finally:
             _IN_THREAD.call = call
 
+    def _warn_once(self, of: str, text: str) -> None:
+        """The end of the run reports it, with what a script's user can do."""
+
     def _with_history(self, output: Any, again: Callable[[], list[Tensor]], given: Sequence[Tensor]) -> Any:
         """The output as autograd would have it. ``again`` runs the original, with the same inputs (``given``)."""
         weights = [weight for weight in self.module.parameters() if weight.requires_grad]
