@@ -82,7 +82,7 @@ def run(
     if json and work.document is not None:
         from togi.cli.output import print_json
 
-        print_json({**work.document, "exit_code": ended.code or work.code})
+        print_json({**work.document(), "exit_code": ended.code or work.code})
     return ended.code or work.code
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,8 @@ class FirstRun:
         """``folder``: where artifacts are written; None: nothing is tuned."""
         self.folder, self.script = folder, script
         self.time_limit_s, self.seed = time_limit_s, seed
-        self.document: dict[str, Any] | None = None
+        self.document: Callable[[], dict[str, Any]] | None = None
+        """Makes what ``--json`` prints, after the script has ended."""
         self.code = 0
         """For a script that ended with 0."""
         self._watcher: ScriptWatcher | None = None
@@ -58,7 +59,7 @@ class FirstRun:
             self._watcher.stop()
             records = self._watcher.records(end.seconds)
             report = self._watcher.report(self.script, end.seconds, records)
-        self.document = _document(report)
+        self.document = lambda: _document(report)
         _show_report(report)
         worth = [watched for watched, calls in records if not calls.reason]
         if self.folder is None or not worth:
@@ -73,7 +74,7 @@ class FirstRun:
             say(f"togi: {error}")
             self.code = 1
             return
-        self.document = _document(report, folder=str(self.folder), tuned=tuned)
+        self.document = lambda: _document(report, folder=str(self.folder), tuned=tuned)
         _show_tuned(tuned, self.folder if tuned else None, self.script)
 
     def _tune(self, worth: Sequence[WatchedModule], shares: dict[int, float]) -> list[TunedModule]:
@@ -140,7 +141,7 @@ class LaterRun:
 
     def __init__(self, folder: Path, index: ScriptIndex, script: str) -> None:
         self.folder, self.index, self.script = folder, index, script
-        self.document: dict[str, Any] | None = None
+        self.document: Callable[[], dict[str, Any]] | None = None
         self.code = 0
         self._service: ScriptService | None = None
         self._artifacts = sum(bool(tuned.artifact) for tuned in index.modules)
@@ -165,7 +166,7 @@ class LaterRun:
             self._service.stop()
             served = self._service.served()
         report = ScriptReport(script=self.script, seconds=end.seconds)
-        self.document = _document(report, folder=str(self.folder), served=served)
+        self.document = lambda: _document(report, folder=str(self.folder), served=served)
         if self._artifacts and not served:
             say(f"togi: no artifact of {self.folder} was used: the originals served every call")
         for one in served:
@@ -175,7 +176,7 @@ class LaterRun:
 
 
 def _document(report: ScriptReport, **about: Any) -> dict[str, Any]:
-    from togi.render.json import script_json  # not before the script: it takes longer to import than some scripts
+    from togi.render.json import script_json  # it takes long to import
 
     return script_json(report, **about)
 
