@@ -210,16 +210,26 @@ with torch.no_grad():
     assert [one["identity"]["module"] for one in kept["modules"]] in (["Fast"], [])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 10])
+@pytest.mark.parametrize("taken_s", [[5.0], [3.0, 3.0, 3.0], [9.0, 1.0], [16.0, 8.0, 4.0, 2.0, 1.0]])
 @pytest.mark.parametrize("limit_s", [5.0, 20.0, 45.0, 60.0, 600.0])
-def test_time_is_divided_by_share_and_nobody_gets_too_little(count: int, limit_s: float) -> None:
-    taken_s = [float(2**number) for number in range(count, 0, -1)]
+def test_time_is_divided_by_share_and_nobody_gets_too_little(taken_s: list[float], limit_s: float) -> None:
     limits = divided(taken_s, limit_s)
-    assert 1 <= len(limits) <= count
     assert sum(limits) == pytest.approx(limit_s)
-    assert limits == sorted(limits, reverse=True)
+    assert [limit / limits[0] for limit in limits] == pytest.approx([s / taken_s[0] for s in taken_s[: len(limits)]])
     assert len(limits) == 1 or min(limits) >= LEAST_S
-    assert len(limits) == min(count, max(1, int(limit_s // LEAST_S)))
+    if len(limits) < len(taken_s):
+        more = taken_s[: len(limits) + 1]
+        assert limit_s * more[-1] / sum(more) < LEAST_S
+    assert divided([], limit_s) == []
+
+
+def test_a_module_for_which_there_was_no_time_is_tuned_in_the_next_run(tmp_path: Path) -> None:
+    call = "\nwith torch.no_grad():\n    {'Late': Late, 'Fast': Fast}[sys.argv[1]]().eval()(torch.ones(2, 64))\n"
+    script = written(tmp_path, NETS + "\nclass Late(Net):\n    pass\n" + call)
+    for runs in (1, 2):
+        done = quickly(script, "Late")
+        assert "nothing was written" in " ".join(done.stderr.split())
+        assert (len(asked(script)), (tmp_path / "script.py.togi").exists()) == (runs, False)
 
 
 @pytest.mark.thorough

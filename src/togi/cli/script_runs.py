@@ -75,7 +75,8 @@ class FirstRun:
             self.code = 1
             return
         self.document = lambda: _document(report, folder=str(self.folder), tuned=tuned)
-        _show_tuned(tuned, self.folder if tuned else None, self.script)
+        undecided = all(one.why_not == _NO_TIME for one in tuned)
+        _show_tuned(tuned, None if undecided else self.folder, self.script)
 
     def _tune(self, worth: Sequence[WatchedModule], shares: dict[int, float]) -> list[TunedModule]:
         """Tune one module after the other, and write what is there in the end, even if it is interrupted."""
@@ -95,8 +96,8 @@ class FirstRun:
                     f"togi: interrupted. {plural(len(tuned), 'module')} of {len(worth)} finished; finished trials are "
                     "in the journal, and 'togi run --again' goes on from there"
                 )
-            if tuned:
-                self._write(tuned, Path(made_in))
+            if decided := [one for one in tuned if one.why_not != _NO_TIME]:
+                self._write(decided, Path(made_in))
         return tuned
 
     def _tune_one(self, watched: WatchedModule, share: float, limit_s: float, out: Path) -> TunedModule:
@@ -183,12 +184,12 @@ def _document(report: ScriptReport, **about: Any) -> dict[str, Any]:
 
 def divided(taken_s: Sequence[float], limit_s: float) -> list[float]:
     """The time for each module, by its share of the time that it took; the longest come first. The last get none if
-    there would be less than ``LEAST_S`` for each."""
-    count = min(len(taken_s), max(1, int(limit_s // LEAST_S)))
-    if count < 2:
-        return [limit_s] * count
-    total = sum(taken_s[:count])
-    return [LEAST_S + (limit_s - count * LEAST_S) * part / total for part in taken_s[:count]]
+    that would be less than ``LEAST_S``."""
+    for count in range(len(taken_s), 1, -1):
+        limits = [limit_s * part / sum(taken_s[:count]) for part in taken_s[:count]]
+        if min(limits) >= LEAST_S:
+            return limits
+    return [limit_s] * min(1, len(taken_s))
 
 
 def device_of(module: Any) -> str:

@@ -52,7 +52,9 @@ def tuned_text(tuned: Sequence[TunedModule], folder: str | None, script: str) ->
         runs_on = clean(one.recipe) if one.artifact else f"the original: {clean(one.why_not)}"
         grid.add_row(Text(clean(one.identity.module)), faster, Text(runs_on, overflow="fold"))
     gained = any(one.artifact for one in tuned)
-    if not gained:
+    if folder is None:
+        after = "Nothing was decided, so nothing was written. The next 'togi run' goes on from here."
+    elif not gained:
         after = "Nothing was faster, so the script stays as it is."
     else:
         after = f"Written to {folder}. From now on 'togi run {script}' uses it; 'python {script}' runs as ever."
