@@ -76,7 +76,8 @@ SINKS = {
     "journal/__main__.py": {"print"},
     "lint/data/torch_names.py": {"print"},  # a generator of togi's own
     "render/display.py": {"Console"},  # for a notebook, as HTML and text
-    "render/progress.py": {"Console"},  # the same
+    "render/progress.py": {"Console", "print"},  # the same; a message, through printable
+    "script/main_module.py": {"print"},  # the text that a script gives to sys.exit, as Python prints it
     "techniques/kinds.py": {"print"},  # JSON, from a child to its parent
 }
 

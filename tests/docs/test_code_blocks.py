@@ -46,6 +46,8 @@ def unknown_options(page: str) -> list[str]:
     found = []
     for line in command_lines(page):
         command, _, rest = re.split(r" (?:\||\|\||&&|;) |;", line)[0].partition(" ")
+        if command == "run":  # what follows a script are its own options
+            rest = re.sub(r"\.py\b.*", "", rest)
         options = re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest)
         found += [f"{command} {each}" for each in options if each not in known.get(command, ())]
         found += [] if command in known else [command]

@@ -50,6 +50,35 @@ model = unpickled(Path(sys.argv[1])).module
 print(*model(torch.ones(1, 4, dtype=torch.long), output_hidden_states=True, output_attentions=True))
 """
 
+MAIN = """
+import dataclasses, sys
+from pathlib import Path
+import torch
+from togi.subject.inputs import Subject
+from togi.worker.hand_over import dump
+
+@dataclasses.dataclass
+class Answer:
+    y: torch.Tensor
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return Answer(x + 1)
+
+dump(Subject(Net(), torch.ones(1, 4)), Path(sys.argv[1]))
+"""
+RESOLVED = """
+import sys
+from pathlib import Path
+import torch
+from togi.subject.signature import Signature
+from togi.subject.sources.live import unpickled
+subject = unpickled(Path(sys.argv[1]))
+sample = subject.inputs[0]
+signature = Signature.of(subject.module, [sample], [subject.module(*sample.args)])
+signature.resolve()
+"""
+
 
 @pytest.fixture
 def patchable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -58,6 +87,15 @@ def patchable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("patchable_library", None)
     return importlib.import_module("patchable_library")
+
+
+def test_classes_of_the_main_module_are_found_by_their_names(tmp_path: Path) -> None:
+    """A script, or a notebook: what its module returns is of a class of its own."""
+    for code in (MAIN, RESOLVED):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "subject")], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def answered(module: nn.Module, sample: Any) -> LiveAnswer:

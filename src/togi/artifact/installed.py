@@ -77,8 +77,10 @@ class Installed:
     __repr__ = __str__  # what a notebook shows
 
 
-def install(parts: Sequence[PartEngine], program: Any, *, keep_originals: bool) -> Installed:
-    """Put parts into a program.
+def install(
+    parts: Sequence[PartEngine], program: Any, *, keep_originals: bool, switch: type[Switch] = Switch
+) -> Installed:
+    """Put parts into a program. ``switch``: what stands for the ``forward`` of a module.
 
     Raises ArtifactError when it is not the program that they were proven on (another structure or other weights).
     """
@@ -90,7 +92,7 @@ def install(parts: Sequence[PartEngine], program: Any, *, keep_originals: bool) 
     for part in parts:
         path = part.entry.key.path
         if path not in switches:
-            switches[path] = _switch(part, modules.get(path))
+            switches[path] = _switch(part, modules.get(path), switch)
         switches[path].serve_with(part)
     installed = Installed(module, list(switches.values()))
     if not keep_originals:
@@ -98,7 +100,7 @@ def install(parts: Sequence[PartEngine], program: Any, *, keep_originals: bool) 
     return installed
 
 
-def _switch(part: PartEngine, module: nn.Module | None) -> Switch:
+def _switch(part: PartEngine, module: nn.Module | None, kind: type[Switch]) -> Switch:
     """For the module of a program where the part should be. Raises ArtifactError where it is not the one that was
     tuned, or has tuned parts already."""
     entry, path = part.entry, part.entry.key.path
@@ -118,7 +120,7 @@ def _switch(part: PartEngine, module: nn.Module | None) -> Switch:
         )
     if part.in_place and any(isinstance(vars(inside).get("forward"), Switch) for inside in module.modules()):
         raise ArtifactError(f"'{path}' of this program has tuned parts inside: call .remove() on them first")
-    return Switch(module, path, module.forward, entry.effects.state)
+    return kind(module, path, module.forward, entry.effects.state)
 
 
 def _free(program: nn.Module, switches: Sequence[Switch]) -> None:

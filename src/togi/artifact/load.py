@@ -15,18 +15,22 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from togi.artifact.installed import Installed, install
 from togi.artifact.manifest import Link, Manifest, PartEntry, check_files, part_folder, read_manifest
 from togi.artifact.optimized import OptimizedModule, OptimizedProgram
 from togi.artifact.part_engine import PartEngine
 from togi.artifact.proven_here import is_proven_here, lacks
 from togi.artifact.signing import Trusted
+from togi.artifact.switch import Switch
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError
 from togi.core.quantities import first_line
+from togi.core.recipe import PartKey
 from togi.core.records import Facts
 from togi.graph.candidate import Candidate, FlatProgram
 from togi.machine.describe import differences, usable_cores
 from togi.measure.allocator import keep_freed_memory
+from togi.subject.effects import Effects
 from togi.subject.signature import Signature
 from togi.techniques import Engine, technique
 from togi.techniques.runtime.threads import torch_threads, with_threads
@@ -117,6 +121,27 @@ class _Allowed(NamedTuple):
         """What this processor lacks for the engine to be right, in words; empty where it may be used."""
         lacking = "" if self.unproven else lacks(link)
         return "" if lacking and is_proven_here(self.whole) else lacking
+
+
+def put_in_place(folder: Path, module: nn.Module, switch: type[Switch] = Switch, *, native: bool = True) -> Installed:
+    """Put an artifact into the live module that it was made of, whole or in parts. Calls beyond what was proven run the
+    original. ``switch``: what stands for the ``forward`` of a module.
+
+    The caller knows that a module which was tuned whole is the one: its artifact does not name its weights.
+
+    Raises ArtifactError as ``load`` does, and where the parts are of another module.
+    """
+    manifest = read_manifest(folder)
+    if manifest.parts:
+        program = load_manifest(folder, manifest, native=native)
+        assert isinstance(program, OptimizedProgram)
+        return install(program.parts, module, keep_originals=True, switch=switch)
+    if manifest.facts.device == "cpu":
+        keep_freed_memory()
+    entry = PartEntry(key=PartKey(path=""), module=type(module).__name__, effects=Effects(), weights="")
+    whole = switch(module, "", module.forward)
+    whole.serve_with(_load_part(folder, entry, _Allowed(manifest, native, unproven=False)))
+    return Installed(module, [whole])
 
 
 def _load_part(folder: Path, entry: PartEntry, allowed: _Allowed) -> PartEngine:

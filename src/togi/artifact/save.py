@@ -46,6 +46,11 @@ def check_writable(out: Path, force: bool) -> None:
         raise OutputExistsError(f"{out} exists already. Give another --out, or --force to replace it")
     if out.exists() and not (out / MANIFEST).is_file():
         raise OutputExistsError(f"{out} exists and is not a togi artifact: it is not replaced, even with --force")
+    check_parent(out)
+
+
+def check_parent(out: Path) -> None:
+    """Raises ArtifactError if nothing can be written next to ``out``."""
     parent = out.absolute().parent
     if not parent.is_dir():
         raise ArtifactError(f"the folder {parent} does not exist: create it, or choose another place")

@@ -28,8 +28,10 @@ USAGE_ERROR = 2
 DEFECT = 3
 INTERRUPTED = 130
 DEBUG = "--debug"
-COMMANDS = tuple("tune check memory fit bench verify sign export fleet explain doctor report clean demo".split())
+COMMANDS = tuple("tune run check memory fit bench verify sign export fleet explain doctor report clean demo".split())
 """In the order of the help. Each is a function of its own name in a module of that name."""
+_OTHERS_FOLLOW = {"run": {"allow_interspersed_args": False}}
+"""Settings of commands whose last arguments are those of another program."""
 
 
 def _without_type(parameters: list[Any]) -> list[Any]:
@@ -62,7 +64,9 @@ def app_of(commands: Iterable[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     for name in commands:
-        app.command(cls=_Command)(getattr(importlib.import_module(f"togi.cli.{name}"), name))
+        app.command(cls=_Command, context_settings=_OTHERS_FOLLOW.get(name))(
+            getattr(importlib.import_module(f"togi.cli.{name}"), name)
+        )
     app.callback()(togi_command)
     return app
 
@@ -90,11 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(given: Sequence[str]) -> int:
     """Run the command line; the exit code. Every error ends as a message on standard error."""
-    debug = DEBUG in given
+    own, others = _own_arguments(given)
+    debug = DEBUG in own
     try:
         # Taken out here, because errors of the parser are shown too, and because it may stand behind the command.
-        arguments = [argument for argument in given if argument != DEBUG]
-        _check_options(arguments)
+        own = [argument for argument in own if argument != DEBUG]
+        _check_options(own)
+        arguments = [*own, *others]
         # reading the options of a command takes longer than checking a file: those of the others are left out
         app = app_of(arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS)
         code = app(args=arguments, prog_name="togi", standalone_mode=False)
@@ -117,6 +123,17 @@ def run(given: Sequence[str]) -> int:
         return int(error.exit_code)
     except Exception as error:
         return _defect(error, debug)
+
+
+def _own_arguments(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments of togi, and those of a script that it runs."""
+    command = next((number for number, argument in enumerate(given) if argument != DEBUG), len(given))
+    if given[command : command + 1] != ["run"]:
+        return list(given), []
+    from togi.cli.run import own_arguments
+
+    count = command + 1 + own_arguments(given[command + 1 :])
+    return list(given[:count]), list(given[count:])
 
 
 def _check_options(arguments: Sequence[str]) -> None:

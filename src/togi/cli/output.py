@@ -29,6 +29,12 @@ def stdout() -> Console:
     return SafeConsole()
 
 
+def stderr() -> Console:
+    from togi.render.terminal import SafeConsole
+
+    return SafeConsole(stderr=True)
+
+
 def say(text: str) -> None:
     """A line on standard error."""
     typer.echo(printable(text), err=True)

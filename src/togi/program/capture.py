@@ -53,12 +53,12 @@ class RefusedCut:
 
 def capture(use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool) -> CapturedCut | RefusedCut:
     """``calls``: one of each sizes. ``goes_on``: each is given what the last one left."""
-    of_one_structure = _of_one_structure(calls)
-    if 2 * len(of_one_structure) < len(calls):
+    alike = of_one_structure(calls)
+    if 2 * len(alike) < len(calls):
         return RefusedCut(_OTHER_NUMBERS)
-    if not of_one_structure:
+    if not alike:
         return RefusedCut(NOTHING_KEPT)
-    samples = _spread(of_one_structure)
+    samples = spread(alike)
     try:
         state = Effects(state=use.kept)
         with torch.no_grad():
@@ -90,7 +90,7 @@ def taken_by(signature: Signature, calls: Sequence[Inputs]) -> list[Inputs]:
     return taken
 
 
-def _of_one_structure(calls: Sequence[Inputs]) -> list[Inputs]:
+def of_one_structure(calls: Sequence[Inputs]) -> list[Inputs]:
     """Those whose numbers are constants, or counts of what lies next to them, together with the first's."""
     alike = list(calls[:1])
     for call in calls[1:]:
@@ -99,7 +99,7 @@ def _of_one_structure(calls: Sequence[Inputs]) -> list[Inputs]:
     return alike
 
 
-def _spread(calls: Sequence[Inputs]) -> list[Inputs]:
+def spread(calls: Sequence[Inputs]) -> list[Inputs]:
     """A few of them, the first and the last among them."""
     if len(calls) <= _SAMPLES:
         return list(calls)

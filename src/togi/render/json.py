@@ -18,6 +18,7 @@ from togi.render.attribution import Effect, effects
 from togi.render.findings.text import counts
 from togi.render.next_steps import next_steps
 from togi.render.rows import Row, rows, warnings
+from togi.script.records import ScriptReport, ServedModule, TunedModule
 from togi.study.comparison import Comparison, Verification
 
 
@@ -57,6 +58,20 @@ def comparison_json(comparison: Comparison, cases: Sequence[Case] = (), undecide
         "exit_code": exit_code(cases, undecided) if cases else None,
     }
     return _document("comparison", comparison.model_dump() | gate)
+
+
+def script_json(
+    report: ScriptReport, *, folder: str = "", tuned: Sequence[TunedModule] = (), served: Sequence[ServedModule] = ()
+) -> dict[str, Any]:
+    """``folder``: where artifacts were written, or are used from; empty: neither."""
+    content = report.model_dump() | {
+        "folder": folder,
+        "tuned": [one.model_dump() for one in tuned],
+        "served": [one.model_dump() for one in served],
+        "schema_version": SCHEMA_VERSION,
+        "exit_code": None,
+    }
+    return _document("script", content)
 
 
 def verification_json(verification: Verification, undecided: int = FINDING) -> dict[str, Any]:

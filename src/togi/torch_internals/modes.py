@@ -21,11 +21,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as dispatch_modes
 
 __all__ = [
     "DispatchObserver",
     "FunctionObserver",
     "OutsideDynamo",
+    "dispatch_modes",
     "no_torch_function",
     "without_modes",
     "without_torch_function",

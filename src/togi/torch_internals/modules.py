@@ -1,8 +1,9 @@
 """Parts of ``nn.Module`` that have no public name; a tracker of the running module, source line and phase of a step.
 
 Behind it: ``Module._forward_hooks``, ``_forward_pre_hooks``, ``_parameters``, ``_buffers``, ``_modules``,
-``_compiled_call_impl``, ``_apply``, ``_orig_mod`` of torch.compile's wrapper, nn.modules.batchnorm._BatchNorm,
-nn.utils.parametrize's ``_inject_new_class``, ``_inject_property`` (torch 2.9 to 2.15). When they go:
+``_compiled_call_impl``, ``_apply``, ``_is_replica``, ``_orig_mod`` of torch.compile's wrapper,
+nn.modules.batchnorm._BatchNorm, nn.utils.parametrize's ``_inject_new_class``, ``_inject_property`` (torch 2.9 to
+2.15). When they go:
 ``named_parameters(recurse=False)`` and ``setattr`` replace the dicts; hooks would have to be asked of a copy;
 parametrized modules could not be pickled.
 
@@ -39,11 +40,13 @@ __all__ = [
     "forward_hooks",
     "forward_pre_hooks",
     "in_training",
+    "is_replica",
     "own_buffers",
     "own_modules",
     "own_parameters",
     "parametrized_as_pickled",
     "replace_tensors",
+    "runs_compiled",
 ]
 
 
@@ -136,6 +139,16 @@ def compile_calls(module: nn.Module, backend: str | Callable[..., Any] = "induct
 def forget_compiled_call(module: nn.Module) -> None:
     """Undo ``compile_calls``: calls run the plain ``forward`` again."""
     module._compiled_call_impl = None
+
+
+def runs_compiled(module: nn.Module) -> bool:
+    """Whether it is what ``torch.compile(module)`` returned, or ``module.compile()`` was called."""
+    return compiled_original(module) is not None or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def is_replica(module: nn.Module) -> bool:
+    """Whether data parallelism made it, for one call on one of several devices."""
+    return "_is_replica" in vars(module)
 
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"

@@ -1,5 +1,7 @@
 """TorchScript: the attributes that its calls assign, and its operators as a plain graph.
 
+Behind it: ``torch._C._is_tracing`` (torch 2.9 to 2.15). When it goes: ``torch.jit.is_tracing``, which has no types.
+
 Behind it: ``ScriptModule._c``, its methods' ``inlined_graph`` with the nodes of ``torch._C.Graph``, and
 ``torch.fx.experimental.proxy_tensor.make_fx`` (torch 2.9 to 2.15). When they go: ``ScriptModule.code`` names the
 assignments too; a module of TorchScript would be left to the engines that read it themselves.
@@ -14,6 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+
+
+def is_traced() -> bool:
+    """Whether ``torch.jit.trace`` records what runs now."""
+    traced: bool = torch._C._is_tracing()
+    return traced
 
 
 def holds_torchscript(module: nn.Module) -> bool:

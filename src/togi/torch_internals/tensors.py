@@ -11,6 +11,8 @@ Behind it: torch._subclasses.fake_tensor (torch 2.9 to 2.15; its name is private
 Behind it: ``UntypedStorage._cdata`` (torch 2.9 to 2.15). When it goes: ``data_ptr`` names memory that exists (not fake
 and not empty storages).
 
+Behind it: ``Tensor._is_view`` (torch 2.9 to 2.15). When it goes: ``_base`` is None for what is not a view.
+
 Behind it: torch._C._construct_storage_from_data_pointer, torch._C._set_storage_data_ptr_access_error_msg (torch 2.9 to
 2.15; torch.compile's CUDA graphs end the life of their outputs with them). When they go: memory cannot be lent, and
 ``togi.graphs`` must copy.
@@ -119,6 +121,11 @@ def from_one_level(children: Iterable[Any], spec: str) -> Any:
 
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 """Identity of a storage while it lives, also of fake and empty ones: equal for tensors that share memory."""
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Whether autograd takes it for a view of another tensor."""
+    return tensor._is_view()
 
 
 def borrowed(tensor: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,23 @@ def unpickled(path: Path) -> Any:
 
     with path.open("rb") as file:
         subject = cloudpickle.load(file)
-    if (
-        isinstance(module := getattr(subject, "module", None), nn.Module)
-        and "transformers.modeling_utils" in sys.modules
-    ):
-        _note_classes(module, sys.modules["transformers.modeling_utils"].PreTrainedModel)
+    if isinstance(module := getattr(subject, "module", None), nn.Module):
+        _name_classes_of_main(module)
+        if "transformers.modeling_utils" in sys.modules:
+            _note_classes(module, sys.modules["transformers.modeling_utils"].PreTrainedModel)
     return subject
+
+
+def _name_classes_of_main(module: nn.Module) -> None:
+    """Classes of the user's main module come by value. They are found by their names here too, since an artifact names
+    the class of what it returns."""
+    here = vars(sys.modules["__main__"])
+    bases = {base for part in module.modules() for base in type(part).__mro__}
+    for function in (vars(module).get("forward"), *(member for base in bases for member in vars(base).values())):
+        if isinstance(function, types.FunctionType) and function.__module__ == "__main__":
+            for name, value in function.__globals__.items():
+                if isinstance(value, type) and (value.__module__, value.__qualname__) == ("__main__", name):
+                    here.setdefault(name, value)
 
 
 def _note_classes(module: nn.Module, base: type[nn.Module]) -> None:

@@ -1,0 +1,67 @@
+"""A run of a script (``togi run``) as text for a terminal: what took its time, and what tuning brought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from togi.core.quantities import milliseconds, percent, plural, seconds
+from togi.render.terminal import bullets, clean, figure, stack, table
+from togi.script.records import ModuleCalls, ScriptReport, TunedModule
+
+_SHOWN = 12
+
+
+def report_text(report: ScriptReport) -> RenderableType:
+    """The modules by the time that they take, and why some are not tuned."""
+    if not report.modules:
+        return Text(
+            clean(
+                f"{report.script} called no torch module in this process, so there is nothing to tune. Calls in other "
+                "processes, and of functions that torch.compile made, are not seen."
+            )
+        )
+    inside_s = sum(calls.seconds for calls in report.modules)
+    head = (
+        f"{report.script} took {seconds(report.seconds)}, {seconds(inside_s)} of it in "
+        f"{plural(len(report.modules), 'module')}:"
+    )
+    grid = table("module", "share", "time", "calls", "a call", "called with", left=["called with"])
+    for calls in report.modules[:_SHOWN]:
+        grid.add_row(*_cells(calls))
+    hidden = len(report.modules) - _SHOWN
+    more = [f"{plural(hidden, 'module')} more took less"] if hidden > 0 else []
+    why = [f"{calls.module} is left as it is: {calls.reason}" for calls in report.modules[:_SHOWN] if calls.reason]
+    return stack(Text(clean(head), style="bold"), grid, bullets([*why, *more, *report.notes]))
+
+
+def _cells(calls: ModuleCalls) -> tuple[Text, ...]:
+    each_ms = 1e3 * calls.seconds / calls.calls
+    figures = (percent(calls.share), seconds(calls.seconds), str(calls.calls), milliseconds(each_ms))
+    style = "dim" if calls.reason else ""
+    return Text(clean(calls.module), style), *map(Text, figures), Text(clean(calls.called_with), "dim")
+
+
+def tuned_text(tuned: Sequence[TunedModule], folder: str | None, script: str) -> RenderableType:
+    """What was chosen for each module, and how to use it. ``folder``: where it is; None if nothing was written."""
+    grid = table("module", "speed-up of a call", "runs on", left=["runs on"])
+    for one in tuned:
+        faster = figure(one.speedup_x, "x", beside=True) if one.artifact and one.speedup_x else Text("1")
+        runs_on = clean(one.recipe) if one.artifact else f"the original: {clean(one.why_not)}"
+        grid.add_row(Text(clean(one.identity.module)), faster, Text(runs_on, overflow="fold"))
+    gained = any(one.artifact for one in tuned)
+    if folder is None:
+        after = "Nothing was decided, so nothing was written. The next 'togi run' goes on from here."
+    elif not gained:
+        after = "Nothing was faster, so the script stays as it is."
+    else:
+        after = f"Written to {folder}. From now on 'togi run {script}' uses it; 'python {script}' runs as ever."
+    saved_s, loading_s = sum(one.saved_s for one in tuned), sum(one.loading_s or 0.0 for one in tuned)
+    if gained and saved_s < loading_s:
+        after += (
+            f" A run as long as this one saves {seconds(saved_s)} in these modules and takes {seconds(loading_s)} to "
+            "load their artifacts: it pays in longer runs."
+        )
+    return stack(grid if tuned else None, Text(clean(after)))

@@ -1,0 +1,151 @@
+"""Records of a run of a script: what took its time, what was tuned for it, and what served it. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from togi.core.errors import ArtifactError, OutputExistsError
+from togi.core.plain_files import read_plain
+from togi.core.record import Record
+from togi.core.records import Interval
+
+INDEX = "index.json"
+INDEX_VERSION = 1
+"""Raised when a field changes its meaning or goes away."""
+_INDEX_LIMIT_BYTES = 4 << 20
+
+
+class ModuleCalls(Record):
+    """The calls that a script makes of one module, which no other module makes."""
+
+    module: str
+    """Its class."""
+    calls: int
+    seconds: float
+    share: float
+    """Of the script's seconds."""
+    called_with: str = ""
+    """The tensors of its most frequent form of calls."""
+    reason: str = ""
+    """Why it is not tuned; empty if it can be."""
+
+
+class ScriptReport(Record):
+    """What took the time of one run."""
+
+    script: str
+    seconds: float
+    modules: tuple[ModuleCalls, ...] = ()
+    """The one that took the longest first."""
+    notes: tuple[str, ...] = ()
+
+
+class ModuleIdentity(Record):
+    """What a module has to be for an artifact to stand for it."""
+
+    module: str
+    """Its class."""
+    settings: str
+    """Hash of the plain attributes of all its parts, as they were before its first call."""
+    code: str
+    """Hash of the code of their classes, and of the functions of the user's own that this code names."""
+    weights: str
+    """Hash of the classes of all parts and of every weight and buffer."""
+
+    def difference(self, tuned: ModuleIdentity) -> str:
+        """The first that differs from what was tuned, as a clause."""
+        if self.weights != tuned.weights:
+            return "its weights or its structure are not those that were tuned"
+        if self.code != tuned.code:
+            return "its code, Python or torch has changed since it was tuned"
+        if self.settings != tuned.settings:
+            return "its settings (plain attributes) are not those that were tuned"
+        return ""
+
+
+class TunedModule(Record):
+    """The result of tuning one module of a script."""
+
+    identity: ModuleIdentity
+    share: float
+    """Of the script's seconds, when it was watched."""
+    artifact: str = ""
+    """Name of its folder next to the index; empty if the original was not beaten."""
+    recipe: str = ""
+    """The label of what was chosen."""
+    speedup_x: Interval | None = None
+    saved_s: float = 0.0
+    """Of the run that was watched, with that speed-up."""
+    loading_s: float | None = None
+    """From loading the artifact to its first answer."""
+    why_not: str = ""
+    """Why there is no artifact."""
+
+
+class ScriptIndex(Record):
+    """The file that says which artifact in a folder stands for which module of a script."""
+
+    schema_version: int = INDEX_VERSION
+    togi_version: str
+    created: str
+    """ISO 8601, UTC."""
+    script: str
+    modules: tuple[TunedModule, ...]
+
+
+class ServedModule(Record):
+    """How often an artifact served the calls of a module."""
+
+    module: str
+    recipe: str
+    engine_calls: int
+    original_calls: int
+    last_reason: str = ""
+    """Why the original served the last of these."""
+
+
+def is_script_folder(folder: Path) -> bool:
+    return (folder / INDEX).is_file()
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raises OutputExistsError for something that ``togi run`` did not write."""
+    if (folder.exists() or folder.is_symlink()) and not is_script_folder(folder):
+        raise OutputExistsError(
+            f"{folder} exists and was not written by 'togi run' (it holds no {INDEX}): it is not replaced. Give "
+            "another --out"
+        )
+
+
+def read_index(folder: Path) -> ScriptIndex:
+    """Raises ArtifactError for a folder that ``togi run`` did not write, or one that cannot be read."""
+    if not folder.is_dir():
+        raise ArtifactError(
+            f"there is no folder {folder}: 'togi run SCRIPT' writes one after it tuned what SCRIPT calls"
+        )
+    try:
+        index = ScriptIndex.model_validate_json(read_plain(folder / INDEX, _INDEX_LIMIT_BYTES))
+    except OSError as error:
+        raise ArtifactError(
+            f"{folder / INDEX} cannot be read ({error.strerror or error}): give the folder that 'togi run SCRIPT' wrote"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise ArtifactError(
+            f"{folder / INDEX} is damaged or from another version of togi ({where}: {first['msg']}): "
+            "'togi run --again SCRIPT' writes it anew"
+        ) from None
+    if index.schema_version != INDEX_VERSION:
+        raise ArtifactError(
+            f"{folder} has schema {index.schema_version}, this togi reads {INDEX_VERSION}: 'togi run --again SCRIPT' "
+            "writes it anew"
+        )
+    for tuned in index.modules:
+        if tuned.artifact and Path(tuned.artifact).name != tuned.artifact:
+            raise ArtifactError(
+                f"{folder / INDEX} names {tuned.artifact!r}, which is not in the folder: it is not used"
+            )
+    return index

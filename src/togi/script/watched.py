@@ -1,0 +1,208 @@
+"""One module that a script calls: how often, how long, with what, and whether an artifact could stand for it.
+
+Between calls nothing stays but counters. The arguments of the first call of each kind (sizes, dtypes, constants) are
+copied, up to a limit.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.artifact.autocast import autocast
+from togi.core.quantities import plural
+from togi.program.calls import Form, Recorded
+from togi.script.conditions import TRAINED, ModuleCondition, inner_of, left_alone
+from togi.script.identity import identity_of
+from togi.script.records import ModuleIdentity
+from togi.subject.inputs import Inputs
+from togi.subject.prepare import training_parts
+from togi.torch_internals.modes import dispatch_modes
+from togi.torch_internals.modules import compiled_original, in_training
+
+_MOST_KINDS = 64
+"""Kinds of calls of one module that togi distinguishes."""
+_MOST_ITEMS = 16
+"""Of an argument that is a list or a dict, which tell kinds of calls apart."""
+_INPUTS_BYTES = 128 << 20
+"""Of the copies for one module."""
+
+_SHOWN_TENSORS = 2
+
+_GRADIENTS = "its inputs require gradients, which an engine does not compute"
+_TRAINING = "it is called in training mode: call .eval() on it before"
+_AUTOCAST = "it is called under torch.autocast ({}), where nothing can be proven: call it outside of that"
+_UNUSUAL = "its inputs are tensors of a kind that cannot be kept for tuning"
+_TOO_LARGE = f"its inputs are larger than {_INPUTS_BYTES >> 20} MiB, so none could be kept for tuning"
+_NOT_KEPT = "there was not enough memory to keep it until the script ended: tune it with 'togi tune file.py:factory'"
+_GONE = "the script drops it after one call"
+
+
+@dataclass
+class CallTally:
+    """The calls of one kind."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    form: Form | None = None
+    """Where their arguments were kept."""
+    reason: str = ""
+    """Why they cannot be tuned."""
+
+
+class WatchedModule:
+    """One module with its calls."""
+
+    def __init__(self, module: nn.Module, *, kept: bool, when_gone: Callable[[Any], None]) -> None:
+        """``kept``: what it is and what it is called with is kept, to tune it after the script has ended."""
+        self.reference = weakref.ref(module, when_gone)
+        self.cls = type(module)
+        original = compiled_original(module)
+        self.name = type(inner_of(module) if original is None else original).__name__
+        self.tallies: dict[Any, CallTally] = {}
+        self.others = CallTally()
+        """Calls of more kinds than togi distinguishes."""
+        self.records_gradients = False
+        """Some calls are made with gradients switched on, and its weights require them."""
+        self.first = ModuleCondition.of(inner_of(module)) if kept else None
+        """Before its first call."""
+        self.second: ModuleCondition | None = None
+        """Before its second call: what a module makes in its first and keeps is not state."""
+        self._held = module if kept and bytes_of(module) else None  # ``nn.Softmax(1)(x)`` makes one for each call
+        self._recorded = Recorded(_INPUTS_BYTES, 1)
+        self._lock = threading.Lock()
+
+    def tally(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> CallTally:
+        """Where a call of ``module``, the one that is watched, is counted. It is about to be made."""
+        if self.second is None and self.tallies and self.first is not None:
+            self._held = module
+            self.second = ModuleCondition.of(inner_of(module))
+        kind = _kind(module, args, kwargs)
+        found = self.tallies.get(kind)
+        if found is None:
+            with self._lock:
+                found = self.tallies.get(kind) or self._new(module, kind, Inputs(args, dict(kwargs)))
+        return found
+
+    def _new(self, module: nn.Module, kind: Any, inputs: Inputs) -> CallTally:
+        if len(self.tallies) >= _MOST_KINDS:
+            return self.others
+        made = self.tallies[kind] = CallTally()
+        made.reason = _why_not(module, inputs)
+        self.records_gradients |= torch.is_grad_enabled() and any(w.requires_grad for w in module.parameters())
+        if not made.reason and self.first is not None:
+            made.form = self._recorded.see(inputs)
+        return made
+
+    @property
+    def calls(self) -> int:
+        return sum(tally.calls for tally in self._all())
+
+    @property
+    def seconds(self) -> float:
+        return sum(tally.seconds for tally in self._all())
+
+    def _all(self) -> Iterator[CallTally]:
+        yield from self.tallies.values()
+        yield self.others
+
+    def _main_form(self) -> Form | None:
+        """The form of calls that takes the longest, of those with kept arguments."""
+        seconds: dict[Form, float] = {}
+        for tally in self.tallies.values():
+            if tally.form is not None and self._recorded.forms[tally.form]:
+                seconds[tally.form] = seconds.get(tally.form, 0.0) + tally.seconds
+        return max(seconds, key=lambda form: seconds[form], default=None)
+
+    def samples(self) -> list[Inputs]:
+        """A few calls of that form, of different sizes."""
+        from togi.program.capture import of_one_structure, spread  # not while the script runs: it takes long to import
+
+        form = self._main_form()
+        return [] if form is None else spread(of_one_structure(list(self._recorded.forms[form].values())))
+
+    def called_with(self) -> str:
+        """``float32 8x128, int64 8 (3 kinds)``."""
+        form, samples = self._main_form(), self.samples()
+        if form is None or not samples:
+            return ""
+        shapes = [
+            f"{str(tensor.dtype).removeprefix('torch.')} {'x'.join(map(str, tensor.shape)) or 'scalar'}"
+            for tensor in samples[0].tensors()
+        ]
+        more = ", ..." if len(shapes) > _SHOWN_TENSORS else ""
+        sizes = sum(tally.form == form for tally in self.tallies.values())
+        kinds = f" ({plural(sizes, 'kind')})" if sizes > 1 else ""
+        return f"{', '.join(shapes[:_SHOWN_TENSORS])}{more}{kinds}"
+
+    def why_not(self) -> str:
+        """Why it cannot be tuned, after the script has ended; empty if it can."""
+        if self.first is None:
+            return _NOT_KEPT
+        if self.reference() is None:
+            return _GONE
+        module = self.live
+        changed = ModuleCondition.of(module).changed_since(self.second or self.first)
+        if changed == TRAINED:
+            return changed
+        if not self.samples():
+            tallies = [tally for tally in self._all() if tally.calls]
+            longest = max(tallies, key=lambda tally: tally.seconds, default=self.others)
+            return longest.reason or _TOO_LARGE
+        return left_alone(module) or changed
+
+    @property
+    def live(self) -> nn.Module:
+        """The module that is tuned."""
+        module = self.reference() if self._held is None else self._held
+        assert module is not None
+        return inner_of(module)
+
+    def identity(self) -> ModuleIdentity:
+        """As it was before its first call."""
+        assert self.first is not None
+        return identity_of(self.live, self.first.settings, self.first.code)
+
+
+def _why_not(module: nn.Module, inputs: Inputs) -> str:
+    """Why a call of this kind cannot be tuned; empty if it can."""
+    tensors = inputs.tensors()
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _GRADIENTS
+    if next(training_parts(inner_of(module)), None) is not None:
+        return _TRAINING
+    if cast := autocast():
+        return _AUTOCAST.format(cast)
+    if dispatch_modes() or any(type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors):
+        return _UNUSUAL
+    return ""
+
+
+def bytes_of(module: nn.Module) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+
+
+def _kind(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """What tells kinds of calls apart: a value to be compared, which is quickly made."""
+    cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    modes = torch.is_grad_enabled(), cast, in_training(module)
+    return (*modes, *map(_kind_of, args), *((key, _kind_of(value)) for key, value in kwargs.items()))
+
+
+def _kind_of(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.requires_grad
+    if value is None or isinstance(value, bool | int | float | str):
+        return type(value), value
+    if isinstance(value, list | tuple):
+        return (type(value), len(value), *map(_kind_of, value[:_MOST_ITEMS]))
+    if isinstance(value, dict):
+        items = list(value.items())[:_MOST_ITEMS]
+        return (type(value), len(value), *((key, _kind_of(item)) for key, item in items))
+    return type(value)

@@ -1,0 +1,243 @@
+"""``togi run``: an unchanged script is reported on, tuned, and run with what was tuned."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.render.test_json_documents import documented
+from tests.script.run_scripts import environment, run_python, run_togi, written
+from togi.cli.script_runs import LEAST_S, divided
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs/guides/script.md").read_text(encoding="utf-8")
+NETS = """
+import sys
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+    def forward(self, x):
+        return self.linear(x).tanh()
+
+class Fast(Net):
+    pass
+
+class Slow(Net):
+    pass
+
+class Refused(Net):
+    pass
+
+class Interrupted(Net):
+    pass
+
+torch.manual_seed(0)
+"""
+
+
+@pytest.fixture
+def classify(tmp_path: Path) -> Path:
+    """The script of the guide: argparse, a loop over data, two modules."""
+    (text,) = re.findall(r'```python title="classify.py"\n(.*?)^```$', GUIDE, re.DOTALL | re.MULTILINE)
+    return written(tmp_path, text, "classify.py")
+
+
+def quickly(script: Path, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """``togi run``, whose tuning takes no time."""
+    variables = environment(script.parent)
+    variables["PYTHONPATH"] += f":{ROOT}"
+    return subprocess.run(
+        [sys.executable, "-m", "tests.script.quick_tuning", "run", *options, script.name, *arguments],
+        cwd=script.parent,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def asked(script: Path) -> list[list[object]]:
+    file = script.with_name("asked.jsonl")
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def test_the_report_names_the_modules_and_their_calls(classify: Path) -> None:
+    arguments = ("--batches", "7", "--size", "2")
+    own, done = run_python(classify, *arguments), run_togi(classify, *arguments)
+    assert (done.returncode, done.stdout) == (0, own.stdout)
+    encoder, head = (
+        next(line for line in done.stderr.splitlines() if line.startswith(name)) for name in ("Encoder", "Head")
+    )
+    assert re.search(r" 7 .* float32 2x3x64x64$", encoder)
+    assert re.search(r" 7 .* float32 2x64$", head)
+    assert [path.name for path in classify.parent.iterdir()] == ["classify.py"]
+
+
+def test_a_script_is_tuned_once_and_runs_with_it_from_then_on(classify: Path) -> None:
+    own = run_python(classify, "--batches", "9")
+    first = quickly(classify, "--batches", "9")
+    assert (first.returncode, first.stdout) == (0, own.stdout), first.stderr
+    assert asked(classify)[0][0] == "Encoder"
+    index = json.loads((classify.parent / "classify.py.togi" / "index.json").read_text(encoding="utf-8"))
+    tuned = [one["identity"]["module"] for one in index["modules"]]
+    second = quickly(classify, "--batches", "11")
+    assert (second.returncode, second.stdout) == (0, run_python(classify, "--batches", "11").stdout), second.stderr
+    assert "using" in second.stderr
+    for name in tuned:
+        assert f"{name}: 11 of 11 calls served by" in second.stderr
+    assert len(asked(classify)) == len(tuned), "it was not tuned again"
+    python = run_python(classify, "--batches", "9")
+    assert (python.returncode, python.stdout, python.stderr) == (0, own.stdout, "")
+    quickly(classify, "--batches", "2", options=("--again",))
+    assert len(asked(classify)) > len(tuned)
+
+
+def test_other_weights_and_other_sizes_meet_the_original(classify: Path) -> None:
+    quickly(classify, "--batches", "3")
+    text = classify.read_text(encoding="utf-8")
+    other_size = quickly(classify, "--batches", "3", "--size", "5")
+    assert other_size.stdout == run_python(classify, "--batches", "3", "--size", "5").stdout
+    assert "Encoder: 0 of 3 calls served" in other_size.stderr
+    classify.write_text(text.replace("manual_seed(0)", "manual_seed(1)"), encoding="utf-8")
+    other_weights = quickly(classify, "--batches", "3")
+    assert other_weights.stdout == run_python(classify, "--batches", "3").stdout
+    assert other_weights.stderr.count("Encoder: its weights or its structure are not those that were tuned") == 1
+    assert "no artifact of" in other_weights.stderr
+
+
+def test_gradients_switched_on_change_nothing(tmp_path: Path) -> None:
+    script = written(
+        tmp_path,
+        NETS
+        + """
+net = Fast().eval()
+for number in range(5):
+    answer = net(torch.full((2, 64), float(number)))
+    print(answer.requires_grad, round(answer.sum().item(), 3))
+if sys.argv[1:]:
+    net(torch.ones(2, 64)).sum().backward()
+    print(round(net.linear.weight.grad.sum().item(), 3))
+""",
+    )
+    first = quickly(script)
+    assert "torch.no_grad() round its calls saves memory" in " ".join(first.stderr.split())
+    for arguments in ((), ("train",)):
+        done = quickly(script, *arguments)
+        assert done.stdout == run_python(script, *arguments).stdout
+        assert f"Fast: {5 + len(arguments)} of {5 + len(arguments)} calls served" in done.stderr
+
+
+def test_training_is_left_alone(tmp_path: Path) -> None:
+    script = written(
+        tmp_path,
+        NETS
+        + """
+net, fixed = Net(), Fast().eval()
+optimizer = torch.optim.Adam(net.parameters())
+for number in range(20):
+    with torch.no_grad():
+        x = fixed(torch.rand(20000, 64))[:8]
+    optimizer.zero_grad()
+    loss = (net(x) - x).square().mean()
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+""",
+    )
+    own = run_python(script).stdout
+    for _ in range(2):
+        done = quickly(script)
+        assert (done.returncode, done.stdout) == (0, own), done.stderr
+    assert [name for name, *_ in asked(script)] == ["Fast"]
+    assert "Fast: 20 of 20 calls served" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "tuned"),
+    [
+        ("sys.exit(3)", 3, True),
+        ("import os; sys.stdout.flush(); os._exit(4)", 4, True),
+        ("raise ValueError('in the middle')", 1, False),
+        ("import signal; signal.raise_signal(signal.SIGINT)", 130, False),
+    ],
+)
+def test_what_was_called_before_an_early_end_is_reported(last: str, code: int, tuned: bool, tmp_path: Path) -> None:
+    script = written(tmp_path, f"{NETS}\nwith torch.no_grad():\n    Fast().eval()(torch.ones(2, 64))\n{last}\n")
+    done = quickly(script)
+    assert done.returncode == code
+    assert "float32 2x64" in done.stderr
+    assert len(asked(script)) == tuned
+    assert (tmp_path / "script.py.togi").exists() is tuned
+    assert ("nothing is tuned, since it" in done.stderr) is not tuned
+
+
+def test_each_module_has_its_result_and_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    call = """
+nets = {name: kind().eval() for name, kind in list(globals().items()) if name in sys.argv[1:]}
+with torch.no_grad():
+    for number, net in enumerate(nets.values()):
+        for _ in range(12 - 2 * number):
+            net(torch.ones(64, 64))
+"""
+    sleeping = NETS.replace("return self", "time.sleep(0.05); return self").replace("import sys", "import sys, time")
+    script = written(tmp_path, sleeping + call)
+    done = quickly(script, "Fast", "Slow", "Refused", options=("--time-limit", "2m", "--json"))
+    document = json.loads(done.stdout)
+    assert set(document) == documented("A run of a script")
+    assert (document["kind"], document["exit_code"]) == ("script", 0)
+    found = {one["identity"]["module"]: one for one in document["tuned"]}
+    assert bool(found["Fast"]["artifact"])
+    assert not found["Slow"]["artifact"]
+    assert "nothing was faster" in found["Slow"]["why_not"]
+    assert "cannot be sent" in found["Refused"]["why_not"]
+    assert sum(limit for _, _, limit, _ in asked(script)) == pytest.approx(120)  # type: ignore[misc]
+    later = json.loads(quickly(script, "Fast", "Slow", options=("--json",)).stdout)
+    assert [(one["module"], one["engine_calls"]) for one in later["served"]] == [("Fast", 12)]
+    again = quickly(script, "Fast", "Interrupted", options=("--again", "--time-limit", "2m"))
+    assert again.returncode == 130
+    assert "interrupted" in again.stderr
+    kept = json.loads((tmp_path / "script.py.togi" / "index.json").read_text(encoding="utf-8"))
+    assert [one["identity"]["module"] for one in kept["modules"]] in (["Fast"], [])
+
+
+@pytest.mark.parametrize("taken_s", [[5.0], [3.0, 3.0, 3.0], [9.0, 1.0], [16.0, 8.0, 4.0, 2.0, 1.0]])
+@pytest.mark.parametrize("limit_s", [5.0, 20.0, 45.0, 60.0, 600.0])
+def test_time_is_divided_by_share_and_nobody_gets_too_little(taken_s: list[float], limit_s: float) -> None:
+    limits = divided(taken_s, limit_s)
+    assert sum(limits) == pytest.approx(limit_s)
+    assert [limit / limits[0] for limit in limits] == pytest.approx([s / taken_s[0] for s in taken_s[: len(limits)]])
+    assert len(limits) == 1 or min(limits) >= LEAST_S
+    if len(limits) < len(taken_s):
+        more = taken_s[: len(limits) + 1]
+        assert limit_s * more[-1] / sum(more) < LEAST_S
+    assert divided([], limit_s) == []
+
+
+def test_a_module_for_which_there_was_no_time_is_tuned_in_the_next_run(tmp_path: Path) -> None:
+    call = "\nwith torch.no_grad():\n    {'Late': Late, 'Fast': Fast}[sys.argv[1]]().eval()(torch.ones(2, 64))\n"
+    script = written(tmp_path, NETS + "\nclass Late(Net):\n    pass\n" + call)
+    for runs in (1, 2):
+        done = quickly(script, "Late")
+        assert "nothing was written" in " ".join(done.stderr.split())
+        assert (len(asked(script)), (tmp_path / "script.py.togi").exists()) == (runs, False)
+
+
+@pytest.mark.thorough
+def test_the_second_run_is_right_and_not_slower(classify: Path) -> None:
+    """With real tuning. What it gains depends on the machine; that it is not slower, and right, does not."""
+    first = run_togi(classify, options=("--time-limit", "40s"), timeout_s=200)
+    assert first.returncode == 0, first.stderr
+    second = run_togi(classify, options=(), timeout_s=100)
+    assert second.returncode == 0
+    before, after = (float(re.findall(r"([\d.]+) sure", done.stdout)[0]) for done in (first, second))
+    assert after == pytest.approx(before, abs=2e-4)
