@@ -25,7 +25,7 @@ from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.optimizers import MakeOptimizer, OptimizerState, again, made_optimizer, trainable
 from togi.subject.prepare import Prepared, is_exported, named_tensors, prepare, restore_modes
 from togi.subject.surroundings import Surroundings
-from togi.torch_internals.modules import in_training
+from togi.torch_internals.modules import compiled_original, in_training
 from togi.torch_internals.tensors import tensors_of
 
 LossFunction = Callable[[nn.Module, Inputs], Tensor]
@@ -94,9 +94,15 @@ class TrainingStep:
         )
 
     @property
+    def original(self) -> nn.Module:
+        """The module, without the wrapper of ``torch.compile``."""
+        inner = compiled_original(self.module)
+        return inner if isinstance(inner, nn.Module) else self.module
+
+    @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """By name; a tied one has its first."""
-        return dict(self.module.named_parameters())
+        return dict(self.original.named_parameters())
 
     def run(self, sample: Inputs, show: ShowLoss = _nobody) -> None:
         """Run one step of a loop, which first drops the gradients of the step before."""
@@ -233,7 +239,7 @@ def checked_loss(step: Callable[..., Any]) -> LossFunction:
 
 def _returned_loss(loss: Any) -> Tensor:
     if isinstance(loss, int | float):
-        return torch.tensor(float(loss), dtype=torch.float64)
+        return torch.tensor(float(loss))
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise SubjectError(
             f"train_step(module, optimizer, sample) returned {_describe(loss)}; it must return the loss of the sample: "

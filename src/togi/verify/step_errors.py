@@ -1,0 +1,170 @@
+"""How far one observed training step is from another, tensor by tensor, and how far it may be.
+
+In float32 the unit is the original's own distance from its float64 twin, or the largest distance of its runs with
+parameters moved by some roundings. In float64 it is a share of the tensor's size. A tensor that is zero in exact
+arithmetic, such as the gradient of a bias before batch normalisation, holds roundings alone: it is measured by what one
+rounding of the parameters does to it, and by the size of all tensors of its kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from togi.core.records import LeafError
+from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_in_float64
+from togi.verify.compare import Difference, continuous, difference
+from togi.verify.observed_step import ObservedStep
+from togi.verify.repeatability import noise_limit
+from togi.verify.units import Unit, epsilon_of, share, units
+
+_SMALL = 1e-3
+"""A tensor that is smaller than this share of its kind is compared with that: it may hold roundings alone."""
+_FOLLOWS = ("update ", "state ")
+"""Follow from gradients, and normalise what may be noise."""
+_DISCRETE = Unit(rms=MISMATCH_FLOOR, peak=MISMATCH_FLOOR)
+
+
+class SpreadInFloat32:
+    """How far the original's own runs are from the truth: as it is, and with parameters moved by some roundings."""
+
+    def __init__(self, eager: ObservedStep, truth: ObservedStep) -> None:
+        """``truth``: in float64, else ``eager`` itself."""
+        self._eagers, self._truths = eager.all(), truth.all()
+        self._moved: dict[str, list[Difference]] = {name: [] for name in eager.tensors}
+        self.losses: list[Tensor] = []
+        """Of the runs that were added."""
+
+    def add(self, run: ObservedStep) -> None:
+        self.losses.append(run.tensors["loss"])
+        for name, tensor in run.all().items():
+            eager, truth = self._eagers.get(name), self._truths.get(name)
+            if eager is not None and truth is not None and continuous(eager) and tensor.shape == eager.shape:
+                self._moved.setdefault(name, []).append(difference(tensor, truth, eager))
+
+    def units(self, sizes: Mapping[str, float]) -> dict[str, Unit]:
+        """By name. What later steps did has a unit only where runs reached so far: roundings grow from step to step."""
+        return {
+            name: self._unit(self._eagers[name], self._truths[name], moved, sizes[name])
+            for name, moved in self._moved.items()
+            if name in self._truths
+        }
+
+    def _unit(self, eager: Tensor, truth: Tensor, moved: Sequence[Difference], size: float) -> Unit:
+        if not continuous(eager):
+            return _DISCRETE
+        (unit,) = units([difference(eager, truth, eager)], [moved], epsilon_of(eager))
+        least = epsilon_of(eager) * size
+        return Unit(rms=max(unit.rms, least), peak=max(unit.peak, least))
+
+
+def units_in_float64(exact: ObservedStep, nudged: ObservedStep, sizes: Mapping[str, float]) -> dict[str, Unit]:
+    """By name. ``nudged``: the twin with all parameters moved by one rounding."""
+    moved = nudged.all()
+    return {name: _unit_in_float64(tensor, moved.get(name), sizes[name]) for name, tensor in exact.all().items()}
+
+
+def _unit_in_float64(exact: Tensor, nudged: Tensor | None, size: float) -> Unit:
+    if not continuous(exact):
+        return _DISCRETE
+    noise = difference(exact if nudged is None or nudged.shape != exact.shape else nudged, exact, exact)
+    return Unit(
+        rms=unit_in_float64(noise.scale, noise.rms, size), peak=unit_in_float64(noise.largest, noise.peak, size)
+    )
+
+
+def errors_of(
+    found: ObservedStep,
+    eager: ObservedStep,
+    truth: ObservedStep,
+    units_by_name: Mapping[str, Unit],
+    sizes: Mapping[str, float],
+) -> dict[str, LeafError]:
+    """By name, of every tensor that has a unit, and the shape of the original's."""
+    own, eagers, truths = found.all(), eager.all(), truth.all()
+    return {
+        name: _error(name, own[name], truths[name], eagers[name], unit, sizes[name])
+        for name, unit in units_by_name.items()
+        if name in own and own[name].shape == eagers[name].shape
+    }
+
+
+def _error(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit, size: float) -> LeafError:
+    if not continuous(found):
+        wrong = share(int((found != eager).sum()), found)
+        return LeafError(name=name, rmse=wrong, max_abs=wrong, units=in_units(wrong, unit.rms))
+    error = difference(found, truth, eager)
+    scale = max(error.scale, _SMALL * size)
+    return LeafError(
+        name=name,
+        rmse=in_units(error.rms, scale),
+        max_abs=in_units(error.peak, scale),
+        units=max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak)),
+    )
+
+
+def problems_of(found: ObservedStep, original: ObservedStep, *, draws: bool = True) -> list[str]:
+    """What is wrong beyond numbers: names, shapes, dtypes, and with ``draws`` the random state."""
+    own, others = found.all(), original.all()
+    problems = [f"{name} is missing" for name in others if name not in own]
+    problems += [f"{name} is there, which the original's step does not have" for name in own if name not in others]
+    for name in own.keys() & others.keys():
+        form, other = _form(own[name]), _form(others[name])
+        if form != other:
+            problems.append(f"{name} is {form}, the original's is {other}")
+    if draws and (states := found.generators.differ_from(original.generators)):
+        problems.append(
+            f"{' and '.join(states)} is left in another state: the step draws other random numbers, and so does every "
+            "step after it"
+        )
+    return problems
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def apart_beyond_noise(eager: ObservedStep, again: ObservedStep) -> tuple[str, float] | None:
+    """The first tensor in which two runs of the original differ by more than the order of sums, and by how much."""
+    sizes = sizes_of(eager)
+    for name in eager.tensors | again.tensors:
+        if name not in eager.tensors or name not in again.tensors:
+            return name, math.inf
+        if not name.startswith(_FOLLOWS):
+            off = _apart(eager.tensors[name], again.tensors[name], sizes[name])
+            if off > noise_limit(eager.tensors[name]):
+                return name, off
+    return None
+
+
+def _apart(one: Tensor, two: Tensor, size: float) -> float:
+    if one.shape != two.shape:
+        return math.inf
+    if not continuous(one):
+        return share(int((one != two).sum()), one)
+    off = difference(two, one, one)
+    return in_units(off.rms, max(off.scale, _SMALL * size))
+
+
+def sizes_of(step: ObservedStep) -> dict[str, float]:
+    """Root mean square of all tensors of the same kind, by the name of each."""
+    squares: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    tensors = step.all()
+    for name, tensor in tensors.items():
+        if continuous(tensor):
+            finite = tensor.double().nan_to_num(0.0, 0.0, 0.0)
+            squares[_kind(name)] = squares.get(_kind(name), 0.0) + float(finite.square().sum())
+            counts[_kind(name)] = counts.get(_kind(name), 0) + tensor.numel()
+    return {name: math.sqrt(squares.get(_kind(name), 0.0) / max(counts.get(_kind(name), 0), 1)) for name in tensors}
+
+
+def _kind(name: str) -> str:
+    """``gradient``, ``update``; of state and buffers also the last part of the name (``state exp_avg``)."""
+    kind, _, rest = name.partition(" ")
+    rest, later, _ = rest.partition(" after ")
+    if kind in ("gradient", "update"):
+        return kind + later
+    return f"{kind} {rest.rpartition('.')[2]}{later}" if kind in ("state", "buffer") else name
