@@ -87,7 +87,7 @@ class Surroundings:
 def _kept(reference: _Reference, value: Any) -> _Reference | None:
     """How a piece of state is copied and put back; None for a value that is none itself."""
     name = reference.name
-    if isinstance(value, type):
+    if isinstance(value, type | types.ModuleType):
         return None
     if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
         load = value.load_state_dict

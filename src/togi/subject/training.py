@@ -25,7 +25,7 @@ from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.optimizers import MakeOptimizer, OptimizerState, again, made_optimizer, trainable
 from togi.subject.prepare import Prepared, is_exported, named_tensors, prepare, restore_modes
 from togi.subject.surroundings import Surroundings
-from togi.torch_internals.modules import compiled_original, in_training
+from togi.torch_internals.modules import compiled_original, in_training, own_buffers
 from togi.torch_internals.tensors import tensors_of
 
 LossFunction = Callable[[nn.Module, Inputs], Tensor]
@@ -165,9 +165,9 @@ class Snapshot:
     @classmethod
     def of(cls, step: TrainingStep) -> Self:
         return cls(
-            tensors={name: tensor.detach().clone() for name, tensor in named_tensors(step.module)},
+            tensors={name: tensor.detach().clone() for name, tensor in named_tensors(step.original)},
             gradients={name: None if p.grad is None else p.grad.clone() for name, p in step.parameters.items()},
-            modes={name: in_training(part) for name, part in step.module.named_modules()},
+            modes={name: in_training(part) for name, part in step.original.named_modules()},
             optimizer=OptimizerState(step.optimizer, step.parameters),
             generators=GeneratorStates.now(),
             surroundings=Surroundings(step.train_step, step.optimizer).read(),
@@ -175,13 +175,13 @@ class Snapshot:
 
     def restore(self, step: TrainingStep) -> None:
         """Put all of it into a step of the same module, in place; that one may be in another dtype."""
-        own = dict(named_tensors(step.module))
+        own = dict(named_tensors(step.original))
         for name, tensor in self.tensors.items():
-            _put(step.module, name, own.get(name), tensor)
+            _put(step.original, name, own.get(name), tensor)
         for name, parameter in step.parameters.items():
             gradient = self.gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.dtype, copy=True)
-        for name, part in step.module.named_modules():
+        for name, part in step.original.named_modules():
             if self.modes.get(name, in_training(part)) != in_training(part):
                 part.training = self.modes[name]
         self.optimizer.write(step.optimizer, step.parameters)
@@ -196,7 +196,8 @@ def _put(module: nn.Module, name: str, there: Tensor | None, value: Tensor) -> N
             there.copy_(value)
         return
     owner, _, attribute = name.rpartition(".")
-    setattr(module.get_submodule(owner), attribute, value.clone())
+    if attribute in (buffers := own_buffers(module.get_submodule(owner))):
+        buffers[attribute] = value.clone()
 
 
 def prepared_for_training(subject: Subject, *, device: str = "cpu") -> Prepared:

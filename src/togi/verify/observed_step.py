@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from togi.subject.behaviour import GeneratorStates
 from togi.subject.inputs import Inputs
 from togi.subject.optimizers import OptimizerState
+from togi.subject.prepare import named_tensors
 from togi.subject.surroundings import Surroundings
 from togi.subject.training import TrainingStep
 from togi.torch_internals.autograd import version_of
@@ -64,19 +65,24 @@ Around = Callable[[], AbstractContextManager[Any]]
 """Makes what surrounds every run of a step, such as float64 arithmetic."""
 
 
-def observe_steps(step: TrainingStep, samples: Sequence[Inputs], around: Around = nullcontext) -> ObservedStep:
+def observe_steps(
+    step: TrainingStep, samples: Sequence[Inputs], original: TrainingStep, around: Around = nullcontext
+) -> ObservedStep:
     """Run ``step`` on the first sample and observe it, then on the others, of which less is kept.
+
+    ``original`` is the step that it stands for: a candidate may wrap its ``train_step``, which keeps the same objects.
 
     Raises whatever the step raises.
     """
     before = {name: plain(parameter).clone() for name, parameter in step.parameters.items()}
-    names = _names(step.original)
+    names = names_of(step)
     first, *others = samples
     watch = _StepWatch(step)
     with watch.watching(), around():
         step.run(first.clone(), watch.take_loss)
     watch.take_what_no_hook_saw()
-    state, surroundings = OptimizerState(step.optimizer, step.parameters), Surroundings(step.train_step, step.optimizer)
+    state = OptimizerState(step.optimizer, step.parameters)
+    surroundings = Surroundings(original.train_step, step.optimizer)
     tensors = {
         "loss": watch.losses[0],
         **{f"gradient {name}": gradient for name, gradient in watch.gradients.items()},
@@ -100,7 +106,7 @@ def observe_steps(step: TrainingStep, samples: Sequence[Inputs], around: Around 
         later=later,
         generators=generators,
         optimizer_steps=watch.optimizer_steps,
-        structure=tuple(sorted(names ^ _names(step.original))),
+        structure=tuple(sorted(names ^ names_of(step))),
     )
 
 
@@ -185,8 +191,9 @@ def _moved(step: TrainingStep, before: dict[str, Tensor]) -> dict[str, Tensor]:
     return updates | buffers
 
 
-def _names(module: nn.Module) -> set[str]:
-    return {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+def names_of(step: TrainingStep) -> set[str]:
+    """Of all parameters and buffers."""
+    return {name for name, _ in named_tensors(step.original)}
 
 
 def _loss(loss: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ in float64; and six single ones, of which one is in float64. A step in float64 t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +24,7 @@ from togi.subject.training import Snapshot, TrainingStep
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.draws import NarrowDraws
 from togi.verify.float64 import float64_arithmetic, float64_by_default, nudge_parameters
-from togi.verify.observed_step import Around, ObservedStep, counting_steps, observe_steps
+from togi.verify.observed_step import Around, ObservedStep, counting_steps, names_of, observe_steps
 from togi.verify.reference import branches, may_branch
 from togi.verify.step_errors import SpreadInFloat32, apart_beyond_noise, sizes_of, units_in_float64
 from togi.verify.training import StepTruth, warm_copy, warm_twin
@@ -111,11 +111,13 @@ class _TruthOfStep:
     def _warm_up(self) -> tuple[Snapshot, int]:
         """The state after some steps, and how often the optimizer ran in them."""
         step = _copied(self.step)
+        names = names_of(step)
         seed_all(self.seed)
         with counting_steps(step) as count:
             for number in range(self.warm_steps):
                 with _explained(step, number + 1):
                     step.run(step.samples[number % len(step.samples)].clone())
+            _check_structure(names ^ names_of(step))
             return Snapshot.of(step), count[0]
 
     def _run(self, samples: Sequence[Inputs], roundings: int = 0, number: int = 0) -> ObservedStep:
@@ -124,7 +126,7 @@ class _TruthOfStep:
         if roundings:
             nudge_parameters(step.original, self.seed + 1000 * (number + 1), roundings)
         with _explained(step, self.warm_steps + 1):
-            return observe_steps(step, samples)
+            return observe_steps(step, samples, self.step)
 
     def _spread(self, eager: ObservedStep, exact: ObservedStep | None, again: ObservedStep) -> SpreadInFloat32:
         """The original's runs with parameters moved. Where there is no float64, with the steps after the proven one,
@@ -143,7 +145,7 @@ class _TruthOfStep:
         twin = warm_twin(self.step, self.start, samples)
         if roundings:
             nudge_parameters(twin.original, self.seed, roundings)
-        return observe_steps(twin, twin.samples, around)
+        return observe_steps(twin, twin.samples, self.step, around)
 
     def _float64(self, eager: ObservedStep, ignored: frozenset[str]) -> tuple[ObservedStep | None, Around, str]:
         """The step in float64, what surrounds it, and why there is none.
@@ -190,11 +192,7 @@ class _TruthOfStep:
 
 def check_step(step: TrainingStep, eager: ObservedStep, warm_steps: int, warm_optimizer_steps: int) -> None:
     """Raises SubjectError for a step that trains nothing, or of which nothing can be told."""
-    if eager.structure:
-        raise SubjectError(
-            f"the training step changes the module's structure: {', '.join(eager.structure[:_NAMED])} came or went. A "
-            "step that is repeated needs the same parameters and buffers each time: make them before the training"
-        )
+    _check_structure(eager.structure)
     loss = float(eager.tensors["loss"])
     if not math.isfinite(loss):
         raise SubjectError(
@@ -210,6 +208,15 @@ def check_step(step: TrainingStep, eager: ObservedStep, warm_steps: int, warm_op
         raise SubjectError(
             f"the optimizer did not run in {warm_steps + 1} steps: does train_step call step() of the optimizer that "
             "it is given?"
+        )
+
+
+def _check_structure(changed: Collection[str]) -> None:
+    """``changed``: names of parameters and buffers that came or went."""
+    if changed:
+        raise SubjectError(
+            f"the training step changes the module's structure: {', '.join(sorted(changed)[:_NAMED])} came or went. A "
+            "step that is repeated needs the same parameters and buffers each time: make them before the training"
         )
 
 

@@ -63,13 +63,13 @@ class StepTruth:
         """What a candidate does in float32. Raises whatever it raises."""
         with self.step.undisturbed(), ieee_float32():
             candidate = build(warm_copy(self.step, self.start, self.samples))
-            return observe_steps(candidate, self.samples).without(self.ignored)
+            return observe_steps(candidate, self.samples, self.step).without(self.ignored)
 
     def observe_twin(self, build: Build) -> ObservedStep:
         """What it does in float64. Raises whatever it raises."""
         with self.step.undisturbed(), float64_by_default():
             twin = warm_twin(self.step, self.start, self.samples)
-            return observe_steps(build(twin), twin.samples, self.around_twin).without(self.ignored)
+            return observe_steps(build(twin), twin.samples, self.step, self.around_twin).without(self.ignored)
 
 
 def warm_copy(step: TrainingStep, start: Snapshot, samples: Sequence[Inputs]) -> TrainingStep:
