@@ -12,9 +12,7 @@ import togi
 from togi.core.errors import FitError
 from togi.footprint.account.record import Category
 from togi.footprint.account.watched import account_of
-from togi.footprint.calls import FitRequest
 from togi.footprint.fit.training.fit import fit_training
-from togi.footprint.in_child import fit
 from togi.footprint.prediction.cpu import predict_cpu
 from togi.footprint.step import make_step
 from togi.subject.inputs import Subject
@@ -77,9 +75,8 @@ def test_a_plan_is_proven_with_it() -> None:
 
 
 def test_a_plan_for_a_loop_of_ones_own_says_what_to_give() -> None:
-    request = FitRequest(train=True, budget_bytes=1 << 30, time_limit_s=1.0)
     with pytest.raises(FitError, match="Give togi fit a subject with step="):
-        fit(subject(train_step=clipped), request)
+        togi.fit(subject(train_step=clipped), memory="1GiB")
 
 
 def test_fit_takes_a_function_that_makes_the_optimizer() -> None:

@@ -77,25 +77,23 @@ def parts(change: Callable[[nn.Module], None], kind: type[nn.Module]) -> Plant:
     return built(lambda step: [change(part) for part in step.module.modules() if isinstance(part, kind)])
 
 
-def _scaled(factor: float, at: int | None = None) -> Plant:
-    def change(parameters: dict[str, nn.Parameter]) -> None:
-        for i, parameter in enumerate(parameters.values()):
-            if at in (None, i):
-                parameter.grad.mul_(factor)
+def backward(change: Callable[[Tensor], Tensor], *at: int) -> Plant:
+    """The backward pass leaves other gradients: of all trained parameters, or of some by their places."""
 
-    return gradients(change)
+    def hook(step: TrainingStep) -> None:
+        trained = [parameter for parameter in step.module.parameters() if parameter.requires_grad]
+        for parameter in [trained[i] for i in at] or trained:
+            parameter.register_hook(change)
+
+    return built(hook)
 
 
-def _last(change: Callable[[nn.Parameter], None]) -> Plant:
-    return gradients(lambda parameters: change(list(parameters.values())[-1]))
+def _scaled(factor: float, *at: int) -> Plant:
+    return backward(lambda gradient: gradient * factor, *at)
 
 
 def _forget(parameter: nn.Parameter) -> None:
     parameter.grad = None
-
-
-def _transposed(parameters: dict[str, nn.Parameter]) -> None:
-    parameters["second.weight"].grad.copy_(parameters["second.weight"].grad.t().clone())
 
 
 def _swapped(parameters: dict[str, nn.Parameter]) -> None:
@@ -105,19 +103,19 @@ def _swapped(parameters: dict[str, nn.Parameter]) -> None:
     other.copy_(kept)
 
 
-def _in_bf16(parameters: dict[str, nn.Parameter]) -> None:
-    for parameter in parameters.values():
-        parameter.grad.copy_(parameter.grad.bfloat16().to(parameter.dtype))
+def _in_bf16(gradient: Tensor) -> Tensor:
+    return gradient.bfloat16().to(gradient.dtype)
 
 
-def _one_sign(parameters: dict[str, nn.Parameter]) -> None:
-    next(iter(parameters.values())).grad.view(-1)[3] *= -1
+def _one_sign(gradient: Tensor) -> Tensor:
+    changed = gradient.clone()
+    changed.view(-1)[3] *= -1
+    return changed
 
 
-def _noisy(parameters: dict[str, nn.Parameter]) -> None:
-    for parameter in parameters.values():
-        wave = torch.linspace(-1, 1, parameter.numel(), dtype=parameter.dtype).view_as(parameter)
-        parameter.grad.mul_(1 + 1e-6 * wave)
+def _noisy(gradient: Tensor) -> Tensor:
+    wave = torch.linspace(-1, 1, gradient.numel(), dtype=gradient.dtype)
+    return gradient * (1 + 1e-6 * wave.view_as(gradient))
 
 
 def _one_row(parameters: dict[str, nn.Parameter]) -> None:
@@ -288,12 +286,12 @@ PICTURES_FAULTS: dict[str, Plant] = {
     "all gradients doubled": _scaled(2.0),
     "one gradient times 1.001": _scaled(1.001, 0),
     "one gradient times 1.01": _scaled(1.01, 2),
-    "all gradients a millionth off": gradients(_noisy),
-    "a gradient is missing": _last(_forget),
-    "a gradient is zero": _last(lambda parameter: parameter.grad.zero_()),
-    "a gradient is transposed": gradients(_transposed),
-    "one element has the wrong sign": gradients(_one_sign),
-    "gradients in bf16": gradients(_in_bf16),
+    "all gradients a millionth off": backward(_noisy),
+    "a gradient is missing": gradients(lambda parameters: _forget(parameters["head.bias"])),
+    "a gradient is zero": _scaled(0.0, -1),
+    "a gradient is transposed": backward(lambda gradient: gradient.t(), 9),
+    "one element has the wrong sign": backward(_one_sign, 0),
+    "gradients in bf16": backward(_in_bf16),
     "gradients of the step before": with_state(_stale_gradients),
     "gradients are not dropped": looping(dropped=nothing),
     "a branch is detached": built(_detached),
@@ -343,7 +341,7 @@ PICTURES_FAULTS: dict[str, Plant] = {
 }
 TEXT_FAULTS: dict[str, Plant] = {
     "all gradients doubled": _scaled(2.0),
-    "a gradient is missing": _last(_forget),
+    "a gradient is missing": gradients(lambda parameters: _forget(parameters["norm.bias"])),
     "gradients of two layers are swapped": gradients(_swapped),
     "a row of the table gets no gradient": gradients(_one_row),
     "gradients of the step before": with_state(_stale_gradients),
