@@ -143,9 +143,27 @@ def test_scalers_schedules_and_averages_are_read_by_their_own_state() -> None:
     values = surroundings.read()
     step(module, optimizer, None)
     assert (int(average.n_averaged), scaler.get_scale(), optimizer.schedule.last_epoch) == (1, 2.0, 1)
-    assert surroundings.numbers()["scaler.scale"] == 2.0
+    assert float(surroundings.tensors()["scaler.scale"]) == 2.0
+    assert torch.equal(surroundings.tensors()["average.module.weight"], module.weight)
     surroundings.write(values)
     assert (int(average.n_averaged), scaler.get_scale(), optimizer.schedule.last_epoch) == (0, 8.0, 0)
+
+
+def test_modules_are_widened_for_a_while() -> None:
+    average = AveragedModel(nn.BatchNorm1d(2))
+
+    def step(module: nn.Module, *_: Any) -> None:
+        average.update_parameters(module)
+
+    surroundings = Surroundings(step, None)
+    values = surroundings.read()
+    with surroundings.widened():
+        surroundings.write(values)
+        step(nn.BatchNorm1d(2).double())
+        assert surroundings.tensors()["average.module.weight"].dtype is torch.float64
+        assert surroundings.tensors()["average.module.num_batches_tracked"].dtype is torch.int64
+    dtypes = {name: tensor.dtype for name, tensor in surroundings.tensors().items()}
+    assert dtypes == {f"average.{name}": tensor.dtype for name, tensor in values["average"].items()}
 
 
 def test_what_belongs_to_libraries_and_data_is_left_alone() -> None:

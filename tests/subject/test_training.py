@@ -168,6 +168,30 @@ def test_parts_that_do_not_go_together_are_explained(how: dict[str, Any], said: 
         Subject(net(), SAMPLE, **how)
 
 
+def test_an_optimizer_from_outside_would_train_another_module() -> None:
+    module = net()
+    other = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def train_step(module: nn.Module, _: Any, sample: Tensor) -> Tensor:
+        loss = square(module, sample)
+        loss.backward()
+        other.step()
+        return loss
+
+    with pytest.raises(SubjectError, match=r"uses an optimizer from outside \(other\)"):
+        TrainingStep.of(Subject(module, SAMPLE, train_step=train_step, optimizer=adam))
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_on_parameters_which_a_copy_would_not_have_are_refused(register: str) -> None:
+    module = net()
+    handle = getattr(module[3].weight, register)(lambda _: None)
+    with pytest.raises(SubjectError, match=r"3\.weight has hooks"):
+        TrainingStep.of(Subject(module, SAMPLE, step=square, optimizer=adam))
+    handle.remove()
+    TrainingStep.of(Subject(module, SAMPLE, step=square, optimizer=adam))
+
+
 def test_a_module_without_anything_to_train_is_refused() -> None:
     with pytest.raises(SubjectError, match="no parameter of the module takes a gradient"):
         TrainingStep.of(Subject(net().requires_grad_(False), SAMPLE, optimizer=adam))

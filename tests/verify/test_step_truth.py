@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.small_modules import ComputesWith, Counts
 from togi.core.errors import SubjectError
@@ -68,7 +69,7 @@ def not_a_number(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
 
 
 def of_the_clock(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
-    return body(module, optimizer, sample * (1 + time.perf_counter_ns() % 97))
+    return body(module, optimizer, sample * (1 + time.perf_counter_ns() % 1_000_003 / 1e6))
 
 
 def grown(module: Any, optimizer: Any, sample: Tensor) -> Tensor:
@@ -257,6 +258,34 @@ def test_a_scaler_and_its_scale_belong_to_the_step() -> None:
     report = verify_step(unscaled, truth)
     assert not report.faithful
     assert scaler.get_scale() == 256.0
+
+
+def test_an_averaged_model_is_proven_in_float64_too() -> None:
+    module = net()
+    average = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    def train_step(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        loss = body(module, optimizer, sample)
+        average.update_parameters(module)
+        return loss
+
+    def forgetting(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        loss = body(module, optimizer, sample)
+        average.update_parameters(module)
+        with torch.no_grad():
+            average.module[0].weight.mul_(1.0001)
+        return loss
+
+    before = {name: tensor.clone() for name, tensor in average.state_dict().items()}
+    truth = truth_of(module, train_step=train_step)
+    assert truth.exact is not None, truth.fallback
+    report = verify_step(lambda step: dataclasses.replace(step, train_step=forgetting), truth)
+    wrong = {leaf.name for leaf in report.leaves if leaf.units > MAX_UNITS}
+    assert wrong == {"kept average.module.0.weight"}
+    after = average.state_dict()
+    assert all(
+        torch.equal(tensor, after[name]) and tensor.dtype is after[name].dtype for name, tensor in before.items()
+    )
 
 
 def test_numbers_that_a_step_keeps_and_that_never_repeat_are_left_out() -> None:

@@ -16,12 +16,15 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from togi.core.user_code import is_users
+from togi.subject.prepare import named_tensors
+from togi.torch_internals.modules import convert_tensors
 
 _DEEPEST = 4
 """Levels of functions and objects that are followed."""
@@ -44,6 +47,8 @@ class Surroundings:
 
     def __init__(self, train_step: Callable[..., Any] | None, optimizer: torch.optim.Optimizer | None) -> None:
         self._kept: dict[str, _Reference] = {}
+        self._objects: dict[str, Any] = {}
+        """Those that have a state of their own."""
         self._visited: set[int] = set()
         if optimizer is not None:
             for reference in _attributes(optimizer):
@@ -62,9 +67,27 @@ class Surroundings:
             if name in self._kept:
                 self._kept[name].write(value)
 
-    def numbers(self) -> dict[str, float]:
-        """All numbers among the values, by name: a scale, a count of steps."""
-        return dict(_numbers_in(self.read(), ""))
+    def tensors(self) -> dict[str, Tensor]:
+        """Copies of all numbers and tensors among the values, by name: a scale, a count of steps, averaged weights."""
+        return dict(_tensors_in(self.read(), ""))
+
+    @property
+    def optimizers(self) -> list[str]:
+        """Names of optimizers that were made outside, of parameters that are not a copy's."""
+        return [name for name, value in self._objects.items() if isinstance(value, torch.optim.Optimizer)]
+
+    @contextmanager
+    def widened(self) -> Iterator[None]:
+        """Modules among them, such as an averaged one, are in float64 meanwhile."""
+        modules = [value for value in self._objects.values() if isinstance(value, nn.Module)]
+        dtypes = [{name: tensor.dtype for name, tensor in named_tensors(module)} for module in modules]
+        for module in modules:
+            convert_tensors(module, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+        try:
+            yield
+        finally:
+            for module, before in zip(modules, dtypes, strict=True):
+                _narrow(module, before)
 
     def _follow(self, name: str, value: Any, depth: int) -> None:
         """Add what a function, a method or an object of the user's refers to."""
@@ -82,6 +105,8 @@ class Surroundings:
         elif isinstance(value, _PLAIN) or id(value) not in self._visited:
             self._kept[reference.name] = kept
             self._visited.add(id(value))
+            if not isinstance(value, _PLAIN):
+                self._objects[reference.name] = value
 
 
 def _kept(reference: _Reference, value: Any) -> _Reference | None:
@@ -106,7 +131,11 @@ def _kept(reference: _Reference, value: Any) -> _Reference | None:
 def _put_back(reference: _Reference, before: Any) -> None:
     """A number or a small tensor: the tensor that is there is written in place, since others may hold it too."""
     now = reference.read()
-    if isinstance(now, Tensor) and isinstance(before, Tensor) and now.shape == before.shape:
+    if (
+        isinstance(now, Tensor)
+        and isinstance(before, Tensor)
+        and (now.shape, now.dtype) == (before.shape, before.dtype)
+    ):
         with torch.no_grad():
             now.copy_(before)
     elif isinstance(now, Tensor) or isinstance(before, Tensor) or now != before:
@@ -205,11 +234,17 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _numbers_in(value: Any, name: str) -> Iterator[tuple[str, float]]:
+def _narrow(module: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:
+    """Give each parameter and buffer the dtype that its name had."""
+    now = {id(tensor): dtypes.get(name, tensor.dtype) for name, tensor in named_tensors(module)}
+    convert_tensors(module, lambda tensor: tensor.to(now.get(id(tensor), tensor.dtype)))
+
+
+def _tensors_in(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _numbers_in(part, f"{name}.{key}".lstrip("."))
-        return
-    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-    if isinstance(number, int | float):
-        yield name, float(number)
+            yield from _tensors_in(part, f"{name}.{key}".lstrip("."))
+    elif isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, int | float):
+        yield name, torch.tensor(float(value), dtype=torch.float64)

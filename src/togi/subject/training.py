@@ -25,7 +25,7 @@ from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.optimizers import MakeOptimizer, OptimizerState, again, made_optimizer, trainable
 from togi.subject.prepare import Prepared, is_exported, named_tensors, prepare, restore_modes
 from togi.subject.surroundings import Surroundings
-from togi.torch_internals.modules import compiled_original, in_training, own_buffers
+from togi.torch_internals.modules import compiled_original, has_hooks, in_training, own_buffers
 from togi.torch_internals.tensors import tensors_of
 
 LossFunction = Callable[[nn.Module, Inputs], Tensor]
@@ -82,6 +82,12 @@ class TrainingStep:
             )
         if subject.step is None and subject.train_step is None:
             notes = (*notes, "The subject has no step: the loss is the mean of all floating-point outputs.")
+        if outside := Surroundings(subject.train_step, None).optimizers:
+            raise SubjectError(
+                f"train_step uses an optimizer from outside ({', '.join(outside)}), and togi trains a copy, whose "
+                "parameters that one does not have. Use the optimizer that train_step is given; parameters that are "
+                "trained in another way are groups of it"
+            )
         make = make_optimizer or subject.optimizer
         return cls(
             module=module,
@@ -103,6 +109,11 @@ class TrainingStep:
     def parameters(self) -> dict[str, nn.Parameter]:
         """By name; a tied one has its first."""
         return dict(self.original.named_parameters())
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What a ``train_step`` keeps outside of module and optimizer."""
+        return Surroundings(self.train_step, self.optimizer)
 
     def run(self, sample: Inputs, show: ShowLoss = _nobody) -> None:
         """Run one step of a loop, which first drops the gradients of the step before."""
@@ -140,7 +151,7 @@ class TrainingStep:
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Leave generators, and what a ``train_step`` keeps outside of module and optimizer, as they are now."""
-        surroundings, states = Surroundings(self.train_step, self.optimizer), GeneratorStates.now()
+        surroundings, states = self.surroundings, GeneratorStates.now()
         values = surroundings.read()
         try:
             yield
@@ -170,7 +181,7 @@ class Snapshot:
             modes={name: in_training(part) for name, part in step.original.named_modules()},
             optimizer=OptimizerState(step.optimizer, step.parameters),
             generators=GeneratorStates.now(),
-            surroundings=Surroundings(step.train_step, step.optimizer).read(),
+            surroundings=step.surroundings.read(),
         )
 
     def restore(self, step: TrainingStep) -> None:
@@ -185,7 +196,7 @@ class Snapshot:
             if self.modes.get(name, in_training(part)) != in_training(part):
                 part.training = self.modes[name]
         self.optimizer.write(step.optimizer, step.parameters)
-        Surroundings(step.train_step, step.optimizer).write(self.surroundings)
+        step.surroundings.write(self.surroundings)
         self.generators.restore()
 
 
@@ -203,12 +214,22 @@ def _put(module: nn.Module, name: str, there: Tensor | None, value: Tensor) -> N
 def prepared_for_training(subject: Subject, *, device: str = "cpu") -> Prepared:
     """A copy that trains. A module handed over in training mode keeps the mode of each of its parts; another is set to
     training as a whole."""
+    _check_hooks(subject.module)
     prepared = prepare(subject, device=device, train=True)
     if subject.module.training or is_exported(prepared.module):
         restore_modes(prepared.module, subject.module)
     else:
         prepared.module.train()
     return prepared
+
+
+def _check_hooks(module: nn.Module) -> None:
+    if hooked := [name for name, parameter in module.named_parameters() if has_hooks(parameter)]:
+        raise SubjectError(
+            f"{', '.join(hooked[:3])} {'has' if len(hooked) == 1 else 'have'} hooks (register_hook, "
+            "register_post_accumulate_grad_hook). A copy of a parameter has none, so togi would train without them: do "
+            "in train_step what they do, or leave them out"
+        )
 
 
 def mean_of_outputs(module: nn.Module, sample: Inputs) -> Tensor:

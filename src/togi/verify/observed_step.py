@@ -89,7 +89,7 @@ def observe_steps(
         **_moved(step, before),
         **{f"state {name}": plain(tensor) for name, tensor in state.tensors()},
         **{f"setting {name}": _scalar(number) for name, number in state.numbers().items()},
-        **{f"kept {name}": _scalar(number) for name, number in surroundings.numbers().items()},
+        **{f"kept {name}": plain(tensor) for name, tensor in surroundings.tensors().items()},
     }
     generators = GeneratorStates.now()
     later: dict[str, Tensor] = {}

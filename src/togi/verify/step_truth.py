@@ -142,10 +142,11 @@ class _TruthOfStep:
         return units_in_float64(exact, self._run_twin(self.samples, around, roundings=1), sizes)
 
     def _run_twin(self, samples: Sequence[Inputs], around: Around, roundings: int = 0) -> ObservedStep:
-        twin = warm_twin(self.step, self.start, samples)
-        if roundings:
-            nudge_parameters(twin.original, self.seed, roundings)
-        return observe_steps(twin, twin.samples, self.step, around)
+        with self.step.surroundings.widened():
+            twin = warm_twin(self.step, self.start, samples)
+            if roundings:
+                nudge_parameters(twin.original, self.seed, roundings)
+            return observe_steps(twin, twin.samples, self.step, around)
 
     def _float64(self, eager: ObservedStep, ignored: frozenset[str]) -> tuple[ObservedStep | None, Around, str]:
         """The step in float64, what surrounds it, and why there is none.

@@ -67,7 +67,7 @@ class StepTruth:
 
     def observe_twin(self, build: Build) -> ObservedStep:
         """What it does in float64. Raises whatever it raises."""
-        with self.step.undisturbed(), float64_by_default():
+        with self.step.undisturbed(), self.step.surroundings.widened(), float64_by_default():
             twin = warm_twin(self.step, self.start, self.samples)
             return observe_steps(build(twin), twin.samples, self.step, self.around_twin).without(self.ignored)
 
