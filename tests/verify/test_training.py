@@ -284,7 +284,8 @@ def test_compiled_forward_and_loss_are_faithful() -> None:
 
 def test_a_change_that_comes_with_another_size_is_caught() -> None:
     torch.manual_seed(0)
-    truth = truth_of(nn.Linear(8, 4), [torch.randn(16, 8)] * 4 + [torch.randn(5, 8)])
+    truth = truth_of(nn.Linear(8, 4), [torch.randn(16, 8)] * 9 + [torch.randn(5, 8)])
+    assert [len(sample.args[0]) for sample in truth.samples] == [16, 16, 16, 5]
 
     def wrong_for_small(module: nn.Module, sample: Any) -> Tensor:
         given = sample.args[0]
@@ -292,4 +293,4 @@ def test_a_change_that_comes_with_another_size_is_caught() -> None:
 
     report = verify_step(lambda step: dataclasses.replace(step, loss=wrong_for_small), truth)
     assert not report.faithful
-    assert {leaf.name for leaf in report.leaves if leaf.units > MAX_UNITS} >= {"loss of step 2"}
+    assert {leaf.name for leaf in report.leaves if leaf.units > MAX_UNITS} >= {"loss of step 4"}

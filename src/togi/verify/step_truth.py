@@ -34,6 +34,8 @@ WARM_STEPS = 3
 """Steps before the proven one. In a first step momenta are zero and no gradients are left over, so a state that is
 reset, or gradients that are not dropped, would change nothing."""
 LATER_STEPS = 2
+"""Steps after it, besides those on samples of sizes that have not come yet."""
+_MOST_SIZES = 4
 NUDGES = (1, 1, 8, 8)
 """Roundings by which parameters are moved in the runs that show the spread of float32."""
 _NAMED = 5
@@ -62,9 +64,9 @@ class _TruthOfStep:
     notes: list[str] = field(default_factory=list)
 
     def truth(self) -> StepTruth:
-        given = self.step.samples
-        every = [given[i % len(given)] for i in range(self.warm_steps + 1 + self.later_steps)]
-        self.samples = tuple(every[self.warm_steps :])
+        given, proven = self.step.samples, range(self.warm_steps, self.warm_steps + 1 + self.later_steps)
+        following = [given[i % len(given)] for i in proven]
+        self.samples = (*following, *(_of_other_sizes(given, following) if self.later_steps else ()))
         self.start, warm_optimizer_steps = self._warm_up()
         eager = self._run(self.samples)
         check_step(self.step, eager, self.warm_steps, warm_optimizer_steps)
@@ -242,6 +244,14 @@ def _branches(eager: ObservedStep, exact: ObservedStep, moved: Sequence[Tensor])
     if may_branch(loss, exact_loss) and branches(loss, exact_loss, moved):
         return f"in float64 its loss is {float(exact_loss):.6g} instead of {float(loss):.6g}"
     return ""
+
+
+def _of_other_sizes(samples: Sequence[Inputs], chosen: Sequence[Inputs]) -> list[Inputs]:
+    """One sample of each size that is not among those that were chosen."""
+    by_shapes = {tuple(tensor.shape for tensor in sample.tensors()): sample for sample in reversed(samples)}
+    for sample in chosen:
+        by_shapes.pop(tuple(tensor.shape for tensor in sample.tensors()), None)
+    return list(by_shapes.values())[-_MOST_SIZES:]
 
 
 @contextmanager
