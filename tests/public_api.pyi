@@ -33,7 +33,7 @@ class Plan(Record):
     step_ms: float | None
     subject: str
 class Subject:
-    def __init__(module: nn.Module, samples: Any, metric: Callable[[list[Any]], float] | None = None, calibration: Any = None, step: Callable[..., Any] | None = None, dynamic: Dynamic | None = None, mode: Mode | str | None = None) -> None: ...
+    def __init__(module: nn.Module, samples: Any, metric: Callable[[list[Any]], float] | None = None, calibration: Any = None, step: Callable[..., Any] | None = None, dynamic: Dynamic | None = None, mode: Mode | str | None = None, optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None, train_step: Callable[..., Any] | None = None) -> None: ...
     calibration: Any
     calibration_inputs: tuple[Inputs, ...]
     dynamic: Dynamic | None
@@ -41,14 +41,16 @@ class Subject:
     metric: Callable[[list[Any]], float] | None
     mode: Mode | str | None
     module: nn.Module
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None
     samples: Any
     step: Callable[..., Any] | None
+    train_step: Callable[..., Any] | None
 class TogiError(Exception):
     child_traceback = ''
     exit_code = 2
 def bench(*subjects: PathOrName, device: str | None = None, callers: int = 1, batch_sizes: str | Sequence[int] | None = None, max_latency: float | str | None = None, different_inputs: bool = False, seed: int = 0, time_limit_s: float | str | None = None, progress: Progress | bool | None = None, native: bool = True) -> Comparison: ...
 def check(*subjects: Any, inputs: Any = None, select: Sequence[str] | None = None, ignore: Sequence[str] = (), exclude: Sequence[str] = (), device: str = 'cpu', dtype: str | None = None, measure: bool = False, train: bool = False, seed: int = 0, cache: bool = True) -> CheckResult: ...
-def fit(subject: Any, inputs: Any = None, *, memory: int | str, train: bool = True, step: Any = None, optimizer: str = 'none', batch: int | None = None, dtype: str | None = None, allow_approximate: bool = False, time_limit_s: float | str = 60.0, device: str = 'cpu', seed: int = 0) -> FitResult: ...
+def fit(subject: Any, inputs: Any = None, *, memory: int | str, train: bool = True, step: Any = None, optimizer: Any = 'none', batch: int | None = None, dtype: str | None = None, allow_approximate: bool = False, time_limit_s: float | str = 60.0, device: str = 'cpu', seed: int = 0) -> FitResult: ...
 class graphs:
     class CapturedFunction:
         def __init__(fn: Callable[..., Any], samples: Sequence[Inputs], sizes: Mapping[int, int], pool: Pool, pad: float | Sequence[float], limit: int, gradients: bool) -> None: ...
