@@ -114,22 +114,25 @@ class OptimizerState:
             for key, value in state.items()
         }
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """``(parameter.key, tensor)`` of all."""
-        for name, state in self._state.items():
-            entries: Sequence[tuple[str, Any]] = list(state.items()) if isinstance(state, dict) else [("state", state)]
-            for key, value in entries:
-                for i, part in enumerate(tensors_of(value)):
-                    yield f"{name}.{key}" + (f"[{i}]" if i else ""), part
 
-    def numbers(self) -> dict[str, float]:
-        """The groups' numbers: learning rates, momenta, as a schedule left them."""
-        return {
-            f"{name} of group {i}": number
-            for i, settings in enumerate(self._groups)
-            for name, value in settings.items()
-            if (number := _number(value)) is not None
-        }
+def state_tensors(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, Tensor]]:
+    """``(parameter.key, tensor)`` of an optimizer's state as it is."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    for parameter, state in optimizer.state.items():
+        entries: Sequence[tuple[str, Any]] = list(state.items()) if isinstance(state, dict) else [("state", state)]
+        for key, value in entries:
+            for i, part in enumerate(tensors_of(value)):
+                yield f"{names.get(id(parameter), 'more')}.{key}" + (f"[{i}]" if i else ""), part
+
+
+def settings_of(optimizer: Optimizer) -> dict[str, float]:
+    """The numbers of its groups: learning rates, momenta, as a schedule left them."""
+    return {
+        f"{name} of group {i}": number
+        for i, group in enumerate(optimizer.param_groups)
+        for name, value in _settings(group).items()
+        if (number := _number(value)) is not None
+    }
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

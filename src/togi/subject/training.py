@@ -24,6 +24,7 @@ from togi.subject.behaviour import GeneratorStates
 from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.optimizers import MakeOptimizer, OptimizerState, again, made_optimizer, trainable
 from togi.subject.prepare import Prepared, is_exported, named_tensors, prepare, restore_modes
+from togi.subject.resting import resting
 from togi.subject.surroundings import Surroundings
 from togi.torch_internals.modules import compiled_original, has_hooks, in_training, own_buffers
 from togi.torch_internals.tensors import tensors_of
@@ -176,8 +177,8 @@ class Snapshot:
     @classmethod
     def of(cls, step: TrainingStep) -> Self:
         return cls(
-            tensors={name: tensor.detach().clone() for name, tensor in named_tensors(step.original)},
-            gradients={name: None if p.grad is None else p.grad.clone() for name, p in step.parameters.items()},
+            tensors={name: resting(tensor) for name, tensor in named_tensors(step.original)},
+            gradients={name: None if p.grad is None else resting(p.grad) for name, p in step.parameters.items()},
             modes={name: in_training(part) for name, part in step.original.named_modules()},
             optimizer=OptimizerState(step.optimizer, step.parameters),
             generators=GeneratorStates.now(),
@@ -191,7 +192,7 @@ class Snapshot:
             _put(step.original, name, own.get(name), tensor)
         for name, parameter in step.parameters.items():
             gradient = self.gradients.get(name)
-            parameter.grad = None if gradient is None else gradient.to(parameter.dtype, copy=True)
+            parameter.grad = None if gradient is None else gradient.to(parameter, copy=True)
         for name, part in step.original.named_modules():
             if self.modes.get(name, in_training(part)) != in_training(part):
                 part.training = self.modes[name]
@@ -208,7 +209,7 @@ def _put(module: nn.Module, name: str, there: Tensor | None, value: Tensor) -> N
         return
     owner, _, attribute = name.rpartition(".")
     if attribute in (buffers := own_buffers(module.get_submodule(owner))):
-        buffers[attribute] = value.clone()
+        buffers[attribute] = value.to(buffers[attribute] if there is not None else value, copy=True)
 
 
 def prepared_for_training(subject: Subject, *, device: str = "cpu") -> Prepared:

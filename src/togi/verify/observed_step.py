@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from togi.subject.behaviour import GeneratorStates
 from togi.subject.inputs import Inputs
-from togi.subject.optimizers import OptimizerState
+from togi.subject.optimizers import settings_of, state_tensors
 from togi.subject.prepare import named_tensors
+from togi.subject.resting import resting
 from togi.subject.surroundings import Surroundings
 from togi.subject.training import TrainingStep
 from togi.torch_internals.autograd import version_of
@@ -74,22 +75,20 @@ def observe_steps(
 
     Raises whatever the step raises.
     """
-    before = {name: plain(parameter).clone() for name, parameter in step.parameters.items()}
+    before = {name: resting(plain(parameter)) for name, parameter in step.parameters.items()}
     names = names_of(step)
     first, *others = samples
     watch = _StepWatch(step)
     with watch.watching(), around():
         step.run(first.clone(), watch.take_loss)
     watch.take_what_no_hook_saw()
-    state = OptimizerState(step.optimizer, step.parameters)
     surroundings = Surroundings(original.train_step, step.optimizer)
     tensors = {
         "loss": watch.losses[0],
         **{f"gradient {name}": gradient for name, gradient in watch.gradients.items()},
         **_moved(step, before),
-        **{f"state {name}": plain(tensor) for name, tensor in state.tensors()},
-        **{f"setting {name}": _scalar(number) for name, number in state.numbers().items()},
-        **{f"kept {name}": plain(tensor) for name, tensor in surroundings.tensors().items()},
+        **_of_optimizer(step),
+        **{f"kept {name}": resting(plain(tensor)) for name, tensor in surroundings.tensors().items()},
     }
     generators = GeneratorStates.now()
     later: dict[str, Tensor] = {}
@@ -165,7 +164,7 @@ class _StepWatch:
             gradient = parameter.grad
             if name in self.gradients or gradient is None or self._is_old(name, gradient):
                 continue
-            self.gradients[name] = plain(gradient).clone()
+            self.gradients[name] = resting(plain(gradient))
 
     def _is_old(self, name: str, gradient: Tensor) -> bool:
         found, version = self._found.get(name, (None, 0))
@@ -174,7 +173,7 @@ class _StepWatch:
     def _taker(self, name: str) -> Callable[[nn.Parameter], None]:
         def take(parameter: nn.Parameter) -> None:
             if parameter.grad is not None:
-                self.gradients[name] = plain(parameter.grad).clone()
+                self.gradients[name] = resting(plain(parameter.grad))
 
         return take
 
@@ -183,12 +182,21 @@ def _moved(step: TrainingStep, before: dict[str, Tensor]) -> dict[str, Tensor]:
     """Updates since ``before``, and buffers."""
     after = {name: plain(parameter) for name, parameter in step.parameters.items()}
     updates = {
-        f"update {name}": tensor - before[name]
+        f"update {name}": resting(tensor - before[name])
         for name, tensor in after.items()
         if name in before and tensor.shape == before[name].shape
     }
-    buffers = {f"buffer {name}": plain(buffer).clone() for name, buffer in step.original.named_buffers()}
+    buffers = {f"buffer {name}": resting(plain(buffer)) for name, buffer in step.original.named_buffers()}
     return updates | buffers
+
+
+def _of_optimizer(step: TrainingStep) -> dict[str, Tensor]:
+    """Its state, and the settings of its groups."""
+    if step.optimizer is None:
+        return {}
+    state = {f"state {name}": resting(plain(t)) for name, t in state_tensors(step.optimizer, step.parameters)}
+    numbers = settings_of(step.optimizer).items()
+    return state | {f"setting {name}": torch.tensor(number, dtype=torch.float64) for name, number in numbers}
 
 
 def names_of(step: TrainingStep) -> set[str]:
@@ -198,7 +206,3 @@ def names_of(step: TrainingStep) -> set[str]:
 
 def _loss(loss: Tensor) -> Tensor:
     return plain(loss).clone().reshape(())
-
-
-def _scalar(number: float) -> Tensor:
-    return torch.tensor(number, dtype=torch.float64)

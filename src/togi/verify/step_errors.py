@@ -155,8 +155,8 @@ def sizes_of(step: ObservedStep) -> dict[str, float]:
     tensors = step.all()
     for name, tensor in tensors.items():
         if continuous(tensor):
-            finite = tensor.double().nan_to_num(0.0, 0.0, 0.0)
-            squares[_kind(name)] = squares.get(_kind(name), 0.0) + float(finite.square().sum())
+            size = difference(tensor, tensor, tensor).scale
+            squares[_kind(name)] = squares.get(_kind(name), 0.0) + size * size * tensor.numel()
             counts[_kind(name)] = counts.get(_kind(name), 0) + tensor.numel()
     return {name: math.sqrt(squares.get(_kind(name), 0.0) / max(counts.get(_kind(name), 0), 1)) for name in tensors}
 
