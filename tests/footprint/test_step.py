@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import togi
-from togi.core.errors import FitError
 from togi.footprint.account.record import Category
 from togi.footprint.account.watched import account_of
 from togi.footprint.fit.training.fit import fit_training
@@ -72,15 +70,3 @@ def test_a_plan_is_proven_with_it() -> None:
     found = fit_training(make_step(subject(step=square), train=True), int(0.95 * whole.plain.peak_bytes))
     assert found.proof.exact, found.proof.differences
     assert found.static_bytes >= 3 * WEIGHT_BYTES * 3  # parameters, gradients, momenta
-
-
-def test_a_plan_for_a_loop_of_ones_own_says_what_to_give() -> None:
-    with pytest.raises(FitError, match="Give togi fit a subject with step="):
-        togi.fit(subject(train_step=clipped), memory="1GiB")
-
-
-def test_fit_takes_a_function_that_makes_the_optimizer() -> None:
-    found = togi.fit(net(), torch.randn(32, WIDTH), memory="1GiB", step=square, optimizer=momentum_of_weights)
-    assert found.fits
-    without = togi.fit(net(), torch.randn(32, WIDTH), memory="1GiB", step=square)
-    assert found.static_bytes - without.static_bytes == 3 * WEIGHT_BYTES
