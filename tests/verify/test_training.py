@@ -146,7 +146,7 @@ def test_the_proof_is_made_in_float64(truth_of_pictures: StepTruth) -> None:
 
 def test_gradients_are_compared_before_clipping_hides_them(truth_of_pictures: StepTruth) -> None:
     report = verify_step(PICTURES_FAULTS["all gradients doubled"], truth_of_pictures)
-    assert {leaf.name.partition(" ")[0] for leaf in report.leaves if leaf.rmse > 1e-3} == {"gradient"}
+    assert {leaf.name.partition(" ")[0] for leaf in report.leaves if leaf.units > 1e6} == {"gradient"}
 
 
 def test_the_step_and_what_it_keeps_stay_as_they_were() -> None:
@@ -262,9 +262,9 @@ def test_micro_batches_are_faithful_where_rows_are_apart() -> None:
     with_statistics = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
     report = verify_step(in_micro_batches, truth_of(with_statistics, sample))
     assert not report.faithful
-    with_dropout = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5), nn.Linear(32, 4))
-    report = verify_step(in_micro_batches, truth_of(with_dropout, sample))
-    assert not report.faithful
+    with_noise = ComputesWith(lambda module, x: module.layer(x) + torch.randn(x.shape), layer=nn.Linear(8, 8))
+    report = verify_step(in_micro_batches, truth_of(with_noise, torch.randn(18, 8)))
+    assert not report.faithful, "other draws"
 
 
 @pytest.mark.thorough

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of, written_arguments
-from togi.torch_internals.tensors import tree_map_only
+from togi.torch_internals.tensors import tensors_of, tree_map_only
 
 
 class NarrowDraws(DispatchObserver):
@@ -42,23 +42,27 @@ def _draws(operator: Any) -> bool:
 
 def _drawn(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     given = bound_arguments(operator, args, kwargs)
+    if not _is_float64(given):
+        return operator(*args, **kwargs)
     narrow = tree_map_only(Tensor, _narrowed, given)
-    if given.get("dtype", torch.int64) in (None, torch.float64) and _is_float64(given):
+    if "dtype" in narrow:
         narrow["dtype"] = torch.float32
     written = [given[name] for name in written_arguments(operator) if isinstance(given[name], Tensor)]
-    positional = [argument.name for argument in schema_of(operator).arguments if not argument.kwarg_only]
-    drawn = operator(*(narrow.pop(name) for name in positional), **narrow)
+    positional = [narrow.pop(a.name) for a in schema_of(operator).arguments if not a.kwarg_only]
+    drawn = operator(*positional, **narrow)
     if written:
         return written[0].copy_(drawn)
     return tree_map_only(Tensor, lambda t: t.double() if t.dtype is torch.float32 else t, drawn)
 
 
 def _is_float64(given: dict[str, Any]) -> bool:
-    """Whether the result would be float64: asked for, by default, or as the tensor is that it is to be like."""
-    if given["dtype"] is not None:
-        return True
-    like = next((value for value in given.values() if isinstance(value, Tensor)), None)
-    return (torch.get_default_dtype() if like is None else like.dtype) is torch.float64
+    """Whether the result would be float64: asked for, as the tensors that are given are, or by default."""
+    if given.get("dtype") is not None:
+        return given["dtype"] is torch.float64
+    tensors = tensors_of(given)
+    return any(t.dtype is torch.float64 for t in tensors) or (
+        not tensors and torch.get_default_dtype() is torch.float64
+    )
 
 
 def _narrowed(tensor: Tensor) -> Tensor:

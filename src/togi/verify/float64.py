@@ -152,7 +152,7 @@ def _nudge(
     tensor: Tensor, generator: torch.Generator, *, both_ways: bool, alike: bool = False, roundings: int = 1
 ) -> Tensor:
     shape = (_CLASSES,) if alike else tensor.shape
-    steps = roundings * torch.randint(-1, 2 if both_ways else 1, shape, generator=generator).to(tensor.device)
+    steps = roundings * torch.randint(-1, 2 if both_ways else 1, shape, generator=generator).double().to(tensor.device)
     if alike:
         steps = steps[tensor.double().view(torch.int64) % _CLASSES]
     moved = (tensor.double() * (1 + steps * torch.finfo(tensor.dtype).eps)).to(tensor.dtype)
