@@ -39,7 +39,7 @@ class _Reference(NamedTuple):
 
     name: str
     read: Callable[[], Any]
-    write: Callable[[Any], None]
+    write: Callable[[Any], Any]
 
 
 class Surroundings:
