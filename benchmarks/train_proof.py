@@ -136,7 +136,13 @@ def with_settings(**changed: Any) -> Build:
 
 
 def channels_last(step: TrainingStep) -> TrainingStep:
+    """Module, inputs and the optimizer's state: a fused optimizer walks through the memory of all of them alike."""
     step.module.to(memory_format=torch.channels_last)
+    assert step.optimizer is not None
+    for state in step.optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.dim() == 4:
+                state[key] = value.to(memory_format=torch.channels_last)
     step.module.register_forward_pre_hook(
         lambda _, args: tuple(a.to(memory_format=torch.channels_last) if a.dim() == 4 else a for a in args)
     )

@@ -208,6 +208,13 @@ def _only_clipped(module: nn.Module, _: float, most: float) -> None:
     nn.utils.clip_grad_norm_(module.parameters(), most)
 
 
+def _fused_on_another_layout(step: TrainingStep) -> None:
+    """The fused kernel takes parameters and state for one layout: it was not torch that said they are two."""
+    step.module.to(memory_format=torch.channels_last)
+    for group in step.optimizer.param_groups:  # type: ignore[union-attr]
+        group.update(fused=True, foreach=None)
+
+
 def _left_out(step: TrainingStep) -> None:
     group = step.optimizer.param_groups[1]  # type: ignore[union-attr]
     group["params"] = [p for p in group["params"] if p is not step.module.first.bias]
@@ -297,6 +304,7 @@ PICTURES_FAULTS: dict[str, Plant] = {
     "a branch is detached": built(_detached),
     "a row is detached": looping(loss=_one_row_detached),
     "a parameter is not in the optimizer": built(_left_out),
+    "a fused optimizer with state of another layout": built(_fused_on_another_layout),
     "a sum of means": _weights(rows_in_two, 1.0),
     "a mean of means": _weights(rows_in_two, 0.5),
     "not divided, with other statistics": looping(divided=_undivided),

@@ -9,12 +9,12 @@ rounding of the parameters does to it, and by the size of all tensors of its kin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from togi.core.records import LeafError
-from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_in_float64
+from togi.decide.faithful import FLOOR_ROUNDINGS, MISMATCH_FLOOR, STEP_SPREAD, in_units, unit_in_float64, within
 from togi.verify.compare import Difference, continuous, difference
 from togi.verify.observed_step import ObservedStep
 from togi.verify.repeatability import noise_limit
@@ -33,6 +33,7 @@ class SpreadInFloat32:
     def __init__(self, eager: ObservedStep, truth: ObservedStep) -> None:
         """``truth``: in float64, else ``eager`` itself."""
         self._eagers, self._truths = eager.all(), truth.all()
+        self._times = 1.0 if truth is eager else STEP_SPREAD
         self._moved: dict[str, list[Difference]] = {name: [] for name in eager.tensors}
         self.losses: list[Tensor] = []
         """Of the runs that were added."""
@@ -44,20 +45,52 @@ class SpreadInFloat32:
             if eager is not None and truth is not None and continuous(eager) and tensor.shape == eager.shape:
                 self._moved.setdefault(name, []).append(difference(tensor, truth, eager))
 
-    def units(self, sizes: Mapping[str, float]) -> dict[str, Unit]:
-        """By name. What later steps did has a unit only where runs reached so far: roundings grow from step to step."""
-        return {
-            name: self._unit(self._eagers[name], self._truths[name], moved, sizes[name])
-            for name, moved in self._moved.items()
-            if name in self._truths
-        }
+    def units(self, sizes: Mapping[str, float]) -> tuple[dict[str, Unit], dict[str, Unit]]:
+        """By name: the unit of each tensor, and its unit if an activation has tipped over, which then changes a
+        gradient by as large a share as the most that any gradient changed by in these runs.
 
-    def _unit(self, eager: Tensor, truth: Tensor, moved: Sequence[Difference], size: float) -> Unit:
-        if not continuous(eager):
+        What later steps did has a unit only where runs reached so far: roundings grow from step to step.
+        """
+        names = [name for name in self._moved if name in self._truths]
+        own = {name: self._own(name) for name in names}
+        by_name = {name: self._unit(name, own[name], sizes[name]) for name in names}
+        tips = [_share(by_name[name], own[name], sizes[name]) for name in names if name.startswith("gradient ")]
+        tipped = Unit(
+            rms=max((tip.rms for tip in tips), default=0.0), peak=max((tip.peak for tip in tips), default=0.0)
+        )
+        with_tips = {
+            name: _larger(unit, tipped, own[name]) if name.startswith(("gradient ", *_FOLLOWS)) else unit
+            for name, unit in by_name.items()
+        }
+        return by_name, with_tips
+
+    def _own(self, name: str) -> Difference | None:
+        """The original's own error. None: it is discrete."""
+        eager = self._eagers[name]
+        return difference(eager, self._truths[name], eager) if continuous(eager) else None
+
+    def _unit(self, name: str, own: Difference | None, size: float) -> Unit:
+        if own is None:
             return _DISCRETE
-        (unit,) = units([difference(eager, truth, eager)], [moved], epsilon_of(eager))
-        least = epsilon_of(eager) * size
-        return Unit(rms=max(unit.rms, least), peak=max(unit.peak, least))
+        epsilon = epsilon_of(self._eagers[name])
+        (unit,) = units([own], [self._moved[name]], epsilon)
+        least = FLOOR_ROUNDINGS * epsilon * size
+        return Unit(rms=self._times * max(unit.rms, least), peak=self._times * max(unit.peak, least))
+
+
+def _share(unit: Unit, own: Difference | None, size: float) -> Unit:
+    """A unit relative to the size of its tensor."""
+    if own is None:
+        return Unit(rms=0.0, peak=0.0)
+    return Unit(
+        rms=in_units(unit.rms, max(own.scale, _SMALL * size)), peak=in_units(unit.peak, max(own.largest, _SMALL * size))
+    )
+
+
+def _larger(unit: Unit, share_of_size: Unit, own: Difference | None) -> Unit:
+    if own is None:
+        return unit
+    return Unit(rms=max(unit.rms, share_of_size.rms * own.scale), peak=max(unit.peak, share_of_size.peak * own.largest))
 
 
 def units_in_float64(exact: ObservedStep, nudged: ObservedStep, sizes: Mapping[str, float]) -> dict[str, Unit]:
@@ -89,6 +122,23 @@ def errors_of(
         for name, unit in units_by_name.items()
         if name in own and own[name].shape == eagers[name].shape
     }
+
+
+def errors_in_float32(
+    found: ObservedStep,
+    eager: ObservedStep,
+    truth: ObservedStep,
+    by_name: Mapping[str, Unit],
+    with_tips: Mapping[str, Unit],
+    sizes: Mapping[str, float],
+) -> dict[str, LeafError]:
+    """As ``errors_of``. An activation that tips over changes some gradients by much, lower precision changes most: if
+    half of them are within their units, all are judged as if one had tipped."""
+    errors = errors_of(found, eager, truth, by_name, sizes)
+    gradients = [error for name, error in errors.items() if name.startswith("gradient ")]
+    if 2 * sum(within(error.units) for error in gradients) < len(gradients):
+        return errors
+    return errors_of(found, eager, truth, with_tips, sizes)
 
 
 def _error(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit, size: float) -> LeafError:

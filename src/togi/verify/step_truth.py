@@ -33,8 +33,8 @@ from togi.verify.units import Unit
 WARM_STEPS = 3
 """Steps before the proven one. In a first step momenta are zero and no gradients are left over, so a state that is
 reset, or gradients that are not dropped, would change nothing."""
-LATER_STEPS = 2
-"""Steps after it, besides those on samples of sizes that have not come yet."""
+LATER_STEPS = 1
+"""Steps after it, in which what a candidate remembers shows, besides those on samples of other sizes."""
 _MOST_SIZES = 4
 NUDGES = (1, 1, 8, 8)
 """Roundings by which parameters are moved in the runs that show the spread of float32."""
@@ -82,11 +82,13 @@ class _TruthOfStep:
             exact, fallback = None, doubt
             spread = self._spread(eager, exact, again)
         sizes = sizes_of(exact or eager)
+        by_name, with_tips = spread.units(sizes)
         return self._truth(
             eager,
             exact=exact,
             around_twin=around,
-            units=spread.units(sizes),
+            units=by_name,
+            units_with_tips=with_tips,
             exact_units={} if exact is None else self._exact_units(exact, around, sizes),
             sizes=sizes,
             ignored=ignored,
@@ -98,6 +100,7 @@ class _TruthOfStep:
             "exact": None,
             "around_twin": nullcontext,
             "units": {},
+            "units_with_tips": {},
             "exact_units": {},
             "sizes": {},
         }
@@ -194,7 +197,7 @@ class _TruthOfStep:
 
 
 def check_step(step: TrainingStep, eager: ObservedStep, warm_steps: int, warm_optimizer_steps: int) -> None:
-    """Raises SubjectError for a step that trains nothing, or of which nothing can be told."""
+    """Raises SubjectError for a step that trains nothing, or that has no finite loss."""
     _check_structure(eager.structure)
     loss = float(eager.tensors["loss"])
     if not math.isfinite(loss):

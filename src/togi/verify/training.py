@@ -23,7 +23,7 @@ from togi.subject.training import Snapshot, TrainingStep
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.float64 import float64_by_default, widened, widened_inputs
 from togi.verify.observed_step import Around, ObservedStep, observe_steps
-from togi.verify.step_errors import errors_of, problems_of
+from togi.verify.step_errors import errors_in_float32, errors_of, problems_of
 from togi.verify.units import Unit
 
 _NAMED = 5
@@ -47,6 +47,8 @@ class StepTruth:
     around_twin: Around
     units: dict[str, Unit]
     """In float32, by the name of a tensor."""
+    units_with_tips: dict[str, Unit]
+    """The same if an activation has tipped over."""
     exact_units: dict[str, Unit]
     """In float64."""
     sizes: dict[str, float]
@@ -109,7 +111,9 @@ def verify_step(build: Build, truth: StepTruth, *, to_the_bit: bool = False) -> 
         return _report(_no_errors(truth), [], [*truth.notes, "Equal to the original's step to the bit."])
     if to_the_bit and differing:
         problems.append(f"it claims to be equal to the bit, and {', '.join(differing[:_NAMED])} differ")
-    errors = errors_of(found, truth.eager, truth.exact or truth.eager, truth.units, truth.sizes)
+    errors = errors_in_float32(
+        found, truth.eager, truth.exact or truth.eager, truth.units, truth.units_with_tips, truth.sizes
+    )
     notes = list(truth.notes)
     if truth.exact is None:
         notes.append(f"It was compared with the original in float32 alone: {truth.fallback}.")
