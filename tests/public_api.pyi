@@ -33,7 +33,7 @@ class Plan(Record):
     step_ms: float | None
     subject: str
 class Subject:
-    def __init__(module: nn.Module, samples: Any, metric: Callable[[list[Any]], float] | None = None, calibration: Any = None, step: Callable[..., Any] | None = None, dynamic: Dynamic | None = None, mode: Mode | str | None = None, better: Direction | str | None = None, validation: Validation | None = None) -> None: ...
+    def __init__(module: nn.Module, samples: Any, metric: Callable[[list[Any]], float] | None = None, calibration: Any = None, step: Callable[..., Any] | None = None, dynamic: Dynamic | None = None, mode: Mode | str | None = None, better: Direction | str | None = None, validation: Validation | None = None, optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None, train_step: Callable[..., Any] | None = None) -> None: ...
     better: Direction | str | None
     calibration: Any
     calibration_inputs: tuple[Inputs, ...]
@@ -42,8 +42,10 @@ class Subject:
     metric: Callable[[list[Any]], float] | None
     mode: Mode | str | None
     module: nn.Module
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None
     samples: Any
     step: Callable[..., Any] | None
+    train_step: Callable[..., Any] | None
     validation: Validation | None
 class TogiError(Exception):
     child_traceback = ''
@@ -61,7 +63,7 @@ class Validation:
 def bench(*subjects: Any, inputs: Any = None, device: str | None = None, callers: int = 1, batch_sizes: str | Sequence[int] | None = None, max_latency: float | str | None = None, different_inputs: bool = False, gradients: bool = False, python: str | Sequence[PathOrName] | None = None, seed: int = 0, time_limit_s: float | str | None = None, progress: Progress | bool | None = None, native: bool = True) -> Comparison: ...
 def check(*subjects: Any, inputs: Any = None, select: Sequence[str] | None = None, ignore: Sequence[str] = (), exclude: Sequence[str] = (), device: str = 'cpu', dtype: str | None = None, measure: bool = False, train: bool = False, seed: int = 0, cache: bool = True) -> CheckResult: ...
 def compare(a: Any, b: Any, inputs: Any, *, max_error: float | str | None = None, derived: bool = True, seed: int = 0, native: bool = True) -> Agreement: ...
-def fit(subject: Any, inputs: Any = None, *, memory: int | str, train: bool = True, step: Any = None, optimizer: str = 'none', batch: int | None = None, dtype: str | None = None, allow_approximate: bool = False, time_limit_s: float | str | None = None, device: str = 'cpu', seed: int = 0, progress: Progress | bool | None = None) -> FitResult: ...
+def fit(subject: Any, inputs: Any = None, *, memory: int | str, train: bool = True, step: Any = None, optimizer: Any = 'none', batch: int | None = None, dtype: str | None = None, allow_approximate: bool = False, time_limit_s: float | str | None = None, device: str = 'cpu', seed: int = 0, progress: Progress | bool | None = None) -> FitResult: ...
 class graphs:
     class CapturedFunction:
         def __init__(fn: Callable[..., Any], samples: Sequence[Inputs], sizes: Mapping[int, int], pool: Pool, pad: float | Sequence[float], limit: int, gradients: bool) -> None: ...

@@ -472,7 +472,8 @@ def memory(
     Args:
         subject, inputs: as for ``tune``.
         train: a training step (the subject's ``step``, else the mean of the outputs) instead of inference.
-        optimizer: with ``train``: ``none``, ``sgd``, ``momentum``, ``adam`` or ``adamw``.
+        optimizer: with ``train``: ``sgd``, ``momentum``, ``adam`` or ``adamw`` in place of the subject's own, if it has
+            one (``none``: that).
         batch: replaces the batch size of the first sample.
         dtype: ``bf16``, ``fp16`` or ``fp32``: casts module and inputs.
 
@@ -510,7 +511,7 @@ def fit(
     memory: int | str,
     train: bool = True,
     step: Any = None,
-    optimizer: str = "none",
+    optimizer: Any = "none",
     batch: int | None = None,
     dtype: str | None = None,
     allow_approximate: bool = False,
@@ -531,7 +532,8 @@ def fit(
         train: a training step, else one inference pass; then ``step``, ``optimizer`` and ``allow_approximate`` have no
             part in it.
         step: with a live module: ``step(module, sample) -> loss``; without one the loss is the mean of the outputs.
-        optimizer: ``none``, ``sgd``, ``momentum``, ``adam`` or ``adamw``: its state counts.
+        optimizer: with a live module, ``optimizer(parameters) -> torch.optim.Optimizer``; or ``sgd``, ``momentum``,
+            ``adam`` or ``adamw`` in place of the subject's own (``none``: that). Its state counts.
         batch, dtype: as for ``memory``.
         allow_approximate: also keep activations in bfloat16, which changes gradients a little.
         time_limit_s: for planning, from the first run of the step on. Nothing is begun that would not end in time; what
@@ -548,13 +550,14 @@ def fit(
     need_torch("fit")
     from togi.footprint.calls import FIT, FitRequest
 
+    made_by = optimizer if callable(optimizer) else None
     if not train and (step is not None or allow_approximate or optimizer != "none"):
         raise TogiError(
             "step, optimizer and allow_approximate have no part in inference: leave them out, or plan a training step"
         )
     request = FitRequest(
         train=train,
-        optimizer=optimizer,
+        optimizer="none" if made_by else optimizer,
         batch=batch,
         dtype=dtype,
         device=device,
@@ -563,7 +566,7 @@ def fit(
         time_limit_s=None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s"),
         seed=seed,
     )
-    with handed_over(subject, inputs, {"step": step}) as (ref, name):
+    with handed_over(subject, inputs, {"step": step, "optimizer": made_by}) as (ref, name):
         shown = as_lines(progress, name)
         result = FIT(ref, request, device=device, seed=seed, on_phase=shown.message, on_wait=shown.message)
     plan = result.plan.model_copy(update={"subject": name})

@@ -146,7 +146,10 @@ NoNative = Annotated[
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="Replace the samples' batch size.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", metavar="bf16|fp16|fp32", help="Cast the model.")]
 Optimizer = Annotated[
-    str, typer.Option("--optimizer", metavar="NAME", help="Of a training step: none, sgd, momentum, adam, adamw.")
+    str,
+    typer.Option(
+        "--optimizer", metavar="NAME", help="sgd, momentum, adam or adamw in place of the subject's own (none: that)."
+    ),
 ]
 
 

@@ -34,6 +34,27 @@ _SMALLEST_FLOAT32 = 2.0**-126
 """Below it float32 has fewer digits (subnormal numbers): the unit never falls below it, except in float64."""
 
 
+STEP_SHARE = 1e-9
+"""Largest error of a faithful training step in float64, of each gradient, update and buffer, relative to its size.
+What is right stays below 1e-11, the mildest planted fault lies at 1e-3 (``tests/verify/planted_faults.py``)."""
+STEP_NOISE = 1e3
+"""A tensor that is zero in exact arithmetic (the gradient of a bias before batch normalisation) holds roundings alone.
+It may differ by so many times what it differs by once all parameters are moved by one rounding ..."""
+STEP_FLOOR = 1e-13
+"""... and by this share of the size of all tensors of its kind, where it happens to be an exact zero."""
+
+
+STEP_SPREAD = 4.0
+"""Where float64 proves a step, it may differ in float32 by so many times the spread that a few of the original's runs
+show. Without it a mean near zero, added up in another order, came out just above the limit. With it bf16 lies 80 times
+above the limit and more (``benchmarks/train_proof.py``)."""
+
+
+def unit_in_float64(size: float, noise: float, size_of_kind: float) -> float:
+    """One unit of error of a training step in float64, absolute: ``MAX_UNITS`` of them are the limit above."""
+    return max(STEP_SHARE * size, STEP_NOISE * noise, STEP_FLOOR * size_of_kind) / MAX_UNITS
+
+
 def unit_of_error(own: float, size: float, epsilon: float) -> float:
     """One unit of error, absolute.
 

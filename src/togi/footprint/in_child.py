@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from togi.core.errors import FitError
 from togi.footprint.account.record import Account
 from togi.footprint.account.watched import account_of
 from togi.footprint.calls import FitRequest, PredictRequest, StepRequest
@@ -28,6 +29,12 @@ def predict(subject: Subject, request: PredictRequest) -> Prediction:
 
 def fit(subject: Subject, request: FitRequest, report: Report) -> FitResult:
     step = make_step(subject, **_step_options(request))
+    if step.train_step is not None:
+        raise FitError(
+            "a plan is proven by the gradients of step(module, sample) -> loss, and this subject has a train_step, "
+            "which changes them before they can be compared. Give togi fit a subject with step= (the forward pass and "
+            "the loss) and the same optimizer=; plan.apply(module) then serves the loop as it is"
+        )
     if not request.train:
         return fit_inference(
             step,

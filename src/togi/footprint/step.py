@@ -11,26 +11,33 @@ and can abort the process. Source: torch.fx docs, "Fake tensor".
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
-from togi.core.quantities import a_type
 from togi.footprint.account.record import Category
 from togi.graph.dependence.candidates import with_objects_of_its_own
 from togi.subject.batch import rows, shared_rows
-from togi.subject.inputs import Inputs, Subject, as_given
-from togi.subject.prepare import is_exported, prepare, restore_modes
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.optimizers import MakeOptimizer, again, made_optimizer
+from togi.subject.prepare import prepare
+from togi.subject.training import (
+    LossFunction,
+    OwnStep,
+    ShowLoss,
+    TrainingStep,
+    mean_of_outputs,
+    prepared_for_training,
+)
 from togi.torch_internals.modules import replace_tensors
 from togi.torch_internals.tensors import FakeTensorMode, tensors_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-_OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+_OPTIMIZERS: dict[str, MakeOptimizer] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-6),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-6, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-6),
@@ -45,8 +52,10 @@ class Step:
     module: nn.Module
     sample: Inputs
     train: bool
-    loss: Callable[[nn.Module, Inputs], Tensor]
+    loss: LossFunction
     optimizer: torch.optim.Optimizer | None = None
+    make_optimizer: MakeOptimizer | None = None
+    train_step: OwnStep | None = None
     notes: tuple[str, ...] = ()
 
     def existing(self) -> Iterator[tuple[Category, Iterable[Tensor]]]:
@@ -68,15 +77,21 @@ class Step:
         self.train_once()
         self.module.zero_grad()
 
-    def train_once(self, show: Callable[[Tensor], None] = lambda _: None) -> None:
-        """Forward, backward and the optimizer; gradients stay. ``show`` is called with the loss, and must not keep it:
-        it goes before the optimizer comes."""
-        loss = self.loss(self.module, self.sample)
-        loss.backward()  # type: ignore[no-untyped-call]
-        show(loss)
-        del loss
-        if self.optimizer is not None:
-            self.optimizer.step()
+    def train_once(self, show: ShowLoss = lambda _: None) -> None:
+        """Forward, backward and the optimizer; gradients stay."""
+        self.training.train_once(self.sample, show)
+
+    @property
+    def training(self) -> TrainingStep:
+        """The training step that it runs."""
+        return TrainingStep(
+            module=self.module,
+            samples=(self.sample,),
+            loss=self.loss,
+            optimizer=self.optimizer,
+            make_optimizer=self.make_optimizer,
+            train_step=self.train_step,
+        )
 
 
 def make_step(
@@ -91,40 +106,35 @@ def make_step(
     """The step of the subject's first sample, on a copy of its module.
 
     Args:
-        train: with backward. A module handed over in training mode keeps the mode of each of its parts; another is set
-            to training as a whole. The loss is the subject's ``step``, else the mean of every floating-point output.
+        train: with backward. The loss is the subject's ``step``, else the mean of every floating-point output; or its
+            ``train_step`` does it all.
+        optimizer: in place of the subject's own; ``none`` leaves that.
         batch: replaces the size of dimension 0, which all tensor inputs must share.
         dtype: ``bf16`` or ``fp16`` casts module and inputs; None leaves them.
 
     Raises:
         SubjectError: no parameter takes a gradient, or the inputs share no batch dimension.
     """
-    prepared = prepare(subject, device=device, train=train)
-    module, sample, notes = prepared.module, prepared.samples[0], list(prepared.notes)
-    if train and not (subject.module.training or is_exported(module)):
-        module.train()
-    elif train:
-        restore_modes(module, subject.module)
+    prepared = prepared_for_training(subject, device=device) if train else prepare(subject, device=device)
+    module, sample = prepared.module, prepared.samples[0]
     if batch is not None:
         sample = with_batch(sample, batch)
     if dtype is not None:
         kind = DTYPES[dtype]
         module, sample = module.to(kind), sample.map(lambda t: t.to(kind) if t.is_floating_point() else t)
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if train and not parameters:
-        raise SubjectError(
-            "no parameter of the module takes a gradient, so there is no training step: set requires_grad on "
-            "what is to be trained, or ask for inference."
-        )
-    if train and subject.step is None:
-        notes.append("The subject has no step: the loss is the mean of all floating-point outputs.")
+    if not train:
+        return Step(module=module, sample=sample, train=False, loss=mean_of_outputs, notes=prepared.notes)
+    named = _OPTIMIZERS.get(optimizer)
+    step = TrainingStep.on(module, (sample,), subject, make_optimizer=named, notes=prepared.notes)
     return Step(
         module=module,
         sample=sample,
-        train=train,
-        loss=_own_loss(subject) if subject.step is not None else mean_of_outputs,
-        optimizer=_OPTIMIZERS[optimizer](parameters) if train and optimizer != "none" else None,
-        notes=tuple(notes),
+        train=True,
+        loss=step.loss,
+        optimizer=step.optimizer,
+        make_optimizer=step.make_optimizer,
+        train_step=step.train_step,
+        notes=step.notes,
     )
 
 
@@ -137,40 +147,6 @@ def with_batch(sample: Inputs, batch: int) -> Inputs:
             "of dimension 0. Give a sample of that batch size instead."
         )
     return sample.map(lambda tensor: rows(tensor, batch) if tensor.dim() > 0 else tensor)
-
-
-def mean_of_outputs(module: nn.Module, sample: Inputs) -> Tensor:
-    """The sum of the means of all floating-point outputs that take part in autograd."""
-    outputs = module(*sample.args, **sample.kwargs)
-    means = [tensor.float().mean() for tensor in tensors_of(outputs) if tensor.requires_grad]
-    if not means:
-        raise SubjectError(
-            "no output of the module takes part in autograd, so there is nothing to differentiate. Give the subject a "
-            "step(module, sample) -> loss."
-        )
-    return torch.stack(means).sum()
-
-
-def _own_loss(subject: Subject) -> Callable[[nn.Module, Inputs], Tensor]:
-    step = subject.step
-    assert step is not None
-
-    def loss(module: nn.Module, sample: Inputs) -> Tensor:
-        loss_of_step = step(module, as_given(sample))
-        if not isinstance(loss_of_step, Tensor) or loss_of_step.numel() != 1 or not loss_of_step.requires_grad:
-            raise SubjectError(
-                f"step(module, sample) returned {_describe(loss_of_step)}; it must return the loss: one floating-point "
-                "value that depends on the parameters, before backward()."
-            )
-        return loss_of_step
-
-    return loss
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)} with requires_grad={value.requires_grad}"
-    return a_type(value)
 
 
 def fake_copy(step: Step) -> tuple[Step, FakeTensorMode]:
@@ -201,15 +177,19 @@ def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, for
     )
     optimizer = step.optimizer
     if optimizer is not None:
-        groups = [
-            {**group, "params": [fakes[id(parameter)] for parameter in group["params"]], "foreach": foreach}
-            for group in optimizer.param_groups
-        ]
-        make: Any = type(optimizer)
-        optimizer = make(groups)
+        make = step.make_optimizer
+        optimizer = again(optimizer, fakes) if make is None else made_optimizer(make, step.module)
+        _choose_foreach(optimizer, foreach)
     sample = step.sample.map(mode.from_tensor)
     with mode:
         return replace(step, sample=sample if batch is None else _of_batch(sample, batch), optimizer=optimizer)
+
+
+def _choose_foreach(optimizer: torch.optim.Optimizer, foreach: bool | None) -> None:
+    """Where the optimizer leaves it open."""
+    for group in optimizer.param_groups:
+        if group.get("foreach", False) is None and not group.get("fused"):
+            group["foreach"] = foreach
 
 
 def _of_batch(sample: Inputs, batch: int) -> Inputs:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
+from typing_extensions import Self
 
 from togi.subject.inputs import Inputs
 from togi.subject.nested import tensors_in
@@ -146,19 +147,65 @@ def seed_all(seed: int) -> None:
         numpy.random.seed(seed % 2**32)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GeneratorStates:
+    """The states of the generators that ``seed_all`` seeds: torch's of the CPU and of CUDA devices, Python's, NumPy's.
+    CUDA's where it has begun: asking begins it."""
+
+    torch_states: tuple[Tensor, ...]
+    """Of the CPU, then of every CUDA device."""
+    python: Any
+    arrays: Any
+
+    @classmethod
+    def now(cls) -> Self:
+        numpy = sys.modules.get("numpy")
+        return cls(
+            torch_states=(torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices())),
+            python=random.getstate(),
+            arrays=numpy.random.get_state() if numpy else None,
+        )
+
+    def restore(self) -> None:
+        """Every generator goes on from here again."""
+        on_cpu, *on_cuda = self.torch_states
+        torch.set_rng_state(on_cpu)
+        for device, state in enumerate(on_cuda):
+            torch.cuda.set_rng_state(state, device)
+        random.setstate(self.python)
+        if self.arrays is not None:
+            sys.modules["numpy"].random.set_state(self.arrays)
+
+    def differ_from(self, other: GeneratorStates) -> list[str]:
+        """Names of the generators in whose states the two differ; of devices, those that both know."""
+        names = ["torch's generator", *(f"torch's generator of cuda:{i}" for i in range(len(self.torch_states) - 1))]
+        pairs = zip(names, self.torch_states, other.torch_states, strict=False)
+        differing = [name for name, one, two in pairs if not torch.equal(one, two)]
+        if self.python != other.python:
+            differing.append("Python's random")
+        if None not in (self.arrays, other.arrays) and _numbers(self.arrays) != _numbers(other.arrays):
+            differing.append("NumPy's generator")
+        return differing
+
+
+def _numbers(state: Any) -> tuple[Any, ...]:
+    """NumPy's state so that two can be compared."""
+    _, words, *rest = state
+    return words.tobytes(), *rest
+
+
+def _cuda_devices() -> range:
+    return range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """The generators that ``seed_all`` seeds are left as they were. CUDA's where it has begun: asking begins it."""
-    numpy = sys.modules.get("numpy")
-    python, arrays = random.getstate(), numpy.random.get_state() if numpy else None
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    """The generators that ``seed_all`` seeds are left as they were."""
+    states = GeneratorStates.now()
     try:
-        with torch.random.fork_rng(devices):
-            yield
+        yield
     finally:
-        random.setstate(python)
-        if numpy:
-            numpy.random.set_state(arrays)
+        states.restore()
 
 
 def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:

@@ -81,14 +81,20 @@ class Subject:
         metric: ``metric(outputs) -> float``: the outputs of one pass over the samples, in order. With it, approximate
             techniques are judged by the drop of the metric (``max_drop``).
         calibration: samples for quantization; the given samples are used where there are none.
-        step: a training step, ``step(module, sample) -> loss``, for ``togi memory --train`` and ``togi fit``.
+        step: the loss of a training step, ``step(module, sample) -> loss``, for ``togi memory --train`` and
+            ``togi fit``, which run its backward pass.
         dynamic: dimensions that vary beyond what the samples show.
         mode: ``eval`` calls ``eval()`` on the copies, ``as-is`` leaves each part in its mode. Needed only for a module
             in training mode that answers otherwise than in ``eval()``; parts that alone are in training mode stay so.
         better: which values of the metric are, ``higher`` or ``lower``. None: found by damaging copies of the model.
         validation: data by which accuracy is judged, apart from the samples (``togi.Validation``).
+        optimizer: makes the optimizer of a training step from the parameters that take a gradient, with its groups and
+            settings: ``lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)``.
+        train_step: in place of ``step``, the whole body of a training loop, ``train_step(module, optimizer, sample) ->
+            loss``, with backward pass, clipping, scaler, accumulation and schedule in it; it needs an ``optimizer``.
 
-    Raises UnknownNameError for another mode or direction.
+    Raises UnknownNameError for another mode or direction, and SubjectError for parts of a training step that do not go
+    together.
     """
 
     module: nn.Module
@@ -100,12 +106,15 @@ class Subject:
     mode: Mode | str | None = None
     better: Direction | str | None = None
     validation: Validation | None = None
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None
+    train_step: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None:
             Mode.of(self.mode)
         if self.better is not None:
             Direction.of(self.better)
+        _check_training(self.step, self.optimizer, self.train_step)
 
     @property
     def inputs(self) -> tuple[Inputs, ...]:
@@ -114,6 +123,25 @@ class Subject:
     @property
     def calibration_inputs(self) -> tuple[Inputs, ...]:
         return samples_of(self.calibration) if self.calibration is not None else self.inputs
+
+
+def _check_training(step: Any, optimizer: Any, train_step: Any) -> None:
+    if optimizer is not None and not callable(optimizer):
+        raise SubjectError(
+            f"optimizer is {a_type(optimizer)}, and togi trains copies of the module, which need optimizers of their "
+            "own: give the function that makes one, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
+        )
+    if train_step is not None and optimizer is None:
+        raise SubjectError(
+            "train_step(module, optimizer, sample) needs an optimizer: give the function that makes it, "
+            "optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
+        )
+    if train_step is not None and step is not None:
+        raise SubjectError(
+            "step and train_step are two ways to say what a training step does, and togi cannot know which is meant: "
+            "give step(module, sample) -> loss, or train_step(module, optimizer, sample) -> loss for a loop body of "
+            "your own"
+        )
 
 
 def as_given(sample: Inputs) -> Any:

@@ -1,6 +1,7 @@
 """Parts of ``nn.Module`` that have no public name; a tracker of the running module, source line and phase of a step.
 
-Behind it: ``Module._forward_hooks``, ``_forward_pre_hooks``, ``_parameters``, ``_buffers``, ``_modules``,
+Behind it: ``Module._forward_hooks``, ``_forward_pre_hooks``, ``Tensor._backward_hooks``,
+``_post_accumulate_grad_hooks``, ``_parameters``, ``_buffers``, ``_modules``,
 ``_compiled_call_impl``, ``_apply``, ``_is_replica``, ``_orig_mod`` of torch.compile's wrapper,
 nn.modules.batchnorm._BatchNorm, nn.utils.parametrize's ``_inject_new_class``, ``_inject_property`` (torch 2.9 to
 2.15). When they go:
@@ -39,6 +40,7 @@ __all__ = [
     "forward_hook_counts",
     "forward_hooks",
     "forward_pre_hooks",
+    "has_hooks",
     "in_training",
     "is_replica",
     "own_buffers",
@@ -63,6 +65,11 @@ def forward_hooks(module: nn.Module) -> dict[int, Any]:
 def forward_pre_hooks(module: nn.Module) -> dict[int, Any]:
     """The module's own dict of forward pre-hooks."""
     return module._forward_pre_hooks
+
+
+def has_hooks(parameter: Tensor) -> bool:
+    """Whether hooks were registered on a parameter: on its gradient, or for when that is added up."""
+    return bool(parameter._backward_hooks) or bool(parameter._post_accumulate_grad_hooks)
 
 
 def in_training(module: nn.Module) -> bool:

@@ -71,11 +71,17 @@ def float64_arithmetic() -> Iterator[None]:
     So modules that create constants in ``forward`` or compute a part "in float32 for accuracy" run in float64
     throughout.
     """
+    with float64_by_default(), _Widen():
+        yield
+
+
+@contextmanager
+def float64_by_default() -> Iterator[None]:
+    """New tensors are float64 by default; casts are left alone."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _Widen():
-            yield
+        yield
     finally:
         torch.set_default_dtype(before)
 
@@ -115,13 +121,18 @@ def _wider(value: Any, mixed: bool) -> Any:
 
 def nudged(module: nn.Module, seed: int) -> nn.Module:
     """A deep copy whose floating parameters are each moved by one rounding up, down, or not at all."""
-    generator = torch.Generator().manual_seed(seed)
     nudging = copy.deepcopy(module)
-    with torch.no_grad():
-        for parameter in nudging.parameters():
-            if parameter.is_floating_point() and parameter.element_size() > 1:
-                parameter.copy_(_nudge(parameter, generator, both_ways=True))
+    nudge_parameters(nudging, seed)
     return nudging
+
+
+def nudge_parameters(module: nn.Module, seed: int, roundings: int = 1) -> None:
+    """Move each number of the module's floating parameters by so many roundings up, down, or not at all."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point() and parameter.element_size() > 1:
+                parameter.copy_(_nudge(parameter, generator, both_ways=True, roundings=roundings))
 
 
 def nudged_inputs(inputs: Inputs, seed: int, *, alike: bool = False) -> Inputs:
@@ -137,9 +148,11 @@ def nudged_inputs(inputs: Inputs, seed: int, *, alike: bool = False) -> Inputs:
     return copy_inputs(inputs, of)
 
 
-def _nudge(tensor: Tensor, generator: torch.Generator, *, both_ways: bool, alike: bool = False) -> Tensor:
+def _nudge(
+    tensor: Tensor, generator: torch.Generator, *, both_ways: bool, alike: bool = False, roundings: int = 1
+) -> Tensor:
     shape = (_CLASSES,) if alike else tensor.shape
-    steps = torch.randint(-1, 2 if both_ways else 1, shape, generator=generator).to(tensor.device)
+    steps = roundings * torch.randint(-1, 2 if both_ways else 1, shape, generator=generator).double().to(tensor.device)
     if alike:
         steps = steps[tensor.double().view(torch.int64) % _CLASSES]
     moved = (tensor.double() * (1 + steps * torch.finfo(tensor.dtype).eps)).to(tensor.dtype)

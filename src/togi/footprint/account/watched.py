@@ -16,8 +16,8 @@ from togi.footprint.account.allocator_events import rise_bytes
 from togi.footprint.account.make import account_from
 from togi.footprint.account.record import Account, Category
 from togi.footprint.account.watch import AccountWatch
-from togi.footprint.remembered import second_run
 from togi.footprint.step import Step, step_ms
+from togi.subject.remembered import second_run
 from togi.torch_internals.profiler import profiler_records
 
 _ONE_AT_A_TIME = threading.Lock()

@@ -18,9 +18,9 @@ from togi.core.quantities import first_line
 from togi.footprint.account.record import BEFORE_THE_RUN, Category, PeakMoment
 from togi.footprint.prediction.compiled import compilation_notes, compiled, where_in
 from togi.footprint.prediction.operation_call import OperationCall, OtherSpec, TensorSpec, spec_of
-from togi.footprint.remembered import second_run
 from togi.footprint.step import Step, fake_step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, category_of
+from togi.subject.remembered import second_run
 from togi.torch_internals.autograd import current_node
 from togi.torch_internals.layouts import is_one_storage
 from togi.torch_internals.modules import ModuleTracker

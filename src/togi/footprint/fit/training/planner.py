@@ -34,9 +34,9 @@ from togi.footprint.fit.training.optimizer_advice import advise
 from togi.footprint.fit.training.saved_tensors import PACKED_FORMS, ms_per_byte
 from togi.footprint.fit.training.search import RecomputeSearch
 from togi.footprint.fit.training.timeline import SavingChoice, StepTimeline
-from togi.footprint.remembered import changed_since, remembered, why_not_twice
 from togi.footprint.step import Step
 from togi.subject.behaviour import same
+from togi.subject.remembered import changed_since, remembered, why_not_twice
 from togi.worker.report import Report
 
 _FRONT = 12

@@ -1,0 +1,255 @@
+"""Is an honest way to run a training step ever refused, and what does the proof cost?
+
+    python benchmarks/train_proof.py [--only NAME ...] [--seeds 3] [--json FILE]
+
+Every model takes a warm step with its optimizer in ways that are exact: fused and foreach optimizers, channels_last,
+one thread. Each must be faithful from each seed. A rate or a gradient that is off by a thousandth, and bf16, must not
+be. A row gives the worst error of a way in units (the limit is 8), its tensor, what float64 says, and the seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from togi.core.records import ErrorReport
+from togi.subject.inputs import Subject
+from togi.subject.training import TrainingStep
+from togi.verify.step_truth import make_step_truth
+from togi.verify.training import Build, verify_step
+
+Make = Callable[[], Subject]
+
+
+def class_loss(module: nn.Module, sample: tuple[Tensor, Tensor]) -> Tensor:
+    given, labels = sample
+    return F.cross_entropy(module(given), labels)
+
+
+def own_loss(module: nn.Module, sample: dict[str, Tensor]) -> Tensor:
+    return module(**sample).loss
+
+
+def tag_loss(module: nn.Module, sample: tuple[Tensor, Tensor]) -> Tensor:
+    tokens, tags = sample
+    return F.cross_entropy(module(tokens).flatten(0, 1), tags.flatten())
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)
+
+
+def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-3)
+
+
+def pictures(module: nn.Module, rows: int, size: int, optimizer: Any) -> Subject:
+    samples = [(torch.randn(rows, 3, size, size), torch.randint(0, 10, (rows,))) for _ in range(4)]
+    return Subject(module.train(), samples, step=class_loss, optimizer=optimizer)
+
+
+def resnet18() -> Subject:
+    import torchvision
+
+    return pictures(torchvision.models.resnet18(num_classes=10), 8, 96, sgd)
+
+
+def mobilenetv3() -> Subject:
+    import torchvision
+
+    return pictures(torchvision.models.mobilenet_v3_large(num_classes=10), 8, 96, adamw)
+
+
+def vit_tiny() -> Subject:
+    import timm
+
+    return pictures(timm.create_model("vit_tiny_patch16_224", num_classes=10, img_size=96), 4, 96, adamw)
+
+
+def unet() -> Subject:
+    layers = [part for width in (16, 32, 32) for part in (nn.LazyConv2d(width, 3, padding=1), nn.LazyBatchNorm2d())]
+    body = nn.Sequential(*(p for pair in zip(layers[::2], layers[1::2], strict=True) for p in (*pair, nn.ReLU())))
+    module = nn.Sequential(body, nn.Dropout2d(0.1), nn.LazyConv2d(4, 1))
+    module(torch.randn(2, 3, 64, 64))
+    samples = [(torch.randn(4, 3, 64, 64), torch.randint(0, 4, (4, 64, 64))) for _ in range(4)]
+    return Subject(module.train(), samples, step=class_loss, optimizer=adamw)
+
+
+def gpt2() -> Subject:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=2, n_embd=128, n_head=4, vocab_size=2000, use_cache=False)
+    samples = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 2000, (4, 2, 64)).unbind()]
+    return Subject(GPT2LMHeadModel(config).train(), samples, step=own_loss, optimizer=adamw)
+
+
+def bert() -> Subject:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, vocab_size=2000
+    )
+    samples = []
+    for _ in range(4):
+        ids = torch.randint(100, 2000, (8, 64))
+        labels = torch.where(torch.rand(8, 64) < 0.15, ids, -100)
+        samples.append({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels})
+    return Subject(BertForMaskedLM(config).train(), samples, step=own_loss, optimizer=adamw)
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1000, 64)
+        self.layers = nn.LSTM(64, 64, 2, batch_first=True, bidirectional=True, dropout=0.2)
+        self.head = nn.Linear(128, 20)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layers(self.table(tokens))[0])
+
+
+def lstm() -> Subject:
+    samples = [(torch.randint(0, 1000, (8, 30)), torch.randint(0, 20, (8, 30))) for _ in range(4)]
+    return Subject(Tagger().train(), samples, step=tag_loss, optimizer=adamw)
+
+
+MODELS: dict[str, Make] = {make.__name__: make for make in (resnet18, mobilenetv3, vit_tiny, unet, gpt2, bert, lstm)}
+
+
+def with_settings(**changed: Any) -> Build:
+    def build(step: TrainingStep) -> TrainingStep:
+        assert step.optimizer is not None
+        for group in step.optimizer.param_groups:
+            group.update(changed)
+        return step
+
+    return build
+
+
+def channels_last(step: TrainingStep) -> TrainingStep:
+    """Module, inputs and the optimizer's state: a fused optimizer walks through the memory of all of them alike."""
+    step.module.to(memory_format=torch.channels_last)
+    assert step.optimizer is not None
+    for state in step.optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.dim() == 4:
+                state[key] = value.to(memory_format=torch.channels_last)
+    step.module.register_forward_pre_hook(
+        lambda _, args: tuple(a.to(memory_format=torch.channels_last) if a.dim() == 4 else a for a in args)
+    )
+    return step
+
+
+def on_one_thread(step: TrainingStep) -> TrainingStep:
+    def loss(module: nn.Module, sample: Any) -> Tensor:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return step.loss(module, sample)
+        finally:
+            torch.set_num_threads(before)
+
+    return dataclasses.replace(step, loss=loss)
+
+
+def scaled(factor: float) -> Build:
+    def build(step: TrainingStep) -> TrainingStep:
+        first = next(parameter for parameter in step.module.parameters() if parameter.requires_grad)
+        first.register_hook(lambda gradient: gradient * factor)
+        return step
+
+    return build
+
+
+def slower(step: TrainingStep) -> TrainingStep:
+    assert step.optimizer is not None
+    for group in step.optimizer.param_groups:
+        group["lr"] *= 0.999
+    return step
+
+
+def in_bf16(step: TrainingStep) -> TrainingStep:
+    def loss(module: nn.Module, sample: Any) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return step.loss(module, sample)
+
+    return dataclasses.replace(step, loss=loss)
+
+
+HONEST: dict[str, Build] = {
+    "as it is": lambda step: step,
+    "fused": with_settings(fused=True, foreach=None),
+    "foreach": with_settings(foreach=True),
+    "channels_last": channels_last,
+    "channels_last, fused": lambda step: channels_last(with_settings(fused=True, foreach=None)(step)),
+    "one thread": on_one_thread,
+}
+WRONG: dict[str, Build] = {
+    "a rate off by a thousandth": slower,
+    "a gradient off by a thousandth": scaled(1.001),
+    "bf16": in_bf16,
+}
+
+
+def row(model: str, seed: int, way: str, report: ErrorReport, seconds: float) -> dict[str, Any]:
+    worst = max(report.leaves, key=lambda leaf: leaf.units)
+    return {
+        "model": model,
+        "seed": seed,
+        "way": way,
+        "faithful": report.faithful,
+        "right": report.faithful == (way in HONEST),
+        "units": worst.units,
+        "worst": worst.name,
+        "problems": list(report.problems[:2]),
+        "note": report.notes[-1] if report.notes else "",
+        "seconds": seconds,
+    }
+
+
+def rows_of(model: str, seed: int) -> list[dict[str, Any]]:
+    torch.manual_seed(seed)
+    step = TrainingStep.of(MODELS[model]())
+    copied = step.copy()
+    copied.run(copied.samples[0])
+    began = time.perf_counter()
+    copied.run(copied.samples[1])
+    step_s = time.perf_counter() - began
+    began = time.perf_counter()
+    truth = make_step_truth(step, seed=seed)
+    truth_s = time.perf_counter() - began
+    print(f"{model} seed {seed}: step {step_s * 1e3:.0f} ms, truth {truth_s:.1f} s {truth.fallback}", flush=True)
+    rows = []
+    for way, build in (HONEST | WRONG).items():
+        began = time.perf_counter()
+        rows.append(row(model, seed, way, verify_step(build, truth), time.perf_counter() - began))
+        print("  {right} {way}: {units:.3g} units in {worst} {problems} {note} ({seconds:.1f} s)".format(**rows[-1]))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rows = [row for model in given.only for seed in range(given.seeds) for row in rows_of(model, seed)]
+    honest = [row for row in rows if row["way"] in HONEST]
+    wrong = [row for row in rows if row["way"] in WRONG]
+    print(f"{sum(row['right'] for row in honest)} of {len(honest)} honest runs accepted,", end=" ")
+    print(f"{sum(row['right'] for row in wrong)} of {len(wrong)} wrong ones refused")
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

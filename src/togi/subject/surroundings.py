@@ -1,0 +1,250 @@
+"""The state that a user's own training step keeps outside of module and optimizer: a gradient scaler, a scheduler, an
+averaged model, a generator, a counter.
+
+It is found from the function: in its closure and defaults, in the globals that it names, in the object that it is a
+method of, and in attributes of the optimizer. Functions and objects of the user's own code are followed, those of
+libraries are not. Objects with ``state_dict`` and ``load_state_dict`` are read and written by these, generators by
+their states, numbers, texts and small tensors by their values. Iterators and files cannot be put back: a step that
+reads on in one does not repeat, which whoever compares two runs finds out.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.user_code import is_users
+from togi.subject.prepare import named_tensors
+from togi.torch_internals.modules import convert_tensors
+
+_DEEPEST = 4
+"""Levels of functions and objects that are followed."""
+_LARGEST = 4096
+"""Numbers of a tensor, entries of a container: what is larger is data, not the state of a step."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_OF_EVERY_OPTIMIZER = frozenset({"defaults", "state", "param_groups"})
+
+
+class _Reference(NamedTuple):
+    """A value with the place where it was found."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+
+
+class Surroundings:
+    """The state round one training step, by name (``scaler``, ``trainer.steps``)."""
+
+    def __init__(self, train_step: Callable[..., Any] | None, optimizer: torch.optim.Optimizer | None) -> None:
+        self._kept: dict[str, _Reference] = {}
+        self._objects: dict[str, Any] = {}
+        """Those that have a state of their own."""
+        self._visited: set[int] = set()
+        if optimizer is not None:
+            for reference in _attributes(optimizer):
+                if reference.name not in _OF_EVERY_OPTIMIZER and not reference.name.startswith("_"):
+                    self._add(reference._replace(name=f"optimizer.{reference.name}"), 0)
+        if train_step is not None:
+            self._follow("", train_step, 0)
+
+    def read(self) -> dict[str, Any]:
+        """Copies of all values."""
+        return {name: kept.read() for name, kept in self._kept.items()}
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Put back what ``read`` returned; what was not there then stays."""
+        for name, value in values.items():
+            if name in self._kept:
+                self._kept[name].write(value)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Copies of all numbers and tensors among the values, by name: a scale, a count of steps, averaged weights."""
+        return dict(_tensors_in(self.read(), ""))
+
+    @property
+    def optimizers(self) -> list[str]:
+        """Names of optimizers that were made outside, of parameters that are not a copy's."""
+        return [name for name, value in self._objects.items() if isinstance(value, torch.optim.Optimizer)]
+
+    @contextmanager
+    def widened(self) -> Iterator[None]:
+        """Modules among them, such as an averaged one, are in float64 meanwhile."""
+        modules = [value for value in self._objects.values() if isinstance(value, nn.Module)]
+        dtypes = [{name: tensor.dtype for name, tensor in named_tensors(module)} for module in modules]
+        for module in modules:
+            convert_tensors(module, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+        try:
+            yield
+        finally:
+            for module, before in zip(modules, dtypes, strict=True):
+                _narrow(module, before)
+
+    def _follow(self, name: str, value: Any, depth: int) -> None:
+        """Add what a function, a method or an object of the user's refers to."""
+        if depth > _DEEPEST or id(value) in self._visited:
+            return
+        self._visited.add(id(value))
+        for reference in _references(value):
+            self._add(reference._replace(name=".".join(filter(None, (name, reference.name)))), depth)
+
+    def _add(self, reference: _Reference, depth: int) -> None:
+        value = reference.read()
+        kept = _kept(reference, value)
+        if kept is None:
+            self._follow(reference.name, value, depth + 1)
+        elif isinstance(value, _PLAIN) or id(value) not in self._visited:
+            self._kept[reference.name] = kept
+            self._visited.add(id(value))
+            if not isinstance(value, _PLAIN):
+                self._objects[reference.name] = value
+
+
+def _kept(reference: _Reference, value: Any) -> _Reference | None:
+    """How a piece of state is copied and put back; None for a value that is none itself."""
+    name = reference.name
+    if isinstance(value, type | types.ModuleType):
+        return None
+    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        load = value.load_state_dict
+        return _Reference(name, lambda: _copied(value.state_dict()), lambda before: load(_copied(before)))
+    if isinstance(value, torch.Generator):
+        return _Reference(name, value.get_state, value.set_state)
+    if isinstance(value, random.Random):
+        return _Reference(name, value.getstate, value.setstate)
+    if isinstance(value, list | dict | set) and _is_plain(value):
+        return _Reference(name, lambda: copy.deepcopy(value), functools.partial(_refill, value))
+    if isinstance(value, _PLAIN) or (isinstance(value, Tensor) and value.numel() <= _LARGEST):
+        return _Reference(name, lambda: _copied(reference.read()), functools.partial(_put_back, reference))
+    return None
+
+
+def _put_back(reference: _Reference, before: Any) -> None:
+    """A number or a small tensor: the tensor that is there is written in place, since others may hold it too."""
+    now = reference.read()
+    if (
+        isinstance(now, Tensor)
+        and isinstance(before, Tensor)
+        and (now.shape, now.dtype) == (before.shape, before.dtype)
+    ):
+        with torch.no_grad():
+            now.copy_(before)
+    elif isinstance(now, Tensor) or isinstance(before, Tensor) or now != before:
+        reference.write(_copied(before))
+
+
+def _refill(value: Any, before: Any) -> None:
+    value.clear()
+    (value.extend if isinstance(value, list) else value.update)(copy.deepcopy(before))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value holds numbers and texts alone, and few."""
+    if isinstance(value, list | tuple | set):
+        return len(value) <= _LARGEST and all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return len(value) <= _LARGEST and all(map(_is_plain, value.values()))
+    return isinstance(value, _PLAIN)
+
+
+def _references(value: Any) -> Iterator[_Reference]:
+    """All that a function, a method, a partial, a container or an object of the user's refers to."""
+    if isinstance(value, functools.partial):
+        yield from (_fixed(str(i), part) for i, part in enumerate((value.func, *value.args)))
+        yield from (_fixed(name, part) for name, part in value.keywords.items())
+    elif isinstance(value, types.MethodType):
+        yield from (_fixed("", value.__self__), _fixed("", value.__func__))
+    elif isinstance(value, types.FunctionType):
+        yield from _of_function(value) if is_users(value.__code__.co_filename) else ()
+    elif isinstance(value, list | tuple) and len(value) <= _LARGEST:
+        yield from (_item(value, i, str(i)) for i in range(len(value)))
+    elif isinstance(value, dict) and len(value) <= _LARGEST:
+        yield from (_item(value, key, str(key)) for key in value)
+    elif not isinstance(value, nn.Module | type | types.ModuleType) and _is_users_object(value):
+        yield from _attributes(value)
+        if callable(value):
+            yield _fixed("", type(value).__call__)
+
+
+def _of_function(function: types.FunctionType) -> Iterator[_Reference]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if cell != types.CellType():  # an empty one is not assigned yet
+            yield _Reference(
+                name,
+                functools.partial(getattr, cell, "cell_contents"),
+                functools.partial(setattr, cell, "cell_contents"),
+            )
+    variables = function.__globals__
+    for name in sorted(_names_in(function.__code__) & variables.keys()):
+        yield _item(variables, name, name)
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    yield from (_fixed(f"default {i}", part) for i, part in enumerate(defaults))
+
+
+def _attributes(value: Any) -> Iterator[_Reference]:
+    for name in list(getattr(value, "__dict__", {})):
+        yield _Reference(name, functools.partial(getattr, value, name), functools.partial(setattr, value, name))
+
+
+def _item(container: Any, key: Any, name: str) -> _Reference:
+    if isinstance(container, tuple):
+        return _fixed(name, container[key])
+    return _Reference(
+        name, functools.partial(container.__getitem__, key), functools.partial(container.__setitem__, key)
+    )
+
+
+def _fixed(name: str, value: Any) -> _Reference:
+    """A value in a place that nobody assigns to: it cannot have been replaced."""
+    return _Reference(name, lambda: value, lambda _: None)
+
+
+def _is_users_object(value: Any) -> bool:
+    """Whether its class is the user's own, or a namespace, which holds what the user wants."""
+    if isinstance(value, types.SimpleNamespace):
+        return True
+    module = sys.modules.get(type(value).__module__)
+    path = getattr(module, "__file__", None)
+    return type(value).__module__ == "__main__" or (path is not None and is_users(path))
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """Global names (and attributes) that a function and the functions in it mention."""
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return {*code.co_names, *(name for part in inner for name in _names_in(part))}
+
+
+def _copied(value: Any) -> Any:
+    """A state without the graphs and the memory of its tensors."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: _copied(part) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    return copy.deepcopy(value)
+
+
+def _narrow(module: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:
+    """Give each parameter and buffer the dtype that its name had."""
+    now = {id(tensor): dtypes.get(name, tensor.dtype) for name, tensor in named_tensors(module)}
+    convert_tensors(module, lambda tensor: tensor.to(now.get(id(tensor), tensor.dtype)))
+
+
+def _tensors_in(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _tensors_in(part, f"{name}.{key}".lstrip("."))
+    elif isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, int | float):
+        yield name, torch.tensor(float(value), dtype=torch.float64)

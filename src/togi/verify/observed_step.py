@@ -1,0 +1,208 @@
+"""All that one training step does, observed: its loss, each gradient as the backward pass leaves it, each update, the
+buffers, the optimizer's state and settings, and the random state.
+
+A gradient is taken by a hook as soon as it is added up: clipping, unscaling and normalising optimizers hide a gradient
+that is wrong by a factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.subject.behaviour import GeneratorStates
+from togi.subject.inputs import Inputs
+from togi.subject.optimizers import settings_of, state_tensors
+from togi.subject.prepare import named_tensors
+from togi.subject.resting import resting
+from togi.subject.surroundings import Surroundings
+from togi.subject.training import TrainingStep
+from togi.torch_internals.autograd import version_of
+from togi.verify.compare import identical, plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedStep:
+    """The record of a step, and of the steps after it. Tensors are dense copies on the CPU, by the names that errors
+    carry: ``loss``, ``gradient layer1.weight``, ``update layer1.weight``, ``buffer bn.running_mean``, ``state
+    layer1.weight.exp_avg``, ``setting lr of group 0``, ``kept scaler._scale``."""
+
+    tensors: dict[str, Tensor]
+    later: dict[str, Tensor]
+    """What the steps after it moved: losses, and at last updates and buffers since the beginning."""
+    generators: GeneratorStates
+    optimizer_steps: int
+    """How often the optimizer ran in the first step."""
+    structure: tuple[str, ...]
+    """Names of parameters and buffers that came or went."""
+
+    def all(self) -> dict[str, Tensor]:
+        return self.tensors | self.later
+
+    def without(self, names: Collection[str]) -> ObservedStep:
+        """The record without some of the tensors of the first step."""
+        return replace(self, tensors={name: t for name, t in self.tensors.items() if name not in names})
+
+    def first_only(self, without: Collection[str] = ()) -> ObservedStep:
+        """The record of the first step, without some of its tensors."""
+        return replace(self.without(without), later={})
+
+    def differing(self, other: ObservedStep) -> list[str]:
+        """Names of tensors that differ in a bit, or that one of the two does not have."""
+        own, others = self.all(), other.all()
+        return [
+            name
+            for name in own | others
+            if name not in own or name not in others or not identical(own[name], others[name])
+        ]
+
+
+Around = Callable[[], AbstractContextManager[Any]]
+"""Makes what surrounds every run of a step, such as float64 arithmetic."""
+
+
+def observe_steps(
+    step: TrainingStep, samples: Sequence[Inputs], original: TrainingStep, around: Around = nullcontext
+) -> ObservedStep:
+    """Run ``step`` on the first sample and observe it, then on the others, of which less is kept.
+
+    ``original`` is the step that it stands for: a candidate may wrap its ``train_step``, which keeps the same objects.
+
+    Raises whatever the step raises.
+    """
+    before = {name: resting(plain(parameter)) for name, parameter in step.parameters.items()}
+    names = names_of(step)
+    first, *others = samples
+    watch = _StepWatch(step)
+    with watch.watching(), around():
+        step.run(first.clone(), watch.take_loss)
+    watch.take_what_no_hook_saw()
+    surroundings = Surroundings(original.train_step, step.optimizer)
+    tensors = {
+        "loss": watch.losses[0],
+        **{f"gradient {name}": gradient for name, gradient in watch.gradients.items()},
+        **_moved(step, before),
+        **_of_optimizer(step),
+        **{f"kept {name}": resting(plain(tensor)) for name, tensor in surroundings.tensors().items()},
+    }
+    generators = GeneratorStates.now()
+    later: dict[str, Tensor] = {}
+    for number, sample in enumerate(others, 2):
+        again = _StepWatch(step)
+        with around():
+            step.run(sample.clone(), again.take_loss)
+        later[f"loss of step {number}"] = again.losses[0]
+    if others:
+        moved = _moved(step, before).items()
+        later.update({f"{name} after {len(samples)} steps": tensor for name, tensor in moved})
+    return ObservedStep(
+        tensors=tensors,
+        later=later,
+        generators=generators,
+        optimizer_steps=watch.optimizer_steps,
+        structure=tuple(sorted(names ^ names_of(step))),
+    )
+
+
+@contextmanager
+def counting_steps(step: TrainingStep) -> Iterator[list[int]]:
+    """A list with one entry, which counts how often the optimizer runs."""
+    count = [0]
+
+    def counted(*_: Any) -> None:
+        count[0] += 1
+
+    handle = None if step.optimizer is None else step.optimizer.register_step_pre_hook(counted)
+    try:
+        yield count
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+@dataclass
+class _StepWatch:
+    """Takes what is there for a moment only: the loss, and gradients before anything changes them."""
+
+    step: TrainingStep
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    losses: list[Tensor] = field(default_factory=list)
+    optimizer_steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._found = {
+            name: (parameter.grad, version_of(parameter.grad))
+            for name, parameter in self.step.parameters.items()
+            if parameter.grad is not None
+        }
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for name, parameter in self.step.parameters.items():
+                if parameter.requires_grad:
+                    handle = parameter.register_post_accumulate_grad_hook(self._taker(name))  # type: ignore[no-untyped-call]
+                    stack.callback(handle.remove)
+            count = stack.enter_context(counting_steps(self.step))
+            if self.step.optimizer is not None:
+                before_it = self.step.optimizer.register_step_pre_hook(lambda *_: self.take_what_no_hook_saw())
+                stack.callback(before_it.remove)
+            yield
+            self.optimizer_steps = count[0]
+
+    def take_loss(self, loss: Tensor) -> None:
+        self.losses.append(_loss(loss))
+
+    def take_what_no_hook_saw(self) -> None:
+        """Gradients that were assigned, as after ``torch.autograd.grad``; not those that were there before the step."""
+        for name, parameter in self.step.parameters.items():
+            gradient = parameter.grad
+            if name in self.gradients or gradient is None or self._is_old(name, gradient):
+                continue
+            self.gradients[name] = resting(plain(gradient))
+
+    def _is_old(self, name: str, gradient: Tensor) -> bool:
+        found, version = self._found.get(name, (None, 0))
+        return gradient is found and version_of(gradient) == version
+
+    def _taker(self, name: str) -> Callable[[nn.Parameter], None]:
+        def take(parameter: nn.Parameter) -> None:
+            if parameter.grad is not None:
+                self.gradients[name] = resting(plain(parameter.grad))
+
+        return take
+
+
+def _moved(step: TrainingStep, before: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Updates since ``before``, and buffers."""
+    after = {name: plain(parameter) for name, parameter in step.parameters.items()}
+    updates = {
+        f"update {name}": resting(tensor - before[name])
+        for name, tensor in after.items()
+        if name in before and tensor.shape == before[name].shape
+    }
+    buffers = {f"buffer {name}": resting(plain(buffer)) for name, buffer in step.original.named_buffers()}
+    return updates | buffers
+
+
+def _of_optimizer(step: TrainingStep) -> dict[str, Tensor]:
+    """Its state, and the settings of its groups."""
+    if step.optimizer is None:
+        return {}
+    state = {f"state {name}": resting(plain(t)) for name, t in state_tensors(step.optimizer, step.parameters)}
+    numbers = settings_of(step.optimizer).items()
+    return state | {f"setting {name}": torch.tensor(number, dtype=torch.float64) for name, number in numbers}
+
+
+def names_of(step: TrainingStep) -> set[str]:
+    """Of all parameters and buffers."""
+    return {name for name, _ in named_tensors(step.original)}
+
+
+def _loss(loss: Tensor) -> Tensor:
+    return plain(loss).clone().reshape(())

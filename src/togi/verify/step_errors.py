@@ -1,0 +1,244 @@
+"""How far one observed training step is from another, tensor by tensor, and how far it may be.
+
+In float32 the unit is the original's own distance from its float64 twin, or the largest distance of its runs with
+parameters moved by some roundings. In float64 it is a share of the tensor's size. A tensor that is zero in exact
+arithmetic, such as the gradient of a bias before batch normalisation, holds roundings alone: it is measured by what one
+rounding of the parameters does to it, and by the size of all tensors of its kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from togi.core.records import LeafError
+from togi.decide.faithful import FLOOR_ROUNDINGS, MISMATCH_FLOOR, STEP_SPREAD, in_units, unit_in_float64, within
+from togi.verify.compare import Difference, continuous, difference
+from togi.verify.observed_step import ObservedStep
+from togi.verify.repeatability import noise_limit
+from togi.verify.units import Unit, epsilon_of, share, units
+
+_BLOCK = 1 << 21
+"""Elements compared at a time: 16 MiB in float64."""
+_SMALL = 1e-3
+"""A tensor that is smaller than this share of its kind is compared with that: it may hold roundings alone."""
+_FOLLOWS = ("update ", "state ")
+"""Follow from gradients, and normalise what may be noise."""
+_DISCRETE = Unit(rms=MISMATCH_FLOOR, peak=MISMATCH_FLOOR)
+
+
+class SpreadInFloat32:
+    """How far the original's own runs are from the truth: as it is, and with parameters moved by some roundings."""
+
+    def __init__(self, eager: ObservedStep, truth: ObservedStep) -> None:
+        """``truth``: in float64, else ``eager`` itself."""
+        self._eagers, self._truths = eager.all(), truth.all()
+        self._times = 1.0 if truth is eager else STEP_SPREAD
+        self._moved: dict[str, list[Difference]] = {name: [] for name in eager.tensors}
+        self.losses: list[Tensor] = []
+        """Of the runs that were added."""
+
+    def add(self, run: ObservedStep) -> None:
+        self.losses.append(run.tensors["loss"])
+        for name, tensor in run.all().items():
+            eager, truth = self._eagers.get(name), self._truths.get(name)
+            if eager is not None and truth is not None and continuous(eager) and tensor.shape == eager.shape:
+                self._moved.setdefault(name, []).append(distance(tensor, truth, eager))
+
+    def units(self, sizes: Mapping[str, float]) -> tuple[dict[str, Unit], dict[str, Unit]]:
+        """By name: the unit of each tensor, and its unit if an activation has tipped over, which then changes a
+        gradient by as large a share as the most that any gradient changed by in these runs.
+
+        What later steps did has a unit only where runs reached so far: roundings grow from step to step.
+        """
+        names = [name for name in self._moved if name in self._truths]
+        own = {name: self._own(name) for name in names}
+        by_name = {name: self._unit(name, own[name], sizes[name]) for name in names}
+        tips = [_share(by_name[name], own[name], sizes[name]) for name in names if name.startswith("gradient ")]
+        tipped = Unit(
+            rms=max((tip.rms for tip in tips), default=0.0), peak=max((tip.peak for tip in tips), default=0.0)
+        )
+        with_tips = {
+            name: _larger(unit, tipped, own[name]) if name.startswith(("gradient ", *_FOLLOWS)) else unit
+            for name, unit in by_name.items()
+        }
+        return by_name, with_tips
+
+    def _own(self, name: str) -> Difference | None:
+        """The original's own error. None: it is discrete."""
+        eager = self._eagers[name]
+        return distance(eager, self._truths[name], eager) if continuous(eager) else None
+
+    def _unit(self, name: str, own: Difference | None, size: float) -> Unit:
+        if own is None:
+            return _DISCRETE
+        epsilon = epsilon_of(self._eagers[name])
+        (unit,) = units([own], [self._moved[name]], epsilon)
+        least = FLOOR_ROUNDINGS * epsilon * size
+        return Unit(rms=self._times * max(unit.rms, least), peak=self._times * max(unit.peak, least))
+
+
+def _share(unit: Unit, own: Difference | None, size: float) -> Unit:
+    """A unit relative to the size of its tensor."""
+    if own is None:
+        return Unit(rms=0.0, peak=0.0)
+    return Unit(
+        rms=in_units(unit.rms, max(own.scale, _SMALL * size)), peak=in_units(unit.peak, max(own.largest, _SMALL * size))
+    )
+
+
+def _larger(unit: Unit, share_of_size: Unit, own: Difference | None) -> Unit:
+    if own is None:
+        return unit
+    return Unit(rms=max(unit.rms, share_of_size.rms * own.scale), peak=max(unit.peak, share_of_size.peak * own.largest))
+
+
+def distance(found: Tensor, truth: Tensor, eager: Tensor) -> Difference:
+    """``difference`` in a sixth of the time, where all is finite: a step has many large tensors."""
+    squares = peak = truth_squares = largest = 0.0
+    flat, flat_truth = found.reshape(-1), truth.reshape(-1)
+    for start in range(0, flat.numel(), _BLOCK):
+        one, exact = flat[start : start + _BLOCK], flat_truth[start : start + _BLOCK]
+        wide = exact.double()
+        off = one.double() - wide
+        squares, peak = squares + float(off.norm()) ** 2, max(peak, float(off.norm(math.inf)))
+        truth_squares, largest = truth_squares + float(wide.norm()) ** 2, max(largest, float(wide.norm(math.inf)))
+    if not math.isfinite(squares + truth_squares):
+        return difference(found, truth, eager)
+    count = max(found.numel(), 1)
+    return Difference(
+        rms=math.sqrt(squares / count),
+        peak=peak,
+        scale=math.sqrt(truth_squares / count),
+        largest=largest,
+        count=found.numel(),
+    )
+
+
+def units_in_float64(exact: ObservedStep, nudged: ObservedStep, sizes: Mapping[str, float]) -> dict[str, Unit]:
+    """By name. ``nudged``: the twin with all parameters moved by one rounding."""
+    moved = nudged.all()
+    return {name: _unit_in_float64(tensor, moved.get(name), sizes[name]) for name, tensor in exact.all().items()}
+
+
+def _unit_in_float64(exact: Tensor, nudged: Tensor | None, size: float) -> Unit:
+    if not continuous(exact):
+        return _DISCRETE
+    noise = distance(exact if nudged is None or nudged.shape != exact.shape else nudged, exact, exact)
+    return Unit(
+        rms=unit_in_float64(noise.scale, noise.rms, size), peak=unit_in_float64(noise.largest, noise.peak, size)
+    )
+
+
+def errors_of(
+    found: ObservedStep,
+    eager: ObservedStep,
+    truth: ObservedStep,
+    units_by_name: Mapping[str, Unit],
+    sizes: Mapping[str, float],
+) -> dict[str, LeafError]:
+    """By name, of every tensor that has a unit, and the shape of the original's."""
+    own, eagers, truths = found.all(), eager.all(), truth.all()
+    return {
+        name: _error(name, own[name], truths[name], eagers[name], unit, sizes[name])
+        for name, unit in units_by_name.items()
+        if name in own and own[name].shape == eagers[name].shape
+    }
+
+
+def errors_in_float32(
+    found: ObservedStep,
+    eager: ObservedStep,
+    truth: ObservedStep,
+    by_name: Mapping[str, Unit],
+    with_tips: Mapping[str, Unit],
+    sizes: Mapping[str, float],
+) -> dict[str, LeafError]:
+    """As ``errors_of``. An activation that tips over changes some gradients by much, lower precision changes most: if
+    half of them are within their units, all are judged as if one had tipped."""
+    errors = errors_of(found, eager, truth, by_name, sizes)
+    gradients = [error for name, error in errors.items() if name.startswith("gradient ")]
+    if 2 * sum(within(error.units) for error in gradients) < len(gradients):
+        return errors
+    return errors_of(found, eager, truth, with_tips, sizes)
+
+
+def _error(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit, size: float) -> LeafError:
+    if not continuous(found):
+        wrong = share(int((found != eager).sum()), found)
+        return LeafError(name=name, rmse=wrong, max_abs=wrong, units=in_units(wrong, unit.rms))
+    error = distance(found, truth, eager)
+    scale = max(error.scale, _SMALL * size)
+    return LeafError(
+        name=name,
+        rmse=in_units(error.rms, scale),
+        max_abs=in_units(error.peak, scale),
+        units=max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak)),
+    )
+
+
+def problems_of(found: ObservedStep, original: ObservedStep, *, draws: bool = True) -> list[str]:
+    """What is wrong beyond numbers: names, shapes, dtypes, and with ``draws`` the random state."""
+    own, others = found.all(), original.all()
+    problems = [f"{name} is missing" for name in others if name not in own]
+    problems += [f"{name} is there, which the original's step does not have" for name in own if name not in others]
+    for name in own.keys() & others.keys():
+        form, other = _form(own[name]), _form(others[name])
+        if form != other:
+            problems.append(f"{name} is {form}, the original's is {other}")
+    if draws and (states := found.generators.differ_from(original.generators)):
+        problems.append(
+            f"{' and '.join(states)} is left in another state: the step draws other random numbers, and so does every "
+            "step after it"
+        )
+    return problems
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def apart_beyond_noise(eager: ObservedStep, again: ObservedStep) -> tuple[str, float] | None:
+    """The first tensor in which two runs of the original differ by more than the order of sums, and by how much."""
+    sizes = sizes_of(eager)
+    for name in eager.tensors | again.tensors:
+        if name not in eager.tensors or name not in again.tensors:
+            return name, math.inf
+        if not name.startswith(_FOLLOWS):
+            off = _apart(eager.tensors[name], again.tensors[name], sizes[name])
+            if off > noise_limit(eager.tensors[name]):
+                return name, off
+    return None
+
+
+def _apart(one: Tensor, two: Tensor, size: float) -> float:
+    if one.shape != two.shape:
+        return math.inf
+    if not continuous(one):
+        return share(int((one != two).sum()), one)
+    off = distance(two, one, one)
+    return in_units(off.rms, max(off.scale, _SMALL * size))
+
+
+def sizes_of(step: ObservedStep) -> dict[str, float]:
+    """Root mean square of all tensors of the same kind, by the name of each."""
+    squares: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    tensors = step.all()
+    for name, tensor in tensors.items():
+        if continuous(tensor):
+            size = distance(tensor, tensor, tensor).scale
+            squares[_kind(name)] = squares.get(_kind(name), 0.0) + size * size * tensor.numel()
+            counts[_kind(name)] = counts.get(_kind(name), 0) + tensor.numel()
+    return {name: math.sqrt(squares.get(_kind(name), 0.0) / max(counts.get(_kind(name), 0), 1)) for name in tensors}
+
+
+def _kind(name: str) -> str:
+    """``gradient``, ``update``; of state and buffers also the last part of the name (``state exp_avg``)."""
+    kind, _, rest = name.partition(" ")
+    rest, later, _ = rest.partition(" after ")
+    if kind in ("gradient", "update"):
+        return kind + later
+    return f"{kind} {rest.rpartition('.')[2]}{later}" if kind in ("state", "buffer") else name

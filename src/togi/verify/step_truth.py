@@ -1,0 +1,292 @@
+"""Makes the truth of a training step: warms the original up, and runs its step in float32 and in float64.
+
+It costs, with n steps that are looked at after the proven one: ``WARM_STEPS`` steps; 1 + n in float32 and twice as many
+in float64; and six single ones, of which one is in float64. A step in float64 takes about twice as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from togi.core.errors import SubjectError
+from togi.core.quantities import first_line
+from togi.core.user_code import user_place
+from togi.subject.behaviour import seed_all
+from togi.subject.inputs import Inputs
+from togi.subject.remembered import kept_with_graph, why_not_twice
+from togi.subject.training import Snapshot, TrainingStep
+from togi.torch_internals.float32 import ieee_float32
+from togi.verify.draws import NarrowDraws
+from togi.verify.float64 import float64_arithmetic, float64_by_default, nudge_parameters
+from togi.verify.observed_step import Around, ObservedStep, counting_steps, names_of, observe_steps
+from togi.verify.reference import branches, may_branch
+from togi.verify.step_errors import SpreadInFloat32, apart_beyond_noise, sizes_of, units_in_float64
+from togi.verify.training import StepTruth, warm_copy, warm_twin
+from togi.verify.units import Unit
+
+WARM_STEPS = 3
+"""Steps before the proven one. In a first step momenta are zero and no gradients are left over, so a state that is
+reset, or gradients that are not dropped, would change nothing."""
+LATER_STEPS = 1
+"""Steps after it, in which what a candidate remembers shows, besides those on samples of other sizes."""
+_MOST_SIZES = 4
+NUDGES = (1, 1, 8, 8)
+"""Roundings by which parameters are moved in the runs that show the spread of float32."""
+_NAMED = 5
+
+
+def make_step_truth(
+    step: TrainingStep, *, seed: int, warm_steps: int = WARM_STEPS, later_steps: int = LATER_STEPS
+) -> StepTruth:
+    """Run the original's step until it is warm, then once observed, in float32 and in float64.
+
+    ``step`` stays as it is, and so does what a ``train_step`` keeps outside of module and optimizer.
+
+    Raises:
+        SubjectError: the step raises, trains nothing, changes the module's structure, or its loss is not finite.
+    """
+    with step.undisturbed(), ieee_float32():
+        return _TruthOfStep(step, seed, warm_steps, later_steps).truth()
+
+
+@dataclass
+class _TruthOfStep:
+    step: TrainingStep
+    seed: int
+    warm_steps: int
+    later_steps: int
+    notes: list[str] = field(default_factory=list)
+
+    def truth(self) -> StepTruth:
+        given, proven = self.step.samples, range(self.warm_steps, self.warm_steps + 1 + self.later_steps)
+        following = [given[i % len(given)] for i in proven]
+        self.samples = (*following, *(_of_other_sizes(given, following) if self.later_steps else ()))
+        self.start, warm_optimizer_steps = self._warm_up()
+        eager = self._run(self.samples)
+        check_step(self.step, eager, self.warm_steps, warm_optimizer_steps)
+        self.notes += remarks_on(self.step, eager)
+        again = self._run(self.samples[:1])
+        ignored = frozenset(name for name in eager.differing(again) if name.startswith("kept "))
+        eager, again = eager.without(ignored), again.without(ignored)
+        if unrepeatable := self._unrepeatable(eager, again):
+            return self._truth(eager, ignored=ignored, unrepeatable=unrepeatable)
+        exact, around, fallback = self._float64(eager, ignored)
+        spread = self._spread(eager, exact, again)
+        if exact is not None and (doubt := _branches(eager, exact, spread.losses)):
+            exact, fallback = None, doubt
+            spread = self._spread(eager, exact, again)
+        sizes = sizes_of(exact or eager)
+        by_name, with_tips = spread.units(sizes)
+        return self._truth(
+            eager,
+            exact=exact,
+            around_twin=around,
+            units=by_name,
+            units_with_tips=with_tips,
+            exact_units={} if exact is None else self._exact_units(exact, around, sizes),
+            sizes=sizes,
+            ignored=ignored,
+            fallback=fallback,
+        )
+
+    def _truth(self, eager: ObservedStep, **known: Any) -> StepTruth:
+        unknown: dict[str, Any] = {
+            "exact": None,
+            "around_twin": nullcontext,
+            "units": {},
+            "units_with_tips": {},
+            "exact_units": {},
+            "sizes": {},
+        }
+        return StepTruth(
+            step=self.step,
+            start=self.start,
+            samples=self.samples,
+            eager=eager,
+            notes=tuple(self.notes),
+            **(unknown | known),
+        )
+
+    def _warm_up(self) -> tuple[Snapshot, int]:
+        """The state after some steps, and how often the optimizer ran in them."""
+        step = _copied(self.step)
+        names = names_of(step)
+        seed_all(self.seed)
+        with counting_steps(step) as count:
+            for number in range(self.warm_steps):
+                with _explained(step, number + 1):
+                    step.run(step.samples[number % len(step.samples)].clone())
+            _check_structure(names ^ names_of(step))
+            return Snapshot.of(step), count[0]
+
+    def _run(self, samples: Sequence[Inputs], roundings: int = 0, number: int = 0) -> ObservedStep:
+        """The original's steps from the warm state, with parameters moved by some roundings."""
+        step = warm_copy(self.step, self.start, samples)
+        if roundings:
+            nudge_parameters(step.original, self.seed + 1000 * (number + 1), roundings)
+        with _explained(step, self.warm_steps + 1):
+            return observe_steps(step, samples, self.step)
+
+    def _spread(self, eager: ObservedStep, exact: ObservedStep | None, again: ObservedStep) -> SpreadInFloat32:
+        """The original's runs with parameters moved. Where there is no float64, with the steps after the proven one,
+        which are judged in float32 then."""
+        spread = SpreadInFloat32(eager, exact or eager)
+        spread.add(again)
+        samples = self.samples if exact is None else self.samples[:1]
+        for number, roundings in enumerate(NUDGES):
+            spread.add(self._run(samples, roundings, number))
+        return spread
+
+    def _exact_units(self, exact: ObservedStep, around: Around, sizes: dict[str, float]) -> dict[str, Unit]:
+        return units_in_float64(exact, self._run_twin(self.samples, around, roundings=1), sizes)
+
+    def _run_twin(self, samples: Sequence[Inputs], around: Around, roundings: int = 0) -> ObservedStep:
+        with self.step.surroundings.widened():
+            twin = warm_twin(self.step, self.start, samples)
+            if roundings:
+                nudge_parameters(twin.original, self.seed, roundings)
+            return observe_steps(twin, twin.samples, self.step, around)
+
+    def _float64(self, eager: ObservedStep, ignored: frozenset[str]) -> tuple[ObservedStep | None, Around, str]:
+        """The step in float64, what surrounds it, and why there is none.
+
+        Casts to a narrower type are widened, and draws are those of float32. Where nothing changes without that, or it
+        runs so alone, nothing stands between a candidate's kernels and its tensors.
+        """
+        bare, _ = self._tried(self.samples[:1], float64_by_default)
+        exact, why = self._tried(self.samples, exact_arithmetic)
+        around: Around = exact_arithmetic
+        if exact is None and bare is not None:
+            exact, why = self._tried(self.samples, float64_by_default)
+            around = float64_by_default
+        elif exact is not None and bare is not None and not exact.first_only(ignored).differing(bare.without(ignored)):
+            around = float64_by_default
+        if exact is None:
+            return None, nullcontext, f"it does not run in float64 ({why})"
+        if exact.all().keys() - ignored != eager.all().keys():
+            return None, nullcontext, "in float64 it has other gradients or other state"
+        return exact.without(ignored), around, ""
+
+    def _tried(self, samples: Sequence[Inputs], around: Around) -> tuple[ObservedStep | None, str]:
+        try:
+            return self._run_twin(samples, around), ""
+        except Exception as error:  # foreign code: a forward pass may insist on its own dtype
+            return None, first_line(error)
+
+    def _unrepeatable(self, eager: ObservedStep, again: ObservedStep) -> str:
+        """Why two runs from one state are not the same step; a note where they differ by the order of sums alone."""
+        states = eager.generators.differ_from(again.generators)
+        apart = apart_beyond_noise(eager, again)
+        if not states and apart is None:
+            if eager.first_only().differing(again):
+                self.notes.append("The original's step is not repeatable to the bit, but within rounding.")
+            return ""
+        name, off = apart or (states[0], math.inf)
+        how = f" by {off:.1g} of its size" if math.isfinite(off) else ""
+        return (
+            f"two runs of the original's step from the same state differ in {name}{how}, so nothing can be proven "
+            "equal to it. The step reads what cannot be put back (the clock, a file, an iterator, another thread), or "
+            "adds up in an order that changes: torch.use_deterministic_algorithms(True) names such operations"
+        )
+
+
+def check_step(step: TrainingStep, eager: ObservedStep, warm_steps: int, warm_optimizer_steps: int) -> None:
+    """Raises SubjectError for a step that trains nothing, or that has no finite loss."""
+    _check_structure(eager.structure)
+    loss = float(eager.tensors["loss"])
+    if not math.isfinite(loss):
+        raise SubjectError(
+            f"the loss is {loss} after {warm_steps} steps, so neither it nor a gradient can be compared. Look for what "
+            "is not finite (torch.autograd.set_detect_anomaly(True)), or train with a lower learning rate"
+        )
+    if not any(name.startswith("gradient ") for name in eager.tensors):
+        raise SubjectError(
+            "after the training step no parameter of the module has a gradient: does it call backward(), and does it "
+            "use the module that it is given? togi trains a copy, so that a module from outside is another one"
+        )
+    if step.optimizer is not None and not warm_optimizer_steps + eager.optimizer_steps:
+        raise SubjectError(
+            f"the optimizer did not run in {warm_steps + 1} steps: does train_step call step() of the optimizer that "
+            "it is given?"
+        )
+
+
+def _check_structure(changed: Collection[str]) -> None:
+    """``changed``: names of parameters and buffers that came or went."""
+    if changed:
+        raise SubjectError(
+            f"the training step changes the module's structure: {', '.join(sorted(changed)[:_NAMED])} came or went. A "
+            "step that is repeated needs the same parameters and buffers each time: make them before the training"
+        )
+
+
+def remarks_on(step: TrainingStep, eager: ObservedStep) -> Iterator[str]:
+    """What is unusual and does not stand in the way."""
+    parameters = {name: p for name, p in step.parameters.items() if p.requires_grad}
+    if without := [name for name in parameters if f"gradient {name}" not in eager.tensors]:
+        yield f"{len(without)} of {len(parameters)} parameters get no gradient ({', '.join(without[:_NAMED])})."
+    if step.optimizer is None:
+        yield "There is no optimizer, so loss, gradients and buffers are compared."
+        return
+    trained = {id(parameter) for group in step.optimizer.param_groups for parameter in group["params"]}
+    if left_out := [name for name, parameter in parameters.items() if id(parameter) not in trained]:
+        yield f"{len(left_out)} parameters are in no group of the optimizer ({', '.join(left_out[:_NAMED])})."
+    if eager.optimizer_steps != 1:
+        yield f"The optimizer runs {eager.optimizer_steps} times in the step that is proven."
+
+
+def _branches(eager: ObservedStep, exact: ObservedStep, moved: Sequence[Tensor]) -> str:
+    """Why float64 is another function: its loss is further from the original's than roundings explain."""
+    loss, exact_loss = eager.tensors["loss"], exact.tensors["loss"]
+    if may_branch(loss, exact_loss) and branches(loss, exact_loss, moved):
+        return f"in float64 its loss is {float(exact_loss):.6g} instead of {float(loss):.6g}"
+    return ""
+
+
+def _of_other_sizes(samples: Sequence[Inputs], chosen: Sequence[Inputs]) -> list[Inputs]:
+    """One sample of each size that is not among those that were chosen."""
+    by_shapes = {tuple(tensor.shape for tensor in sample.tensors()): sample for sample in reversed(samples)}
+    for sample in chosen:
+        by_shapes.pop(tuple(tensor.shape for tensor in sample.tensors()), None)
+    return list(by_shapes.values())[-_MOST_SIZES:]
+
+
+@contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Float64 throughout, with the random numbers that float32 draws."""
+    with float64_arithmetic(), NarrowDraws():
+        yield
+
+
+def _copied(step: TrainingStep) -> TrainingStep:
+    try:
+        return step.copy()
+    except SubjectError:
+        raise
+    except Exception as error:  # foreign code: modules define how they are copied
+        raise SubjectError(
+            f"the module cannot be copied ({first_line(error)}), and every run of its training step begins with a "
+            "copy. Detach what it keeps between calls, and make what cannot be copied (a file, a lock) outside of it"
+        ) from error
+
+
+@contextmanager
+def _explained(step: TrainingStep, number: int) -> Iterator[None]:
+    """What the user's step raises, with its place."""
+    try:
+        yield
+    except SubjectError:
+        raise
+    except Exception as error:  # foreign code: the user's step
+        if isinstance(error, RuntimeError) and kept_with_graph(step.module):
+            raise SubjectError(why_not_twice(error, step.module)) from error
+        raise SubjectError(
+            f"the training step raises in run {number}: {user_place(error)}. togi repeats the step on its samples, so "
+            "it must run as often as it is called"
+        ) from error

@@ -1,0 +1,161 @@
+"""The proof of a training step: does a candidate train as the original does, up to rounding?
+
+It takes one step from a warm state. A candidate whose step is the original's to the bit is right. Any other runs on the
+float64 twin as well, a copy of the step in float64: what is right agrees to ten digits there, and the mildest fault
+lies six decades away. In float32, which has kernels that float64 does not use, a candidate must lie within the spread
+of the original's own steps with parameters moved by 1 and 8 roundings. An activation that tips over makes a right
+gradient differ by a thousand times the original's own error there, so that float32 alone cannot decide. The steps after
+it are compared by what they moved: a recompilation or another size comes later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from togi.core.quantities import first_line
+from togi.core.records import ErrorReport, LeafError
+from togi.decide.faithful import within
+from togi.subject.inputs import Inputs
+from togi.subject.training import Snapshot, TrainingStep
+from togi.torch_internals.float32 import ieee_float32
+from togi.verify.float64 import float64_by_default, widened, widened_inputs
+from togi.verify.observed_step import Around, ObservedStep, observe_steps
+from togi.verify.step_errors import errors_in_float32, errors_of, problems_of
+from togi.verify.units import Unit
+
+_NAMED = 5
+Build = Callable[[TrainingStep], TrainingStep]
+"""What a technique makes of a step that is its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTruth:
+    """What the original's step does from a warm state, and how far another may be from it (``make_step_truth``)."""
+
+    step: TrainingStep
+    """As it was given: every run begins with a copy of it."""
+    start: Snapshot
+    """The warm state."""
+    samples: tuple[Inputs, ...]
+    """That of the proven step, then those of the steps after it."""
+    eager: ObservedStep
+    exact: ObservedStep | None
+    """In float64; None where it does not run so."""
+    around_twin: Around
+    units: dict[str, Unit]
+    """In float32, by the name of a tensor."""
+    units_with_tips: dict[str, Unit]
+    """The same if an activation has tipped over."""
+    exact_units: dict[str, Unit]
+    """In float64."""
+    sizes: dict[str, float]
+    """Root mean square of all tensors of a tensor's kind."""
+    ignored: frozenset[str] = frozenset()
+    """What a ``train_step`` keeps that is another number in each run, such as a time."""
+    fallback: str = ""
+    """Why there is no float64."""
+    unrepeatable: str = ""
+    """Why no other step can be compared with the original's, in a sentence."""
+    notes: tuple[str, ...] = ()
+
+    def observe(self, build: Build) -> ObservedStep:
+        """What a candidate does in float32. Raises whatever it raises."""
+        with self.step.undisturbed(), ieee_float32():
+            candidate = build(warm_copy(self.step, self.start, self.samples))
+            return observe_steps(candidate, self.samples, self.step).without(self.ignored)
+
+    def observe_twin(self, build: Build) -> ObservedStep:
+        """What it does in float64. Raises whatever it raises."""
+        with self.step.undisturbed(), self.step.surroundings.widened(), float64_by_default():
+            twin = warm_twin(self.step, self.start, self.samples)
+            return observe_steps(build(twin), twin.samples, self.step, self.around_twin).without(self.ignored)
+
+
+def warm_copy(step: TrainingStep, start: Snapshot, samples: Sequence[Inputs]) -> TrainingStep:
+    """A step of its own in the state ``start``. Raises whatever copying raises."""
+    copied = dataclasses.replace(step.copy(), samples=tuple(samples))
+    start.restore(copied)
+    return copied
+
+
+def warm_twin(step: TrainingStep, start: Snapshot, samples: Sequence[Inputs]) -> TrainingStep:
+    """The same in float64, with samples in float64. Raises MemoryError where it does not fit."""
+    device = str(next(step.original.parameters()).device)
+    twin = step.copy(lambda module: widened(module, device))
+    start.restore(twin)
+    return dataclasses.replace(twin, samples=tuple(widened_inputs(sample, device) for sample in samples))
+
+
+def verify_step(build: Build, truth: StepTruth, *, to_the_bit: bool = False) -> ErrorReport:
+    """Compare the step that ``build`` makes with the original's, from the same warm state.
+
+    Args:
+        to_the_bit: the candidate claims to be equal to the bit, so that any difference is a problem.
+
+    Returns:
+        As ``togi.verify.verdict.verify`` does. Its leaves are ``loss``, ``gradient NAME``, ``update NAME``,
+        ``buffer NAME``, ``state NAME.KEY``, ``setting NAME`` and ``kept NAME``, each with the larger of its errors in
+        float32 and in float64.
+
+    Raises:
+        Whatever the candidate raises in float32. If it does not run in float64, that is a note.
+    """
+    if truth.unrepeatable:
+        return _report({}, [truth.unrepeatable], truth.notes)
+    found = truth.observe(build)
+    problems, differing = problems_of(found, truth.eager), found.differing(truth.eager)
+    if not problems and not differing:
+        return _report(_no_errors(truth), [], [*truth.notes, "Equal to the original's step to the bit."])
+    if to_the_bit and differing:
+        problems.append(f"it claims to be equal to the bit, and {', '.join(differing[:_NAMED])} differ")
+    errors = errors_in_float32(
+        found, truth.eager, truth.exact or truth.eager, truth.units, truth.units_with_tips, truth.sizes
+    )
+    notes = list(truth.notes)
+    if truth.exact is None:
+        notes.append(f"It was compared with the original in float32 alone: {truth.fallback}.")
+    else:
+        exact_errors, more_problems, note = _in_float64(build, truth, truth.exact)
+        problems += more_problems
+        notes.append(note)
+        errors = {name: _larger(errors.get(name), exact_errors.get(name)) for name in errors | exact_errors}
+    return _report(errors, problems, notes)
+
+
+def _in_float64(build: Build, truth: StepTruth, exact: ObservedStep) -> tuple[dict[str, LeafError], list[str], str]:
+    """The errors and problems on the float64 twin, with a note on them."""
+    try:
+        found = truth.observe_twin(build)
+    except Exception as error:  # foreign code: kernels that a candidate brings along
+        return {}, [], f"It does not run in float64 ({first_line(error)}): it was compared in float32 alone."
+    errors = errors_of(found, exact, exact, truth.exact_units, truth.sizes)
+    worst = max((error.rmse for error in errors.values()), default=0.0)
+    note = f"In float64 {len(errors)} tensors of the step agree with the original's to {worst:.1g} of their size."
+    return errors, problems_of(found, exact, draws=False), note
+
+
+def _no_errors(truth: StepTruth) -> dict[str, LeafError]:
+    return {name: LeafError(name=name, rmse=0.0, max_abs=0.0, units=0.0) for name in truth.eager.tensors}
+
+
+def _larger(one: LeafError | None, other: LeafError | None) -> LeafError:
+    return max((error for error in (one, other) if error is not None), key=lambda error: error.units)
+
+
+def _report(errors: Mapping[str, LeafError], problems: Sequence[str], notes: Sequence[str]) -> ErrorReport:
+    missing = math.inf if problems and not errors else 0.0
+    units = max((error.units for error in errors.values()), default=missing)
+    # what holds roundings alone differs by its own size, and says nothing of a step that is approximate
+    wrong = [error for error in errors.values() if not within(error.units)] or list(errors.values())
+    return ErrorReport(
+        faithful=within(units) and not problems,
+        units=units,
+        rmse=max((error.rmse for error in wrong), default=missing),
+        max_abs=max((error.max_abs for error in wrong), default=missing),
+        leaves=tuple(errors.values()),
+        problems=tuple(dict.fromkeys(problems)),
+        notes=tuple(notes),
+    )

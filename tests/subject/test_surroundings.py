@@ -1,0 +1,175 @@
+"""What a training step keeps outside of module and optimizer is found, read and put back."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from togi.subject.surroundings import Surroundings
+
+COUNT = 0
+BOX = {"steps": 0, "curve": [1.0]}
+
+
+def of_globals(*_: Any) -> int:
+    global COUNT
+    COUNT += 1
+    BOX["steps"] += 1  # type: ignore[operator]
+    return COUNT
+
+
+def in_a_closure() -> Callable[..., int]:
+    count = 0
+
+    def step(*_: Any) -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    return step
+
+
+def through_a_helper() -> Callable[..., int]:
+    inner = in_a_closure()
+
+    def step(*_: Any) -> int:
+        return inner()
+
+    return step
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = torch.zeros(())
+
+    def step(self, *_: Any) -> int:
+        self.count += 1
+        self.mean = self.mean * 0.9 + self.count
+        return int(self.mean * 100)
+
+    def __call__(self, *_: Any) -> int:
+        return self.step()
+
+
+def of_a_namespace() -> Callable[..., int]:
+    state = SimpleNamespace(count=0)
+
+    def step(*_: Any) -> int:
+        state.count += 1
+        return state.count
+
+    return step
+
+
+def in_a_container() -> Callable[..., int]:
+    kept = {"count": torch.zeros(1), "more": [in_a_closure()]}
+
+    def step(*_: Any) -> int:
+        kept["count"] += 1  # type: ignore[operator]
+        return int(kept["count"]) + kept["more"][0]()  # type: ignore[index, operator, call-overload]
+
+    return step
+
+
+def of_a_generator(kind: str) -> Callable[..., int]:
+    torchs, pythons = torch.Generator().manual_seed(3), random.Random(3)
+
+    def step(*_: Any) -> int:
+        drawn = torch.randint(1000, (), generator=torchs) if kind == "torch" else pythons.randrange(1000)
+        return int(drawn)
+
+    return step
+
+
+def of_a_partial() -> Callable[..., int]:
+    def step(count: list[int], *_: Any) -> int:
+        count[0] += 1
+        return count[0]
+
+    return functools.partial(step, [0])
+
+
+STEPS: dict[str, Callable[[], Callable[..., int]]] = {
+    "globals": lambda: of_globals,
+    "closure": in_a_closure,
+    "helper": through_a_helper,
+    "method": lambda: Trainer().step,
+    "object": Trainer,
+    "namespace": of_a_namespace,
+    "container": in_a_container,
+    "torch's generator": lambda: of_a_generator("torch"),
+    "Python's generator": lambda: of_a_generator("python"),
+    "partial": of_a_partial,
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_goes_on_from_where_it_was(name: str) -> None:
+    step = STEPS[name]()
+    step()
+    surroundings = Surroundings(step, None)
+    values = surroundings.read()
+    runs = []
+    for _ in range(3):
+        runs.append([step(), step()])
+        surroundings.write(values)
+    assert runs[0] == runs[1] == runs[2]
+    assert runs[0][0] != runs[0][1], "it has a state"
+
+
+def test_scalers_schedules_and_averages_are_read_by_their_own_state() -> None:
+    module = nn.Linear(2, 2)
+    average, scaler = AveragedModel(module), torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer: Any = torch.optim.SGD(module.parameters(), lr=1.0)
+    optimizer.schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+    def step(module: nn.Module, optimizer: Any, _: Any) -> None:
+        average.update_parameters(module)
+        optimizer.step()
+        optimizer.schedule.step()
+        scaler.scale(torch.ones(1))
+        scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0})
+
+    surroundings = Surroundings(step, optimizer)
+    values = surroundings.read()
+    step(module, optimizer, None)
+    assert (int(average.n_averaged), scaler.get_scale(), optimizer.schedule.last_epoch) == (1, 2.0, 1)
+    assert float(surroundings.tensors()["scaler.scale"]) == 2.0
+    assert torch.equal(surroundings.tensors()["average.module.weight"], module.weight)
+    surroundings.write(values)
+    assert (int(average.n_averaged), scaler.get_scale(), optimizer.schedule.last_epoch) == (0, 8.0, 0)
+
+
+def test_modules_are_widened_for_a_while() -> None:
+    average = AveragedModel(nn.BatchNorm1d(2))
+
+    def step(module: nn.Module, *_: Any) -> None:
+        average.update_parameters(module)
+
+    surroundings = Surroundings(step, None)
+    values = surroundings.read()
+    with surroundings.widened():
+        surroundings.write(values)
+        step(nn.BatchNorm1d(2).double())
+        assert surroundings.tensors()["average.module.weight"].dtype is torch.float64
+        assert surroundings.tensors()["average.module.num_batches_tracked"].dtype is torch.int64
+    dtypes = {name: tensor.dtype for name, tensor in surroundings.tensors().items()}
+    assert dtypes == {f"average.{name}": tensor.dtype for name, tensor in values["average"].items()}
+
+
+def test_what_belongs_to_libraries_and_data_is_left_alone() -> None:
+    data = [torch.zeros(10_000), torch.zeros(10_000)]
+
+    def step(module: nn.Module, _: Any, sample: int) -> Any:
+        return nn.functional.cross_entropy(module(data[sample]), data[sample])
+
+    assert Surroundings(step, None).read() == {}

@@ -1,0 +1,197 @@
+"""A training step runs as a loop would, on a copy; what it begins with can be put back, to the bit."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ExponentialLR
+
+from togi.core.errors import SubjectError
+from togi.subject.inputs import Subject
+from togi.subject.training import Snapshot, TrainingStep
+
+SAMPLE = torch.linspace(-1, 1, 48).reshape(6, 8)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4)).train()
+
+
+def square(module: nn.Module, sample: Tensor) -> Tensor:
+    return module(sample).square().mean()
+
+
+def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam([{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:]}], lr=0.01)
+
+
+def step_of(**how: Any) -> TrainingStep:
+    return TrainingStep.of(Subject(net(), SAMPLE, **({"step": square, "optimizer": adam} | how)))
+
+
+def everything(step: TrainingStep) -> list[Tensor]:
+    """Parameters, buffers, gradients and the optimizer's state."""
+    optimizer = step.optimizer
+    assert optimizer is not None
+    state = [value for entry in optimizer.state.values() for value in entry.values()]
+    gradients = [p.grad for p in step.module.parameters() if p.grad is not None]
+    return [t.clone() for t in (*step.module.parameters(), *step.module.buffers(), *gradients, *state)]
+
+
+def test_it_is_the_loop_that_a_user_would_write() -> None:
+    module = net()
+    optimizer = adam(list(module.parameters()))
+    step = step_of()
+    torch.manual_seed(1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        square(module, SAMPLE).backward()
+        optimizer.step()
+    torch.manual_seed(1)
+    losses: list[float] = []
+    for _ in range(3):
+        step.run(step.samples[0], lambda loss: losses.append(loss.item()))
+    assert all(map(torch.equal, module.state_dict().values(), step.module.state_dict().values()))
+    assert len(losses) == 3
+
+
+def test_the_users_module_is_not_trained() -> None:
+    module = net()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    step = TrainingStep.of(Subject(module, SAMPLE, step=square, optimizer=adam))
+    step.run(step.samples[0])
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert module[0].weight.grad is None
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_runs_from_one_snapshot_are_equal_to_the_bit(steps: int) -> None:
+    step = step_of()
+    torch.manual_seed(2)
+    for _ in range(steps):
+        step.run(step.samples[0])
+    start, states = Snapshot.of(step), []
+    before = everything(step)
+    for _ in range(2):
+        start.restore(step)
+        assert all(map(torch.equal, everything(step), before))
+        drawn = torch.rand(3), random.random()
+        step.run(step.samples[0])
+        states.append((everything(step), drawn))
+    (first, first_draws), (second, second_draws) = states
+    assert all(map(torch.equal, first, second))
+    assert torch.equal(first_draws[0], second_draws[0])
+    assert first_draws[1] == second_draws[1]
+
+
+def test_a_snapshot_is_put_into_a_copy_and_into_another_dtype() -> None:
+    step = step_of()
+    torch.manual_seed(2)
+    for _ in range(3):
+        step.run(step.samples[0])
+    start = Snapshot.of(step)
+    copied, wide = step.copy(), step.copy(lambda _: net().double())
+    for other in (copied, wide):
+        start.restore(other)
+        for one, two in zip(everything(step), everything(other), strict=True):
+            assert torch.equal(one.double(), two.double())
+        assert other.optimizer is not step.optimizer
+    counts = [entry["step"].dtype for entry in wide.optimizer.state.values()]  # type: ignore[union-attr]
+    assert set(counts) == {torch.float32}, "fused kernels read it so"
+    sums = [entry["exp_avg"].dtype for entry in wide.optimizer.state.values()]  # type: ignore[union-attr]
+    assert set(sums) == {torch.float64}
+    copied.run(copied.samples[0])
+    assert not torch.equal(copied.module[0].weight, step.module[0].weight)  # type: ignore[index]
+
+
+def test_settings_that_a_schedule_changed_are_put_back() -> None:
+    def scheduled(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer: Any = torch.optim.SGD(parameters, lr=1.0)
+        optimizer.schedule = ExponentialLR(optimizer, 0.5)
+        return optimizer
+
+    def train_step(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = square(module, sample)
+        loss.backward()
+        optimizer.step()
+        optimizer.schedule.step()
+        return loss
+
+    step = step_of(step=None, train_step=train_step, optimizer=scheduled)
+    step.run(step.samples[0])
+    start = Snapshot.of(step)
+    for _ in range(2):
+        copied = step.copy()
+        start.restore(copied)
+        copied.run(copied.samples[0])
+        assert copied.optimizer.param_groups[0]["lr"] == 0.25  # type: ignore[union-attr]
+        assert copied.optimizer.schedule.last_epoch == 2  # type: ignore[union-attr]
+
+
+def test_an_optimizer_without_a_function_is_made_again_by_its_class() -> None:
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    step = TrainingStep(module=module, samples=(), loss=square, optimizer=optimizer)  # type: ignore[arg-type]
+    copied = step.copy()
+    assert copied.optimizer is not optimizer
+    assert copied.optimizer.param_groups[0]["momentum"] == 0.9  # type: ignore[union-attr]
+    trained = copied.optimizer.param_groups[0]["params"]  # type: ignore[union-attr]
+    assert list(map(id, trained)) == list(map(id, copied.module.parameters()))
+
+
+def test_modes_are_those_of_the_module_that_was_given() -> None:
+    module = net()
+    module[1].eval()
+    step = TrainingStep.of(Subject(module, SAMPLE, step=square, optimizer=adam))
+    assert step.module.training
+    assert not step.module[1].training  # type: ignore[index]
+    assert TrainingStep.of(Subject(net().eval(), SAMPLE, step=square)).module[1].training  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)], lr=0.1)}, "optimizer is a SGD, and togi trains copies"),
+        ({"train_step": square}, "train_step(module, optimizer, sample) needs an optimizer"),
+        ({"train_step": square, "step": square, "optimizer": adam}, "step and train_step are two ways"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_explained(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(SubjectError, match=re.escape(said)):
+        Subject(net(), SAMPLE, **how)
+
+
+def test_an_optimizer_from_outside_would_train_another_module() -> None:
+    module = net()
+    other = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def train_step(module: nn.Module, _: Any, sample: Tensor) -> Tensor:
+        loss = square(module, sample)
+        loss.backward()
+        other.step()
+        return loss
+
+    with pytest.raises(SubjectError, match=r"uses an optimizer from outside \(other\)"):
+        TrainingStep.of(Subject(module, SAMPLE, train_step=train_step, optimizer=adam))
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_on_parameters_which_a_copy_would_not_have_are_refused(register: str) -> None:
+    module = net()
+    handle = getattr(module[3].weight, register)(lambda _: None)
+    with pytest.raises(SubjectError, match=r"3\.weight has hooks"):
+        TrainingStep.of(Subject(module, SAMPLE, step=square, optimizer=adam))
+    handle.remove()
+    TrainingStep.of(Subject(module, SAMPLE, step=square, optimizer=adam))
+
+
+def test_a_module_without_anything_to_train_is_refused() -> None:
+    with pytest.raises(SubjectError, match="no parameter of the module takes a gradient"):
+        TrainingStep.of(Subject(net().requires_grad_(False), SAMPLE, optimizer=adam))

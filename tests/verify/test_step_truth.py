@@ -1,0 +1,310 @@
+"""Training steps that are unusual: each works, or is explained in a sentence that names what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from tests.small_modules import ComputesWith, Counts
+from togi.core.errors import SubjectError
+from togi.decide.faithful import MAX_UNITS
+from togi.subject.inputs import Subject
+from togi.subject.training import TrainingStep
+from togi.verify.step_truth import make_step_truth
+from togi.verify.training import StepTruth, verify_step
+
+SAMPLE = torch.linspace(-1, 1, 48).reshape(6, 8)
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-2)
+
+
+def square(module: nn.Module, sample: Any) -> Tensor:
+    return module(sample).square().mean()
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)).train()
+
+
+def truth_of(module: nn.Module, samples: Any = SAMPLE, **how: Any) -> StepTruth:
+    return make_step_truth(TrainingStep.of(Subject(module, samples, optimizer=adam, **how)), seed=0)
+
+
+def body(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+    """A loop body without anything unusual."""
+    optimizer.zero_grad()
+    loss = square(module, sample)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def without_backward(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+    optimizer.zero_grad()
+    loss = square(module, sample)
+    optimizer.step()
+    return loss
+
+
+def without_optimizer(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+    optimizer.zero_grad()
+    loss = square(module, sample)
+    loss.backward()
+    return loss
+
+
+def not_a_number(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+    return body(module, optimizer, sample) * float("nan")
+
+
+def of_the_clock(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+    return body(module, optimizer, sample * (1 + time.perf_counter_ns() % 1_000_003 / 1e6))
+
+
+def grown(module: Any, optimizer: Any, sample: Tensor) -> Tensor:
+    module.register_buffer(f"seen{len(list(module.buffers()))}", torch.zeros(1))
+    return body(module, optimizer, sample)
+
+
+def of_no_loss(module: nn.Module, optimizer: Any, sample: Tensor) -> None:
+    body(module, optimizer, sample)
+
+
+LEFT = iter([1, 2])
+
+
+def of_data_that_ends(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+    return body(module, optimizer, sample * next(LEFT))
+
+
+def on_another_module(other: nn.Module) -> Callable[..., Tensor]:
+    return lambda _, optimizer, sample: body(other, optimizer, sample)
+
+
+@pytest.mark.parametrize(
+    ("train_step", "said"),
+    [
+        (without_backward, "does it call backward"),
+        (without_optimizer, "does train_step call step"),
+        (not_a_number, "the loss is nan after 3 steps"),
+        (of_no_loss, "returned a NoneType; it must return the loss"),
+        (of_data_that_ends, "StopIteration"),
+        (grown, "changes the module's structure: seen"),
+        (on_another_module(net()), "togi trains a copy"),
+    ],
+)
+def test_a_step_of_ones_own_that_cannot_be_proven_is_explained(train_step: Any, said: str) -> None:
+    with pytest.raises(SubjectError, match=said):
+        truth_of(net(), train_step=train_step)
+
+
+def test_a_step_that_reads_the_clock_is_not_repeatable() -> None:
+    truth = truth_of(net(), train_step=of_the_clock)
+    assert "two runs of the original's step from the same state differ in" in truth.unrepeatable
+    report = verify_step(lambda step: step, truth)
+    assert not report.faithful
+    assert report.problems == (truth.unrepeatable,)
+
+
+class HoldsItsGraph(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.hidden: Any = None
+
+    def forward(self, given: Tensor) -> Tensor:
+        hidden = self.layer(given)
+        self.hidden = hidden if self.hidden is None else hidden + self.hidden
+        return self.hidden
+
+
+def test_a_module_that_keeps_its_graph_is_named() -> None:
+    with pytest.raises(SubjectError, match="hidden, with the graph"):
+        truth_of(HoldsItsGraph().train(), step=square)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        (lambda parameters: torch.optim.LBFGS(parameters), "LBFGS needs a closure"),
+        (lambda parameters: parameters, "returned a list; it must return one torch.optim.Optimizer"),
+        (
+            lambda parameters: torch.optim.SGD([{"params": parameters}, {"params": parameters[:1]}], lr=0.1),
+            "in one group at most",
+        ),
+        (
+            lambda parameters: torch.optim.SGD([*parameters, nn.Parameter(torch.zeros(2))], lr=0.1),
+            "trains 1 tensors that are not parameters of the module",
+        ),
+        (lambda parameters: torch.optim.SGD(parameters, lr=-1), "Invalid learning rate"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_used_is_explained(optimizer: Any, said: str) -> None:
+    with pytest.raises(SubjectError, match=said):
+        TrainingStep.of(Subject(net(), SAMPLE, step=square, optimizer=optimizer))
+
+
+def twice(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+    body(module, optimizer, sample)
+    return body(module, optimizer, sample)
+
+
+def test_a_step_that_trains_twice_is_proven_and_told() -> None:
+    truth = truth_of(net(), train_step=twice)
+    assert "The optimizer runs 2 times in the step that is proven." in truth.notes
+    assert verify_step(lambda step: dataclasses.replace(step, train_step=twice), truth).faithful
+    report = verify_step(lambda step: dataclasses.replace(step, train_step=body), truth)
+    assert not report.faithful
+
+
+def first_layer(module: Any, given: Tensor) -> Tensor:
+    return module.first(given)
+
+
+def tied(module: Any, given: Tensor) -> Tensor:
+    return module.first(module.second(given))
+
+
+def sharing() -> nn.Module:
+    module = ComputesWith(tied, first=nn.Linear(8, 8), second=nn.Linear(8, 8))
+    module.second.weight = module.first.weight  # type: ignore[union-attr]
+    return module
+
+
+def frozen() -> nn.Module:
+    module = net()
+    module[0].requires_grad_(False)
+    return module
+
+
+UNUSUAL: dict[str, Callable[[], nn.Module]] = {
+    "some parameters get no gradient": lambda: ComputesWith(first_layer, first=nn.Linear(8, 8), unused=nn.Linear(8, 8)),
+    "tied": sharing,
+    "frozen": frozen,
+    "parametrized": lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 4)),
+    "spectral": lambda: nn.Sequential(parametrizations.spectral_norm(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 4)),
+    "half precision": lambda: net().to(torch.bfloat16),
+    "counts its calls": lambda: nn.Sequential(nn.Linear(8, 8), Counts(in_buffer=False)),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_modules_are_proven(name: str) -> None:
+    torch.manual_seed(0)
+    module = UNUSUAL[name]().train()
+    dtype = next(module.parameters()).dtype
+    truth = truth_of(module, SAMPLE.to(dtype), step=square)
+    assert truth.exact is not None, truth.fallback
+    same = verify_step(lambda step: step, truth)
+    assert same.faithful, same.problems
+    assert same.units == 0
+
+    def foreach(step: TrainingStep) -> TrainingStep:
+        step.optimizer.param_groups[0]["foreach"] = True  # type: ignore[union-attr]
+        return step
+
+    honest = verify_step(foreach, truth)
+    assert honest.faithful, (honest.problems, [leaf for leaf in honest.leaves if leaf.units > MAX_UNITS])
+
+    def slower(step: TrainingStep) -> TrainingStep:
+        step.optimizer.param_groups[0]["lr"] *= 0.999  # type: ignore[union-attr]
+        return step
+
+    assert not verify_step(slower, truth).faithful
+
+
+def test_parameters_without_a_gradient_or_a_group_are_told() -> None:
+    torch.manual_seed(0)
+    module = ComputesWith(first_layer, first=nn.Linear(8, 8), unused=nn.Linear(8, 8)).train()
+    subject = Subject(module, SAMPLE, step=square, optimizer=lambda parameters: adam(parameters[:1]))
+    truth = make_step_truth(TrainingStep.of(subject), seed=0)
+    assert "2 of 4 parameters get no gradient (unused.weight, unused.bias)." in truth.notes
+    assert "3 parameters are in no group of the optimizer (first.bias, unused.weight, unused.bias)." in truth.notes
+
+
+def test_a_scaler_and_its_scale_belong_to_the_step() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=2)
+
+    def train_step(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = square(module, sample)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    truth = truth_of(net(), train_step=train_step)
+    assert scaler.get_scale() == 256.0, "as it was"
+    assert float(truth.eager.tensors["kept scaler.scale"]) == 1024.0, "it grew in the fourth step"
+    assert truth.exact is not None, truth.fallback
+    assert verify_step(lambda step: step, truth).faithful
+
+    def unscaled(step: TrainingStep) -> TrainingStep:
+        return dataclasses.replace(step, train_step=body)
+
+    report = verify_step(unscaled, truth)
+    assert not report.faithful
+    assert scaler.get_scale() == 256.0
+
+
+def test_an_averaged_model_is_proven_in_float64_too() -> None:
+    module = net()
+    average = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    def train_step(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        loss = body(module, optimizer, sample)
+        average.update_parameters(module)
+        return loss
+
+    def forgetting(module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+        loss = body(module, optimizer, sample)
+        average.update_parameters(module)
+        with torch.no_grad():
+            average.module[0].weight.mul_(1.0001)
+        return loss
+
+    before = {name: tensor.clone() for name, tensor in average.state_dict().items()}
+    truth = truth_of(module, train_step=train_step)
+    assert truth.exact is not None, truth.fallback
+    report = verify_step(lambda step: dataclasses.replace(step, train_step=forgetting), truth)
+    wrong = {leaf.name for leaf in report.leaves if leaf.units > MAX_UNITS}
+    assert wrong == {"kept average.module.0.weight"}
+    after = average.state_dict()
+    assert all(
+        torch.equal(tensor, after[name]) and tensor.dtype is after[name].dtype for name, tensor in before.items()
+    )
+
+
+def test_numbers_that_a_step_keeps_and_that_never_repeat_are_left_out() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.steps = 0
+            self.took_s = 0.0
+
+        def step(self, module: nn.Module, optimizer: Any, sample: Tensor) -> Tensor:
+            began = time.perf_counter()
+            self.steps += 1
+            loss = body(module, optimizer, sample)
+            self.took_s = time.perf_counter() - began
+            return loss
+
+    trainer = Trainer()
+    truth = truth_of(net(), train_step=trainer.step)
+    assert truth.unrepeatable == ""
+    assert truth.ignored == {"kept took_s"}
+    assert float(truth.eager.tensors["kept steps"]) == 4.0
+    assert trainer.steps == 0, "as it was"
+    assert verify_step(lambda step: step, truth).faithful
