@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from togi.core.quantities import first_line
 from togi.core.user_code import error_line, printed_frames
 from togi.subject.inputs import Inputs
 from togi.subject.program import ProgramModule
+from togi.subject.signature import Signature
 from togi.subject.state import WithState
 from togi.torch_internals.script import assigned_inside, holds_torchscript
 
@@ -48,6 +50,8 @@ def why_not_whole(candidate: Candidate) -> str | None:
     given = {name for part in module.modules() if isinstance(part, WithState) for name in part.names}
     if assigned := [name for name in assigned_inside(module) if name not in given]:
         return f"it is TorchScript that keeps {assigned[0]} from call to call, which a captured graph would not"
+    if given := next(_given_as_they_are(candidate.signature), ""):
+        return f"{given}, which a captured graph cannot be given: turn it into a tensor before, or tune what is below"
     if not candidate.signature.inputs_facts:
         return "it is given no tensor, so that a captured graph would hold the answer to these samples"
     if isinstance(module, ProgramModule):
@@ -58,6 +62,14 @@ def why_not_whole(candidate: Candidate) -> str | None:
                 "its modules are captured one by one"
             )
     return None
+
+
+def _given_as_they_are(signature: Signature) -> Iterator[str]:
+    """The arguments that are no tensors and differ from call to call."""
+    for name, structure in zip(signature.names, signature.arguments, strict=True):
+        for path, leaf in structure.named_leaves(name):
+            if leaf.kind == "opaque":
+                yield f"{path} is {leaf.describe()}"
 
 
 def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from togi.core.records import Scalar
-from togi.subject.containers import KEYED
+from togi.subject.classes import name_of
+from togi.subject.containers import KEYED, WHOLE, items_of
 from togi.subject.nested import tensors_in
 from togi.subject.structure import Structure
 
@@ -32,6 +33,23 @@ def in_common(values: Sequence[Any]) -> Structure | None:
     shapes = [[tensor.shape for tensor in tensors_in(value)] for value in values]
     common = _in_common([Structure.of(value) for value in values], shapes, 0)
     return None if common is None else common[0]
+
+
+def in_common_or_given(values: Sequence[Any]) -> Structure | None:
+    """As ``in_common``, for a program, whose Python takes numbers, texts and lists as they come: what holds no tensor
+    and differs is given as it is, any value of its class."""
+    if (common := in_common(values)) is not None:
+        return common
+    structures = [Structure.of(value) for value in values]
+    sample, items = structures[0], [items_of(value) for value in values]
+    if sample.children and sample.kind not in WHOLE and _alike(structures):
+        children = [in_common_or_given(parts) for parts in zip(*(item.children for item in items if item), strict=True)]
+        if (found := [child for child in children if child is not None]) and len(found) == len(children):
+            return _with_children(sample, found)
+    classes = {type(value) for value in values}
+    if len(classes) > 1 or any(structure.tensor_count for structure in structures):
+        return None
+    return Structure(kind="opaque", type=name_of(classes.pop()))
 
 
 def _in_common(structures: Sequence[Structure], shapes: Sequence[Shapes], first: int) -> tuple[Structure, int] | None:

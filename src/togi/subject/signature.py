@@ -15,7 +15,7 @@ from pydantic import model_validator
 
 from togi.core.records import Record, TensorFacts
 from togi.subject.admitted_calls import AdmittedCalls
-from togi.subject.common_structure import in_common, merged
+from togi.subject.common_structure import in_common, in_common_or_given, merged
 from togi.subject.conditions import at_least, condition, in_words, sizes_in
 from togi.subject.domain import Domain
 from togi.subject.inputs import Dynamic, Inputs
@@ -92,13 +92,17 @@ class Signature(Record):
     ) -> Signature:
         """Make it from samples and the module's own outputs on them.
 
-        Raises SubjectError when samples differ in structure or in a constant.
+        Raises SubjectError when samples differ in structure or in a constant. A program's may differ in what is no
+        tensor: its Python takes that as it comes.
         """
+        from togi.subject.program import ProgramModule
+
         parameters = parameters_of(module)
         first = samples[0]
         positional = len(first.args)
         names = (*positional_names(parameters, positional), *sorted(first.kwargs))
-        arguments = arguments_of_all(samples)
+        common = in_common_or_given if isinstance(module, ProgramModule) else in_common
+        arguments = arguments_of_all(samples, common)
         output = in_common(outputs) or functools.reduce(merged, (Structure.of(value) for value in outputs))
         flat_inputs = [flat(zip(names, arguments, values_of(s), strict=True)) for s in samples]
         flat_outputs = [flat([("output", output, o)]) for o in outputs]

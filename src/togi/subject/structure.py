@@ -1,6 +1,7 @@
 """The structure of nested values of tensors, as JSON, and nested values built again from tensors.
 
-What is neither one of ``leaves`` nor of ``containers`` is ``opaque``: it can be run live but not stored. Where a number
+What is neither one of ``leaves`` nor of ``containers`` is ``opaque``: it can be run live but not stored, and any value
+of its class stands in its place. So does a constant of a program's calls that differs between them. Where a number
 followed the size of a tensor next to it in all calls seen (the length that a cache keeps), it is a ``count`` of that.
 """
 
@@ -100,7 +101,8 @@ class Structure(Record):
 
     @property
     def admits(self) -> Callable[[Any], bool]:
-        """True for the values that this leaf stands for: any tensor, or the same constant."""
+        """True for the values that this leaf stands for: any tensor, the same constant, or what is of the same class
+        and handed on as it is."""
         if self.kind == "constant":
             constant = self.value
             return lambda value: isinstance(value, CONSTANTS) and bool(value == constant)
@@ -109,7 +111,9 @@ class Structure(Record):
         if self.kind in ("dtype", "device"):
             name = f"torch.{self.value}" if self.kind == "dtype" else self.value
             return lambda value: str(value) == name
-        return lambda value: self.kind != "opaque" and Structure.of(value) == self
+        if self.kind == "opaque":
+            return self._is_of_class
+        return lambda value: Structure.of(value) == self
 
     @property
     def is_leaf(self) -> bool:
@@ -186,10 +190,13 @@ class Structure(Record):
     def _is_class_of(self, value: Any) -> bool:
         """True if a value is of the very class: one derived from it may behave otherwise. A class that togi imported
         from a file under a name of its own is the program's own import of it."""
-        if self.kind not in NAMED or self.type == name_of(type(value)):
+        return self.kind not in NAMED or self._is_of_class(value)
+
+    def _is_of_class(self, value: Any) -> bool:
+        if self.type == name_of(type(value)):
             return True
         try:
-            return type(value) is find_class(self.type, self.kind)
+            return type(value) is find_class(self.type, "class" if self.kind == "opaque" else self.kind)
         except ArtifactError:
             return False
 

@@ -24,7 +24,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.compare import identical, plain
 from togi.verify.decisions import both, decisions, values_of
-from togi.verify.leaves import fresh, input_tensors
+from togi.verify.leaves import can_be_replaced, fresh, input_tensors
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form
 from togi.verify.truth import Truth
@@ -283,6 +283,8 @@ def _outputs(seen: Observation) -> Named:
 
 def _replace(given: Inputs, values: Inputs, signature: Signature) -> bool:
     """Copy ``values`` into the tensors of ``given``; False where they cannot be written."""
+    if not can_be_replaced(given, signature):
+        return False
     pairs = zip(input_tensors(given, signature), input_tensors(values, signature), strict=True)
     try:
         with torch.no_grad():
