@@ -35,6 +35,15 @@ HOPED_X = 1.5
 """While nothing is faster, a trial may be expected to take this many times the time that is left: costs are guesses."""
 ORIGINALS_SHARE = 0.05
 """Of the time that is left, what the original as it is called today may take while there is something else to try."""
+MODEST_SHARE = 1 / 3
+"""While a much cheaper engine is untried, a trial may be expected to take this share of the time that is left."""
+CHEAPER_X, AS_PROMISING = 0.5, 0.25
+"""An engine is much cheaper than another at this share of its cost, if at least this share of its improvement is
+expected of it."""
+NEARLY = 0.5
+"""While nothing is faster, what should gain at least this share of the most is tried in the order of gain a second."""
+SLOWER = 0.5
+"""Spread of the log cost that all trials share: on a busy or slow machine everything takes longer."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
 
@@ -103,8 +112,13 @@ class Search:
         earlier = experience or Experience()
         self._latency = Regression(lambda features: features.expected_log_latency + earlier.log_latency(features))
         self._cost = Regression(
-            lambda features: features.expected_log_cost + earlier.log_cost(features), scale=COST_SPREAD, noise=0.2
+            lambda features: features.expected_log_cost + earlier.log_cost(features),
+            scale=COST_SPREAD,
+            noise=0.2,
+            shared=SLOWER,
         )
+        self._gave_way: dict[Recipe, float] = {}
+        """Seconds that trials took before they gave way to others. They are not at their end."""
         self._acquisitions: list[Acquisition] | None = None
         self._planned: int | None = None
         self._add(itertools.islice(self._source, POOL))
@@ -132,6 +146,7 @@ class Search:
     def tell(self, trial: Trial) -> str:
         """A trial has ended (or is read from the journal). Returns what it teaches, as a sentence, or nothing."""
         self._acquisitions = None
+        self._gave_way.pop(trial.recipe, None)
         known = trial.recipe in self._trials
         self._trials[trial.recipe] = trial
         self._pool.pop(trial.recipe, None)
@@ -147,6 +162,21 @@ class Search:
         if trial.recipe in [best.recipe for best in self._fastest_first()[:WIDENED_AROUND]]:
             self._add(self.space.neighbours(trial.recipe))
         return lesson
+
+    def gave_way(self, trial: Trial) -> bool:
+        """A trial was paused to let others have their turn. It may go on once there is as much time as it had. False
+        where it went on already: then it is to be told.
+        """
+        recipe = trial.recipe
+        if recipe in self._gave_way or not self.space.holds(recipe):
+            return False
+        self._acquisitions = None
+        self._gave_way[recipe] = trial.cost_s
+        return True
+
+    def spent_s(self, recipe: Recipe) -> float:
+        """What a trial took before it gave way."""
+        return self._gave_way.get(recipe, 0.0)
 
     def next(self, busy: Collection[str] = ()) -> Recipe | None:
         """The recipe to try now, or None when it is time to stop (``stopped`` says why).
@@ -197,12 +227,34 @@ class Search:
             return None
         left_s, gained = self._time_left_s(), self.gained()
         affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
+        untried = self._untried_engines(acquisitions)
+        affordable = [p for p in affordable if p.cost_s <= left_s * MODEST_SHARE or not self._is_dear(p, untried)]
         if not affordable:
             self.stopped = f"{left_s:.0f} s are left, too few for any recipe that is left"
             return None
         if not gained:  # a first gain is worth more than a cheap trial
-            return max(affordable, key=lambda p: p.improvement)
+            most = max(p.improvement for p in affordable)
+            return max((p for p in affordable if p.improvement >= NEARLY * most), key=lambda p: p.value(1.0))
         return affordable[0]
+
+    def has_cheaper(self, recipe: Recipe) -> bool:
+        """Whether an engine that takes much less time, and of which something is expected, was not tried yet."""
+        untried = self._untried_engines(self._ranked())
+        return any(self._is_dear(p, untried) for p in self._ranked() if p.recipe == recipe)
+
+    def _is_dear(self, expected: Acquisition, untried: Mapping[str, Acquisition]) -> bool:
+        """Next to the cheapest recipes of untried engines."""
+        least = max(AS_PROMISING * expected.improvement, self.settings.effort.least_improvement)
+        return any(
+            cheapest.cost_s <= CHEAPER_X * expected.cost_s and cheapest.improvement >= least
+            for cheapest in untried.values()
+        )
+
+    def _untried_engines(self, acquisitions: Sequence[Acquisition]) -> dict[str, Acquisition]:
+        """The cheapest recipe with each engine that no trial was made with."""
+        tried = {_engine(recipe) for recipe in (*self._trials, *self._gave_way)}
+        dearest_first = sorted(acquisitions, key=lambda p: -p.cost_s)
+        return {engine: p for p in dearest_first if (engine := _engine(p.recipe)) and engine not in tried}
 
     def _another_reference_fits(self, share: float = 1.0) -> bool:
         """That share of the time left is enough for the original, which takes about as long as the reference."""
@@ -295,9 +347,12 @@ class Search:
 
     def _predict_cost(self, untried: Sequence[RecipeFeatures]) -> list[float]:
         known = [trial for trial in self._known() if trial.cost_s > 0][-REMEMBERED:]
-        observed = [math.log(trial.cost_s) for trial in known]
-        mean, _ = self._cost.predict([self.space.features(trial.recipe) for trial in known], observed, untried)
-        return [math.exp(float(value)) for value in mean]
+        costs = {trial.recipe: trial.cost_s for trial in known}
+        costs |= {recipe: 2 * took_s for recipe, took_s in self._gave_way.items() if took_s > 0}
+        observed = [math.log(cost_s) for cost_s in costs.values()]
+        mean, _ = self._cost.predict([self.space.features(recipe) for recipe in costs], observed, untried)
+        predicted = [math.exp(float(value)) for value in mean]
+        return [max(c, HOPED_X * self._gave_way.get(t.recipe, 0.0)) for c, t in zip(predicted, untried, strict=True)]
 
     def cost_s(self, recipe: Recipe) -> float:
         """What a trial of it should take; infinite where nothing is known of such a one."""
@@ -327,6 +382,10 @@ class Search:
         dropped = [c.label for c in best.listed if c not in recipe.listed]
         changes = [f"with {' and '.join(added)}"] * bool(added) + [f"without {' and '.join(dropped)}"] * bool(dropped)
         return f"the best so far {' and '.join(changes)}"
+
+
+def _engine(recipe: Recipe) -> str:
+    return next((choice.technique for choice in recipe.at(Stage.ENGINE)), "")
 
 
 def _acquisition_of(
