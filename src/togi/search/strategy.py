@@ -205,7 +205,7 @@ class Search:
     def _first(self, busy: Collection[str]) -> Recipe | None:
         """What is tried before all else and is not known to fail."""
         for first in self._firsts:
-            if first in self._trials or first.id in busy:
+            if first in self._trials or first in self._gave_way or first.id in busy:
                 continue
             if first == self.space.reference or not self._failure_model.ruled_out(self.space.features(first).atoms):
                 return first
@@ -352,7 +352,12 @@ class Search:
         observed = [math.log(cost_s) for cost_s in costs.values()]
         mean, _ = self._cost.predict([self.space.features(recipe) for recipe in costs], observed, untried)
         predicted = [math.exp(float(value)) for value in mean]
-        return [max(c, HOPED_X * self._gave_way.get(t.recipe, 0.0)) for c, t in zip(predicted, untried, strict=True)]
+        return [self._still_s(features.recipe, cost_s) for features, cost_s in zip(untried, predicted, strict=True)]
+
+    def _still_s(self, recipe: Recipe, cost_s: float) -> float:
+        """What of its cost is to come."""
+        spent_s = self._gave_way.get(recipe, 0.0)
+        return max(cost_s - spent_s, spent_s)
 
     def cost_s(self, recipe: Recipe) -> float:
         """What a trial of it should take; infinite where nothing is known of such a one."""
