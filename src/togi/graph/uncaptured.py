@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 _MOST_CALLS = 4
 """Of one module by a program's own Python, where it is captured whole: both towers of a comparison, and no loop."""
 FIXED_SIZE = "a size that differs between the samples is fixed by what it computes"
+_OF_VALUES = "DataDependent"
 _DEPENDS_ON_VALUES = "a branch or a size depends on the values of a tensor"
 KEEP_SIZES_OPEN = "Compute with tensors of that size instead of looping over it, or give samples of one size"
 _IN_PLAIN_WORDS = (
     (
-        "DataDependent",
+        _OF_VALUES,
         _DEPENDS_ON_VALUES,
         "Compute both ways and choose with torch.where, or leave that step to a function outside of the module",
     ),
@@ -91,6 +92,11 @@ def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:
     with register_module_forward_pre_hook(enter), watched, torch.no_grad():
         program(*given.args, **given.kwargs)
     return counts.most_common(1)[0] if counts else ("", 0)
+
+
+def depends_on_values(error: Exception) -> bool:
+    """Python reads what a tensor holds, which the tracer does not know."""
+    return _OF_VALUES in f"{type(error).__name__}: {error}"
 
 
 def in_plain_words(error: Exception) -> str:
