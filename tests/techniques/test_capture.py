@@ -373,10 +373,10 @@ class Tabled(nn.Module):
 @pytest.mark.parametrize(
     "read",
     [
-        lambda m, x: sum(m.table.tolist()),
-        lambda m, x: 2 if m.table.max() > 2 and m.table[0] == 3 else 5,
+        lambda m, _: sum(m.table.tolist()),
+        lambda m, _: 2 if m.table.max() > 2 and m.table[0] == 3 else 5,
         lambda m, x: x[: int(m.table[1])].sum(),
-        lambda m, x: torch.zeros(m.table[0].item()).sum() + 1,
+        lambda m, _: torch.zeros(m.table[0].item()).sum() + 1,
         lambda m, x: [x, x + 1, x + 2][m.table.argmin()],
         lambda m, x: 2 if bool((m.table * 2).sort().values.diff().ge(1).all()) else x,
     ],
@@ -387,7 +387,7 @@ def test_what_follows_from_constants_alone_may_be_read(read):
     torch.testing.assert_close(result.module(other), start.module(other))
 
 
-def _written(module, x):
+def _written(module, _):
     module.table += 1
     return int(module.table[0])
 
@@ -396,7 +396,7 @@ def _written(module, x):
     "read",
     [
         lambda m, x: 2 if (x.sum() * m.table[0]) > 0 else 3,
-        lambda m, x: 2 if torch.bernoulli(m.table / 4).sum() > 1 else 3,
+        lambda m, _: 2 if torch.bernoulli(m.table / 4).sum() > 1 else 3,
         lambda m, x: int(m.table.clone().copy_(x[0, :3].long())[0]),
         _written,
     ],
@@ -414,10 +414,10 @@ def test_without_constants_it_is_not_tried_twice(monkeypatch):
     export_once = torch.export.export
     monkeypatch.setattr(torch.export, "export", lambda *a, **k: asked.append(1) or export_once(*a, **k))
     with pytest.raises(Refused):
-        capture(conformance.candidate_of(Branches(), [torch.randn(4, 4)]))
+        capture(conformance.candidate_of(OfValues(), [torch.randn(4, 4)]))
     assert len(asked) == 1
 
 
-class Branches(nn.Module):
+class OfValues(nn.Module):
     def forward(self, x):
         return x + 1 if x.sum() > 0 else x - 1
