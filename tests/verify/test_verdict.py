@@ -484,3 +484,20 @@ def test_what_raises_next_to_other_callers_raises():
 
     with torch.no_grad(), pytest.raises(RuntimeError, match="one call at a time"):
         verdict(net, alone, callers=Callers(4))
+
+
+class Finds(nn.Module):
+    """Returns what is above a threshold."""
+
+    def forward(self, x):
+        return x[x > self.least]
+
+    least = 0.0
+
+
+def test_other_sizes_are_told_from_other_numbers():
+    more = Finds()
+    more.least = -0.5
+    assert verdict(Finds(), more).other_sizes
+    assert not verdict(Finds(), lambda x: Finds()(x) * 1.01).other_sizes
+    assert not verdict(Finds(), Finds()).other_sizes

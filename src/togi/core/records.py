@@ -258,6 +258,8 @@ class ErrorReport(Record):
     """Where it decides differently: its parts on the calls that the original makes."""
     decisions: Decisions | None = None
     """None: it returns nothing but floating-point numbers."""
+    other_sizes: bool = False
+    """An output has another size than the original's on the same input: values decide the size."""
 
 
 class Noise(Record):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -63,9 +64,16 @@ class StudyRunner:
             raise reference_failed(self.study.subject.name, "" if last is None else last.reason)
         budget.know_reference(last.phases_s)
 
-    def explore(self, seconds: float, *, first_gain: bool = False, trials: int | None = None) -> None:
+    def explore(
+        self,
+        seconds: float,
+        *,
+        first_gain: bool = False,
+        trials: int | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over, or (``first_gain``)
-        something is faster beyond doubt, or so many ``trials`` have ended.
+        something is faster beyond doubt, or so many ``trials`` have ended, or ``stop`` says so after one of them.
 
         The reference is tried in any case: without it there is nothing to relate to.
         """
@@ -89,7 +97,7 @@ class StudyRunner:
                 self._catch_up()
                 continue
             progress.message(search.why(candidate))
-            if not self._try(candidate, left_s) or (first_gain and search.gained()):
+            if not self._try(candidate, left_s) or (first_gain and search.gained()) or stop():
                 return
         if seconds > 0 and not first_gain and search.stopped:
             progress.message(search.stopped)

@@ -118,6 +118,7 @@ class _VerdictSoFar:
         self.kept: deque[_KeptAnswers] = deque(maxlen=_CALLS_KEPT)
         self.outputs: list[Any] = []
         self.decisions = Decisions(agree=0, total=0)
+        self.other_sizes = False
         self.first: list[Tensor] = []
 
     def report(
@@ -150,6 +151,7 @@ class _VerdictSoFar:
             metric=float(metric(self.outputs)) if metric is not None and not self.problems else None,
             metric_original=facts.metric,
             decisions=self.decisions if self.decisions.total else None,
+            other_sizes=self.other_sizes,
         )
 
     def _observe(self, number: int, a: int) -> Observation:
@@ -158,6 +160,7 @@ class _VerdictSoFar:
         problems, notes = form(seen, answer)
         self.problems |= dict.fromkeys(problems)
         self.notes |= dict.fromkeys(notes)
+        self.other_sizes |= [tuple(t.shape) for _, t in seen.leaves] != [leaf.shape for leaf in answer.leaves]
         self._earlier_outputs(seen)
         if comparable(seen, answer):
             wrong = self._numbers(a, [t for _, t in seen.leaves])
