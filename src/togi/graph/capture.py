@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from togi.core.errors import Refused
+from togi.graph.python_operators import inline_bodies
 from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers, sealed
 from togi.graph.settled import put_plainly, settle_sizes
 from togi.graph.sizes import sizes_held
@@ -82,6 +83,7 @@ def export(candidate: Candidate) -> ExportedProgram:
             raise Refused(f"torch.export cannot capture it: {in_plain_words(error)}") from error
         program = computed
     opened(program.graph_module)
+    inline_bodies(program, candidate.device.type)
     if fixed := _fixed_size(candidate.signature, program):
         raise Refused(f"torch.export cannot capture it: {FIXED_SIZE} ({fixed}). {KEEP_SIZES_OPEN}")
     if node := node_with_found_rank(program.graph):
