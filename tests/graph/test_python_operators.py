@@ -24,7 +24,7 @@ def gated(x: Tensor, weight: Tensor, scale: float) -> Tensor:
 
 
 @gated.register_fake
-def _(x: Tensor, weight: Tensor, scale: float) -> Tensor:
+def _(x: Tensor, weight: Tensor, _scale: float) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
