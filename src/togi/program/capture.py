@@ -12,6 +12,7 @@ from togi.core.choices import Mode
 from togi.core.quantities import first_line
 from togi.program.parts import CutRequest
 from togi.program.uses import ModuleUse
+from togi.subject.carried import carried_from
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
@@ -51,18 +52,41 @@ class RefusedCut:
     """What it calls is refused for the same reason."""
 
 
-def capture(use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool) -> CapturedCut | RefusedCut:
-    """``calls``: one of each sizes. ``goes_on``: each is given what the last one left."""
-    of_one_structure = _of_one_structure(calls)
-    if 2 * len(of_one_structure) < len(calls):
-        return RefusedCut(_OTHER_NUMBERS)
-    if not of_one_structure:
-        return RefusedCut(NOTHING_KEPT)
-    samples = _spread(of_one_structure)
+def capture(
+    use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool
+) -> list[CapturedCut | RefusedCut]:
+    """Those that begin alike, and the others, as of a cache that no longer grows.
+
+    ``calls``: one of each sizes. ``goes_on``: each is given what the last one left.
+    """
+    if not calls:
+        return [RefusedCut(NOTHING_KEPT)]
+    first = _of_one_structure(calls)
+    outcomes = [_captured(use, first, request, goes_on=goes_on)] if 2 * len(first) >= len(calls) else []
+    others = [call for call in calls if not outcomes or all(call is not taken for taken in first)]
+    carried = _carried(use, others) if len(others) > 1 else None
+    if carried is not None:
+        outcomes.append(_captured(use, others, request, goes_on=goes_on, carried=carried))
+    return outcomes or [RefusedCut(_OTHER_NUMBERS)]
+
+
+def _carried(use: ModuleUse, calls: Sequence[Inputs]) -> int | None:
+    """What ``carried_from`` says of the module's calls."""
     try:
-        state = Effects(state=use.kept)
+        return carried_from(pure(use.module, Effects(state=use.kept)), calls)
+    except Exception:  # foreign code: the module's own, or what its arguments hold
+        return None
+
+
+def _captured(
+    use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool, carried: int | None = None
+) -> CapturedCut | RefusedCut:
+    samples = _spread(calls)
+    try:
+        state = Effects(state=use.kept, carried=carried)
+        alone = pure(use.module, Effects(state=use.kept))
         with torch.no_grad():
-            changes = Effects.of(pure(use.module, state), *(call.clone() for call in samples)).changes
+            changes = Effects.of(alone, *(call.clone() for call in samples), carried=carried).changes
         effects = state.model_copy(update={"changes": changes})
         surveyed = survey(
             Subject(pure(use.module, effects), samples, mode=Mode.AS_IS),

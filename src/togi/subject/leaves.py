@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 CONSTANTS = (type(None), bool, int, float, str)
-Leaf = Literal["tensor", "constant", "count", "dtype", "device", "enum", "class", "opaque"]
+Leaf = Literal["tensor", "constant", "count", "carried", "dtype", "device", "enum", "class", "opaque"]
 
 
 def holds_nothing(value: Any) -> bool:
