@@ -66,7 +66,7 @@ def why_not_whole(candidate: Candidate) -> str | None:
 
 
 def _given_as_they_are(signature: Signature) -> Iterator[str]:
-    """The arguments that are no tensors and differ from call to call."""
+    """The arguments of other classes than a graph takes."""
     for name, structure in zip(signature.names, signature.arguments, strict=True):
         for path, leaf in structure.named_leaves(name):
             if leaf.kind == "opaque":

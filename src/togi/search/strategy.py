@@ -164,9 +164,8 @@ class Search:
         return lesson
 
     def gave_way(self, trial: Trial) -> bool:
-        """A trial was paused to let others have their turn. It may go on once there is as much time as it had. False
-        where it went on already: then it is to be told.
-        """
+        """Note a trial that was paused to let others have their turn. It may go on once there is as much time as it had.
+        Returns False for one that has gone on already: ``tell`` that one."""
         recipe = trial.recipe
         if recipe in self._gave_way or not self.space.holds(recipe):
             return False

@@ -37,7 +37,7 @@ class ArrayOf(NamedTuple):
 
 
 class ItemsOf(NamedTuple):
-    """A value of a class that is no container of ``togi.subject.containers``, by what it holds."""
+    """What a value holds whose class ``togi.subject.containers`` does not know."""
 
     kind: type
     items: Any

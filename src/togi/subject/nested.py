@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ENTER = object()
-"""What ``replaced`` is told of a part that is looked into."""
+"""The answer to ``replaced`` for a part that it shall look into."""
 Folded = TypeVar("Folded")
 
 

@@ -103,8 +103,8 @@ class Signature(Record):
     ) -> Signature:
         """Make it from samples and the module's own outputs on them.
 
-        Raises SubjectError when samples differ in structure or in a constant. A program's may differ in what is no
-        tensor: its Python takes that as it comes.
+        Raises SubjectError when samples differ in structure or in a constant. A program's may
+        differ in all but tensors: its Python takes that as it comes.
         """
         parameters = parameters_of(module)
         first = samples[0]
