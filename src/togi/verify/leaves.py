@@ -37,17 +37,19 @@ def input_tensors(inputs: Inputs, signature: Signature) -> list[tuple[str, Tenso
 
 def copy_inputs(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
     """The same call with every tensor, and the numbers of every array, replaced by ``change(tensor)``; all else is
-    copied. An array stays an array of its dtype.
+    copied, arrays inside of objects too. An array stays an array of its dtype.
 
     An argument given twice stays one tensor given twice.
     """
-    kwargs = dict(inputs.kwargs)
+    given = (inputs.args, dict(inputs.kwargs))
     memo: dict[int, Any] = {}
-    for _, item in _walk((inputs.args, kwargs), "", 0, set()):
-        if id(item) not in memo and (isinstance(item, Tensor) or _is_changeable(item)):
-            changed = change(_as_tensor(item))
-            memo[id(item)] = changed if isinstance(item, Tensor) else with_numbers(item, changed)
-    args, kwargs = copy.deepcopy((inputs.args, kwargs), memo)
+    for _, tensor in _walk(given, "", 0, set()):
+        if isinstance(tensor, Tensor) and id(tensor) not in memo:
+            memo[id(tensor)] = change(tensor)
+    for _, _, item in Structure.of(given).walk(given):
+        if _is_changeable(item) and id(item) not in memo:
+            memo[id(item)] = with_numbers(item, change(_as_tensor(item)))
+    args, kwargs = copy.deepcopy(given, memo)
     return Inputs(args, kwargs)
 
 
@@ -120,7 +122,7 @@ def _as_tensor(item: Any) -> Tensor:
 
 def _is_changeable(item: Any) -> bool:
     """A picture or a masked array holds numbers, too, but only its own class can make another one."""
-    return type(item).__module__ == "numpy"
+    return type(item).__module__ == "numpy" and tensor_of(item) is not None
 
 
 def _is_written_through(item: Any) -> bool:
