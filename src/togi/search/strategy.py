@@ -164,8 +164,8 @@ class Search:
         return lesson
 
     def gave_way(self, trial: Trial) -> bool:
-        """Note a trial that was paused to let others have their turn: it may go on once there is as much time as it had.
-        Returns False for one that has gone on before: ``tell`` that one."""
+        """Note a trial that was paused so that others have their turn: it may go on once there is as much time as it
+        had. Returns False for one that has gone on before: ``tell`` that one."""
         recipe = trial.recipe
         if recipe in self._gave_way or not self.space.holds(recipe):
             return False

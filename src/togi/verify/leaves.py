@@ -46,8 +46,8 @@ def copy_inputs(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
     for _, tensor in _walk(given, "", 0, set()):
         if isinstance(tensor, Tensor) and id(tensor) not in memo:
             memo[id(tensor)] = change(tensor)
-    for _, _, item in Structure.of(given).walk(given):
-        if _is_changeable(item) and id(item) not in memo:
+    for _, leaf, item in Structure.of(given).walk(given):
+        if leaf.kind == "opaque" and _is_changeable(item) and id(item) not in memo:
             memo[id(item)] = with_numbers(item, change(_as_tensor(item)))
     args, kwargs = copy.deepcopy(given, memo)
     return Inputs(args, kwargs)
