@@ -62,7 +62,9 @@ def capture(
     if not calls:
         return [RefusedCut(NOTHING_KEPT)]
     first = _of_one_structure(calls)
-    outcomes = [_captured(use, first, request, goes_on=goes_on)] if 2 * len(first) >= len(calls) else []
+    outcomes: list[CapturedCut | RefusedCut] = []
+    if 2 * len(first) >= len(calls):
+        outcomes.append(_captured(use, first, request, goes_on=goes_on))
     others = [call for call in calls if not outcomes or all(call is not taken for taken in first)]
     carried = _carried(use, others) if len(others) > 1 else None
     if carried is not None:

@@ -59,12 +59,12 @@ class Structure(Record):
         for child in self.children:
             if child.kind == "count":
                 self._counted(child)
-            if child.kind == "carried" and (len(child.keys) != 1 or type(child.value) is not int):
-                raise ValueError(f"a number that is carried from {child.keys}")
         if self.kind in KEYED and len(self.keys) != len(self.children):
             raise ValueError(f"{len(self.keys)} keys for {len(self.children)} values of a {self.kind}")
         if self.is_leaf and self.children:
             raise ValueError(f"a {self.kind} that holds values")
+        if self.kind == "carried" and [type(number) for number in (self.value, *self.keys)] != [int, int]:
+            raise ValueError(f"a number {self.value!r} that is carried from {self.keys} on")
         return self
 
     def _counted(self, count: Structure) -> tuple[int, int, int]:

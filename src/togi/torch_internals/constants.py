@@ -50,7 +50,8 @@ class ConstantsComputed(FunctionObserver):
                 if torch.equal(before, torch.random.get_rng_state()):
                     return result
                 torch.random.set_rng_state(before)
-        return function(*_with_numbers(args), **kwargs)
+        named = {name: _with_numbers(value) for name, value in kwargs.items()}
+        return function(*_with_numbers(args), **named)
 
 
 @contextmanager
