@@ -259,7 +259,7 @@ class ErrorReport(Record):
     decisions: Decisions | None = None
     """None: it returns nothing but floating-point numbers."""
     other_sizes: bool = False
-    """An output has another size than the original's on the same input: values decide the size."""
+    """An output has another size than the original's, though the input is as large as the first: values decide it."""
 
 
 class Noise(Record):
