@@ -89,7 +89,7 @@ def _items(structure: Structure, value: Any, more: int) -> list[Any]:
     ]
 
 
-class _Answer:
+class _AnsweredCall:
     """What a call returned, and what its arguments are after it."""
 
     def __init__(self, output: Any, given: Inputs) -> None:
@@ -99,7 +99,7 @@ class _Answer:
         self.structure, self.after = Structure.of(output), [Structure.of(value) for value in arguments]
         self.tensors: list[Tensor] = [*tensors_in(output), *tensors_in(arguments)]
 
-    def is_as(self, expected: _Answer, more: int) -> bool:
+    def is_as(self, expected: _AnsweredCall, more: int) -> bool:
         """The same, with numbers in the arguments that are as much larger as they were before."""
         alike = self.structure == expected.structure and same(self.tensors, expected.tensors)
         return alike and all(map(_differ_by(more), self.after, expected.after))
@@ -121,7 +121,7 @@ def _is_more(found: tuple[str, Structure], expected: tuple[str, Structure], more
     return path == other_path and numbers and int(str(leaf.value)) - int(str(other.value)) == more
 
 
-def _answer(call: Callable[..., Any], given: Inputs) -> _Answer:
+def _answer(call: Callable[..., Any], given: Inputs) -> _AnsweredCall:
     seed_all(0)
     with torch.no_grad():
-        return _Answer(call(*given.args, **given.kwargs), given)
+        return _AnsweredCall(call(*given.args, **given.kwargs), given)
