@@ -73,7 +73,7 @@ def _raised(given: Inputs, structures: Sequence[Structure], more: int) -> Inputs
     """The call with fresh tensors, and numbers that are so much larger."""
     fresh = given.clone()
     values = [
-        structure.build(iter(_items(structure, value, more)))
+        structure.build(iter(_items(structure, value, more))) if structure.carries else value
         for structure, value in zip(structures, values_of(fresh), strict=True)
     ]
     names = sorted(fresh.kwargs)
