@@ -343,4 +343,4 @@ def test_on_a_slow_machine_everything_is_expected_to_take_longer() -> None:
     quick.tell(measured_trial(quick.space.reference, 1.0, cost_s=4.0))
     slow.tell(measured_trial(slow.space.reference, 1.0, cost_s=16.0))
     vino = with_choices(quick, "vino", "no_grad")
-    assert 2.0 < slow.cost_s(vino) / quick.cost_s(vino) < 4.0
+    assert 1.5 < slow.cost_s(vino) / quick.cost_s(vino) < 4.0

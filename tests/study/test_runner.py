@@ -209,7 +209,8 @@ class ByEngine(dict[Recipe, list[Does]]):
 def planted(folder: Path, *firsts: Recipe, earlier_ms: tuple[float, ...] = (), **engines: Does) -> StudyRunner:
     """Of a study of 100 s whose compiler takes a minute."""
     engines = {"torch_compile": Does.faster(3.0, builds_s=60.0), **engines}
-    facts = Facts(machine=MACHINE, module_class="Net", functions=CALLS, latency_ms=REFERENCE_MS)
+    with_compiler = MACHINE.model_copy(update={"compiler": "c++"})
+    facts = Facts(machine=with_compiler, module_class="Net", functions=CALLS, latency_ms=REFERENCE_MS)
     settings = {"time_limit_s": 100.0, "only": tuple(engines)}
     study = open_study(folder, REFERENCE, facts=facts, firsts=firsts, earlier_ms=earlier_ms, **settings)
     pool_of(study).built = ByEngine(**engines)  # type: ignore[assignment]

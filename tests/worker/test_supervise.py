@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -57,11 +59,6 @@ def test_what_cannot_be_read_ends_the_trial(
         trial.rest()
 
 
-def state_of(process: subprocess.Popen[bytes]) -> str:
-    """As the kernel has it: S for one that sleeps, T for one that is stopped."""
-    return Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2][0]
-
-
 def test_what_gives_way_is_paused_and_goes_on(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     server: Any = SimpleNamespace(deadline=Deadline(), fork_safe=True, exit_status=lambda _: process.wait(10))
@@ -73,7 +70,9 @@ def test_what_gives_way_is_paused_and_goes_on(process: subprocess.Popen[bytes], 
         RunningTrial.start(server, job, short, "it")
     trial = paused.value.trial
     assert trial.ended is None
-    assert state_of(process) == "T"
+    stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert stopped is not None
+    assert stopped.si_status == signal.SIGSTOP
     time.sleep(0.5)
     with pytest.raises(GaveWay):
         trial.go_on(short)

@@ -26,6 +26,8 @@ _OTHER_NUMBERS = (
     "its arguments hold numbers that differ from call to call and follow no size of what lies next to them, where an "
     "engine is made for certain numbers"
 )
+_LEAST_GROWING = 2
+"""Sizes that show that one varies."""
 _SAMPLES = 4
 """Recorded calls of one form that a part is tuned and proven on."""
 
@@ -68,6 +70,8 @@ def capture(
     others = [call for call in calls if not outcomes or all(call is not taken for taken in first)]
     carried = _carried(use, others) if len(others) > 1 else None
     if carried is not None:
+        if outcomes and isinstance(outcomes[0], RefusedCut) and len(first) > _LEAST_GROWING:
+            outcomes[0] = _captured(use, first[:-1], request, goes_on=goes_on)  # the last may fill the window
         outcomes.append(_captured(use, others, request, goes_on=goes_on, carried=carried))
     return outcomes or [RefusedCut(_OTHER_NUMBERS)]
 

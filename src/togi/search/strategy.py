@@ -40,9 +40,9 @@ MODEST_SHARE = 1 / 3
 CHEAPER_X, AS_PROMISING = 0.5, 0.25
 """An engine is much cheaper than another at this share of its cost, if at least this share of its improvement is
 expected of it."""
-NEARLY = 0.5
+NEARLY = 0.7
 """While nothing is faster, what should gain at least this share of the most is tried in the order of gain a second."""
-SLOWER = 0.5
+SLOWER = 0.2
 """Spread of the log cost that all trials share: on a busy or slow machine everything takes longer."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
@@ -227,7 +227,7 @@ class Search:
         left_s, gained = self._time_left_s(), self.gained()
         affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
         untried = self._untried_engines(acquisitions)
-        affordable = [p for p in affordable if p.cost_s <= left_s * MODEST_SHARE or not self._is_dear(p, untried)]
+        affordable = [p for p in affordable if self._is_modest(p, left_s) or not self._is_dear(p, untried)]
         if not affordable:
             self.stopped = f"{left_s:.0f} s are left, too few for any recipe that is left"
             return None
@@ -240,6 +240,9 @@ class Search:
         """Whether an engine that takes much less time, and of which something is expected, was not tried yet."""
         untried = self._untried_engines(self._ranked())
         return any(self._is_dear(p, untried) for p in self._ranked() if p.recipe == recipe)
+
+    def _is_modest(self, expected: Acquisition, left_s: float) -> bool:
+        return expected.cost_s <= left_s * MODEST_SHARE and expected.recipe not in self._gave_way
 
     def _is_dear(self, expected: Acquisition, untried: Mapping[str, Acquisition]) -> bool:
         """Next to the cheapest recipes of untried engines."""
