@@ -83,7 +83,9 @@ def _inline(graph: fx.Graph, node: fx.Node, body: fx.GraphModule) -> None:
                 results = fx.map_arg(inner.args[0], copies.__getitem__)
             else:
                 copies[inner] = copied = graph.node_copy(inner, copies.__getitem__)
-                place = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
+                place: dict[str, Any] = {
+                    key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta
+                }
                 copied.meta = {**({"val": inner.meta["val"]} if "val" in inner.meta else {}), **place}
     if isinstance(results, fx.Node):
         _replace(node, results)
@@ -122,14 +124,11 @@ def _fits_gathered(rows: Tensor, weights: Tensor) -> bool:
 
 
 def _is_grouped_product(node: fx.Node, kernel: Callable[..., Any]) -> bool:
-    values = [given.meta.get("val") for given in node.all_input_nodes]
-    if len(node.args) != 3 or node.kwargs or not all(isinstance(value, Tensor) for value in values):
+    given = [inner.meta.get("val") for inner in node.all_input_nodes]
+    values = [value for value in (*given, node.meta.get("val")) if isinstance(value, Tensor)]
+    if len(node.args) != 3 or node.kwargs or [value.dim() for value in values] != [2, 3, 1, 2]:
         return False
-    result = node.meta.get("val")
-    dims = [value.dim() for value in values]
-    if dims != [2, 3, 1] or not isinstance(result, Tensor) or result.dim() != 2:
-        return False
-    rows, weights, ends = values
+    rows, weights, ends, _ = values
     if ends.is_floating_point() or not (_fits_gathered(rows, weights) or _has_few_groups(weights)):
         return False
     return _answers_as_grouped_product(kernel, ends.dtype)

@@ -51,8 +51,10 @@ def why_not_whole(candidate: Candidate) -> str | None:
     given = {name for part in module.modules() if isinstance(part, WithState) for name in part.names}
     if assigned := [name for name in assigned_inside(module) if name not in given]:
         return f"it is TorchScript that keeps {assigned[0]} from call to call, which a captured graph would not"
-    if given := next(_given_as_they_are(candidate.signature), ""):
-        return f"{given}, which a captured graph cannot be given: turn it into a tensor before, or tune what is below"
+    if as_given := next(_given_as_they_are(candidate.signature), ""):
+        return (
+            f"{as_given}, which a captured graph cannot be given: turn it into a tensor before, or tune what is below"
+        )
     if not candidate.signature.inputs_facts:
         return "it is given no tensor, so that a captured graph would hold the answer to these samples"
     if isinstance(module, ProgramModule):

@@ -113,7 +113,7 @@ class Structure(Record):
         if self.kind == "count":
             return lambda value: type(value) is int
         if self.kind == "carried":
-            (least,) = self.keys
+            least = int(str(self.keys[0]))
             return lambda value: type(value) is int and value >= least
         if self.kind in ("dtype", "device"):
             name = f"torch.{self.value}" if self.kind == "dtype" else self.value
