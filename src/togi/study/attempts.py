@@ -76,7 +76,7 @@ class Attempts:
 
     def _measured(self, running: RunningTrial, reference: RunningTrial, *, again: bool = False) -> Trial:
         self._study.progress.trial_phase(running.recipe, "measure")
-        timing = self._study.stopwatch.time(running, reference, self._study.pace.trial_s)
+        timing = self._study.stopwatch.time(running, reference, self._study.pace.trial_s, again=again)
         footprint = running.footprint()
         if (
             self._study.subject.facts.device == "cuda"

@@ -118,16 +118,17 @@ class Stopwatch:
         """Wait until it may be quieter."""
         self._sleep(self._pace.quiet_s)
 
-    def time(self, running: WarmProcess, reference: WarmProcess, budget_s: float) -> Timing:
+    def time(self, running: WarmProcess, reference: WarmProcess, budget_s: float, *, again: bool = False) -> Timing:
         """Time a warm candidate: again in a quieter moment where the machine was busy, and longer where it seems faster
-        without clear evidence. The reference next to itself has a speed-up of exactly 1.
+        without clear evidence. The reference next to itself has a speed-up of exactly 1. ``again``: it was doubted
+        before, and is measured once.
 
         Raises TrialEnded when either of the two ends.
         """
         if running is not reference:
             budget_s = self.enough_s(budget_s, [running, reference])
         timing = self._once(running, reference, budget_s)
-        for _ in range(_MORE_ATTEMPTS):
+        for _ in range(0 if again else _MORE_ATTEMPTS):
             if not self.doubt(timing) or self._budget.left_s < budget_s + self._pace.quiet_s:
                 break
             self.pause()
@@ -135,7 +136,7 @@ class Stopwatch:
         more_s = budget_s * (_LONGER_X - 1)
         if BETWEEN_PROCESSES.points_to_faster(timing.speedup_x) and self._budget.left_s > more_s:
             more = self._once(running, reference, more_s)
-            timing = timing if self.doubt(more) else together(timing, more)
+            timing = timing if self.doubt(more, again=again) else together(timing, more)
         if self._settings.objective is Objective.FIRST_CALL:
             timing = timing.model_copy(update={"start_ms": timing.latency_ms.median})
         if running is not reference:  # alone, without turns in between, it is faster than it can be in any comparison

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
+from togi.measure import undisturbed
 from togi.study.attempts import Attempts
 from togi.study.failures import OutOfTime, reference_failed
 from togi.study.open_study import OpenStudy
@@ -18,6 +19,8 @@ _CLOCK_S = 0.1
 """A wait that was over by so much less ended by its limit."""
 _AGAIN_X = 2.0
 """Measuring again takes so many times as long as a trial's turns, with the pauses for a quieter moment."""
+_OTHERS_X = 5.0
+"""Where others had the processor, they likely still have it: then only if so many times as much is left."""
 _OTHERS_S = 0.5
 """How long another process that works on the same study is waited for at a time."""
 
@@ -159,8 +162,7 @@ class StudyRunner:
         study.log.append(trial)
         self.tried += 1
         self._tell(trial)
-        may_be_faster = trial.timing is not None and trial.timing.speedup_x.high > 1
-        if trial.outcome is Outcome.UNSTABLE and may_be_faster and study.processes.is_warm(candidate):
+        if trial.outcome is Outcome.UNSTABLE and _may_be_faster(trial) and study.processes.is_warm(candidate):
             self._disturbed[candidate] = trial
         self._prune()
         return True
@@ -176,7 +178,7 @@ class StudyRunner:
         if candidate is not None and (candidate.is_reference or study.search.cost_s(candidate) <= takes_s):
             return False
         disturbed = next((trial for recipe, trial in self._disturbed.items() if study.processes.is_warm(recipe)), None)
-        if disturbed is None or left_s <= takes_s:
+        if disturbed is None or left_s <= takes_s * (1 if _was_alone(disturbed) else _OTHERS_X):
             return False
         del self._disturbed[disturbed.recipe]
         study.progress.message(f"{disturbed.recipe.label} is measured again: {disturbed.reason}")
@@ -214,3 +216,11 @@ class StudyRunner:
             self.study.search.tell(trial)
         if not news:
             time.sleep(_OTHERS_S)
+
+
+def _may_be_faster(trial: Trial) -> bool:
+    return trial.timing is not None and trial.timing.speedup_x.high > 1
+
+
+def _was_alone(trial: Trial) -> bool:
+    return trial.timing is not None and undisturbed(trial.timing.noise)
