@@ -40,8 +40,6 @@ MODEST_SHARE = 1 / 3
 CHEAPER_X, AS_PROMISING = 0.5, 0.25
 """An engine is much cheaper than another at this share of its cost, if at least this share of its improvement is
 expected of it."""
-NEARLY = 0.7
-"""While nothing is faster, what should gain at least this share of the most is tried in the order of gain a second."""
 SLOWER = 0.2
 """Spread of the log cost that all trials share: on a busy or slow machine everything takes longer."""
 WIDENED_AROUND = 3
@@ -232,8 +230,7 @@ class Search:
             self.stopped = f"{left_s:.0f} s are left, too few for any recipe that is left"
             return None
         if not gained:  # a first gain is worth more than a cheap trial
-            most = max(p.improvement for p in affordable)
-            return max((p for p in affordable if p.improvement >= NEARLY * most), key=lambda p: p.value(1.0))
+            return max(affordable, key=lambda p: p.improvement)
         return affordable[0]
 
     def has_cheaper(self, recipe: Recipe) -> bool:
