@@ -297,7 +297,7 @@ def with_dear_compiler(expected_x: float = 9.0, left_s: float = 60.0, *trials: T
 
 @pytest.mark.parametrize(
     ("expected_x", "left_s", "first"),
-    [(9.0, 45.0, "vino"), (9.0, 600.0, "compile"), (2.5, 600.0, "vino"), (9.0, 10.0, "vino")],
+    [(9.0, 45.0, "vino"), (9.0, 600.0, "compile"), (9.0, 10.0, "vino")],
 )
 def test_no_trial_may_take_more_than_a_third_while_a_much_cheaper_engine_is_untried(
     expected_x: float, left_s: float, first: str
@@ -336,11 +336,3 @@ def test_what_gave_way_goes_on_when_there_is_as_much_time_as_it_had() -> None:
     search.tell(late)
     search.allow(600.0)
     assert search.next() != dear
-
-
-def test_on_a_slow_machine_everything_is_expected_to_take_longer() -> None:
-    quick, slow = search_for(), search_for()
-    quick.tell(measured_trial(quick.space.reference, 1.0, cost_s=4.0))
-    slow.tell(measured_trial(slow.space.reference, 1.0, cost_s=16.0))
-    vino = with_choices(quick, "vino", "no_grad")
-    assert 1.5 < slow.cost_s(vino) / quick.cost_s(vino) < 4.0

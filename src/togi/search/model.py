@@ -28,15 +28,11 @@ NOISE = 0.02
 class Regression:
     """Posterior mean and standard deviation of one number per recipe."""
 
-    def __init__(
-        self, mean: Callable[[RecipeFeatures], float], scale: float = 1.0, noise: float = NOISE, shared: float = 0.0
-    ) -> None:
-        """``mean``: what is expected of a recipe before any trial. ``scale``: multiplies all spreads. ``shared``: the
-        spread of what all recipes have in common, such as a machine on which everything takes longer."""
+    def __init__(self, mean: Callable[[RecipeFeatures], float], scale: float = 1.0, noise: float = NOISE) -> None:
+        """``mean``: what is expected of a recipe before any trial. ``scale``: multiplies all spreads."""
         self._mean = mean
         self._scale = scale
         self._noise = noise
-        self._shared = shared**2
 
     def predict(
         self, tried: Sequence[RecipeFeatures], observed: Sequence[float], asked: Sequence[RecipeFeatures]
@@ -45,13 +41,13 @@ class Regression:
         import numpy as np
 
         prior = np.array([self._mean(features) for features in asked])
-        variance = self._scale**2 * np.array([features.variance for features in asked]) + self._shared + self._noise**2
+        variance = self._scale**2 * np.array([features.variance for features in asked]) + self._noise**2
         if not tried:
             return prior, np.sqrt(variance)
         columns = np.unique(np.concatenate([features.columns for features in tried]))
         known, wanted = self._matrix(tried, columns), self._matrix(asked, columns)
-        kernel = known @ known.T + self._shared + self._noise**2 * np.eye(len(tried))
-        cross = wanted @ known.T + self._shared
+        kernel = known @ known.T + self._noise**2 * np.eye(len(tried))
+        cross = wanted @ known.T
         residual = np.array(observed) - np.array([self._mean(features) for features in tried])
         whitened = np.linalg.solve(kernel, np.column_stack([residual, cross.T]))
         mean = prior + cross @ whitened[:, 0]
