@@ -146,6 +146,31 @@ def test_costs_are_learned_of_what_takes_longest() -> None:
     assert learned(earlier).log_cost(features(with_engine("onnx"))) == 0
 
 
+def test_costs_of_graphs_of_this_size_count_most() -> None:
+    features = Search(CONVOLUTIONAL, SETTINGS, family()).space.features(with_engine("vino"))
+
+    def cost_x(size_x: int) -> float:
+        facts = CONVOLUTIONAL.model_copy(update={"functions": {"conv2d": 100 * size_x}})
+        took = measured_trial(with_engine("vino"), 2.4, cost_s=4 * math.exp(features.expected_log_cost))
+        trials = (measured_trial(REFERENCE, 1.0, cost_s=0.0), took)
+        return math.exp(learned(Study(id="a", subject="a", facts=facts, trials=trials)).log_cost(features))
+
+    assert cost_x(1) == pytest.approx(2.0)
+    assert cost_x(4) == pytest.approx(4 ** (1 / 3))
+    assert cost_x(64) < 1.2
+
+
+def test_costs_are_learned_of_options_too() -> None:
+    """Those of ``compile`` with one mode say little of another."""
+    features = Search(CONVOLUTIONAL, SETTINGS, family()).space.features
+    slow, other = (with_engine("compile", mode=mode, freezing=True) for mode in ("max", "default"))
+    cost_s = 4 * math.exp(features(slow).expected_log_cost)
+    trials = (measured_trial(REFERENCE, 1.0, cost_s=0.0), measured_trial(slow, 1.6, cost_s=cost_s))
+    experience = learned(Study(id="a", subject="a", facts=CONVOLUTIONAL, trials=trials))
+    assert experience.log_cost(features(slow)) == pytest.approx(1.5 * math.log(2))
+    assert experience.log_cost(features(other)) == pytest.approx(math.log(2))
+
+
 def test_of_one_subject_the_newest_study_counts() -> None:
     newest_first = [study(vino=1.2), study(vino=9.0), study(vino=9.0)]
     assert expected_x(learned(*newest_first), with_engine("vino")) < 2.4

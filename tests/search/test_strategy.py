@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.search.search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
+from tests.search.search_landscapes import CONVOLUTIONAL, Landscape, engine, family, measured_trial
 from togi.core.choices import Effort
 from togi.core.records import Choice, Outcome, Recipe, Stage, Trial
 from togi.core.settings import ALL, Settings
@@ -285,3 +285,54 @@ def test_why_says_what_is_new_and_what_is_expected() -> None:
     search.tell(measured_trial(with_choices(search, "channels_last", "no_grad"), 1.2))
     both = with_choices(search, "channels_last", "vino", "no_grad")
     assert search.why(both).startswith("the best so far with channels_last: ")
+
+
+def with_dear_compiler(expected_x: float = 9.0, left_s: float = 60.0, *trials: Trial) -> Search:
+    """Most is expected of a compiler that takes half a minute."""
+    dear = {**family(), "compile": engine("compile", expected_speedup=expected_x, cost_s=30)}
+    settings = Settings(only=("compile", "vino", "onnx"), time_limit_s=left_s)
+    reference = measured_trial(search_for().space.reference, 1.0)
+    return Search(CONVOLUTIONAL, settings, dear, (reference, *trials), clock=lambda: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("expected_x", "left_s", "first"),
+    [(9.0, 45.0, "vino"), (9.0, 600.0, "compile"), (9.0, 10.0, "vino")],
+)
+def test_no_trial_may_take_more_than_a_third_while_a_much_cheaper_engine_is_untried(
+    expected_x: float, left_s: float, first: str
+) -> None:
+    found = with_dear_compiler(expected_x, left_s).next()
+    assert found is not None
+    assert found.find(first)
+
+
+def test_where_every_cheaper_engine_was_tried_the_dear_one_has_its_turn() -> None:
+    tried = (measured_trial(with_choices(with_dear_compiler(), name, "no_grad"), 0.9) for name in ("vino", "onnx"))
+    search = with_dear_compiler(9.0, 60.0, *tried)
+    found = search.next()
+    assert found is not None
+    assert found.find("compile")
+    assert not search.has_cheaper(found)
+    assert with_dear_compiler().has_cheaper(found)
+
+
+def test_what_gave_way_goes_on_when_there_is_as_much_time_as_it_had() -> None:
+    search = with_dear_compiler(9.0, 600.0)
+    dear = search.next()
+    assert dear is not None
+    before_s = search.cost_s(dear)
+    late = failed(dear, "build", Outcome.TIMED_OUT).model_copy(update={"cost_s": 100.0})
+    assert search.gave_way(late)
+    assert search.cost_s(dear) >= 100.0 > before_s
+    assert search.spent_s(dear) == 100.0
+    assert search.next() != dear
+    for name in ("vino", "onnx"):
+        search.tell(measured_trial(with_choices(search, name, "no_grad"), 0.9))
+    assert search.next() == dear
+    search.allow(50.0)
+    assert search.next() != dear
+    assert not search.gave_way(late), "it had its second turn"
+    search.tell(late)
+    search.allow(600.0)
+    assert search.next() != dear

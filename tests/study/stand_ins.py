@@ -44,7 +44,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, recipe
 from togi.worker.protocol import AskedAtOnce
-from togi.worker.supervise import Limits, TrialEnded
+from togi.worker.supervise import GaveWay, Limits, TrialEnded
 
 FAST, NEXT, SLOW = (recipe(**{engine: {}, "no_grad": {}}) for engine in ("openvino", "onnxruntime", "torchscript"))
 REFERENCE_MS = 10.0
@@ -120,6 +120,8 @@ class Does:
     """It ends since the study's time is over."""
     stage: str = ""
     """Where it ends; what it is asked for by default."""
+    builds_s: float = 0.0
+    """How long it is built."""
 
     @classmethod
     def faster(cls, speedup_x: float, **rest: Any) -> Does:
@@ -139,6 +141,7 @@ class Process:
     build_s, first_call_ms, energy_mj, start_ms = 0.1, 20.0, None, 500.0
     passes = 1
     files = None
+    phase, _limit_s = "build", 0.0
     child = Log()
 
     def __init__(self, clock: Clock, name: str, recipe: Recipe, does: Does) -> None:
@@ -149,6 +152,7 @@ class Process:
         self.ended: TrialEnded | None = None
         self.asked: list[str] = []
         self.turns = 0
+        self._left_s = does.builds_s
 
     @property
     def closed(self) -> bool:
@@ -168,8 +172,12 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def build(self) -> None:
+    def build(self, limits: Limits) -> None:
         self._asked_for("start")
+        took_s = min(self._left_s, limits.timeout_s)
+        self._clock.now_s, self._left_s, self._limit_s = self._clock.now_s + took_s, self._left_s - took_s, took_s
+        if self._left_s > 0:
+            raise GaveWay(self) if limits.gives_way else self.end(Outcome.TIMED_OUT, "it took too long", "build")  # type: ignore[arg-type]
 
     def warm(self, **_limit: float) -> None:
         self._asked_for("warm")
@@ -248,7 +256,11 @@ class Pool:
         self.limits.append(limits)
         process = Process(self.clock, name, recipe, does.pop(0) if len(does) > 1 else does[0])
         self.processes.append(process)
-        process.build()
+        process.build(limits)
+        return process
+
+    def go_on(self, process: Process, limits: Limits) -> Process:
+        process.build(limits)
         return process
 
 
@@ -283,9 +295,11 @@ def open_study(
     pace: Pace = USUAL,
     facts: Facts | None = None,
     earlier_ms: tuple[float, ...] = (),
+    firsts: tuple[Recipe, ...] = (),
     **settings: Any,
 ) -> OpenStudy:
-    """A study that has these trials in its journal, with a ``Pool`` whose processes are as fast as these say."""
+    """A study that has these trials in its journal, with a ``Pool`` whose processes are as fast as these say.
+    ``firsts``: what is tried before all else."""
     clock = clock or Clock()
     pool, chosen = Pool(clock, folder / "pool"), Settings(**{"effort": "thorough", **settings})
     pool.folder.mkdir()
@@ -296,7 +310,7 @@ def open_study(
     started = clock()
     clock.now_s += loading_s
     budget = TimeBudget(chosen, pass_ms=facts.latency_ms, started=started, loaded=clock(), pace=pace, clock=clock)
-    search = Search(facts, chosen, all_techniques(), trials, clock=clock)
+    search = Search(facts, chosen, all_techniques(), trials, firsts=firsts or None, clock=clock)
     for each in trials:
         log.append(each)
         if each.timing is not None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.study.stand_ins import FAST, MACHINE, NEXT, Clock, Said, open_study, pool_of, trial
+from tests.study.stand_ins import FAST, MACHINE, NEXT, REFERENCE_MS, Clock, Does, Said, open_study, pool_of, trial
 from togi.core.choices import Effort
 from togi.core.errors import SubjectError
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import REFERENCE_RECIPE, Facts, Interval, Outcome, Recipe, Timing, Trial, measured
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.study.failures import OutOfTime
+from togi.study.open_study import OpenStudy
 from togi.study.runner import StudyRunner
 from togi.techniques import recipe
 
@@ -22,6 +23,7 @@ CALLS = {"conv2d": 63, "batch_norm": 46, "hardswish": 21, "relu": 19, "add": 10,
 TIMES_S = {"reference": 4.0, "openvino": 6.0, "onnxruntime": 7.0, "torchscript": 5.0, "eager": 5.0}
 """Of a MobileNet's trials on two cores."""
 REFERENCE = trial(REFERENCE_RECIPE, 1.0)
+COMPILED = recipe(torch_compile={"mode": "default", "freezing": True}, no_grad={})
 
 
 class Simulated:
@@ -42,6 +44,9 @@ class Simulated:
         timing = Timing(latency_ms=interval, speedup_x=interval)
         return Trial(recipe=candidate, outcome=Outcome.OK, timing=timing, cost_s=takes_s, phases_s=phases_s)
 
+    def measure_again(self, disturbed: Trial) -> Trial:
+        raise AssertionError("nothing disturbs it")
+
 
 class Planned:
     """Trials that end as planned."""
@@ -52,6 +57,9 @@ class Planned:
     def attempt(self, _candidate: Recipe, timeout_s: float) -> Trial:
         self.timeouts_s.append(timeout_s)
         return self._trials.pop(0)
+
+    def measure_again(self, disturbed: Trial) -> Trial:
+        raise AssertionError("nothing of it is warm")
 
 
 def explored(folder: Path, *, slower_x: float = 1.0, loading_s: float = 9.0, **settings: Any) -> StudyRunner:
@@ -185,3 +193,84 @@ def test_trials_end_with_the_seconds_since_the_study_began(tmp_path: Path) -> No
     assert ended_s == sorted(filter(None, ended_s))
     assert ended_s[0] == pytest.approx(9.0 + 5.0 + 4.0)
     assert math.isfinite(study.budget.left_s)
+
+
+class ByEngine(dict[Recipe, list[Does]]):
+    """What processes of any recipe with an engine do."""
+
+    def __init__(self, **engines: Does) -> None:
+        super().__init__()
+        self._engines = engines
+
+    def __missing__(self, asked: Recipe) -> list[Does]:
+        return [next((does for engine, does in self._engines.items() if asked.find(engine)), Does())]
+
+
+def planted(folder: Path, *firsts: Recipe, earlier_ms: tuple[float, ...] = (), **engines: Does) -> StudyRunner:
+    """Of a study of 100 s whose compiler takes a minute."""
+    engines = {"torch_compile": Does.faster(3.0, builds_s=60.0), **engines}
+    with_compiler = MACHINE.model_copy(update={"compiler": "c++"})
+    facts = Facts(machine=with_compiler, module_class="Net", functions=CALLS, latency_ms=REFERENCE_MS)
+    settings = {"time_limit_s": 100.0, "only": tuple(engines)}
+    study = open_study(folder, REFERENCE, facts=facts, firsts=firsts, earlier_ms=earlier_ms, **settings)
+    pool_of(study).built = ByEngine(**engines)  # type: ignore[assignment]
+    return StudyRunner(study)
+
+
+def tried_in(study: OpenStudy) -> list[Recipe]:
+    """The recipes of its processes, in the order in which they were started."""
+    return [process.recipe for process in pool_of(study).processes if not process.recipe.is_reference]
+
+
+def test_a_trial_that_outruns_its_forecast_gives_way_to_cheaper_engines_and_goes_on(tmp_path: Path) -> None:
+    runner = planted(tmp_path, COMPILED, openvino=Does())
+    study = runner.study
+    left_s = study.budget.explore_s()
+    runner.explore(left_s, first_gain=True)
+    tried = tried_in(study)
+    assert tried[0] == COMPILED
+    assert tried[1].find("openvino"), "a third of the time is over, and this is sooner done"
+    assert tried.count(COMPILED) == 1, "it went on where it was"
+    assert pool_of(study).limits[1].timeout_s == pytest.approx(left_s / 3, rel=0.1)
+    last = study.log.last(COMPILED)
+    assert last is not None
+    assert last.outcome is Outcome.OK
+    assert last.cost_s > 60.0, "what it took before it gave way counts"
+    assert study.search.gained()
+    gave_way = study.given_up[0]
+    assert gave_way.reason.endswith("and gave way to other trials")
+
+
+def test_what_gave_way_is_ended_with_its_study(tmp_path: Path) -> None:
+    runner = planted(tmp_path, COMPILED, openvino=Does(), torch_compile=Does(builds_s=1e6))
+    runner.explore(runner.study.budget.explore_s())
+    (process,) = (process for process in pool_of(runner.study).processes if process.recipe == COMPILED)
+    assert runner.study.log.last(COMPILED) is None
+    runner.study.processes.close()
+    assert process.closed
+
+
+def test_where_nothing_is_cheaper_a_trial_has_more_time(tmp_path: Path) -> None:
+    runner = planted(tmp_path, COMPILED)
+    runner.explore(runner.study.budget.explore_s(), first_gain=True)
+    assert tried_in(runner.study) == [COMPILED]
+    assert runner.study.search.gained()
+
+
+def test_what_the_machine_disturbed_is_measured_again_before_anything_costly(tmp_path: Path) -> None:
+    """The reference is ten times as slow as in an earlier session, and nobody else has the processor."""
+    runner = planted(tmp_path, earlier_ms=(REFERENCE_MS / 10,), openvino=Does.faster(2.0))
+    runner.explore(runner.study.budget.explore_s(), first_gain=True)
+    (tried,) = tried_in(runner.study)
+    assert tried.find("openvino")
+    assert [ended.outcome for ended in runner.study.log.trials()[1:]] == [Outcome.UNSTABLE, Outcome.OK]
+    assert runner.study.search.gained()
+    assert isinstance(runner.study.progress, Said)
+    assert any("is measured again: disturbed" in text for text in runner.study.progress.messages)
+
+
+def test_what_is_slower_is_not_measured_again(tmp_path: Path) -> None:
+    runner = planted(tmp_path, earlier_ms=(REFERENCE_MS / 10,), openvino=Does(ms=3 * REFERENCE_MS))
+    runner.explore(runner.study.budget.explore_s(), first_gain=True)
+    assert isinstance(runner.study.progress, Said)
+    assert not any("openvino" in text and "measured again" in text for text in runner.study.progress.messages)

@@ -129,3 +129,11 @@ def test_exploring_leaves_time_for_race_and_proof() -> None:
 )
 def test_a_trial_that_hangs_leaves_something_to_others(left_s: float, expected_s: float, share_s: float) -> None:
     assert share_of_trial_s(left_s, expected_s) == share_s
+
+
+@pytest.mark.parametrize(
+    ("left_s", "expected_s", "share_s"),
+    [(60.0, 5.0, 10.0), (60.0, 15.0, 20.0), (60.0, math.inf, 20.0), (math.inf, 5.0, math.inf)],
+)
+def test_a_trial_gives_way_to_what_should_take_much_less(left_s: float, expected_s: float, share_s: float) -> None:
+    assert share_of_trial_s(left_s, expected_s, modest=True) == share_s

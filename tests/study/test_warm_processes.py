@@ -42,7 +42,7 @@ def test_processes_have_the_limits_of_a_trial(tmp_path: Path) -> None:
     study.processes.warm(FAST)
     study.processes.start(NEXT, 2.0)
     limits = Limits(timeout_s=7.0, memory_bytes=1 << 30)
-    assert pool_of(study).limits == [limits, Limits(timeout_s=2.0, memory_bytes=1 << 30)]
+    assert pool_of(study).limits == [limits, Limits(timeout_s=2.0, memory_bytes=1 << 30, gives_way=True)]
 
 
 def test_what_is_not_wanted_for_the_race_is_ended(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 import dataclasses
 import json
 from collections import OrderedDict, namedtuple
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -11,6 +13,7 @@ from togi.core.errors import ArtifactError, SubjectError
 from togi.subject.conditions import at_least
 from togi.subject.inputs import Inputs, samples_of
 from togi.subject.made_inputs import samples_from_signature
+from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure
 
@@ -314,3 +317,48 @@ def test_a_stored_signature_that_does_not_hang_together_is_refused(change):
     signature = Signature.of(module, (sample,), [module(sample.args[0])])
     with pytest.raises(ValueError, match="structures and"):
         Signature.model_validate({**signature.model_dump(), **change})
+
+
+def program(call: Any) -> ProgramModule:
+    net = nn.Linear(2, 2)
+
+    def forward(x: Any, scale: Any = 1.0, texts: Any = ()) -> Any:
+        return net, call, x, scale, texts
+
+    return ProgramModule(forward)
+
+
+def test_what_is_no_tensor_is_handed_on_as_it_is() -> None:
+    given = Inputs((np.ones(2, dtype=np.float32),), {"scale": b"a"})
+    found = Signature.from_json(Signature.of(program(None), [given], [None]).to_json())
+    assert found.flatten_inputs((np.zeros((4, 5)),), {"scale": b"other"}) == []
+    with pytest.raises(TypeError, match="expected a numpy:ndarray"):
+        found.flatten_inputs((torch.ones(2),), {"scale": b"a"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "taken", "refused"),
+    [
+        (0.5, 0.7, 0.9, 1),
+        ("a cat", "two dogs", "three", None),
+        (["a"], ["a", "b"], [], ("a",)),
+        ([np.ones(2)], [np.ones(2), np.ones(3)], [], np.ones(2)),
+        ({"top": 1, "of": "x"}, {"top": 2, "of": "x"}, {"top": 5, "of": "x"}, {"top": 5, "of": "y"}),
+    ],
+)
+def test_what_differs_between_calls_of_a_program_may_differ(one: Any, other: Any, taken: Any, refused: Any) -> None:
+    samples = [Inputs((torch.rand(2),), {"scale": value}) for value in (one, other)]
+    found = Signature.of(program(None), samples, [None, None])
+    x = torch.rand(2)
+    (flat,) = found.flatten_inputs((x,), {"scale": taken})
+    assert flat is x
+    with pytest.raises(TypeError, match="scale"):
+        found.flatten_inputs((x,), {"scale": refused})
+    with pytest.raises(SubjectError, match="sample 2 is called differently"):
+        Signature.of(Net(), samples, [None, None])
+
+
+def test_lists_of_tensors_of_other_lengths_are_other_forms_of_a_program_too() -> None:
+    samples = [Inputs(([torch.rand(2)] * count,)) for count in (1, 2)]
+    with pytest.raises(SubjectError, match="sample 2 is called differently"):
+        Signature.of(program(None), samples, [None, None])

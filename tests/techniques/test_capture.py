@@ -315,3 +315,109 @@ def test_only_a_program_without_loops_is_captured_whole():
     torch.testing.assert_close(captured(*given), compare(*given))
     with pytest.raises(Refused, match="repeat calls tower 5 times"):
         capture(conformance.candidate_of(ProgramModule(repeat), samples))
+
+
+class Pads(nn.Module):
+    """Pads as audio codecs do: by numbers that it keeps in buffers."""
+
+    def __init__(self, stride=2, *, as_buffers=True):
+        super().__init__()
+        self.conv = nn.Conv1d(1, 1, 5, stride)
+        for name, value in (("stride", stride), ("kernel", 5), ("total", 5 - stride)):
+            if as_buffers:
+                self.register_buffer(name, torch.tensor(value), persistent=False)
+            else:
+                setattr(self, name, torch.tensor(value))
+
+    def forward(self, x):
+        length = x.shape[-1]
+        frames = torch.ceil((length - self.kernel + self.total) / self.stride + 1).to(torch.int64) - 1
+        extra = frames * self.stride + self.kernel - self.total - length
+        right = self.total // 2
+        left, right = self.total - right, right + extra
+        most, cut = max(left, right), 0
+        if length <= most:
+            cut = most - length + 1
+            x = nn.functional.pad(x, (0, cut))
+        x = nn.functional.pad(x, (left, right), "reflect")
+        return self.conv(x[..., : x.shape[-1] - cut]) * self.stride
+
+
+@pytest.mark.parametrize("as_buffers", [True, False])
+@pytest.mark.parametrize("length", [2, 17, 64])
+def test_numbers_kept_in_tensors_decide_as_they_always_do(length, as_buffers):
+    """The shortest input takes the other side of the branch."""
+    codec = nn.Sequential(Pads(as_buffers=as_buffers), nn.Tanh() if length == 2 else Pads(3))
+    start = conformance.candidate_of(codec, [torch.randn(1, 1, length)])
+    before = dict(start.module.named_buffers())
+    result, other = captured(start), torch.randn(1, 1, length)
+    torch.testing.assert_close(result.module(other), start.module(other))
+    after = dict(start.module.named_buffers())
+    assert list(after) == list(before)
+    assert all(buffer is before[name] for name, buffer in after.items())
+    assert ("stride" in vars(start.module[0])) is not as_buffers
+
+
+class Tabled(nn.Module):
+    """Reads a table, draws, and adds a number to its input."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.register_buffer("table", torch.tensor([3, 1, 2]))
+        self.read = read
+
+    def forward(self, x):
+        return x * self.read(self, x)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda m, _: sum(m.table.tolist()),
+        lambda m, _: 2 if m.table.max() > 2 and m.table[0] == 3 else 5,
+        lambda m, x: x[: int(m.table[1])].sum(),
+        lambda m, _: torch.zeros(m.table[0].item()).sum() + 1,
+        lambda m, x: [x, x + 1, x + 2][m.table.argmin()],
+        lambda m, x: 2 if bool((m.table * 2).sort().values.diff().ge(1).all()) else x,
+    ],
+)
+def test_what_follows_from_constants_alone_may_be_read(read):
+    start = conformance.candidate_of(Tabled(read), [torch.randn(4, 4)])
+    result, other = captured(start), torch.randn(4, 4)
+    torch.testing.assert_close(result.module(other), start.module(other))
+
+
+def _written(module, _):
+    module.table += 1
+    return int(module.table[0])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda m, x: 2 if (x.sum() * m.table[0]) > 0 else 3,
+        lambda m, _: 2 if torch.bernoulli(m.table / 4).sum() > 1 else 3,
+        lambda m, x: int(m.table.clone().copy_(x[0, :3].long())[0]),
+        _written,
+    ],
+)
+def test_what_follows_from_more_than_constants_may_not_be_read(read):
+    start = conformance.candidate_of(Tabled(read), [torch.randn(4, 4)])
+    before = start.module.table.clone()
+    with pytest.raises(Refused, match="depends on the values"):
+        capture(start)
+    assert torch.equal(start.module.table, before)
+
+
+def test_without_constants_it_is_not_tried_twice(monkeypatch):
+    asked = []
+    export_once = torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *a, **k: asked.append(1) or export_once(*a, **k))
+    with pytest.raises(Refused):
+        capture(conformance.candidate_of(OfValues(), [torch.randn(4, 4)]))
+    assert len(asked) == 1
+
+
+class OfValues(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x - 1

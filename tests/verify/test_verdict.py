@@ -484,3 +484,30 @@ def test_what_raises_next_to_other_callers_raises():
 
     with torch.no_grad(), pytest.raises(RuntimeError, match="one call at a time"):
         verdict(net, alone, callers=Callers(4))
+
+
+class Finds(nn.Module):
+    """Returns what is above a threshold."""
+
+    def forward(self, x):
+        return x[x > self.least]
+
+    least = 0.0
+
+
+def test_other_sizes_are_told_from_other_numbers():
+    more = Finds()
+    more.least = -0.5
+    assert verdict(Finds(), more).other_sizes
+    assert not verdict(Finds(), lambda x: Finds()(x) * 1.01).other_sizes
+    assert not verdict(Finds(), Finds()).other_sizes
+    assert not verdict(Finds(), lambda x: Finds()(x)[None]).other_sizes, "this is another form"
+
+
+def test_an_engine_of_fixed_sizes_is_no_other_decision():
+    def fixed(x):
+        return torch.zeros(2, 3, 8, 8) + (x if x.shape == X.shape else 0)
+
+    report = verdict(nn.Identity(), fixed, X, torch.randn(4, 3, 8, 8))
+    assert not report.faithful
+    assert not report.other_sizes

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +18,8 @@ from togi.core.records import Outcome, Recipe
 from togi.worker.channel import Channel
 from togi.worker.child_process import Child
 from togi.worker.deadline import Deadline
-from togi.worker.messages import Entered, Ready, TryRecipe
-from togi.worker.supervise import Limits, RunningTrial, TrialEnded
+from togi.worker.messages import Built, Entered, Ready, TryRecipe
+from togi.worker.supervise import GaveWay, Limits, RunningTrial, TrialEnded
 
 TOKEN = "a token"
 
@@ -54,3 +57,40 @@ def test_what_cannot_be_read_ends_the_trial(
     assert process.returncode is not None
     with pytest.raises(TrialEnded):
         trial.rest()
+
+
+def test_what_gives_way_is_paused_and_goes_on(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    server: Any = SimpleNamespace(deadline=Deadline(), fork_safe=True, exit_status=lambda _: process.wait(10))
+    server.start_child = lambda job: Child(server, process.pid, Channel(ours, TOKEN), job)
+    job, child = TryRecipe(log=str(tmp_path / "log"), recipe=Recipe()), Channel(theirs, TOKEN)
+    child.send(Entered(phase="build"))
+    short = Limits(timeout_s=0.3, gives_way=True)
+    with pytest.raises(GaveWay, match="it was still in build after 0 s, and gave way to other trials") as paused:
+        RunningTrial.start(server, job, short, "it")
+    trial = paused.value.trial
+    assert trial.ended is None
+    stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert stopped is not None
+    assert stopped.si_status == signal.SIGSTOP
+    time.sleep(0.5)
+    with pytest.raises(GaveWay):
+        trial.go_on(short)
+    child.send(Built(build_s=1.5, notes=()))
+    child.send(Ready())
+    assert trial.go_on(short) is trial
+    assert 0.5 <= trial.phases_s["build"] < 1.0, "it was not built while it waited"
+    assert trial.build_s < 1.1
+    assert trial.limits.memory_bytes is not None
+    trial.close()
+    assert process.returncode is not None
+
+
+def test_what_the_time_of_the_study_cuts_off_does_not_wait(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    ours, _theirs = socket.socketpair()
+    server: Any = SimpleNamespace(deadline=Deadline(), fork_safe=True, exit_status=lambda _: process.wait(10))
+    server.start_child = lambda job: Child(server, process.pid, Channel(ours, TOKEN), job)
+    job = TryRecipe(log=str(tmp_path / "log"), recipe=Recipe())
+    with server.deadline.within(0.2), pytest.raises(TrialEnded) as ended:
+        RunningTrial.start(server, job, Limits(timeout_s=9.0, gives_way=True), "it")
+    assert ended.value.cut_off

@@ -314,6 +314,8 @@ class ErrorReport(Record):
     """Where it decides differently: its parts on the calls that the original makes."""
     decisions: Decisions | None = None
     """None: it returns nothing but floating-point numbers."""
+    other_sizes: bool = False
+    """An output has another size than the original's, though the input is as large as the first: values decide it."""
 
 
 class Noise(Record):

@@ -18,13 +18,22 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from togi.core.errors import Refused
+from togi.graph.python_operators import inline_bodies
 from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers, sealed
 from togi.graph.settled import put_plainly, settle_sizes
 from togi.graph.sizes import sizes_held
-from togi.graph.uncaptured import FIXED_SIZE, KEEP_SIZES_OPEN, found_rank, in_plain_words, why_not_whole
+from togi.graph.uncaptured import (
+    FIXED_SIZE,
+    KEEP_SIZES_OPEN,
+    depends_on_values,
+    found_rank,
+    in_plain_words,
+    why_not_whole,
+)
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.conditions import size_of
 from togi.subject.signature import Signature
+from togi.torch_internals.constants import ConstantsComputed, small_tensors_kept
 from togi.torch_internals.found_sizes import node_with_found_rank
 from togi.torch_internals.script import holds_torchscript, operators_of
 from togi.torch_internals.sizes import Decided, decided_sizes
@@ -66,16 +75,15 @@ def export(candidate: Candidate) -> ExportedProgram:
         return copy.deepcopy(program, {id(value): value for value in values})
     if reason := candidate.signature.opaque or why_not_whole(candidate):
         raise Refused(reason)
-    flat: nn.Module = _sealed(candidate).flat()
-    inputs = _distinct_sizes(candidate)
     try:
-        with torch.no_grad(), WholeRecurrentLayers():
-            if holds_torchscript(candidate.module):
-                flat = _operators(flat, inputs)
-            program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
+        program = _exported(candidate)
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
-        raise Refused(f"torch.export cannot capture it: {in_plain_words(error)}") from error
+        computed = _exported_with_constants(candidate) if depends_on_values(error) else None
+        if computed is None:
+            raise Refused(f"torch.export cannot capture it: {in_plain_words(error)}") from error
+        program = computed
     opened(program.graph_module)
+    inline_bodies(program, candidate.device.type)
     if fixed := _fixed_size(candidate.signature, program):
         raise Refused(f"torch.export cannot capture it: {FIXED_SIZE} ({fixed}). {KEEP_SIZES_OPEN}")
     if node := node_with_found_rank(program.graph):
@@ -86,6 +94,30 @@ def export(candidate: Candidate) -> ExportedProgram:
     settle_sizes(program.graph)
     put_plainly(program.graph_module)
     return program
+
+
+def _exported(candidate: Candidate) -> ExportedProgram:
+    """Raises whatever the module or the tracer raises."""
+    flat: nn.Module = _sealed(candidate).flat()
+    inputs = _distinct_sizes(candidate)
+    with torch.no_grad(), WholeRecurrentLayers():
+        if holds_torchscript(candidate.module):
+            flat = _operators(flat, inputs)
+        return torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
+
+
+def _exported_with_constants(candidate: Candidate) -> ExportedProgram | None:
+    """Where Python reads numbers that the module keeps in tensors, or that follow from these alone: they are the same
+    in every call, and the graph holds them. None where it reads others."""
+    changed = _changed_buffers(candidate) if candidate.facts.buffers_change else ()
+    with small_tensors_kept(candidate.module, changed) as kept:
+        if not kept:
+            return None
+        try:
+            with ConstantsComputed(kept):
+                return _exported(candidate)
+        except Exception:  # foreign code; the reason is that of the first attempt
+            return None
 
 
 def held_for(candidate: Candidate, program: ExportedProgram) -> Signature:
@@ -188,16 +220,21 @@ def _check_buffers(candidate: Candidate, program: ExportedProgram) -> None:
     submodule."""
     from togi.graph.aliasing import MemorySharing
 
-    module, sample = candidate.copy(), candidate.samples[0].clone()
-    buffers = SavedBuffers(module)
-    with torch.no_grad(), torch.random.fork_rng([candidate.device] if candidate.device.type == "cuda" else []):
-        module(*sample.args, **sample.kwargs)
     written = {str(node.target) for node in MemorySharing(_unlifted(program).graph).written_attributes()}
-    if lost := sorted(name for name in buffers.changed() if f"module.{name}" not in written):
+    if lost := sorted(name for name in _changed_buffers(candidate) if f"module.{name}" not in written):
         raise Refused(
             f"torch.export loses the update of the buffer {lost[0]}, which the forward pass assigns: "
             f"write it in place (self.{lost[0]}.copy_(...)) to have it captured"
         )
+
+
+def _changed_buffers(candidate: Candidate) -> list[str]:
+    """Names of those that a call changes."""
+    module, sample = candidate.copy(), candidate.samples[0].clone()
+    buffers = SavedBuffers(module)
+    with torch.no_grad(), torch.random.fork_rng([candidate.device] if candidate.device.type == "cuda" else []):
+        module(*sample.args, **sample.kwargs)
+    return buffers.changed()
 
 
 def capture(candidate: Candidate) -> fx.GraphModule:

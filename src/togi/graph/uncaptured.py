@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from togi.core.quantities import first_line
 from togi.core.user_code import error_line, printed_frames
 from togi.subject.inputs import Inputs
 from togi.subject.program import ProgramModule
+from togi.subject.signature import Signature
 from togi.subject.state import WithState
 from togi.torch_internals.script import assigned_inside, holds_torchscript
 
@@ -22,11 +24,12 @@ if TYPE_CHECKING:
 _MOST_CALLS = 4
 """Of one module by a program's own Python, where it is captured whole: both towers of a comparison, and no loop."""
 FIXED_SIZE = "a size that differs between the samples is fixed by what it computes"
+_OF_VALUES = "DataDependent"
 _DEPENDS_ON_VALUES = "a branch or a size depends on the values of a tensor"
 KEEP_SIZES_OPEN = "Compute with tensors of that size instead of looping over it, or give samples of one size"
 _IN_PLAIN_WORDS = (
     (
-        "DataDependent",
+        _OF_VALUES,
         _DEPENDS_ON_VALUES,
         "Compute both ways and choose with torch.where, or leave that step to a function outside of the module",
     ),
@@ -48,6 +51,10 @@ def why_not_whole(candidate: Candidate) -> str | None:
     given = {name for part in module.modules() if isinstance(part, WithState) for name in part.names}
     if assigned := [name for name in assigned_inside(module) if name not in given]:
         return f"it is TorchScript that keeps {assigned[0]} from call to call, which a captured graph would not"
+    if as_given := next(_given_as_they_are(candidate.signature), ""):
+        return (
+            f"{as_given}, which a captured graph cannot be given: turn it into a tensor before, or tune what is below"
+        )
     if not candidate.signature.inputs_facts:
         return "it is given no tensor, so that a captured graph would hold the answer to these samples"
     if isinstance(module, ProgramModule):
@@ -58,6 +65,14 @@ def why_not_whole(candidate: Candidate) -> str | None:
                 "its modules are captured one by one"
             )
     return None
+
+
+def _given_as_they_are(signature: Signature) -> Iterator[str]:
+    """The arguments of other classes than a graph takes."""
+    for name, structure in zip(signature.names, signature.arguments, strict=True):
+        for path, leaf in structure.named_leaves(name):
+            if leaf.kind == "opaque":
+                yield f"{path} is {leaf.describe()}"
 
 
 def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:
@@ -79,6 +94,11 @@ def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:
     with register_module_forward_pre_hook(enter), watched, torch.no_grad():
         program(*given.args, **given.kwargs)
     return counts.most_common(1)[0] if counts else ("", 0)
+
+
+def depends_on_values(error: Exception) -> bool:
+    """Python reads what a tensor holds, which the tracer does not know."""
+    return _OF_VALUES in f"{type(error).__name__}: {error}"
 
 
 def in_plain_words(error: Exception) -> str:

@@ -52,6 +52,12 @@ def usable(noise: Noise) -> bool:
     return noise.spread <= UNUSABLE_SPREAD and noise.stolen <= UNUSABLE_STOLEN
 
 
+def undisturbed(noise: Noise) -> bool:
+    """Whether nobody else had the processor: where it was slower all the same, its own clock is."""
+    shared = noise.waiting > WARN_WAITING or noise.stolen > WARN_STOLEN or noise.neighbours > WARN_NEIGHBOURS
+    return not shared
+
+
 def _warnings(noise: Noise) -> list[str]:
     sentences = []
     if noise.spread > WARN_SPREAD:

@@ -26,7 +26,7 @@ from togi.subject.state import STATE, State
 from togi.subject.structure import Structure
 
 _MOST_CALLS = 500_000
-_SIZES_KEPT = 6
+_SIZES_KEPT, _FIRST_KEPT = 6, 3
 _CALLS_PROVEN = 48
 """Of one module, as the original makes them, for the proof with the original's own decisions."""
 
@@ -165,7 +165,8 @@ def watched(call: InsteadOfCall, *, outermost: nn.Module | None = None) -> Itera
 class Recorded:
     """The arguments of the calls of one module, as they were before each call: one copy for each sizes seen.
 
-    Of many sizes the first few and the last are kept: a cache that grows is seen short and long.
+    Of many sizes the first few and the last few are kept: a cache that grows is seen short and long, and one whose
+    window was full in the end.
     """
 
     def __init__(self, limit_bytes: int, calls: int) -> None:
@@ -232,7 +233,7 @@ class Recorded:
         if not new:
             return
         if len(by_sizes) == _SIZES_KEPT:
-            by_sizes.popitem()
+            del by_sizes[list(by_sizes)[_FIRST_KEPT]]
         else:
             self._left -= size_bytes
         by_sizes[sizes] = copied

@@ -12,6 +12,7 @@ from togi.core.choices import Mode
 from togi.core.quantities import first_line
 from togi.program.parts import CutRequest
 from togi.program.uses import ModuleUse
+from togi.subject.carried import carried_from
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
@@ -25,6 +26,8 @@ _OTHER_NUMBERS = (
     "its arguments hold numbers that differ from call to call and follow no size of what lies next to them, where an "
     "engine is made for certain numbers"
 )
+_LEAST_GROWING = 2
+"""Sizes that show that one varies."""
 _SAMPLES = 4
 """Recorded calls of one form that a part is tuned and proven on."""
 
@@ -51,18 +54,45 @@ class RefusedCut:
     """What it calls is refused for the same reason."""
 
 
-def capture(use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool) -> CapturedCut | RefusedCut:
-    """``calls``: one of each sizes. ``goes_on``: each is given what the last one left."""
-    alike = of_one_structure(calls)
-    if 2 * len(alike) < len(calls):
-        return RefusedCut(_OTHER_NUMBERS)
-    if not alike:
-        return RefusedCut(NOTHING_KEPT)
-    samples = spread(alike)
+def capture(
+    use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool
+) -> list[CapturedCut | RefusedCut]:
+    """Those that begin alike, and the others, as of a cache that no longer grows.
+
+    ``calls``: one of each sizes. ``goes_on``: each is given what the last one left.
+    """
+    if not calls:
+        return [RefusedCut(NOTHING_KEPT)]
+    first = of_one_structure(calls)
+    outcomes: list[CapturedCut | RefusedCut] = []
+    if 2 * len(first) >= len(calls):
+        outcomes.append(_captured(use, first, request, goes_on=goes_on))
+    others = [call for call in calls if not outcomes or all(call is not taken for taken in first)]
+    carried = _carried(use, others) if len(others) > 1 else None
+    if carried is not None:
+        if outcomes and isinstance(outcomes[0], RefusedCut) and len(first) > _LEAST_GROWING:
+            outcomes[0] = _captured(use, first[:-1], request, goes_on=goes_on)  # the last may fill the window
+        outcomes.append(_captured(use, others, request, goes_on=goes_on, carried=carried))
+    return outcomes or [RefusedCut(_OTHER_NUMBERS)]
+
+
+def _carried(use: ModuleUse, calls: Sequence[Inputs]) -> int | None:
+    """What ``carried_from`` says of the module's calls."""
     try:
-        state = Effects(state=use.kept)
+        return carried_from(pure(use.module, Effects(state=use.kept)), calls)
+    except Exception:  # foreign code: the module's own, or what its arguments hold
+        return None
+
+
+def _captured(
+    use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool, carried: int | None = None
+) -> CapturedCut | RefusedCut:
+    samples = spread(calls)
+    try:
+        state = Effects(state=use.kept, carried=carried)
+        alone = pure(use.module, Effects(state=use.kept))
         with torch.no_grad():
-            changes = Effects.of(pure(use.module, state), *(call.clone() for call in samples)).changes
+            changes = Effects.of(alone, *(call.clone() for call in samples), carried=carried).changes
         effects = state.model_copy(update={"changes": changes})
         surveyed = survey(
             Subject(pure(use.module, effects), samples, mode=Mode.AS_IS),

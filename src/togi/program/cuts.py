@@ -6,6 +6,7 @@ are alike (the layers of a decoder) are tried once and become one part with copi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -50,6 +51,16 @@ def find_cuts(subject: Subject, request: CutRequest) -> Cuts:
         before = held_by(program)
         tree = record_tree(program, samples)
     return _Cutting(program, samples, tree, request, changed(before, held_by(program))).cuts()
+
+
+def _served(captured: CapturedCut, calls: Sequence[Inputs]) -> float:
+    """The share of the recorded calls of a form that an engine serves."""
+    served = 0
+    for call in calls:
+        with contextlib.suppress(TypeError, ValueError):
+            captured.survey.signature.checked(call.args, call.kwargs)
+            served += 1
+    return max(1, served) / len(calls) if calls else 1.0
 
 
 class _Cutting:
@@ -116,13 +127,16 @@ class _Cutting:
             if too_small(share * calls.share(form)):
                 covered += calls.share(form)
                 continue
-            outcome = self._capture(group, calls, form)
-            if isinstance(outcome, RefusedCut):
-                refusals.append(outcome)
-            else:
-                self.parts.append(self._part(group, recorded, number, form, outcome))
-            if isinstance(outcome, CapturedCut) or outcome.with_what_it_calls:
-                covered += calls.share(form)
+            for place, outcome in enumerate(self._capture(group, calls, form)):
+                served = calls.share(form)
+                if isinstance(outcome, CapturedCut):
+                    served *= _served(outcome, calls.proof[form])
+                    key = PartKey(path=first.path, form=number + place * len(calls.forms))
+                    self.parts.append(self._part(group, recorded, key, form, outcome, served))
+                else:
+                    refusals.append(outcome)
+                if isinstance(outcome, CapturedCut) or outcome.with_what_it_calls:
+                    covered += served
         if refusals or not calls.forms:
             reason = refusals[0].reason if refusals else NOTHING_KEPT
             module = type(first.module).__name__
@@ -132,28 +146,29 @@ class _Cutting:
         self._note_outermost(group, refusals)
         return [child for use in group for place in use.places for child in self.tree.children(place)]
 
-    def _capture(self, group: Sequence[ModuleUse], calls: Recorded, form: Form) -> CapturedCut | RefusedCut:
+    def _capture(self, group: Sequence[ModuleUse], calls: Recorded, form: Form) -> list[CapturedCut | RefusedCut]:
         """Calls of one form of the first of them, which stands for all."""
         if cast := calls.autocast[form]:
-            return RefusedCut(_AUTOCAST.format(cast), with_what_it_calls=True)
+            return [RefusedCut(_AUTOCAST.format(cast), with_what_it_calls=True)]
         by_sizes = list(calls.forms[form].values())
-        outcome = capture(group[0], by_sizes, self.request, goes_on=calls.goes_on(form))
-        if outcome.survey is not None:
+        outcomes = capture(group[0], by_sizes, self.request, goes_on=calls.goes_on(form))
+        if (surveyed := next((outcome.survey for outcome in outcomes if outcome.survey), None)) is not None:
             self.called += [
-                CalledModule(use.module, use.path, use.share * calls.share(form), calls.calls[form], outcome.survey)
+                CalledModule(use.module, use.path, use.share * calls.share(form), calls.calls[form], surveyed)
                 for use in group
             ]
-        return outcome
+        return outcomes
 
     def _part(
         self,
         group: Sequence[ModuleUse],
         recorded: Mapping[str, Recorded],
-        number: int,
+        key: PartKey,
         form: Form,
         captured: CapturedCut,
+        served: float,
     ) -> Part:
-        """The record of a part, with its calls in files."""
+        """The record of a part, with its calls in files. ``served``: the share of the modules' time that it is for."""
         first, name = group[0], f"part-{len(self.parts)}"
         calls = recorded[first.path]
         write_inputs(self.folder / name, captured.calls)
@@ -164,11 +179,11 @@ class _Cutting:
             if use.path not in self.weights:
                 self.weights[use.path] = weights_hash(use.module, without=use.kept)
         return Part(
-            key=PartKey(path=first.path, form=number),
+            key=key,
             copies=tuple(use.path for use in group),
             module=type(first.module).__name__,
-            calls=calls.calls[form],
-            share=sum(use.share for use in group) * calls.share(form),
+            calls=round(calls.calls[form] * served / calls.share(form)),
+            share=sum(use.share for use in group) * served,
             inputs=name,
             proof=proof,
             effects=captured.effects,

@@ -43,6 +43,8 @@ FURTHEST = 1.5
 """No guess is moved by more than so many of the deviations that its stage's have: whatever a journal says, an engine is
 tried where nothing else is faster."""
 FURTHEST_COST = math.log(10.0)
+_OTHER_SIZE_X = 4.0
+"""What trials cost with a graph that is so many times larger, or smaller, counts half."""
 SHOWN = 4
 
 KINDS = {
@@ -91,10 +93,11 @@ class Experience:
         self._latency: dict[Key, list[Seen]] = defaultdict(list)
         """Log latency that a choice adds, less what its author expected of it there."""
         self._cost: dict[str, list[Seen]] = defaultdict(list)
-        """Log of what a trial took over what was expected, by the technique that was expected to take longest."""
+        """Log of what a trial took over what was expected, by the technique that was expected to take longest, and by
+        its choice. Models as large as this one count most."""
         self._alone: dict[str, list[Seen]] = defaultdict(list)
         """Log speed-up of each technique by itself."""
-        self._kind = ""
+        self._kind, self._size = "", 1
         self.used = self.alike = self.other_versions = 0
         self.left_out, self.unreadable = left_out, unreadable
 
@@ -112,7 +115,7 @@ class Experience:
         """What these studies teach one that begins with ``facts`` and ``settings``: the newest first, and of one
         subject the newest alone. ``left_out``, ``unreadable``: how many more there were."""
         experience = cls(left_out=left_out, unreadable=unreadable)
-        experience._kind = kind_of(facts)
+        experience._kind, experience._size = kind_of(facts), _size(facts)
         subjects = set()
         for study in studies:
             weight = relevance(study, facts, settings)
@@ -133,7 +136,9 @@ class Experience:
 
     def log_cost(self, features: RecipeFeatures) -> float:
         """What to add to ``features.expected_log_cost``."""
-        return _towards(0.0, self._cost.get(_costliest(features), ()), FURTHEST_COST)
+        technique, label = _costliest(features)
+        learned = _towards(0.0, self._cost.get(technique, ()), FURTHEST_COST)
+        return learned if label == technique else _towards(learned, self._cost.get(label, ()), FURTHEST_COST)
 
     def sentence(self, tried: Collection[str]) -> str:
         """What was learned of the techniques ``tried`` (ids), for people; empty where nothing was."""
@@ -180,8 +185,9 @@ class Experience:
             self._latency[key].append(Seen(_middle(values), weight))
         for id, values in alone.items():
             self._alone[id].append(Seen(_middle(values), weight))
+        near = 1 / (1 + (math.log(_size(study.facts) / self._size) / math.log(_OTHER_SIZE_X)) ** 2)
         for id, values in costs.items():
-            self._cost[id].append(Seen(_middle(values), weight))
+            self._cost[id].append(Seen(_middle(values), weight * near))
         return bool(shifts)
 
 
@@ -199,7 +205,8 @@ def _observed(
     for recipe, measurement in known.items():
         features = space.features(recipe)
         if (cost_s := measurement.trial.cost_s) > 0:
-            costs[_costliest(features)].append(math.log(cost_s) - features.expected_log_cost)
+            for key in dict.fromkeys(_costliest(features)):
+                costs[key].append(math.log(cost_s) - features.expected_log_cost)
         for configuration in features.configurations:
             without = _without(recipe, configuration, space)
             if without == recipe or without not in known:
@@ -250,10 +257,16 @@ def _family(features: RecipeFeatures) -> str:
     return features.engine.technique.id if features.engine else EAGER
 
 
-def _costliest(features: RecipeFeatures) -> str:
-    """The technique that is expected to take longest to build; ``eager`` where none takes any time."""
+def _costliest(features: RecipeFeatures) -> tuple[str, str]:
+    """The technique that is expected to take longest to build, and its choice; ``eager`` where none takes any time."""
     costliest = max(features.configurations, key=lambda configuration: (configuration.cost_s, configuration.is_engine))
-    return costliest.technique.id if costliest.cost_s > 0 or costliest.is_engine else EAGER
+    takes_time = costliest.cost_s > 0 or costliest.is_engine
+    return (costliest.technique.id, costliest.label) if takes_time else (EAGER, EAGER)
+
+
+def _size(facts: Facts) -> int:
+    """Of its graph, about: how many of torch's functions a forward pass calls."""
+    return max(1, sum(facts.functions.values()))
 
 
 def _towards(guess: float, seen: Sequence[Seen], furthest: float) -> float:

@@ -34,6 +34,11 @@ HOPED_X = 1.5
 """While nothing is faster, a trial may be expected to take this many times the time that is left: costs are guesses."""
 ORIGINALS_SHARE = 0.05
 """Of the time that is left, what the original as it is called today may take while there is something else to try."""
+MODEST_SHARE = 1 / 3
+"""While a much cheaper engine is untried, a trial may be expected to take this share of the time that is left."""
+CHEAPER_X, AS_PROMISING = 0.5, 0.25
+"""An engine is much cheaper than another at this share of its cost, if at least this share of its improvement is
+expected of it."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
 
@@ -107,6 +112,8 @@ class Search:
         self._cost = Regression(
             lambda features: features.expected_log_cost + earlier.log_cost(features), scale=COST_SPREAD, noise=0.2
         )
+        self._gave_way: dict[Recipe, float] = {}
+        """Seconds that trials took before they gave way to others. They are not at their end."""
         self._acquisitions: list[Acquisition] | None = None
         self._planned: int | None = None
         self._pool.refilled()
@@ -134,6 +141,7 @@ class Search:
     def tell(self, trial: Trial) -> str:
         """A trial has ended (or is read from the journal). Returns what it teaches, as a sentence, or nothing."""
         self._acquisitions = None
+        self._gave_way.pop(trial.recipe, None)
         known = trial.recipe in self._trials
         self._trials[trial.recipe] = trial
         self._pool.drop(trial.recipe)
@@ -151,6 +159,20 @@ class Search:
         if trial.recipe in [best.recipe for best in self._fastest_first()[:WIDENED_AROUND]]:
             self._pool.add(self.space.neighbours(trial.recipe))
         return lesson
+
+    def gave_way(self, trial: Trial) -> bool:
+        """Note a trial that was paused so that others have their turn: it may go on once there is as much time as it
+        had. Returns False for one that has gone on before: ``tell`` that one."""
+        recipe = trial.recipe
+        if recipe in self._gave_way or not self.space.holds(recipe):
+            return False
+        self._acquisitions = None
+        self._gave_way[recipe] = trial.cost_s
+        return True
+
+    def spent_s(self, recipe: Recipe) -> float:
+        """What a trial took before it gave way."""
+        return self._gave_way.get(recipe, 0.0)
 
     def next(self, busy: Collection[str] = ()) -> Recipe | None:
         """The recipe to try now, or None when it is time to stop (``stopped`` says why).
@@ -180,7 +202,7 @@ class Search:
     def _first(self, busy: Collection[str]) -> Recipe | None:
         """What is tried before all else and is not known to fail."""
         for first in self._firsts:
-            if first in self._trials or first.id in busy:
+            if first in self._trials or first in self._gave_way or first.id in busy:
                 continue
             if first == self.space.reference or not self._failure_model.ruled_out(self.space.features(first).atoms):
                 return first
@@ -202,14 +224,43 @@ class Search:
             return None
         left_s, gained = self._time_left_s(), self.gained()
         affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
+        untried = self._untried_engines(acquisitions)
+        affordable = [p for p in affordable if self._is_modest(p, left_s) or not self._is_dear(p, untried)]
         if not affordable:
             self.stopped = f"{left_s:.0f} s are left, too few for any recipe that is left"
             self.out_of_time = True
             return None
         affordable = self._faithful_first(affordable)
         if not gained:  # a first gain is worth more than a cheap trial
-            return max(affordable, key=lambda p: p.improvement)
-        return affordable[0]
+            return self._begun_instead(max(affordable, key=lambda p: p.improvement), affordable)
+        return self._begun_instead(affordable[0], affordable)
+
+    def _begun_instead(self, chosen: Acquisition, affordable: Sequence[Acquisition]) -> Acquisition:
+        """A trial with the same engine that gave way, and so is sooner done."""
+        begun = (p for p in affordable if p.recipe in self._gave_way and p.cost_s <= chosen.cost_s)
+        return next((p for p in begun if _engine(p.recipe) == _engine(chosen.recipe)), chosen)
+
+    def has_cheaper(self, recipe: Recipe) -> bool:
+        """Whether an engine that takes much less time, and of which something is expected, was not tried yet."""
+        untried = self._untried_engines(self._ranked())
+        return any(self._is_dear(p, untried) for p in self._ranked() if p.recipe == recipe)
+
+    def _is_modest(self, expected: Acquisition, left_s: float) -> bool:
+        return expected.cost_s <= left_s * MODEST_SHARE and expected.recipe not in self._gave_way
+
+    def _is_dear(self, expected: Acquisition, untried: Mapping[str, Acquisition]) -> bool:
+        """Next to the cheapest recipes of untried engines."""
+        least = max(AS_PROMISING * expected.improvement, self.settings.effort.least_improvement)
+        return any(
+            cheapest.cost_s <= CHEAPER_X * expected.cost_s and cheapest.improvement >= least
+            for cheapest in untried.values()
+        )
+
+    def _untried_engines(self, acquisitions: Sequence[Acquisition]) -> dict[str, Acquisition]:
+        """The cheapest recipe with each engine that no trial was made with."""
+        tried = {_engine(recipe) for recipe in (*self._trials, *self._gave_way)}
+        dearest_first = sorted(acquisitions, key=lambda p: -p.cost_s)
+        return {engine: p for p in dearest_first if (engine := _engine(p.recipe)) and engine not in tried}
 
     def _faithful_first(self, affordable: list[Acquisition]) -> list[Acquisition]:
         """The faithful ones alone while a study without a budget would go on, so that the budget costs nothing; for
@@ -323,9 +374,17 @@ class Search:
 
     def _predict_cost(self, untried: Sequence[RecipeFeatures]) -> list[float]:
         known = [trial for trial in self._known() if trial.cost_s > 0][-REMEMBERED:]
-        observed = [math.log(trial.cost_s) for trial in known]
-        mean, _ = self._cost.predict([self.space.features(trial.recipe) for trial in known], observed, untried)
-        return [math.exp(float(value)) for value in mean]
+        costs = {trial.recipe: trial.cost_s for trial in known}
+        costs |= {recipe: 2 * took_s for recipe, took_s in self._gave_way.items() if took_s > 0}
+        observed = [math.log(cost_s) for cost_s in costs.values()]
+        mean, _ = self._cost.predict([self.space.features(recipe) for recipe in costs], observed, untried)
+        predicted = [math.exp(float(value)) for value in mean]
+        return [self._still_s(features.recipe, cost_s) for features, cost_s in zip(untried, predicted, strict=True)]
+
+    def _still_s(self, recipe: Recipe, cost_s: float) -> float:
+        """What of its cost is to come."""
+        spent_s = self._gave_way.get(recipe, 0.0)
+        return max(cost_s - spent_s, spent_s)
 
     def cost_s(self, recipe: Recipe) -> float:
         """What a trial of it should take; infinite where nothing is known of such a one."""
@@ -355,6 +414,10 @@ class Search:
         dropped = [c.label for c in best.listed if c not in recipe.listed]
         changes = [f"with {' and '.join(added)}"] * bool(added) + [f"without {' and '.join(dropped)}"] * bool(dropped)
         return f"the best so far {' and '.join(changes)}"
+
+
+def _engine(recipe: Recipe) -> str:
+    return next((choice.technique for choice in recipe.at(Stage.ENGINE)), "")
 
 
 def _acquisition_of(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from togi.core.records import Outcome, Recipe, Trial
 from togi.study.open_study import OpenStudy
 from togi.worker.launch import NoTimeLeft, ServerNotStarted
-from togi.worker.supervise import RunningTrial, TrialEnded
+from togi.worker.supervise import GaveWay, RunningTrial, TrialEnded
 
 
 class Attempts:
@@ -17,20 +19,39 @@ class Attempts:
     def attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
         """Try it, and once more where that may end otherwise."""
         began = self._study.clock()
-        trial = self._ended_or_measured(candidate, timeout_s)
+
+        def built() -> Trial:
+            return self._built_and_measured(candidate, timeout_s)
+
+        trial = self._ended_or_measured(candidate, built)
         # The original ran before, so someone may have killed its process; without it nothing can be chosen.
         killed = candidate.is_reference and trial.outcome is Outcome.CRASHED
         if killed or (trial.outcome is Outcome.OUT_OF_MEMORY and self._processes.free_memory()):
-            trial = self._ended_or_measured(candidate, timeout_s)
+            trial = self._ended_or_measured(candidate, built)
         return trial.model_copy(update={"cost_s": self._study.clock() - began})
 
-    def _ended_or_measured(self, candidate: Recipe, timeout_s: float) -> Trial:
+    def measure_again(self, disturbed: Trial) -> Trial:
+        """One that the machine disturbed, whose process is warm."""
+        candidate, began = disturbed.recipe, self._study.clock()
+
+        def measured() -> Trial:
+            running = self._processes.warm(candidate)
+            if running is None:
+                return disturbed
+            return self._measured(running, self._processes.reference(), again=True)
+
+        trial = self._ended_or_measured(candidate, measured)
+        return trial.model_copy(update={"cost_s": disturbed.cost_s + self._study.clock() - began})
+
+    def _ended_or_measured(self, candidate: Recipe, measured: Callable[[], Trial]) -> Trial:
         try:
-            return self._built_and_measured(candidate, timeout_s)
+            return measured()
         except NoTimeLeft as error:
             return Trial(recipe=candidate, outcome=Outcome.TIMED_OUT, reason=str(error), stage="start")
         except ServerNotStarted as error:  # one of its own: the environment that it wants, or where none can fork
             return Trial(recipe=candidate, outcome=Outcome.FAILED, reason=str(error), stage="start")
+        except GaveWay as paused:
+            return Trial(recipe=candidate, outcome=Outcome.TIMED_OUT, reason=str(paused), stage=paused.trial.phase)
         except TrialEnded as ended:
             if ended.trial.recipe.is_reference and not candidate.is_reference:  # also where it could not start again
                 reason = f"the reference that took turns with it ended: {ended}"
@@ -53,9 +74,9 @@ class Attempts:
         self._processes.make_ready(running)
         return self._measured(running, reference)
 
-    def _measured(self, running: RunningTrial, reference: RunningTrial) -> Trial:
+    def _measured(self, running: RunningTrial, reference: RunningTrial, *, again: bool = False) -> Trial:
         self._study.progress.trial_phase(running.recipe, "measure")
-        timing = self._study.stopwatch.time(running, reference, self._study.pace.trial_s)
+        timing = self._study.stopwatch.time(running, reference, self._study.pace.trial_s, again=again)
         footprint = running.footprint()
         if (
             self._study.subject.facts.device == "cuda"
@@ -63,7 +84,7 @@ class Attempts:
             for paused in {running.name: running, reference.name: reference}.values():
                 paused.rest()
         outcome, reason = (Outcome.OK, "") if running is reference else self._study.subject.accepted(running)
-        if doubt := self._study.stopwatch.doubt(timing):
+        if doubt := self._study.stopwatch.doubt(timing, again=again):
             outcome, reason = Outcome.UNSTABLE, doubt
         return _record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
 

@@ -11,7 +11,17 @@ from togi.core.choices import Objective
 from togi.core.records import Interval, Outcome, Timing
 from togi.core.settings import Settings
 from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE, conclusive
-from togi.measure import Runner, call_ms_of, median_interval, noise_of, race, rounds_needed, together, usable
+from togi.measure import (
+    Runner,
+    call_ms_of,
+    median_interval,
+    noise_of,
+    race,
+    rounds_needed,
+    together,
+    undisturbed,
+    usable,
+)
 from togi.study.pace import USUAL, Pace
 from togi.study.time_budget import TimeBudget
 from togi.worker.supervise import TrialEnded
@@ -83,8 +93,9 @@ class Stopwatch:
         """Where the reference takes longer, something else is measured with it."""
         return min(_DISTURBED_X * self._calm_ms, _DISTURBED_TODAY_X * self._earlier_ms)
 
-    def doubt(self, timing: Timing) -> str:
-        """Why nothing should be concluded from it, or nothing.
+    def doubt(self, timing: Timing, *, again: bool = False) -> str:
+        """Why nothing should be concluded from it, or nothing. ``again``: it was doubted before. A processor that is
+        slower for good, and shared with nobody, is so for both that take turns.
 
         Pairing does not help when a neighbour comes: one engine's threads wait for each other and lose a factor of ten,
         another's do not. The reference has run before, and tells.
@@ -92,6 +103,8 @@ class Stopwatch:
         if not usable(timing.noise) and not conclusive(timing.speedup_x):
             return f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
         in_session_x, since_x = timing.reference_ms / self._calm_ms, timing.reference_ms / self._earlier_ms
+        if again and undisturbed(timing.noise):
+            return ""
         if in_session_x > _DISTURBED_X or since_x > _DISTURBED_TODAY_X:
             slower_x = max(in_session_x, since_x)
             return f"disturbed: the reference took {slower_x:.1f} times as long as at its best in this study"
@@ -105,16 +118,17 @@ class Stopwatch:
         """Wait until it may be quieter."""
         self._sleep(self._pace.quiet_s)
 
-    def time(self, running: WarmProcess, reference: WarmProcess, budget_s: float) -> Timing:
+    def time(self, running: WarmProcess, reference: WarmProcess, budget_s: float, *, again: bool = False) -> Timing:
         """Time a warm candidate: again in a quieter moment where the machine was busy, and longer where it seems faster
-        without clear evidence. The reference next to itself has a speed-up of exactly 1.
+        without clear evidence. The reference next to itself has a speed-up of exactly 1. ``again``: it was doubted
+        before, and is measured once.
 
         Raises TrialEnded when either of the two ends.
         """
         if running is not reference:
             budget_s = self.enough_s(budget_s, [running, reference])
         timing = self._once(running, reference, budget_s)
-        for _ in range(_MORE_ATTEMPTS):
+        for _ in range(0 if again else _MORE_ATTEMPTS):
             if not self.doubt(timing) or self._budget.left_s < budget_s + self._pace.quiet_s:
                 break
             self.pause()
@@ -122,7 +136,7 @@ class Stopwatch:
         more_s = budget_s * (_LONGER_X - 1)
         if BETWEEN_PROCESSES.points_to_faster(timing.speedup_x) and self._budget.left_s > more_s:
             more = self._once(running, reference, more_s)
-            timing = timing if self.doubt(more) else together(timing, more)
+            timing = timing if self.doubt(more, again=again) else together(timing, more)
         if self._settings.objective is Objective.FIRST_CALL:
             timing = timing.model_copy(update={"start_ms": timing.latency_ms.median})
         if running is not reference:  # alone, without turns in between, it is faster than it can be in any comparison

@@ -10,7 +10,7 @@ from pathlib import Path
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError
 from togi.core.quantities import seconds
-from togi.core.records import REFERENCE_RECIPE, Outcome, Study, Trial
+from togi.core.records import REFERENCE_RECIPE, Outcome, ProgramTree, Study, Trial
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
 from togi.decide.choose import Chosen, choose
@@ -116,11 +116,9 @@ def _announce(study: OpenStudy) -> None:
 
 def _explored_and_decided(study: OpenStudy, journal: Journal, keep: Path, *, resume: bool) -> tuple[Study, Path | None]:
     settings, runner = study.subject.settings, StudyRunner(study)
-    parts = None
-    if not study.subject.facts.exportable:
-        parts = PartsTuner(study, runner.try_composed, journal, resume=resume)
+    exploration = Exploration(runner, PartsTuner(study, runner.try_composed, journal, resume=resume))
     try:
-        _explore(runner, parts)
+        exploration.run()
         decision = Finals(study, keep).decide()
     except (OutOfTime, NoTimeLeft, TrialEnded) as late:
         if isinstance(late, TrialEnded) and not late.cut_off:
@@ -130,24 +128,48 @@ def _explored_and_decided(study: OpenStudy, journal: Journal, keep: Path, *, res
             return conclude(study, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None
         study.notes.append(f"The time limit was over in the race or the proof: {late}. Trials decide, unproven.")
         decision = Decision(choose(study.trials(), Budget.of(settings)), None, ())
-    tree = None if parts is None else parts.tree(decision.chosen.trial)
-    return conclude(study, decision, tree), decision.folder
+    return conclude(study, decision, exploration.tree(decision.chosen.trial)), decision.folder
 
 
-def _explore(runner: StudyRunner, parts: PartsTuner | None) -> None:
-    study = runner.study
-    if parts is None:
-        study.subject.make_truth(study.progress.message)
-    else:
-        parts.run(study.budget.explore_s())
-    runner.try_reference()  # how long it takes tells what race and proof will
-    if parts is not None and study.search.gained():  # no setting of the whole comes on top of its parts
-        runner.try_original()
-        return
-    for first_gain in (True, False):  # a single gain need not race
-        runner.explore(study.budget.explore_s(race=not first_gain), first_gain=first_gain)
-        if parts is not None:
-            parts.try_settings()
+class Exploration:
+    """What a study tries before race and proof: the whole, or its parts where it cannot be captured whole, or where
+    engines of the whole disagree about what it finds."""
+
+    def __init__(self, runner: StudyRunner, parts: PartsTuner) -> None:
+        self._runner, self._study, self._parts = runner, runner.study, parts
+        self._cut = False
+
+    def run(self) -> None:
+        """Raises as the trials of the reference and the parts do."""
+        study, runner = self._study, self._runner
+        if study.subject.facts.exportable:
+            study.subject.make_truth(study.progress.message)
+        else:
+            self._run_parts()
+        runner.try_reference()  # how long it takes tells what race and proof will
+        if not self._cut:
+            left_s = study.budget.explore_s(race=False)
+            runner.explore(left_s, first_gain=True, stop=self._sizes_disagree)
+            if self._sizes_disagree() and not study.search.gained():
+                self._run_parts("decides by values how much it finds, and an engine for the whole finds another number")
+        if self._cut and study.search.gained():  # no setting of the whole comes on top of its parts
+            runner.try_original()
+            return
+        for first_gain in (True, False):  # a single gain need not race
+            runner.explore(study.budget.explore_s(race=not first_gain), first_gain=first_gain)
+            if self._cut:
+                self._parts.try_settings()
+
+    def tree(self, chosen: Trial | None) -> ProgramTree | None:
+        """The calls and parts of what was cut, else None."""
+        return self._parts.tree(chosen) if self._cut else None
+
+    def _run_parts(self, *why: str) -> None:
+        self._cut = True
+        self._parts.run(self._study.budget.explore_s(), *why)
+
+    def _sizes_disagree(self) -> bool:
+        return any(trial.error is not None and trial.error.other_sizes for trial in self._study.log.trials())
 
 
 def _longest_s(settings: Settings, pace: Pace) -> float:

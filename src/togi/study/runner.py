@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
+from togi.measure import undisturbed
 from togi.study.attempts import Attempts
 from togi.study.failures import OutOfTime, reference_failed
 from togi.study.open_study import OpenStudy
@@ -15,6 +17,10 @@ from togi.study.time_budget import share_of_trial_s
 
 _CLOCK_S = 0.1
 """A wait that was over by so much less ended by its limit."""
+_AGAIN_X = 2.0
+"""Measuring again takes so many times as long as a trial's turns, with the pauses for a quieter moment."""
+_OTHERS_X = 5.0
+"""Where others had the processor, they likely still have it: then only if so many times as much is left."""
 _OTHERS_S = 0.5
 """How long another process that works on the same study is waited for at a time."""
 
@@ -22,6 +28,9 @@ _OTHERS_S = 0.5
 class Attempting(Protocol):
     def attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
         """Try it for at most so long. Nothing that its process does is raised."""
+
+    def measure_again(self, disturbed: Trial) -> Trial:
+        """Measure what is still warm once more."""
 
 
 class StudyRunner:
@@ -31,6 +40,8 @@ class StudyRunner:
         """``attempts``: who tries a recipe; None: the study's own processes."""
         self.study = study
         self.tried = 0
+        self._disturbed: dict[Recipe, Trial] = {}
+        """Trials that the machine disturbed, and that were not measured again."""
         self._clock = study.clock
         self._attempts = attempts or Attempts(study)
 
@@ -56,9 +67,16 @@ class StudyRunner:
             raise reference_failed(self.study.subject.name, "" if last is None else last.reason)
         budget.know_reference(last.phases_s)
 
-    def explore(self, seconds: float, *, first_gain: bool = False, trials: int | None = None) -> None:
+    def explore(
+        self,
+        seconds: float,
+        *,
+        first_gain: bool = False,
+        trials: int | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over, or (``first_gain``)
-        something is faster beyond doubt, or so many ``trials`` have ended.
+        something is faster beyond doubt, or so many ``trials`` have ended, or ``stop`` says so after one of them.
 
         The reference is tried in any case: without it there is nothing to relate to.
         """
@@ -67,7 +85,14 @@ class StudyRunner:
             return
         until, last = self._clock() + seconds, math.inf if trials is None else self.tried + trials
         search.allow(max(1.0, seconds))
-        while self.tried < last and (candidate := search.next(log.claimed())) is not None:
+        while self.tried < last:
+            candidate = search.next(log.claimed())
+            if self._measured_again(candidate, until - self._clock()):
+                if first_gain and search.gained():
+                    return
+                continue
+            if candidate is None:
+                break
             left_s = self._timeout_s if candidate.is_reference else until - self._clock()
             if left_s <= 0:
                 return
@@ -75,7 +100,7 @@ class StudyRunner:
                 self._catch_up()
                 continue
             progress.message(search.why(candidate))
-            if not self._try(candidate, left_s) or (first_gain and search.gained()):
+            if not self._try(candidate, left_s) or (first_gain and search.gained()) or stop():
                 return
         if seconds > 0 and not first_gain and search.stopped:
             progress.message(search.stopped)
@@ -108,8 +133,7 @@ class StudyRunner:
         """One trial, told to everybody. False where the study's limit cut it off."""
         study, deadline, began = self.study, self.study.subject.pool.deadline, self._clock()
         left_s = min(left_s, deadline.left_s)
-        share_s = left_s if candidate.is_reference else share_of_trial_s(left_s, study.search.cost_s(candidate))
-        given_s = min(self._timeout_s, share_s)
+        given_s = min(self._timeout_s, self._share_s(candidate, left_s))
         try:
             study.progress.trial_started(candidate, self.tried + 1)
             # its turns may last into the time for the proof
@@ -125,16 +149,51 @@ class StudyRunner:
             if left_s - took_s <= _CLOCK_S:
                 study.progress.message(f"{candidate.label} was not finished within the time limit")
                 return False
-            self._tell(trial)
+            if study.processes.gave_way(candidate) and study.search.gave_way(trial):
+                study.progress.trial_ended(trial)
+            else:
+                study.processes.end(candidate)
+                self._tell(trial)
             return True
-        trial = trial.model_copy(update={"ended_s": study.budget.elapsed_s})
+        whole_s = trial.cost_s + study.search.spent_s(candidate)
+        trial = trial.model_copy(update={"ended_s": study.budget.elapsed_s, "cost_s": whole_s})
         if candidate.is_reference:
             self._allow_for(trial.cost_s)
         study.log.append(trial)
         self.tried += 1
         self._tell(trial)
-        study.processes.prune(study.search.finalists(study.pace.finalists))
+        if trial.outcome is Outcome.UNSTABLE and _may_be_faster(trial) and study.processes.is_warm(candidate):
+            self._disturbed[candidate] = trial
+        self._prune()
         return True
+
+    def _prune(self) -> None:
+        study = self.study
+        study.processes.prune((*study.search.finalists(study.pace.finalists), *self._disturbed))
+
+    def _measured_again(self, candidate: Recipe | None, left_s: float) -> bool:
+        """Whether one that the machine disturbed was measured again: it is built, so this is sooner done than a trial
+        that costs more. ``candidate``: what is tried next."""
+        study, takes_s = self.study, _AGAIN_X * self.study.pace.trial_s
+        if candidate is not None and (candidate.is_reference or study.search.cost_s(candidate) <= takes_s):
+            return False
+        disturbed = next((trial for recipe, trial in self._disturbed.items() if study.processes.is_warm(recipe)), None)
+        if disturbed is None or left_s <= takes_s * (1 if _was_alone(disturbed) else _OTHERS_X):
+            return False
+        del self._disturbed[disturbed.recipe]
+        study.progress.message(f"{disturbed.recipe.label} is measured again: {disturbed.reason}")
+        trial = self._attempts.measure_again(disturbed)
+        trial = trial.model_copy(update={"ended_s": study.budget.elapsed_s})
+        study.log.append(trial)
+        self._tell(trial)
+        self._prune()
+        return True
+
+    def _share_s(self, candidate: Recipe, left_s: float) -> float:
+        search = self.study.search
+        if candidate.is_reference:
+            return left_s
+        return share_of_trial_s(left_s, search.cost_s(candidate), modest=search.has_cheaper(candidate))
 
     def _tell(self, trial: Trial) -> None:
         self.study.progress.trial_ended(trial)
@@ -157,3 +216,11 @@ class StudyRunner:
             self.study.search.tell(trial)
         if not news:
             time.sleep(_OTHERS_S)
+
+
+def _may_be_faster(trial: Trial) -> bool:
+    return trial.timing is not None and trial.timing.speedup_x.high > 1
+
+
+def _was_alone(trial: Trial) -> bool:
+    return trial.timing is not None and undisturbed(trial.timing.noise)

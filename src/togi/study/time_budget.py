@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from togi.core.quantities import seconds
 from togi.core.settings import Settings
+from togi.search.strategy import MODEST_SHARE
 from togi.study.pace import USUAL, Pace
 from togi.worker.supervise import ASKED_S
 
@@ -23,6 +24,9 @@ _RACE_SHARE = 0.15
 """Of the limit, what is reserved for the race."""
 _TRIAL_SHARE, _HANGS_X = 0.5, 3.0
 """A trial may take half of what is left, or three times what was expected where that is more."""
+_OUTRUN_X = 2.0
+"""While an engine is untried that should take much less, a trial gives way to it after this many times what it should
+take itself, or after its share of what is left where that is less."""
 _LEAST_ASKED_S, _ASKED_X = 2.0, 8.0
 """Values beyond the samples are some fifteen calls of two programs and of the original, a few in float64 too;
 verification is about ten."""
@@ -145,7 +149,11 @@ class TimeBudget:
         return 0.0 if self.loaded is None else self.loaded - self.started
 
 
-def share_of_trial_s(left_s: float, expected_s: float) -> float:
+def share_of_trial_s(left_s: float, expected_s: float, *, modest: bool = False) -> float:
     """How much of the seconds that are left one trial may take that should take so long. One that hangs leaves
-    something to the others."""
-    return min(left_s, max(left_s * _TRIAL_SHARE, _HANGS_X * expected_s)) if math.isfinite(left_s) else left_s
+    something to the others. ``modest``: an engine that should take much less is untried."""
+    if not math.isfinite(left_s):
+        return left_s
+    if modest:
+        return min(left_s * MODEST_SHARE, _OUTRUN_X * expected_s)
+    return min(left_s, max(left_s * _TRIAL_SHARE, _HANGS_X * expected_s))

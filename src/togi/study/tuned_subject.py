@@ -39,6 +39,7 @@ class TunedSubject:
     facts: Facts
     signature: Signature
     settings: Settings
+    has_truth: bool = False
 
     @property
     def limits(self) -> Limits:
@@ -46,10 +47,13 @@ class TunedSubject:
         return Limits(timeout_s=self.settings.trial_timeout_s, memory_bytes=self.settings.trial_memory_bytes)
 
     def make_truth(self, tell: Callable[[str], None]) -> None:
-        """Make what every trial is compared with. Raises SubjectError when the subject cannot be run."""
+        """Make what every trial is compared with, once. Raises SubjectError when the subject cannot be run."""
+        if self.has_truth:
+            return
         with explained(self.name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
             self.facts = self.pool.make_truth(self.facts, limits, lambda phase: tell(f"{phase} of {self.name}"))
+        self.has_truth = True
 
     def accepted(self, running: HasVerdict) -> tuple[Outcome, str]:
         """What its verification means under these settings, and why."""

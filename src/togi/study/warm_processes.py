@@ -14,7 +14,7 @@ from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
 from togi.study.time_budget import TimeBudget
 from togi.study.tuned_subject import TunedSubject
 from togi.worker.launch import NoTimeLeft
-from togi.worker.supervise import RunningTrial, TrialEnded
+from togi.worker.supervise import GaveWay, RunningTrial, TrialEnded
 
 
 class WarmProcesses:
@@ -33,6 +33,8 @@ class WarmProcesses:
         self.composed: dict[Recipe, Path] = {}
         """Artifacts that stand for a recipe: a program's tuned parts, put together."""
         self._warm: dict[Recipe, RunningTrial] = {}
+        self._waiting: RunningTrial | None = None
+        """One that gave way while it was built: the last."""
         self._reference: RunningTrial | None = None
 
     def can_start(self, candidate: Recipe) -> bool:
@@ -40,15 +42,46 @@ class WarmProcesses:
         return candidate in self.composed or not isinstance(candidate, ProgramRecipe)
 
     def start(self, candidate: Recipe, timeout_s: float | None = None) -> RunningTrial:
-        """Build and verify. ``timeout_s``: None is that of a trial. Raises TrialEnded."""
+        """Build and verify, or go on where it gave way.
+
+        Args:
+            timeout_s: None is that of a trial. Less than that is what the study spares: then it gives way.
+
+        Raises TrialEnded or GaveWay.
+        """
         subject, limits = self._subject, self._subject.limits
         if timeout_s is not None:
-            limits = replace(limits, timeout_s=timeout_s)
+            limits = replace(limits, timeout_s=timeout_s, gives_way=timeout_s < limits.timeout_s)
         if (folder := self.composed.get(candidate)) is not None:
+            whole = replace(limits, gives_way=False)  # a program with its parts is built in a moment
             return subject.pool.start_artifact(
-                folder, candidate, subject.facts, limits, check=True, name=candidate.label
+                folder, candidate, subject.facts, whole, check=True, name=candidate.label
             )
-        return subject.pool.start(candidate, subject.facts, limits, lambda phase: self._on_phase(candidate, phase))
+        try:
+            if (waiting := self._taken_from_waiting(candidate)) is not None:
+                return subject.pool.go_on(waiting, limits)
+            return subject.pool.start(candidate, subject.facts, limits, lambda phase: self._on_phase(candidate, phase))
+        except GaveWay as paused:
+            if self._waiting is not None:
+                self._waiting.close()
+            self._waiting = paused.trial
+            raise
+
+    def _taken_from_waiting(self, candidate: Recipe) -> RunningTrial | None:
+        waiting = self._waiting
+        if waiting is None or waiting.recipe != candidate:
+            return None
+        self._waiting = None
+        return waiting
+
+    def gave_way(self, candidate: Recipe) -> bool:
+        """Whether it waits to go on."""
+        return self._waiting is not None and self._waiting.recipe == candidate
+
+    def end(self, candidate: Recipe) -> None:
+        """End one that gave way."""
+        if (waiting := self._taken_from_waiting(candidate)) is not None:
+            waiting.close()
 
     def reference(self) -> RunningTrial:
         """The reference's process; started (again) when there is none."""
@@ -69,6 +102,10 @@ class WarmProcesses:
                 return None
             self._warm[candidate] = running
         return self._warm[candidate]
+
+    def is_warm(self, candidate: Recipe) -> bool:
+        """Whether its process is kept and alive."""
+        return candidate in self._warm and self._warm[candidate].ended is None
 
     def keep(self, running: RunningTrial) -> None:
         """Until it is pruned or closed: rebuilding it would cost its compilation again."""
@@ -108,11 +145,11 @@ class WarmProcesses:
         """End the finalists that are kept, whose memory stays taken while they are paused: what did not fit next to
         them may fit alone. They are built again for the race. False where there are none to end, or where it was the
         user's limit that did not suffice."""
-        alive = [running for running in self._warm.values() if running.ended is None]
+        alive = [running for running in (*self._warm.values(), self._waiting) if running and running.ended is None]
         limited = self._subject.facts.device != "cuda" and self._subject.limits.memory_bytes is not None
         if not alive or limited:
             return False
-        self.prune(())
+        self._end_all()
         return True
 
     def prune(self, wanted: Collection[Recipe]) -> None:
@@ -120,9 +157,14 @@ class WarmProcesses:
         for candidate in [kept for kept in self._warm if kept not in wanted]:
             self._warm.pop(candidate).close()
 
+    def _end_all(self) -> None:
+        self.prune(())
+        if self._waiting is not None:
+            self.end(self._waiting.recipe)
+
     def close(self) -> None:
         """End all."""
-        self.prune(())
+        self._end_all()
         if self._reference is not None:
             self._reference.close()
             self._reference = None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 from typing_extensions import Self
 
+from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs
 from togi.subject.nested import tensors_in
 
@@ -44,23 +45,23 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
     buffers = SavedBuffers(module)
     first = _call(module, sample, seed)
     changed = buffers.changed()
-    first_values = [tensor.detach().clone() for tensor in tensors_in(first.output)]
+    first_values = [tensor.detach().clone() for tensor in _numbers(first.output)]
     second = _call(module, sample, seed)
-    repeatable = same(first_values, tensors_in(second.output))
-    overwritten = not same(first_values, tensors_in(first.output))
+    repeatable = same(first_values, _numbers(second.output))
+    overwritten = not same(first_values, _numbers(first.output))
     seeded = repeatable
     if changed:
         buffers.restore()
-        seeded = same(first_values, tensors_in(_call(module, sample, seed).output))
+        seeded = same(first_values, _numbers(_call(module, sample, seed).output))
         buffers.restore()
-    differs = not same(first_values, tensors_in(_call(module, sample, seed + 1).output))
+    differs = not same(first_values, _numbers(_call(module, sample, seed + 1).output))
     buffers.restore()
     return Behaviour(
         random=seeded and differs,
         repeatable=repeatable,
         buffers_change=bool(changed),
-        all_zero=_all_zero([t for output in outputs for t in tensors_in(output)]),
-        non_finite=any(not bool(t.isfinite().all()) for o in outputs for t in tensors_in(o) if _is_numeric(t)),
+        all_zero=_all_zero([t for output in outputs for t in _numbers(output)]),
+        non_finite=any(not bool(t.isfinite().all()) for o in outputs for t in _numbers(o) if _is_numeric(t)),
         notes=(
             *_input_notes(first),
             *_alias_notes(module, first, second),
@@ -68,6 +69,10 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
             *_change_notes(changed, repeatable=repeatable, seeded=seeded, differs=differs),
         ),
     )
+
+
+def _numbers(output: Any) -> list[Tensor]:
+    return tensors_in(as_compared(output))
 
 
 class SavedBuffers:
@@ -248,12 +253,12 @@ def _input_notes(observed: _ObservedCall) -> Iterator[str]:
 
 
 def _alias_notes(module: nn.Module, first: _ObservedCall, second: _ObservedCall) -> Iterator[str]:
-    outputs = _storages(tensors_in(first.output))
+    outputs = _storages(_numbers(first.output))
     if outputs & _storages(first.after.tensors()):
         yield "An output shares memory with an input."
     if outputs & _storages([*module.parameters(), *module.buffers()]):
         yield "An output shares memory with a parameter or a buffer of the module."
-    elif outputs & _storages(tensors_in(second.output)):
+    elif outputs & _storages(_numbers(second.output)):
         yield "Outputs of two calls share memory."
 
 

@@ -6,6 +6,7 @@ module with what it changes as further outputs. ``Effects.finish`` makes the cha
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,17 @@ class ChangedArgument(Record):
     written: tuple[int, ...] = ()
     """Tensors of the argument before the call that the call overwrites."""
 
+    def with_numbers(self, tensors: Sequence[Tensor], argument: Any) -> list[Any]:
+        """What ``after`` is built of. ``argument``: before the call."""
+        of_tensors, numbers = iter(tensors), iter(self.after.carried_numbers(argument))
+        return [next(of_tensors) if more is None else next(numbers) + more for more in self._more]
+
+    @functools.cached_property
+    def _more(self) -> tuple[int | None, ...]:
+        """For each number that is carried: how much more it is after the call. None for a tensor."""
+        leaves = (leaf for leaf in self.after.leaves() if leaf.kind in ("tensor", "carried"))
+        return tuple(int(str(leaf.value)) if leaf.kind == "carried" else None for leaf in leaves)
+
 
 class Effects(Record):
     """The changes that one form of a module's calls makes."""
@@ -42,9 +54,12 @@ class Effects(Record):
     changes: tuple[ChangedArgument, ...] = ()
     state: tuple[str, ...] = ()
     """Attributes that the module keeps from call to call: it is called with them (``togi.subject.state``)."""
+    carried: int | None = None
+    """Numbers in its arguments are counted up and decide nothing, from so much above the least seen on
+    (``togi.subject.carried``)."""
 
     @classmethod
-    def of(cls, call: Callable[..., Any], *given: Inputs) -> Effects:
+    def of(cls, call: Callable[..., Any], *given: Inputs, carried: int | None = None) -> Effects:
         """Make calls of one form with each of ``given`` (which are changed) and see what changes.
 
         Raises Refused where that differs from call to call in more than tensors and counts of them.
@@ -56,8 +71,8 @@ class Effects(Record):
             for key, argument in before:
                 argument.look_again()
                 seen[key].append(argument)
-        changes = [_change(key, arguments) for key, arguments in seen.items()]
-        return cls(changes=tuple(change for change in changes if change is not None))
+        changes = [_change(key, arguments, carried) for key, arguments in seen.items()]
+        return cls(changes=tuple(change for change in changes if change is not None), carried=carried)
 
     def split(self, output: Any, given: Inputs, before: Mapping[str | int, list[Tensor]]) -> Any:
         """The output without the changed arguments themselves, and the new tensors of these: a pure result."""
@@ -89,7 +104,11 @@ class Effects(Record):
             tensors: list[Tensor] = []
             if change.written or any(old_place is not None for old_place in change.kept):
                 tensors = tensors_in(argument) if tensors_of is None else tensors_of(change.argument)
-            after = [next(new_tensors) if old_place is None else tensors[old_place] for old_place in change.kept]
+            after: list[Any] = [
+                next(new_tensors) if old_place is None else tensors[old_place] for old_place in change.kept
+            ]
+            if change.after.carries:
+                after = change.with_numbers(after, argument)
             for index in change.written:
                 tensors[index].copy_(next(new_tensors))
             if change.after.kind != "tensor":
@@ -126,16 +145,40 @@ class _ArgumentSeen:
         )
 
 
-def _change(key: str | int, seen: Sequence[_ArgumentSeen]) -> ChangedArgument | None:
+def _change(key: str | int, seen: Sequence[_ArgumentSeen], carried: int | None) -> ChangedArgument | None:
     """The change of one argument in all calls, or None where there is none. Raises Refused where it differs."""
     if not any(argument.changed for argument in seen):
         return None
-    after = in_common([argument.value for argument in seen])
+    after = in_common([argument.value for argument in seen], carried=carried)
+    if after is not None and after.carries:
+        after = _counted_up(after, seen)
     old_places = seen[0].kept
     if after is None or any(argument.kept != old_places for argument in seen):
         raise Refused(f"what its calls change in the argument {key} differs from call to call")
     written = sorted({index for argument in seen for index in argument.written})
     return ChangedArgument(argument=key, after=after, kept=old_places, written=tuple(written))
+
+
+def _counted_up(after: Structure, seen: Sequence[_ArgumentSeen]) -> Structure | None:
+    """The structure with how much more each number is than before. None where that differs from call to call."""
+    more: set[tuple[int, ...]] = set()
+    for argument in seen:
+        values = {path: leaf.value for path, leaf in argument.structure.named_leaves()}
+        numbers = [values.get(path) for path, leaf in after.named_leaves() if leaf.kind == "carried"]
+        if not all(type(number) is int for number in numbers):
+            return None
+        now = after.carried_numbers(argument.value)
+        more.add(tuple(b - int(str(a)) for a, b in zip(numbers, now, strict=True)))
+    if len(more) > 1:
+        return None
+    by_place = iter(more.pop())
+
+    def counted(structure: Structure) -> Structure:
+        if structure.kind == "carried":
+            return structure.model_copy(update={"value": next(by_place)})
+        return structure.with_children(map(counted, structure.children)) if structure.carries else structure
+
+    return counted(after)
 
 
 def arguments_of(given: Inputs) -> list[tuple[str | int, Any]]:

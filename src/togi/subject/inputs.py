@@ -1,6 +1,6 @@
 """A subject: the user's module with its example inputs, and how it is called with one of them.
 
-A *sample* is a tensor, a tuple of positional arguments, a dict of keyword arguments, or ``Inputs``.
+A *sample* is a tensor or an array, a tuple of positional arguments, a dict of keyword arguments, or ``Inputs``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from togi.core.choices import Direction, Mode
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
-from togi.subject.nested import mapped, tensors_in
+from togi.subject.leaves import is_array
+from togi.subject.nested import ENTER, mapped, replaced, tensors_in
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,7 @@ class Inputs:
 
         if isinstance(sample, Inputs):
             return sample
-        if isinstance(sample, torch.Tensor):
+        if isinstance(sample, torch.Tensor) or is_array(sample):
             return cls((sample,))
         if isinstance(sample, tuple):
             return cls(sample)
@@ -47,7 +48,7 @@ class Inputs:
             return cls((), dict(sample))
         raise SubjectError(
             f"a sample is {a_type(sample)}, which togi cannot call the module with. "
-            "Give a tensor, a tuple of positional arguments, a dict of keyword arguments, or "
+            "Give a tensor or an array, a tuple of positional arguments, a dict of keyword arguments, or "
             "togi.Inputs(args, kwargs). A module whose argument is a list takes togi.Inputs(([image],))."
         )
 
@@ -60,11 +61,19 @@ class Inputs:
         return tensors_in((self.args, dict(self.kwargs)))
 
     def clone(self) -> Inputs:
-        """Fresh tensors with the same values and strides (an overlapping view becomes contiguous)."""
-        return self.map(_clone)
+        """Fresh tensors and arrays with the same values and strides (an overlapping view becomes contiguous)."""
+        return Inputs(replaced(self.args, _fresh, new=True), replaced(dict(self.kwargs), _fresh, new=True))
 
     def to(self, device: Any) -> Inputs:
         return self.map(lambda tensor: tensor.to(device))
+
+
+def _fresh(part: Any) -> Any:
+    import torch
+
+    if isinstance(part, torch.Tensor):
+        return _clone(part)
+    return copy.copy(part) if is_array(part) or isinstance(part, bytearray) else ENTER
 
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from togi.core.errors import ArtifactError
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 CONSTANTS = (type(None), bool, int, float, str)
-Leaf = Literal["tensor", "constant", "count", "dtype", "device", "enum", "class", "opaque"]
+Leaf = Literal["tensor", "constant", "count", "carried", "dtype", "device", "enum", "class", "opaque"]
 
 
 def holds_nothing(value: Any) -> bool:
@@ -22,6 +23,12 @@ def holds_nothing(value: Any) -> bool:
 
     known = (torch.Tensor, *CONSTANTS, enum.Enum, torch.dtype, torch.device, torch.SymInt, type)
     return isinstance(value, known)
+
+
+def is_array(value: Any) -> bool:
+    """True for an array of NumPy."""
+    numpy = sys.modules.get("numpy")  # before it is imported nothing is one
+    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def described_leaf(value: Any) -> tuple[Leaf, str, Scalar]:

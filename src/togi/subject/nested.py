@@ -13,7 +13,8 @@ from togi.subject.leaves import CONSTANTS, holds_nothing
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ENTER = object()
+ENTER = object()
+"""The answer to ``replaced`` for a part that it shall look into."""
 Folded = TypeVar("Folded")
 
 
@@ -65,24 +66,12 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """A nested value with every tensor replaced by ``change(tensor)``: new containers, the same opaque values."""
     import torch
 
-    return _changed(value, lambda part: change(part) if isinstance(part, torch.Tensor) else _ENTER, new=True)
-
-
-def with_floats_as_tensors(value: Any) -> Any:
-    """A nested value whose Python floats are tensors: numbers that were computed, to be compared as such."""
-    import torch
-
-    def change(part: Any) -> Any:
-        if isinstance(part, float):
-            return torch.tensor(part, dtype=torch.float64)
-        return part if isinstance(part, torch.Tensor | str) else _ENTER
-
-    return _changed(value, change)
+    return replaced(value, lambda part: change(part) if isinstance(part, torch.Tensor) else ENTER, new=True)
 
 
 def substituted(value: Any, table: Mapping[int, Any]) -> Any:
     """A nested value with what ``table`` names by identity (``id(part)``) replaced."""
-    return _changed(value, lambda part: table.get(id(part), _ENTER))
+    return replaced(value, lambda part: table.get(id(part), ENTER))
 
 
 def put_back(value: Any, table: Mapping[str, Any]) -> Any:
@@ -91,11 +80,11 @@ def put_back(value: Any, table: Mapping[str, Any]) -> Any:
     Dicts are changed where they stand: transformers' ModelOutput takes longer to make than a small part of a program
     takes to run.
     """
-    return _changed(value, lambda part: table.get(part, _ENTER) if isinstance(part, str) else _ENTER, in_place=True)
+    return replaced(value, lambda part: table.get(part, ENTER) if isinstance(part, str) else ENTER, in_place=True)
 
 
-def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False, in_place: bool = False) -> Any:
-    """A nested value with every part that ``change`` does not answer with ``_ENTER`` replaced by its answer.
+def replaced(value: Any, change: Callable[[Any], Any], *, new: bool = False, in_place: bool = False) -> Any:
+    """A nested value with every part that ``change`` does not answer with ``ENTER`` replaced by its answer.
 
     A container in which nothing changed stays the same object, unless ``new`` ones are wanted; with ``in_place`` a dict
     does in any case.
@@ -103,12 +92,12 @@ def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False, in_
     import torch
 
     answer = change(value)
-    if answer is not _ENTER:
+    if answer is not ENTER:
         return answer
     items = None if isinstance(value, (torch.Tensor, *CONSTANTS)) else _opened(value)
     if items is None:
         return value
-    children = [_changed(child, change, new=new, in_place=in_place) for child in items.children]
+    children = [replaced(child, change, new=new, in_place=in_place) for child in items.children]
     if not new and all(changed is child for changed, child in zip(children, items.children, strict=True)):
         return value
     if in_place and isinstance(value, dict):

@@ -17,7 +17,7 @@ def pure(module: nn.Module, effects: Effects) -> nn.Module:
     """The module in the form that an engine can stand for."""
     if effects.state:
         module = WithState(module, effects.state)
-    return Pure(module, effects) if effects.changes else module
+    return Pure(module, effects) if effects.changes or effects.carried is not None else module
 
 
 class Pure(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import SubjectError, nearest
@@ -15,6 +15,10 @@ from togi.subject.structure import Structure
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+Common = Callable[[Sequence[Any]], Structure | None]
+"""What the values of one argument have in common."""
 
 
 class Relation(Record):
@@ -45,11 +49,11 @@ def values_of(sample: Inputs) -> list[Any]:
     return [*sample.args, *(sample.kwargs[name] for name in sorted(sample.kwargs))]
 
 
-def arguments_of_all(samples: Sequence[Inputs]) -> tuple[Structure, ...]:
-    """The structure of each argument. Raises SubjectError where the samples have none in common."""
-    structures = arguments_in_common(samples)
+def arguments_of_all(samples: Sequence[Inputs], common: Common = in_common) -> tuple[Structure, ...]:
+    """The structure of each argument. Raises SubjectError where the samples have none in common, as ``common`` says."""
+    structures = arguments_in_common(samples, common)
     if structures is None:
-        number = next(n for n in range(2, len(samples) + 1) if arguments_in_common(samples[:n]) is None)
+        number = next(n for n in range(2, len(samples) + 1) if arguments_in_common(samples[:n], common) is None)
         raise SubjectError(
             f"sample {number} is called differently from sample 1 (other arguments, nesting or constants). "
             "All samples must be calls of one form; tune each form as a subject of its own."
@@ -57,14 +61,14 @@ def arguments_of_all(samples: Sequence[Inputs]) -> tuple[Structure, ...]:
     return structures
 
 
-def arguments_in_common(samples: Sequence[Inputs]) -> tuple[Structure, ...] | None:
+def arguments_in_common(samples: Sequence[Inputs], common: Common = in_common) -> tuple[Structure, ...] | None:
     """The structure of each argument: first the positional ones, then the keywords, sorted. None where calls have none
     in common."""
     if len({(len(sample.args), tuple(sorted(sample.kwargs))) for sample in samples}) > 1:
         return None
-    common = [in_common(values) for values in zip(*map(values_of, samples), strict=True)]
-    structures = tuple(structure for structure in common if structure is not None)
-    return structures if len(structures) == len(common) else None
+    of_each = [common(values) for values in zip(*map(values_of, samples), strict=True)]
+    structures = tuple(structure for structure in of_each if structure is not None)
+    return structures if len(structures) == len(of_each) else None
 
 
 def flat(entries: Iterable[tuple[str, Structure, Any]]) -> list[tuple[str, torch.Tensor]]:

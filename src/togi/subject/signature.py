@@ -15,13 +15,14 @@ from pydantic import model_validator
 
 from togi.core.records import Record, TensorFacts
 from togi.subject.admitted_calls import AdmittedCalls
-from togi.subject.common_structure import in_common, merged
+from togi.subject.common_structure import in_common, in_common_or_carried, in_common_or_given, merged
 from togi.subject.conditions import at_least, condition, in_words, sizes_in
 from togi.subject.domain import Domain
 from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.leaves import dtype_of
 from togi.subject.refused_calls import other_structure
 from togi.subject.sample_facts import (
+    Common,
     Relation,
     arguments_of_all,
     check_dynamic,
@@ -36,6 +37,16 @@ from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+def _common_of(module: nn.Module) -> Common:
+    """What its calls may differ in."""
+    from togi.subject.program import ProgramModule
+    from togi.subject.pure import Pure
+
+    if isinstance(module, Pure) and module.effects.carried is not None:
+        return in_common_or_carried(module.effects.carried)
+    return in_common_or_given if isinstance(module, ProgramModule) else in_common
 
 
 class Signature(Record):
@@ -92,13 +103,14 @@ class Signature(Record):
     ) -> Signature:
         """Make it from samples and the module's own outputs on them.
 
-        Raises SubjectError when samples differ in structure or in a constant.
+        Raises SubjectError when samples differ in structure or in a constant. A program's may
+        differ in all but tensors: its Python takes that as it comes.
         """
         parameters = parameters_of(module)
         first = samples[0]
         positional = len(first.args)
         names = (*positional_names(parameters, positional), *sorted(first.kwargs))
-        arguments = arguments_of_all(samples)
+        arguments = arguments_of_all(samples, _common_of(module))
         output = in_common(outputs) or functools.reduce(merged, (Structure.of(value) for value in outputs))
         flat_inputs = [flat(zip(names, arguments, values_of(s), strict=True)) for s in samples]
         flat_outputs = [flat([("output", output, o)]) for o in outputs]
@@ -249,7 +261,7 @@ class Signature(Record):
     def build_inputs(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """``(args, kwargs)`` as the samples call it."""
         remaining = iter(tensors)
-        values = [structure.build(remaining) for structure in self.arguments]
+        values = [structure.settled.build(remaining) for structure in self.arguments]
         return tuple(values[: self.positional]), dict(
             zip(self.names[self.positional :], values[self.positional :], strict=True)
         )

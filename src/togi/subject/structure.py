@@ -1,13 +1,15 @@
 """The structure of nested values of tensors, as JSON, and nested values built again from tensors.
 
-What is neither one of ``leaves`` nor of ``containers`` is ``opaque``: it can be run live but not stored. Where a number
+What is neither one of ``leaves`` nor of ``containers`` is ``opaque``: it can be run live but not stored, and any value
+of its class stands in its place. So does a constant of a program's calls that differs between them. Where a number
 followed the size of a tensor next to it in all calls seen (the length that a cache keeps), it is a ``count`` of that.
+One that calls count up and that decides nothing (how much went through a window that is full) is ``carried``.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import model_validator
@@ -43,13 +45,14 @@ class Structure(Record):
     kind: Kind
     children: tuple[Structure, ...] = ()
     keys: tuple[Scalar, ...] = ()
-    """Of the children. Of a count: the key of the tensor next to it that it counts, and which dimension."""
+    """Of the children. Of a count: the key of the tensor next to it that it counts, and which dimension. Of what is
+    carried: the least number."""
     type: str = ""
     """``module:qualified name`` of the class of a namedtuple, mapping, dataclass, object or enum member; of the value
     where it is opaque or a class."""
     value: Scalar = None
     """A constant; the name of a dtype, device or enum member; what torch's pytree knows of a value, as JSON; how much
-    more a count is than that size."""
+    more a count is than that size; the number that is carried, or, after a call, how much more it is than before."""
 
     @model_validator(mode="after")
     def _complete(self) -> Structure:
@@ -60,6 +63,8 @@ class Structure(Record):
             raise ValueError(f"{len(self.keys)} keys for {len(self.children)} values of a {self.kind}")
         if self.is_leaf and self.children:
             raise ValueError(f"a {self.kind} that holds values")
+        if self.kind == "carried" and [type(number) for number in (self.value, *self.keys)] != [int, int]:
+            raise ValueError(f"a number {self.value!r} that is carried from {self.keys} on")
         return self
 
     def _counted(self, count: Structure) -> tuple[int, int, int]:
@@ -100,16 +105,22 @@ class Structure(Record):
 
     @property
     def admits(self) -> Callable[[Any], bool]:
-        """True for the values that this leaf stands for: any tensor, or the same constant."""
+        """True for the values that this leaf stands for: any tensor, the same constant, or what is of the same class
+        and handed on as it is."""
         if self.kind == "constant":
             constant = self.value
             return lambda value: isinstance(value, CONSTANTS) and bool(value == constant)
         if self.kind == "count":
             return lambda value: type(value) is int
+        if self.kind == "carried":
+            least = int(str(self.keys[0]))
+            return lambda value: type(value) is int and value >= least
         if self.kind in ("dtype", "device"):
             name = f"torch.{self.value}" if self.kind == "dtype" else self.value
             return lambda value: str(value) == name
-        return lambda value: self.kind != "opaque" and Structure.of(value) == self
+        if self.kind == "opaque":
+            return self._is_of_class
+        return lambda value: Structure.of(value) == self
 
     @property
     def is_leaf(self) -> bool:
@@ -124,9 +135,40 @@ class Structure(Record):
         then says where."""
         return self._reader(value, tensors)
 
-    def build(self, tensors: Iterator[Tensor]) -> Any:
-        """The value again, taking tensors in order of traversal."""
+    def build(self, tensors: Iterator[Any]) -> Any:
+        """The value again, taking tensors, and numbers that are carried, in order of traversal."""
         return self._builder(tensors)
+
+    @functools.cached_property
+    def settled(self) -> Structure:
+        """The same with one number for each that is carried."""
+        if self.kind == "carried":
+            return Structure(kind="constant", value=self.value)
+        if not self.carries:
+            return self
+        return self.with_children([child.settled for child in self.children])
+
+    @functools.cached_property
+    def carries(self) -> bool:
+        """Whether it holds numbers that are carried."""
+        return self.kind == "carried" or any(child.carries for child in self.children)
+
+    @functools.cached_property
+    def carried_numbers(self) -> Callable[[Any], list[int]]:
+        """Reads the numbers that are carried from a value of this structure."""
+        if self.kind == "carried":
+            return lambda value: [value]
+        opened = self._opener()
+        inner = [(place, child.carried_numbers) for place, child in enumerate(self.children) if child.carries]
+
+        def read(value: Any) -> list[int]:
+            children = list(opened(value) or ())
+            return [number for place, numbers in inner for number in numbers(children[place])]
+
+        return read
+
+    def with_children(self, children: Iterable[Structure]) -> Structure:
+        return Structure(kind=self.kind, keys=self.keys, children=tuple(children), type=self.type, value=self.value)
 
     @functools.cached_property
     def _reader(self) -> Callable[[Any, list[Tensor]], bool]:
@@ -186,17 +228,20 @@ class Structure(Record):
     def _is_class_of(self, value: Any) -> bool:
         """True if a value is of the very class: one derived from it may behave otherwise. A class that togi imported
         from a file under a name of its own is the program's own import of it."""
-        if self.kind not in NAMED or self.type == name_of(type(value)):
+        return self.kind not in NAMED or self._is_of_class(value)
+
+    def _is_of_class(self, value: Any) -> bool:
+        if self.type == name_of(type(value)):
             return True
         try:
-            return type(value) is find_class(self.type, self.kind)
+            return type(value) is find_class(self.type, "class" if self.kind == "opaque" else self.kind)
         except ArtifactError:
             return False
 
     @functools.cached_property
     def _builder(self) -> Callable[[Iterator[Tensor]], Any]:
         """``build``, with classes and constants looked up once."""
-        if self.kind == "tensor":
+        if self.kind in ("tensor", "carried"):
             return next
         if self.kind == "opaque":
             raise ValueError(f"a {self.type} cannot be rebuilt from tensors")
@@ -268,6 +313,8 @@ class Structure(Record):
             return f"the {self.kind} {self.value!r}"
         if self.kind == "count":
             return f"the size of {self.keys[0]} in dimension {self.keys[1]}"
+        if self.kind == "carried":
+            return f"a number from {self.keys[0]} on"
         return f"a {self.type or self.kind}"
 
 

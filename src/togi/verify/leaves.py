@@ -1,7 +1,7 @@
 """The tensors inside inputs and outputs, wherever they are, with a path that names each.
 
 Also looks into objects that have no tensor form (a cache class, say): what such an object holds is part of the answer,
-and is verified, although it cannot be stored.
+and is verified, although it cannot be stored. Arrays count as tensors, in the memory that they have.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from togi.subject.compared import tensor_of, with_numbers
 from togi.subject.inputs import Inputs
+from togi.subject.leaves import is_array
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure
 
@@ -23,7 +25,7 @@ _DEEPEST = 8
 
 def tensors_in(value: Any, path: str) -> list[tuple[str, Tensor]]:
     """``(path, tensor)`` of every tensor in a value, in order of traversal; a tensor met twice is named twice."""
-    return list(_walk(value, path, 0, set()))
+    return [(at, _as_tensor(item)) for at, item in _walk(value, path, 0, set())]
 
 
 def input_tensors(inputs: Inputs, signature: Signature) -> list[tuple[str, Tensor]]:
@@ -34,22 +36,35 @@ def input_tensors(inputs: Inputs, signature: Signature) -> list[tuple[str, Tenso
 
 
 def copy_inputs(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
-    """The same call with every tensor replaced by ``change(tensor)``; all else is copied.
+    """The same call with every tensor, and the numbers of every array, replaced by ``change(tensor)``; all else is
+    copied, arrays inside of objects too. An array stays an array of its dtype.
 
     An argument given twice stays one tensor given twice.
     """
-    kwargs = dict(inputs.kwargs)
+    given = (inputs.args, dict(inputs.kwargs))
     memo: dict[int, Any] = {}
-    for _, tensor in tensors_in((inputs.args, kwargs), ""):
-        if id(tensor) not in memo:
+    for _, tensor in _walk(given, "", 0, set()):
+        if isinstance(tensor, Tensor) and id(tensor) not in memo:
             memo[id(tensor)] = change(tensor)
-    args, kwargs = copy.deepcopy((inputs.args, kwargs), memo)
+    for _, leaf, item in Structure.of(given).walk(given):
+        if leaf.kind == "opaque" and _is_changeable(item) and id(item) not in memo:
+            memo[id(item)] = with_numbers(item, change(_as_tensor(item)))
+    args, kwargs = copy.deepcopy(given, memo)
     return Inputs(args, kwargs)
 
 
 def has_opaque(signature: Signature) -> bool:
     """An argument is an object of which nobody can make another."""
     return any(leaf.kind == "opaque" for argument in signature.arguments for leaf in argument.leaves())
+
+
+def can_be_replaced(inputs: Inputs, signature: Signature) -> bool:
+    """Whether all that may differ between two calls lies in tensors, or in arrays that can be written through them."""
+    leaves = (leaf for argument in signature.arguments for leaf in argument.leaves())
+    if any(leaf.kind == "opaque" and leaf.type.startswith("builtins:") for leaf in leaves):
+        return False
+    items = (item for _, item in _walk((inputs.args, dict(inputs.kwargs)), "", 0, set()))
+    return all(isinstance(item, Tensor) or _is_written_through(item) for item in items)
 
 
 def may_be_index(tensor: Tensor) -> bool:
@@ -99,9 +114,25 @@ def _exactly(like: Tensor, values: Tensor) -> Tensor:
     return torch.empty_strided(like.shape, like.stride(), dtype=values.dtype, device=values.device).copy_(values)
 
 
-def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+def _as_tensor(item: Any) -> Tensor:
+    tensor = item if isinstance(item, Tensor) else tensor_of(item)
+    assert tensor is not None
+    return tensor
+
+
+def _is_changeable(item: Any) -> bool:
+    """A picture or a masked array holds numbers, too, but only its own class can make another one."""
+    return type(item).__module__ == "numpy" and tensor_of(item) is not None
+
+
+def _is_written_through(item: Any) -> bool:
+    return is_array(item) and _as_tensor(item).data_ptr() == item.ctypes.data
+
+
+def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Tensors, and what can be seen as one."""
     for at, leaf, item in Structure.of(value).walk(value, path):
-        if leaf.kind == "tensor":
+        if leaf.kind == "tensor" or (leaf.kind == "opaque" and tensor_of(item) is not None):
             yield at, item
         elif leaf.kind == "opaque" and depth < _DEEPEST and id(item) not in seen and not _is_code(item):
             seen.add(id(item))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
+from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import class_name
 from togi.subject.nested import tensors_in
@@ -54,7 +55,8 @@ def outputs_in_one_mode(subject: Subject, prepared: nn.Module, samples: Sequence
 def _differences(
     evaluated: Sequence[Any], trained: Sequence[Any], prepared: nn.Module, asked: nn.Module
 ) -> Iterator[str]:
-    for output, trained_output in zip(evaluated, trained, strict=True):
+    answers = zip(map(as_compared, evaluated), map(as_compared, trained), strict=True)
+    for output, trained_output in answers:
         if different := unlike(Structure.of(output), Structure.of(trained_output), "its output in training mode"):
             yield different
         for before, after in zip(map(plain, tensors_in(output)), map(plain, tensors_in(trained_output)), strict=False):

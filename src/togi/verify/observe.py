@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from togi.subject.behaviour import seed_all
+from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs
-from togi.subject.nested import with_floats_as_tensors
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure
 from togi.verify.compare import identical, plain
@@ -65,7 +65,7 @@ def observe(
     seed_all(seed)
     output = call(*given.args, **given.kwargs)
     before, after = input_tensors(inputs, signature), input_tensors(given, signature)
-    measured = with_floats_as_tensors(output)
+    measured = as_compared(output)
     leaves = tensors_in(measured, "output")
     changed = tuple(name for (name, a), (_, b) in zip(before, after, strict=False) if not identical(a, b))
     return Observation(

@@ -24,11 +24,11 @@ from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.compare import identical, plain
 from togi.verify.decisions import both, decisions, values_of
-from togi.verify.leaves import fresh, input_tensors
+from togi.verify.leaves import can_be_replaced, fresh, input_tensors
 from togi.verify.metric import Metric, value_of
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form
-from togi.verify.truth import Truth
+from togi.verify.truth import OriginalAnswer, Truth
 from togi.verify.units import leaf_error, worst
 
 _CALLS_KEPT = 3
@@ -119,6 +119,7 @@ class _VerdictSoFar:
         self.kept: deque[_KeptAnswers] = deque(maxlen=_CALLS_KEPT)
         self.outputs: list[Any] = []
         self.decisions = Decisions(agree=0, total=0)
+        self.other_sizes = False
         self.first: list[Tensor] = []
 
     def report(self, max_units: float, metric: Metric | None, callers: Callers | None) -> ErrorReport:
@@ -149,6 +150,7 @@ class _VerdictSoFar:
             notes=tuple(self.notes),
             **({} if metric is None or self.problems else self._metric_of(metric)),
             decisions=self.decisions if self.decisions.total else None,
+            other_sizes=self.other_sizes,
         )
 
     def _metric_of(self, metric: Metric) -> dict[str, Any]:
@@ -164,6 +166,7 @@ class _VerdictSoFar:
         problems, notes = form(seen, answer)
         self.problems |= dict.fromkeys(problems)
         self.notes |= dict.fromkeys(notes)
+        self.other_sizes |= self._finds_another_number(seen, answer)
         self._earlier_outputs(seen)
         if comparable(seen, answer):
             wrong = self._numbers(a, [t for _, t in seen.leaves])
@@ -171,6 +174,14 @@ class _VerdictSoFar:
                 self._stale(a, seen)
         self.kept.append(_KeptAnswers(answer=a, outputs=_outputs(seen), values=seen.copies()))
         return seen
+
+    def _finds_another_number(self, seen: Observation, answer: OriginalAnswer) -> bool:
+        """Whether a size is another one though the inputs are as large as the first: an engine of fixed sizes would be
+        right there, so values decide it."""
+        expected, found = [leaf.shape for leaf in answer.leaves], [tuple(t.shape) for _, t in seen.leaves]
+        if expected == found or list(map(len, expected)) != list(map(len, found)):
+            return False
+        return self._shapes(answer.input) == self._shapes(self.truth.facts.answers[0].input)
 
     def _decided(self, a: int, seen: Observation, sample: int) -> None:
         answer = self.truth.facts.answers[a]
@@ -289,6 +300,8 @@ def _outputs(seen: Observation) -> Named:
 
 def _replace(given: Inputs, values: Inputs, signature: Signature) -> bool:
     """Copy ``values`` into the tensors of ``given``; False where they cannot be written."""
+    if not can_be_replaced(given, signature):
+        return False
     pairs = zip(input_tensors(given, signature), input_tensors(values, signature), strict=True)
     try:
         with torch.no_grad():

@@ -19,8 +19,9 @@ from togi.core.choices import Mode
 from togi.core.records import ErrorReport, ForcedCalls
 from togi.decide.faithful import MAX_UNITS
 from togi.subject.behaviour import same, seed_all
+from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs, Subject
-from togi.subject.nested import tensors_in, with_floats_as_tensors
+from togi.subject.nested import tensors_in
 from togi.subject.pure import Pure
 from togi.subject.structure import Structure
 from togi.techniques.build import first_candidate
@@ -97,7 +98,7 @@ def _run(installed: Installed, sample: Inputs, seed: int) -> Any:
 
 
 def _decided_otherwise(expected: Any, result: Any) -> str:
-    expected, result = with_floats_as_tensors(expected), with_floats_as_tensors(result)
+    expected, result = as_compared(expected), as_compared(result)
     if different := unlike(Structure.of(expected), Structure.of(result), "output"):
         return different
     for number, (wanted, actual) in enumerate(zip(tensors_in(expected), tensors_in(result), strict=True)):

@@ -244,6 +244,13 @@ class WorkerPool:
                 self._captured = None
         return RunningTrial.start(self.server(environment), job, limits, recipe.label, on_phase)
 
+    def go_on(self, trial: RunningTrial, limits: Limits) -> RunningTrial:
+        """One that gave way builds and verifies on. Raises TrialEnded, or GaveWay again."""
+        if any(technique(choice.technique).inductor for choice in trial.recipe.choices):
+            with self._inductor.keeping():
+                return trial.go_on(limits)
+        return trial.go_on(limits)
+
     def start_unchecked(self, recipe: Recipe, limits: Limits, batch: Batch | None = None) -> RunningTrial:
         """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded.
 

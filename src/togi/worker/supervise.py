@@ -53,6 +53,8 @@ class Limits:
     memory_bytes: int | None = None
     """Anonymous resident memory of the child and its descendants, beyond what it shares with the server that it was
     forked from. None: 80 % of what is free when it starts, so that a runaway leaves the machine alive."""
+    gives_way: bool = False
+    """When its time is over it is paused instead, and may go on later."""
 
 
 class TrialEnded(Exception):
@@ -80,6 +82,14 @@ class TrialEnded(Exception):
             phases_s=self.trial.phases_s,
             notes=self.trial.notes,
         )
+
+
+class GaveWay(Exception):
+    """A trial was not built and verified in the time that it had, and waits, paused."""
+
+    def __init__(self, trial: RunningTrial) -> None:
+        super().__init__(f"it was still in {trial.phase} after {trial._limit_s:.0f} s, and gave way to other trials")
+        self.trial = trial
 
 
 @dataclass
@@ -118,6 +128,8 @@ class RunningTrial:
     _deadline: float = field(default_factory=time.monotonic)
     _limit_s: float = 0.0
     """Of what it is asked now."""
+    _waited_s: float = 0.0
+    """While it had given way, before it was built."""
 
     @classmethod
     def begin(
@@ -138,10 +150,20 @@ class RunningTrial:
     def start(
         cls, server: ForkServer, job: messages.Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
     ) -> RunningTrial:
-        """Start the child and let it build and verify."""
+        """Start the child and let it build and verify. Raises GaveWay where ``limits`` say that it does."""
         trial = cls.begin(server, job, limits, name, on_phase)
         trial.wait_for(messages.Ready)
         return trial
+
+    def go_on(self, limits: Limits) -> Self:
+        """Let one that gave way build and verify on, for so long. Raises GaveWay as ``start`` does."""
+        self.limits = replace(limits, memory_bytes=self.limits.memory_bytes)
+        now = time.monotonic()
+        self._waited_s += now - self._entered
+        self._entered, self._deadline, self._limit_s = now, now + limits.timeout_s, limits.timeout_s
+        self.child.resume()
+        self.wait_for(messages.Ready)
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -250,6 +272,10 @@ class RunningTrial:
                 self._note(message)
         except Timeout:
             cut_off = time.monotonic() < self._deadline
+            if self.limits.gives_way and messages.Ready in answers and not cut_off:
+                self._leave_phase()
+                self.child.pause()
+                raise GaveWay(self) from None
             ending = endings.timed_out(self.phase, self._limit_s, cut_off=cut_off)
             raise self._ended(ending, cut_off=cut_off) from None
         except Died as error:
@@ -268,7 +294,7 @@ class RunningTrial:
                     self._deadline, self._limit_s = time.monotonic() + event.limit_s, event.limit_s
                 self.on_phase(self.phase)
             case messages.Built():
-                self.build_s, self.notes = event.build_s, event.notes
+                self.build_s, self.notes = max(0.0, event.build_s - self._waited_s), event.notes
             case messages.Verified():
                 self.error = event.report
                 self.notes += event.notes

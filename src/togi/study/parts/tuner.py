@@ -46,10 +46,10 @@ class PartsTuner:
         self._in_place: list[InPlace] = []  # both are filled when the program has been cut
         self._programs = ProgramTrials(self._studies, self._in_place, self._attempt, whole.budget)
 
-    def run(self, left_s: float) -> None:
-        """Raises TogiError when the program cannot be recorded, or does not run for its truth."""
+    def run(self, left_s: float, why: str = "cannot be captured whole") -> None:
+        """``why`` it is cut. Raises TogiError when the program cannot be recorded, or does not run for its truth."""
         until = time.monotonic() + (left_s if math.isfinite(left_s) else _LONGEST_S)
-        self._whole.progress.message(f"{self._whole.subject.name} cannot be captured whole: looking for its parts")
+        self._whole.progress.message(f"{self._whole.subject.name} {why}: looking for its parts")
         self._cuts = cuts = record_parts(self._whole.subject.pool)  # next to the truth, which was begun with capturing
         self._whole.subject.make_truth(self._whole.progress.message)
         before = fastest_before(self._whole.log.trials())
