@@ -121,7 +121,8 @@ def _pieces(tensor: Tensor, dims: int) -> list[Tensor]:
         return [tensor]
     longest = list(sizes).index(max(sizes))
     step = max(1, sizes[longest] // math.ceil(tensor.numel() / (_FOR_ONE_THREAD - 1)))
-    return [small for piece in tensor.split(step, longest) for small in _pieces(piece, dims)]
+    pieces = tensor.chunk(math.ceil(sizes[longest] / step), longest)
+    return [small for piece in pieces for small in _pieces(piece, dims)]
 
 
 def _said(number: Number | None) -> str:
