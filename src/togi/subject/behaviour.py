@@ -188,12 +188,12 @@ class GeneratorStates:
         differing = [name for name, one, two in pairs if not torch.equal(one, two)]
         if self.python != other.python:
             differing.append("Python's random")
-        if None not in (self.arrays, other.arrays) and _numbers(self.arrays) != _numbers(other.arrays):
+        if None not in (self.arrays, other.arrays) and _of_numpy(self.arrays) != _of_numpy(other.arrays):
             differing.append("NumPy's generator")
         return differing
 
 
-def _numbers(state: Any) -> tuple[Any, ...]:
+def _of_numpy(state: Any) -> tuple[Any, ...]:
     """NumPy's state so that two can be compared."""
     _, words, *rest = state
     return words.tobytes(), *rest

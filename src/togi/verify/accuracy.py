@@ -21,7 +21,7 @@ from togi.core.records import Accuracy, Drop
 from togi.decide.paired import Standing, by_group, flips, halves, scores, standing
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
-from togi.subject.nested import with_floats_as_tensors
+from togi.subject.compared import as_compared
 from togi.subject.signature import Signature
 from togi.subject.validation import Validation, hashes_of
 from togi.verify.leaves import fresh, tensors_in
@@ -141,7 +141,7 @@ def _answer(call: Call, sample: Inputs, seed: int) -> Tensor:
     given = fresh(sample)
     seed_all(seed)
     with torch.no_grad():
-        output = with_floats_as_tensors(call(*given.args, **given.kwargs))
+        output = as_compared(call(*given.args, **given.kwargs))
     for _, tensor in tensors_in(output, "output"):
         if tensor.is_floating_point():
             return tensor.detach().to("cpu", torch.float32, copy=True)
