@@ -20,8 +20,8 @@ from togi.core.judging import Judging
 from togi.core.records import Accuracy, Drop
 from togi.decide.paired import Standing, by_group, flips, halves, scores, standing
 from togi.subject.behaviour import seed_all
-from togi.subject.inputs import Inputs
 from togi.subject.compared import as_compared
+from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.subject.validation import Validation, hashes_of
 from togi.verify.leaves import fresh, tensors_in
