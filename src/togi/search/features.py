@@ -88,8 +88,6 @@ def _features(
     others = [configuration for configuration in configurations if not configuration.is_engine]
     for configuration in others:
         spread = 0.04 if configuration.is_grad_mode else STAGE_SPREAD[configuration.technique.stage]
-        if engine is not None and configuration.technique.stage is Stage.LAYOUT:
-            spread *= ENGINES_DO_IT
         id = configuration.technique.id
         yield ("technique", id), spread
         yield ("technique", id, "on", family), spread * 0.8

@@ -26,9 +26,8 @@ _INTEGERS = (1 << 15, 1 << 24, (1 << 31) - 1, 1 << 34)
 """Where other numbers of bits end: 16 bits, float32's integers, 32 bits, and well beyond."""
 _LATTICE = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5)
 """Few values: equal ones side by side, and halves, which are rounded either way."""
-
-
 _FAR = 1e3
+"""Large next to what models are usually given."""
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ class WorkerPool:
         if self._captured is not None and not environment and captures(recipe):
             try:
                 return RunningTrial.start(self._captured, job, limits, recipe.label, on_phase)
-            except NoTimeLeft:
+            except NoTimeLeft:  # it can still serve those that have time
                 raise
             except TrialServerError:
                 self._captured.close()
