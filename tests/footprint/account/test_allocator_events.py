@@ -77,7 +77,7 @@ def test_an_account_is_as_good_without_the_frees_outside_of_operators(
         watching, "read_allocations", lambda profiler, _: read_allocations(_as_on_cuda(profiler, lost), "cuda")
     )
     again = account_of(step)
-    assert len(lost) > 3
+    assert lost
     # a scalar that no storage is known of may count as if it lived on
     assert again.peak_bytes == pytest.approx(whole.peak_bytes, abs=64)
     assert again.by_category() == pytest.approx(whole.by_category(), abs=64)
