@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +34,7 @@ from togi.techniques import technique
 from togi.worker import devices, forking, pool, survey
 from togi.worker.deadline import Deadline
 from togi.worker.devices import one_device
-from togi.worker.forking import fork_safe
+from togi.worker.forking import counting_devices_in_forks, fork_safe
 from togi.worker.hand_over import dump
 from togi.worker.launch import TrialServer
 from togi.worker.messages import Loaded
@@ -172,6 +173,41 @@ def test_a_subject_is_forked_whatever_it_did_while_it_was_loaded(tmp_path: Path,
     )
     ref = SubjectRef.here("locator", f"{tmp_path}/model.py:subject")
     with WorkerPool(ref, machine(), device="cpu", seed=0) as run:
+        assert isinstance(run.server({}), TrialServer)
+        assert run.server({}).fork_safe
+
+
+def test_counting_devices_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML keeps one from the first time on that it is asked."""
+
+    def asks_nvml() -> int:
+        threading.Thread(target=time.sleep, args=(5.0,), daemon=True).start()
+        return len(os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", asks_nvml)
+    before = threading.active_count()
+    with counting_devices_in_forks():
+        for visible, count in (("0", 1), ("0,1,2", 3)):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+            assert torch.cuda._device_count_nvml() == count
+    assert threading.active_count() == before
+    assert torch.cuda._device_count_nvml is asks_nvml
+
+
+@pytest.mark.parametrize("count", [lambda: -1, lambda: 1 // 0, lambda: os.kill(os.getpid(), signal.SIGKILL)])
+def test_devices_that_cannot_be_counted_are_left_to_torch(
+    monkeypatch: pytest.MonkeyPatch, count: Callable[[], int]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", count)
+    with counting_devices_in_forks():
+        assert torch.cuda._device_count_nvml() == -1
+
+
+def test_a_server_forks_whatever_number_of_threads_torch_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking torch for another number than it began with starts threads."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    here = machine().model_copy(update={"threads": min(2, os.cpu_count() or 1)})
+    with WorkerPool(SubjectRef.here("nothing"), here, device="cpu", seed=0) as run:
         assert isinstance(run.server({}), TrialServer)
         assert run.server({}).fork_safe
 

@@ -3,6 +3,9 @@
 Behind it: torch.cuda._is_in_bad_fork (torch 2.9 to 2.15). When it goes: a forked child that uses CUDA raises
 "Cannot re-initialize CUDA in forked subprocess", which can be tried where there is a device.
 
+Behind it: torch.cuda._device_count_nvml (torch 2.9 to 2.15). When it goes: subjects whose files ask
+``torch.cuda.is_available()`` have a process for every trial, where NVML leaves a thread behind.
+
 Behind it: torch._C's device guard, ``_only_lift_cpu_tensors``, ``TensorBase``, ``Generator`` and
 ``_group_tensors_by_device_and_dtype`` (torch 2.9 to 2.15; FakeTensorMode takes the same two measures,
 torch/_subclasses/fake_tensor.py). When they go: trace rules need a GPU.
@@ -37,6 +40,18 @@ def grouping() -> Callable[..., Any]:
 def in_bad_fork() -> bool:
     """Return, in a forked child, whether CUDA was started before the fork and so cannot be used here."""
     return bool(torch.cuda._is_in_bad_fork())
+
+
+@contextmanager
+def devices_counted_by(ask: Callable[[Callable[[], int]], int]) -> Iterator[None]:
+    """Inside, ``ask`` is given the function by which torch asks NVML how many CUDA devices this process may use (-1: it
+    does not know), as often as torch asks: the environment may change between two times."""
+    count = torch.cuda._device_count_nvml
+    torch.cuda._device_count_nvml = lambda: ask(count)
+    try:
+        yield
+    finally:
+        torch.cuda._device_count_nvml = count
 
 
 def real_cuda_devices() -> int:

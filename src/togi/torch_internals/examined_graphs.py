@@ -102,7 +102,7 @@ def examining_backend(seen: Examined) -> Callable[..., Any]:
         examined = ExaminedGraph(tuple(_obstacles(graph_module, forward)), _varies_at(graph_module))
         seen.graphs.append(examined)
         inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
-        fixed = _fixed_inputs()
+        fixed = _fixed_inputs() if forward else set()  # a backward pass has other inputs, which the forward one made
         causes = {obstacle.cause for obstacle in examined.obstacles}
         recorded = _NOTHING_RECORDED.isdisjoint(causes) and bool(_gpus(graph_module))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
-from togi.torch_internals.cuda import in_bad_fork
+from togi.torch_internals.cuda import devices_counted_by, in_bad_fork
 from togi.torch_internals.openmp import end_openmp_threads
 
 
@@ -29,14 +31,33 @@ def end_idle_threads() -> None:
             thread.exit()  # type: ignore[attr-defined]
 
 
+def counting_devices_in_forks() -> AbstractContextManager[None]:
+    """Inside, code that asks torch for CUDA devices (``torch.cuda.is_available()``) leaves no thread here: NVML keeps
+    one."""
+    return devices_counted_by(_answer_of_a_fork)
+
+
 def _cuda_lost_by_fork() -> bool:
     """Asked in a forked child: what a subject's file called (``torch.cuda.device_count()``) may have started the driver
     without torch knowing."""
+    return _answer_of_a_fork(lambda: int(in_bad_fork())) != 0
+
+
+_NO_ANSWER = 255
+
+
+def _answer_of_a_fork(question: Callable[[], int]) -> int:
+    """Return what a forked child answers, 0 to 254; -1 where it answers something else, or ends."""
     pid = os.fork()
     if pid == 0:
-        os._exit(1 if in_bad_fork() else 0)
+        try:
+            answer = question()
+            os._exit(answer if 0 <= answer < _NO_ANSWER else _NO_ANSWER)
+        finally:
+            os._exit(_NO_ANSWER)
     _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) != 0
+    code = os.waitstatus_to_exitcode(status)
+    return code if 0 <= code < _NO_ANSWER else -1
 
 
 def thread_count() -> int:

@@ -198,6 +198,8 @@ class TrialServer(ForkServer):
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONUNBUFFERED": "1",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # is_available() then starts no CUDA, which no fork survives
+            # as many as torch is to use from its start: asking it for others later starts threads, and then none forks
+            **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.config.threads)),
             # compilers' caches and unpacked libraries: shared by the trials of a run, gone with its folder
             "TMPDIR": str(Path(self.config.folder) / "tmp"),
             "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder(Path(self.config.folder))),

@@ -88,6 +88,7 @@ def _load(config: ServerConfig) -> Any:
     import togi.worker.child  # noqa: F401
     from togi.techniques import all_techniques
     from togi.torch_internals.compiler import import_dynamo
+    from togi.worker.forking import counting_devices_in_forks
 
     import_dynamo()
 
@@ -97,7 +98,8 @@ def _load(config: ServerConfig) -> Any:
     torch.manual_seed(config.seed)
     if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
         sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
-    subject = load_subject(config.subject)
+    with counting_devices_in_forks():
+        subject = load_subject(config.subject)
     if subject is None:
         return None
     if config.needs_metric and subject.metric is None:

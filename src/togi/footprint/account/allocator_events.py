@@ -1,7 +1,9 @@
 """Reads the allocator's own events of a profiled run: every allocation with its free, to the byte.
 
 The profiler's event tree has no public form, so its shape is checked where it is read. Frees of what
-was there before the run lower the running sum; whose they are is not known.
+was there before the run lower the running sum; whose they are is not known. On CUDA a profile has no event
+for what is freed outside of operators (seen with torch 2.11): the sum is the allocator's own, which comes
+with every event.
 
 Source: torch/csrc/profiler/collection.h (ExtraFields<EventType::Allocation>), torch.profiler._memory_profiler.
 """
@@ -37,6 +39,8 @@ class Allocation:
     maker: str
     """The innermost profiled operator, ``aten::mm``."""
     freed: int | None = None
+    reused: int | None = None
+    """The order of an allocation at the same address, where no event told that this one was freed."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,16 @@ class Allocations:
     @property
     def peak_order(self) -> int:
         return max(range(len(self.sums)), key=lambda order: self.sums[order][1])
+
+    def free_dead(self, deaths: Iterable[tuple[Allocation, int | None]]) -> None:
+        """Settle when those were freed of which no event told. ``deaths``: each with the operation after which nothing
+        held it any more, if one is known."""
+        died = {block: operation for block, operation in deaths if operation is not None}
+        for block in self.blocks:
+            if block.freed is None and block in died:
+                block.freed = max(block.order + 1, self.place_after(died[block]))
+            if block.freed is None or (block.reused is not None and block.reused < block.freed):
+                block.freed = block.reused
 
     def place_after(self, operation: int) -> int:
         """The place of the first allocation or free after that operation."""
@@ -96,21 +110,29 @@ def read_allocations(profiler: profile, device: str) -> Allocations | None:
     blocks: list[Allocation] = []
     sums: list[tuple[int, int]] = []
     total = latest = 0
+    start = _allocated(events[0]) - int(events[0].extra_fields.alloc_size)
     for event in events:
         size, address, order = int(event.extra_fields.alloc_size), int(event.extra_fields.ptr), len(sums)
         if size > 0:
             operation, maker = _maker(event)
             latest = latest if operation is None else operation
             block = Allocation(size, address, int(event.start_time_ns), order, latest, maker)
+            if address in living:
+                living[address].reused = order
             living[address] = block
             blocks.append(block)
         elif address in living:
             living.pop(address).freed = order
         elif device == "cpu":  # its size is that of whatever lay there in an earlier profile, if any did
             continue
-        total += size
+        total = total + size if device == "cpu" else _allocated(event) - start
         sums.append((int(event.start_time_ns), total))
     return Allocations(tuple(blocks), tuple(sums))
+
+
+def _allocated(event: Any) -> int:
+    """The bytes that the allocator had given away after the event, which the CPU's does not count."""
+    return int(event.extra_fields.total_allocated)
 
 
 def rise_bytes(run: Callable[[], object], device: str = "cpu") -> int | None:

@@ -35,6 +35,7 @@ def account_from(watch: AccountWatch) -> Account:
     """The account of a run that has been watched."""
     allocations = watch.allocations
     order, owner = allocations.peak_order, _owners(watch)
+    allocations.free_dead((block, lifetime.died) for block, lifetime in owner.items())
     holdings = _holdings_at(watch, order, owner)
     outputs = sum(lifetime.bytes for lifetime in watch.tracker.lifetimes if lifetime.category == Category.OUTPUT)
     return Account(
