@@ -150,6 +150,19 @@ def test_threads_and_precision_are_what_was_proven(
     }
 
 
+def test_triton_would_quantize_activations_that_were_proven_in_float(
+    tmp_path: Path, artifact_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact_of("openvino")  # or skip
+    pytest.importorskip("nncf")
+    monkeypatch.setattr(openvino, "default_precision", lambda: "f32")
+    for how in ("weights", "dynamic"):
+        make(tmp_path / f"{how}.togi", recipe(int8_openvino={"how": how}, openvino={}, no_grad={}))
+    with pytest.raises(ArtifactError, match="DYNAMIC_QUANTIZATION_GROUP_SIZE"):
+        export(tmp_path / "weights.togi", to="triton", out=tmp_path / "models")
+    export(tmp_path / "dynamic.togi", to="triton", out=tmp_path / "models")
+
+
 @pytest.mark.parametrize(("dtype", "shape"), [("float32", ()), ("complex64", (3,)), ("float8_e5m2", (3,))])
 def test_tensors_that_the_server_does_not_take(
     dtype: str, shape: tuple[int, ...], artifact_of: Callable[[str], Path]

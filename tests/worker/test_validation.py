@@ -10,10 +10,11 @@ from togi.artifact.save import write_manifest
 from togi.core.choices import AccuracyMeasure
 from togi.core.errors import SubjectError
 from togi.core.judging import Judging
-from togi.core.records import Outcome, Trial
+from togi.core.records import Facts, Outcome, Recipe, Trial
 from togi.decide.faithful import accept
 from togi.machine.describe import machine
 from togi.techniques import recipe
+from togi.techniques.half_precision import emulated
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
@@ -37,6 +38,9 @@ def larger():
     return validation() + [torch.ones(9, 16)]
 """
 INT8 = recipe(onnxruntime={"spinning": False}, int8_onnxruntime={"how": "dynamic"}, no_grad={})
+STATIC = recipe(onnxruntime={"spinning": False}, int8_onnxruntime={"how": "static"}, no_grad={})
+"""It clips what lies beyond the samples: validation data hold such values, and the proof must allow for them."""
+INT8_AND_BF16 = recipe(openvino={}, int8_openvino={"preset": "performance", "rest": "bf16"}, no_grad={})
 QUIET = (Limits(), lambda _: None)
 
 
@@ -54,18 +58,21 @@ def pool(data: str) -> WorkerPool:
     return WorkerPool(subject, machine(), device="cpu", seed=0, judging=judging, data=data)
 
 
-def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path) -> None:
+@pytest.mark.parametrize("int8", [INT8, STATIC, INT8_AND_BF16], ids=["dynamic", "static", "static and bf16"])
+def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path, int8: Recipe) -> None:
+    if int8 is INT8_AND_BF16 and emulated(Facts(machine=machine(), module_class=""), "bfloat16", ""):
+        pytest.skip("this CPU has no bfloat16 instructions")
     with pool("models.py:validation") as processes:
         survey, _ = processes.survey(*QUIET)
         facts = processes.make_truth(survey.facts, *QUIET)
-        with processes.start(INT8, facts, *QUIET) as tried:
+        with processes.start(int8, facts, *QUIET) as tried:
             chosen = tried.error
             saved = tried.save(folder / "int8.togi", 1.0)
         signature = survey.signature.within(saved.domains)
-        proof = Trial(recipe=INT8, outcome=Outcome.OK)
-        about = {"subject": "models.py:model", "recipe": INT8, "signature": signature, "facts": facts, "proof": proof}
+        proof = Trial(recipe=int8, outcome=Outcome.OK)
+        about = {"subject": "models.py:model", "recipe": int8, "signature": signature, "facts": facts, "proof": proof}
         write_manifest(folder / "int8.togi", chain=saved.links, **about)  # type: ignore[arg-type]
-        with processes.start_artifact(folder / "int8.togi", INT8, facts, Limits(), check=True) as loaded:
+        with processes.start_artifact(folder / "int8.togi", int8, facts, Limits(), check=True) as loaded:
             confirmed = loaded.error
         with processes.start(recipe(no_grad={}), facts, *QUIET) as reference:
             assert reference.error is not None
@@ -79,6 +86,7 @@ def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path)
             accept(error, exact=False, judging=Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.2))[0]
             is Outcome.OK
         )
+        assert accept(error, exact=False, max_error=1e-6)[0] is Outcome.WRONG
     assert list((folder / "home" / "answers").iterdir()), "kept for the next study"
 
 

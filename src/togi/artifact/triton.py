@@ -96,6 +96,12 @@ def _parameters(interface: Interface, link: Link) -> Iterator[tuple[str, str]]:
         yield "NUM_STREAMS", str(streams)
     if link.threads:
         yield "INFERENCE_NUM_THREADS", str(link.threads * streams)
+    if "DYNAMIC_QUANTIZATION_GROUP_SIZE" in interface.settings:
+        raise ArtifactError(
+            "its activations are not quantized, and Triton's OpenVINO backend would quantize them while they run, for "
+            "it has no setting for that. What works: tune again without int8_openvino(how=weights); or --to openvino, "
+            "in a server that sets DYNAMIC_QUANTIZATION_GROUP_SIZE"
+        )
     precision = interface.settings["INFERENCE_PRECISION_HINT"]
     if precision == "bf16":
         yield "HINT_BF16", "YES"

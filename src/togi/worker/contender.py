@@ -163,10 +163,15 @@ class BuiltRecipe(Contender):
         return functools.partial(
             reach_of,
             original=Original(module, self.trial.surveyed.signature, config.seed),
-            samples=self.samples,
+            samples=self._shown(),
             max_units=check.lasting_units(),
             nan=not config.nan_differences,
         )
+
+    def _shown(self) -> Sequence[Inputs]:
+        """The samples, and the data by which it is judged: how it answers those is proven by their measure."""
+        data, device = self.trial.data_for(self._recipe), self.trial.config.device
+        return self.samples if data is None else (*self.samples, *(sample.to(device) for sample in data.inputs))
 
 
 class LoadedArtifact(Contender):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from togi.core.choices import Mode
+from togi.core.recipe import AnyRecipe
 from togi.graph.candidate import Candidate
 from togi.graph.capture import kept
 from togi.subject.inputs import Subject
@@ -15,6 +16,8 @@ from togi.subject.prepare import prepare
 from togi.subject.program import find_module
 from togi.subject.pure import pure
 from togi.subject.stored_inputs import read_inputs
+from togi.subject.validation import Validation
+from togi.techniques import is_exact
 from togi.techniques.build import first_candidate
 from togi.worker.channel import Channel
 from togi.worker.messages import Entered, Job
@@ -58,6 +61,11 @@ class ChildJob(abc.ABC, Generic[J]):
     def enter(self, phase: str) -> None:
         self.phase = phase
         self.channel.send(Entered(phase=phase))
+
+    def data_for(self, recipe: AnyRecipe) -> Validation | None:
+        """The validation data by which a recipe is judged: an approximate one, of the whole subject."""
+        judged = self.config.needs_data and self.job.part is None and not is_exact(recipe)
+        return self.whole.validation if judged else None
 
     def start(self) -> Candidate:
         """The candidate with which recipes begin."""

@@ -53,12 +53,12 @@ class TrialJob(ChildJob[messages.AnyTrial]):
 
     def _judged(self, report: ErrorReport) -> ErrorReport:
         """With what validation data say of it: one half of them where it is tried, the other where it was saved."""
-        judging, settled = self.config.judging, report.faithful or report.problems or is_exact(self.job.recipe)
-        if judging is None or not judging.on_data or self.job.part is not None or settled:
+        judging, data = self.config.judging, self.data_for(self.job.recipe)
+        if judging is None or data is None or report.faithful or report.problems:
             return report
         self.enter("validate")
         confirmation = isinstance(self.job, messages.TryArtifact)
-        return self.check.judged(report, self.whole.validation, judging, confirmation=confirmation)
+        return self.check.judged(report, data, judging, confirmation=confirmation)
 
     @functools.cached_property
     def check(self) -> TrialCheck:

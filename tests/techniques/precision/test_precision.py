@@ -12,9 +12,11 @@ import torch
 from onnx import numpy_helper
 
 from tests.techniques.precision.precision_subjects import mixed
+from togi.core.errors import Refused
 from togi.graph.candidate import Candidate
 from togi.machine import describe
 from togi.techniques.base import Applies, Engine, Options, Refuses
+from togi.techniques.conformance import candidate_of
 from togi.techniques.engine.programs import onnxruntime
 from togi.techniques.registry import technique
 
@@ -26,6 +28,8 @@ LOWERED: list[tuple[str, Options, str, float]] = [
     ("fp16", {"how": "autocast"}, "eager", 0.01),
     ("bf16", {"how": "cast"}, "openvino", 0.05),
     ("int8_openvino", {"preset": "mixed"}, "openvino", 0.2),
+    ("int8_openvino", {"how": "dynamic"}, "openvino", 0.05),
+    ("int8_openvino", {"how": "weights"}, "openvino", 0.05),
     ("int8_onnxruntime", {"how": "static"}, "onnxruntime", 0.2),
     ("int8_onnxruntime", {"how": "dynamic"}, "onnxruntime", 0.2),
 ]
@@ -75,6 +79,87 @@ def test_bf16_openvino_is_asked_for_in_the_stored_model(tmp_path: Path) -> None:
     loaded = engine.load(tmp_path, program.save(tmp_path), candidate.signature, None)
     assert "bfloat16" in str(loaded.compiled.get_property("INFERENCE_PRECISION_HINT"))
     assert relative_error(candidate, loaded) < 0.05
+
+
+def runs_in(options: Options, folder: Path) -> dict[str, set[str]]:
+    """The types in which OpenVINO runs each kind of layer, of the model that was saved and loaded again."""
+    candidate, engine = mixed(), technique("openvino")
+    assert isinstance(engine, Engine)
+    program = engine.apply(technique("int8_openvino").apply(candidate, options), {}).program
+    assert program is not None
+    folder.mkdir()
+    loaded: Any = engine.load(folder, program.save(folder), candidate.signature, None)
+    assert 1e-6 < relative_error(candidate, loaded) < 0.2
+    kinds: dict[str, set[str]] = {}
+    for layer in loaded.compiled.get_runtime_model().get_ordered_ops():
+        about = layer.get_rt_info()
+        kind, precision = (about[key].astype(str) for key in ("layerType", "runtimePrecision"))
+        kinds.setdefault(kind, set()).add(precision)
+    return kinds
+
+
+@pytest.mark.parametrize("options", [{"preset": "performance"}, {"how": "dynamic"}], ids=["static", "dynamic"])
+def test_what_is_not_quantized_runs_in_bf16_where_asked(options: Options, tmp_path: Path) -> None:
+    """The sum behind the embedding; where weights alone are compressed, the convolution too."""
+    bf16: Options = {**options, "rest": "bf16"}
+    if bf16 not in technique("int8_openvino").options(mixed().facts):
+        pytest.skip("this CPU has no bfloat16 instructions")
+    alone, lowered = runs_in(options, tmp_path / "alone"), runs_in(bf16, tmp_path / "lowered")
+    assert not any("bf16" in types for types in alone.values())
+    assert "bf16" in lowered["Subgraph"]
+    static = "preset" in options
+    quantized = "Convolution" if static else "FullyConnected"
+    assert alone[quantized] == lowered[quantized] == {"u8" if static else "i8"}
+    if not static:
+        assert (alone["Convolution"], lowered["Convolution"]) == ({"f32"}, {"bf16"})
+
+
+def test_bf16_for_the_rest_is_not_offered_and_refused_where_the_cpu_lacks_it() -> None:
+    int8 = technique("int8_openvino")
+    for machine in ({"cpu_flags": VNNI}, {"cpu_flags": (*VNNI, "avx512_bf16"), "onednn_limit": "AVX512_CORE"}):
+        candidate = mixed(**{"onednn_limit": "", **machine})
+        assert not any("rest" in options for options in int8.options(candidate.facts))
+        with pytest.raises(Refused, match="bfloat16 instructions"):
+            int8.apply(candidate, {"preset": "performance", "rest": "bf16"})
+    with_bf16 = int8.options(mixed(cpu_flags=(*VNNI, "avx512_bf16"), onednn_limit="").facts)
+    assert {"preset": "performance", "rest": "bf16"} in with_bf16
+    assert len(with_bf16) <= 6, "the search must not drown in them"
+
+
+def test_compressed_weights_are_offered_where_products_are_most_of_it() -> None:
+    def offered(functions: dict[str, int], cpu_flags: tuple[str, ...] = VNNI, steps: bool = False) -> list[object]:
+        facts = mixed(cpu_flags=cpu_flags, onednn_limit="").facts
+        facts = facts.model_copy(update={"functions": functions, "steps": steps})
+        return [options.get("how", "static") for options in technique("int8_openvino").options(facts)]
+
+    assert set(offered({"conv2d": 53, "linear": 1})) == {"static"}
+    assert offered({"conv2d": 1, "linear": 48}) == ["static", "static", "dynamic", "weights"]
+    assert offered({"linear": 48}, steps=True) == ["dynamic", "weights", "static", "static"]
+    assert offered({"linear": 48}, cpu_flags=("avx2",)) == ["static", "static", "weights"]
+
+
+def test_activations_stay_in_float_where_weights_alone_are_compressed(tmp_path: Path) -> None:
+    """It is written into the model, so that the loaded one computes as it was proven, whatever the default is."""
+    candidate, engine = mixed(), technique("openvino")
+    assert isinstance(engine, Engine)
+    for how, group in (("weights", 0), ("dynamic", 32)):
+        program: Any = engine.apply(technique("int8_openvino").apply(candidate, {"how": how}), {}).program
+        folder = tmp_path / how
+        folder.mkdir()
+        loaded: Any = engine.load(folder, program.save(folder), candidate.signature, None)
+        assert loaded.compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == group
+        told = loaded.interface().settings.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")
+        assert told == (0 if how == "weights" else None), "what a server must set, since it is not the default"
+
+
+def test_a_module_without_weights_to_compress_is_refused() -> None:
+    class Products(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x.transpose(-1, -2)
+
+    candidate = technique("int8_openvino").apply(candidate_of(Products(), [torch.randn(2, 8, 8)]), {"how": "dynamic"})
+    with pytest.raises(Refused, match="no weight was compressed"):
+        technique("openvino").apply(candidate, {})
 
 
 def test_openvino_stays_in_float32_unless_asked() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Refuses
@@ -40,12 +40,6 @@ class Bf16OpenVino(LowerPrecision):
         return emulated(facts, "bfloat16", "OpenVINO would stay in float32") or Applies()
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        return candidate.with_pass("openvino", _ask_for_bf16)
+        from togi.techniques.engine.programs.openvino_library import ask_for_bf16
 
-
-def _ask_for_bf16(model: Any, _: Candidate) -> Any:
-    """Written into the model, so that it is stored and loaded with it."""
-    from togi.techniques.engine.programs.openvino_library import PRECISION_KEY
-
-    model.set_rt_info("bf16", PRECISION_KEY)
-    return model
+        return candidate.with_pass("openvino", ask_for_bf16)

@@ -17,7 +17,7 @@ from togi.core.records import Interface, Port, Scalar
 from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.openvino_conversion import convert
-from togi.techniques.engine.programs.openvino_library import PRECISION_KEY, openvino
+from togi.techniques.engine.programs.openvino_library import openvino, written_properties
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 
 FILE = "model.xml"
@@ -117,8 +117,14 @@ class OpenVinoProgram(StoredProgram):
                 "INFERENCE_PRECISION_HINT": self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(),
                 "PERFORMANCE_HINT": "LATENCY",
                 **({"NUM_STREAMS": self.streams} if self.streams > 1 else {}),
+                **_other_than_default(self.compiled, "DYNAMIC_QUANTIZATION_GROUP_SIZE"),
             },
         )
+
+
+def _other_than_default(compiled: Any, name: str) -> dict[str, Scalar]:
+    value = compiled.get_property(name)
+    return {} if value == openvino().Core().get_property("CPU", name) else {name: value}
 
 
 def _port(port: Any, path: str) -> Port:
@@ -188,21 +194,21 @@ def default_precision() -> str:
 
 
 def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
-    """Compile an IR for the CPU, in the precision that was written into it, else in float32.
+    """Compile an IR for the CPU, with the properties that were written into it, else in float32.
 
     ``threads``: of one request; None: all of them together have what PyTorch has, or one each. ``streams``: requests
     at once.
     """
     core = openvino().Core()
     model = core.read_model(path)
-    precision = model.get_rt_info(PRECISION_KEY).value if model.has_rt_info(PRECISION_KEY) else "f32"
     settings = {
-        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads * streams if threads else max(streams, torch.get_num_threads()),
+        **written_properties(model),
     }
     if streams > 1:
         settings["NUM_STREAMS"] = streams
     if model.get_variables():
-        settings["KV_CACHE_PRECISION"] = precision  # else it is rounded to 8 bits
+        settings["KV_CACHE_PRECISION"] = settings["INFERENCE_PRECISION_HINT"]  # else it is rounded to 8 bits
     return core.compile_model(model, "CPU", settings)

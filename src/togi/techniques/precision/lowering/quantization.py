@@ -12,9 +12,11 @@ from torch import Tensor
 from togi.core.errors import Refused
 from togi.core.instructions import saturates
 from togi.graph.candidate import Candidate
-from togi.techniques.engine.programs.openvino_library import no_telemetry
+from togi.techniques.engine.programs.openvino_library import ACTIVATION_GROUP_KEY, no_telemetry, openvino
 
 MOST_CALIBRATION_INPUTS = 300
+_ACTIVATION_GROUP = 32
+"""Activations that share a scale, which is OpenVINO's own choice on CPUs."""
 _PRODUCTS = ["MatMul", "Gemm"]
 """What ONNX Runtime quantizes dynamically. By itself it would make ConvInteger of convolutions too, with one scale for
 all of a picture: EfficientNet-Lite0 then agreed with itself on 55 of 100 pictures, and on 99 with products alone."""
@@ -49,6 +51,22 @@ def quantize_openvino(model: Any, candidate: Candidate, *, preset: str, transfor
         fast_bias_correction=True,
         advanced_parameters=_overflow_fixed() if seven_bits else None,
     )
+
+
+def compress_openvino(model: Any, _: Candidate, *, dynamic: bool) -> Any:
+    """The ``ov.Model`` with weights of 8 bits, one scale a channel. ``dynamic``: activations of matrix products are
+    quantized while they run, else they stay in floating point.
+
+    Raises Refused where no weight is large enough to be compressed.
+    """
+    with no_telemetry():
+        import nncf
+    nncf.set_log_level(logging.ERROR)
+    model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+    if not any(node.get_element_type() == openvino().Type.i8 for node in model.get_ops() if node.get_output_size()):
+        raise Refused("no weight was compressed: none is a constant that convolutions or matrix products use")
+    model.set_rt_info(str(_ACTIVATION_GROUP if dynamic else 0), ACTIVATION_GROUP_KEY)
+    return model
 
 
 def _overflow_fixed() -> Any:
