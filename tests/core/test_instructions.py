@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from togi.core.instructions import EXACT_INT8, EXACT_ONEDNN_INT8, exact_int8, exact_onednn_int8, lacking, saturates
+from togi.core.instructions import (
+    EXACT_INT8,
+    EXACT_ONEDNN_INT8,
+    exact_int8,
+    exact_onednn_int8,
+    has_vnni,
+    lacking,
+    saturates,
+)
 
 AVX512 = ("avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
 SATURATING = {
@@ -45,6 +53,15 @@ def test_a_limit_of_onednn_clips_what_uses_onednn_alone(limit: str, clipped: boo
     assert bool(lacking((EXACT_ONEDNN_INT8,), flags, limit)) is clipped
     assert lacking((EXACT_INT8,), flags, limit) == ""
     assert exact_onednn_int8(flags, limit) == (() if clipped else (EXACT_ONEDNN_INT8,))
+
+
+def test_vnni_is_where_a_processor_has_it_and_no_limit_rules_it_out() -> None:
+    assert {name for name, flags in {**SATURATING, **EXACT}.items() if has_vnni(flags)} == {
+        "Ice Lake, Zen 4",
+        "Sapphire Rapids",
+        "Alder Lake",
+    }
+    assert not has_vnni(EXACT["Ice Lake, Zen 4"], "AVX512_CORE")
 
 
 def test_what_a_later_version_needs_counts_as_lacking() -> None:

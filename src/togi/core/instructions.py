@@ -18,6 +18,7 @@ EXACT_ONEDNN_INT8 = "onednn_int8"
 """The same, by what uses oneDNN (OpenVINO), which ``ONEDNN_MAX_CPU_ISA`` may keep from the processor's instructions."""
 
 _AVX512_CORE = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+_VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 _LIMITS_WITHOUT_VNNI = frozenset({"SSE41", "AVX", "AVX2", "AVX512_CORE"})
 
 
@@ -35,7 +36,13 @@ def saturates(cpu_flags: Collection[str], onednn_limit: str = "") -> bool:
         return True
     if flags >= _AVX512_CORE:  # then the kernels are those of AVX-512, whatever AVX-VNNI could do
         return "avx512_vnni" not in flags
-    return not {"avx512_vnni", "avx_vnni"} & flags
+    return not _VNNI & flags
+
+
+def has_vnni(cpu_flags: Collection[str], onednn_limit: str = "") -> bool:
+    """Whether products of 8 bits are multiplied by instructions of their own (x86). What is quantized while it runs is
+    slower elsewhere, or not quantized at all."""
+    return bool(_VNNI & set(cpu_flags)) and not saturates(cpu_flags, onednn_limit)
 
 
 def exact_int8(cpu_flags: Collection[str]) -> tuple[str, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +236,75 @@ def test_dynamic_quantization_leaves_convolutions_alone(tmp_path: Path) -> None:
     kinds = {node.op_type for node in onnx.load(folder / "model.onnx").graph.node}
     assert {"Conv", "MatMulInteger"} <= kinds
     assert "ConvInteger" not in kinds
+
+
+class Linears(torch.nn.Module):
+    """A large one and a small one, of rows and of rows of rows: ONNX has different operators for these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large, self.small = torch.nn.Linear(256, 256), torch.nn.Linear(256, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.large(x).relu()
+        return self.small(hidden), self.large(hidden.mean(1))
+
+
+def in_blocks(module: torch.nn.Module, sample: torch.Tensor, folder: Path) -> tuple[Candidate, Any, list[str]]:
+    """The candidate, its program in blocks, saved and loaded, and the kinds of products in its file."""
+    candidate, engine = candidate_of(module, [sample]), technique("onnxruntime")
+    machine = candidate.facts.machine.model_copy(update={"cpu_flags": VNNI})
+    candidate = replace(candidate, facts=candidate.facts.model_copy(update={"machine": machine}))
+    assert isinstance(engine, Engine)
+    lowered = technique("int8_onnxruntime").apply(candidate, {"how": "blocks"})
+    program = engine.apply(lowered, {"spinning": False}).program
+    assert program is not None
+    loaded = engine.load(folder, program.save(folder), candidate.signature, None)
+    kinds = [node.op_type for node in onnx.load(folder / "model.onnx").graph.node]
+    return candidate, loaded, [kind for kind in kinds if kind.startswith(("MatMul", "Gemm"))]
+
+
+def test_large_products_alone_have_weights_in_blocks(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sample = torch.randn(2, 5, 256)
+    candidate, loaded, kinds = in_blocks(Linears().eval(), sample, tmp_path)
+    assert sorted(kinds) == ["MatMul", "MatMulNBits", "MatMulNBits"]
+    with torch.no_grad():
+        for found, expected in zip(loaded(sample), candidate.module(sample), strict=True):
+            error = float((found - expected).norm() / expected.norm())
+            assert 1e-4 < error < 0.05
+
+
+def test_small_products_are_not_worth_blocks(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="65,536 or more numbers"):
+        in_blocks(torch.nn.Linear(255, 256).eval(), torch.randn(2, 255), tmp_path)
+
+
+def test_blocks_are_offered_where_products_are_most_of_it_and_vnni_is() -> None:
+    def offered(functions: dict[str, int], cpu_flags: tuple[str, ...] = VNNI) -> bool:
+        facts = mixed(cpu_flags=cpu_flags, onednn_limit="").facts.model_copy(update={"functions": functions})
+        return {"how": "blocks"} in technique("int8_onnxruntime").options(facts)
+
+    assert offered({"linear": 8})
+    assert not offered({"linear": 1, "conv2d": 50})
+    assert not offered({"linear": 8}, cpu_flags=("avx2", "avx512f"))
+    with pytest.raises(Refused, match="VNNI"):
+        technique("int8_onnxruntime").apply(mixed(cpu_flags=("avx2",)), {"how": "blocks"})
+
+
+def test_quantizing_in_blocks_leaves_the_log_of_the_process_alone(tmp_path: Path) -> None:
+    """The library adds a handler to the root logger where there is none, and logs every product."""
+    program = (
+        "import logging, sys, torch\n"
+        "from pathlib import Path\n"
+        "from tests.techniques.precision.test_precision import Linears, in_blocks\n"
+        f"in_blocks(Linears().eval(), torch.randn(2, 5, 256), Path({str(tmp_path)!r}))\n"
+        "assert not logging.root.handlers and logging.root.level == logging.WARNING\n"
+        "assert not logging.root.manager.disable\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "start to quantize" not in ended.stderr
 
 
 def test_products_are_exact_where_they_would_saturate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
-from togi.core.instructions import exact_onednn_int8
+from togi.core.instructions import exact_onednn_int8, has_vnni
 from togi.core.records import Facts, Machine
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 from togi.techniques.half_precision import emulated
@@ -16,7 +16,6 @@ from togi.techniques.products import mostly_products
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
-_VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "softmax"})
 
 
@@ -70,13 +69,11 @@ class Int8OpenVino(LowerPrecision):
         static.append({"preset": "mixed", **rest[0]})
         if not mostly_products(facts):
             return static
-        dynamic: list[Options] = [{"how": "dynamic", **each} for each in rest if self._on_vnni(facts.machine)]
+        # OpenVINO quantizes activations while running where VNNI is, and nowhere else
+        vnni = has_vnni(facts.machine.cpu_flags, facts.machine.onednn_limit)
+        dynamic: list[Options] = [{"how": "dynamic", **each} for each in rest if vnni]
         weights: Options = {"how": "weights"}  # it gains for one row or a few; for more, bf16 alone is faster
         return [*dynamic, weights, *static] if facts.steps else [*static, *dynamic, weights]
-
-    def _on_vnni(self, machine: Machine) -> bool:
-        """OpenVINO quantizes activations while running on these processors alone, and by groups on x86 alone."""
-        return bool(_VNNI & set(machine.cpu_flags)) and bool(self.instructions(machine))
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return {"dynamic": 1.6, "weights": 1.3}.get(str(options.get("how")), 1.8)

@@ -13,6 +13,7 @@ from togi.core.errors import Refused
 from togi.core.instructions import saturates
 from togi.graph.candidate import Candidate
 from togi.techniques.engine.programs.openvino_library import ACTIVATION_GROUP_KEY, no_telemetry, openvino
+from togi.techniques.precision.lowering.weight_blocks import quantize_large_products
 
 MOST_CALIBRATION_INPUTS = 300
 _ACTIVATION_GROUP = 32
@@ -87,7 +88,9 @@ def quantize_onnx(path: Path, candidate: Candidate, *, how: str) -> None:
     quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
     _forget_shapes(prepared)
     seven_bits = saturates(candidate.facts.machine.cpu_flags)
-    if how == "dynamic":
+    if how == "blocks":
+        quantize_large_products(prepared, quantized)
+    elif how == "dynamic":
         quantization.quantize_dynamic(
             prepared,
             quantized,
