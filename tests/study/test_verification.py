@@ -12,10 +12,11 @@ import pytest
 from tests.study.made_artifacts import made_artifact
 from togi import api
 from togi.artifact.manifest import read_manifest
+from togi.artifact.save import write_manifest
 from togi.core.choices import AccuracyMeasure, Objective
 from togi.core.errors import ArtifactError, SubjectError
 from togi.core.judging import Judging
-from togi.core.records import ErrorReport, Interval, Outcome
+from togi.core.records import ErrorReport, Interval, Outcome, Trial
 from togi.decide.gate import Answer
 from togi.machine.describe import machine
 from togi.study import verification
@@ -38,6 +39,13 @@ def original():
 
 def other():
     return make(1)
+
+def validation(seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(4, 64, generator=generator) for _ in range(32)]
+
+def other_validation():
+    return validation(3)
 
 def broken():
     return torch.nn.Linear(64, 64), torch.ones(4, 3)
@@ -114,6 +122,50 @@ def test_an_artifact_that_was_judged_on_data_asks_for_them(folder: Path) -> None
     stricter = verification._judging(folder, lowered, 0.001, "data.py:f")
     assert stricter == judging.model_copy(update={"max_drop": 0.001})
     assert verification._judging(folder, exact, None, None) is None, "what is exact is not judged"
+
+
+def judged_artifact(folder: Path) -> Path:
+    """Of a recipe that is judged on ``models.py:validation``, made without a study."""
+    lowered, judging = (
+        recipe(onnxruntime={"spinning": False}, int8_onnxruntime={"how": "dynamic"}, no_grad={}),
+        Judging(measure=AccuracyMeasure.RMS, max_drop=0.5),
+    )
+    here, out = SubjectRef.here("locator", "models.py:original"), folder / "judged.togi"
+    with WorkerPool(here, machine(), device="cpu", seed=0, judging=judging, data="models.py:validation") as pool:
+        limits = (Limits(), lambda _: None)
+        known, _ = pool.survey(*limits)
+        facts = pool.make_truth(known.facts, *limits)
+        with pool.start(lowered, facts, *limits) as running:
+            saved = running.save(out, 1.0)
+            proof = Trial(recipe=lowered, outcome=Outcome.OK, error=running.error)
+    about = {"recipe": lowered, "signature": known.signature.within(saved.domains), "facts": facts, "proof": proof}
+    write_manifest(
+        out,
+        subject="models.py:original",
+        chain=saved.links,
+        judging=judging,
+        calibration=saved.calibration,
+        **about,  # type: ignore[arg-type]
+    )
+    return out
+
+
+def test_other_data_than_it_was_accepted_on_are_told(folder: Path) -> None:
+    out = judged_artifact(folder)
+    kept = read_manifest(out)
+    assert kept.proof.error is not None
+    assert kept.proof.error.accuracy is not None
+    assert len(kept.calibration) == len(kept.proof.error.accuracy.data) == 64
+
+    def verdict(data: str) -> str:
+        return api.verify(out, subject="models.py:original", data=f"models.py:{data}", time_limit_s=1).verdict
+
+    assert "is right" in (same := verdict("validation"))
+    assert "another test" not in same
+    other = verdict("other_validation")
+    assert "is right" in other
+    assert f"not those that it was accepted on (sha256 {kept.proof.error.accuracy.data[:12]} then, " in other
+    assert "Then: 64 samples prove a drop of at most " in other
 
 
 def test_a_damaged_artifact_is_an_error(folder: Path) -> None:

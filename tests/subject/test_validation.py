@@ -9,7 +9,7 @@ import torch
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs
-from togi.subject.validation import Validation, as_validation, shared
+from togi.subject.validation import Validation, as_validation, hash_of, shared
 
 SAMPLES = [torch.full((1, 2), float(i)) for i in range(4)]
 
@@ -63,3 +63,21 @@ def test_other_data_are_told_apart() -> None:
     assert same.identity == Validation([x.clone() for x in SAMPLES], labels=[0, 1, 2, 3]).identity
     for other in (Validation(SAMPLES), Validation(SAMPLES, labels=[0, 1, 3, 2]), Validation(SAMPLES[::-1])):
         assert other.identity != same.identity
+
+
+def test_the_identity_is_of_samples_labels_and_groups_by_their_content() -> None:
+    def identity(**changes: Any) -> str:
+        masks = [torch.zeros(2000), *[torch.ones(2000)] * 3]
+        return Validation(**{"samples": [*SAMPLES], "labels": masks, "groups": "aabb", **changes}).identity
+
+    other_mask = torch.zeros(2000)
+    other_mask[1000] = 1  # within what is left out where a large tensor is printed
+    others = [
+        identity(samples=[*SAMPLES[1:], SAMPLES[0]]),
+        identity(labels=[other_mask, *[torch.ones(2000)] * 3]),
+        identity(labels=None),
+        identity(groups="abab"),
+    ]
+    assert identity() == identity(samples=[sample.clone() for sample in SAMPLES])
+    assert len({identity(), *others}) == 5
+    assert hash_of(inputs(0, 1)) == hash_of(inputs(0, 1)) != hash_of(inputs(1, 0))

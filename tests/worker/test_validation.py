@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from togi.core.judging import Judging
 from togi.core.records import Facts, Outcome, Recipe, Trial
 from togi.decide.faithful import accept
 from togi.machine.describe import machine
+from togi.subject.inputs import samples_of
+from togi.subject.validation import as_validation, hash_of
 from togi.techniques import recipe
 from togi.techniques.half_precision import emulated
 from togi.worker.pool import WorkerPool
@@ -52,6 +55,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def from_file(name: str) -> Any:
+    """What a function of the file returns."""
+    functions: dict[str, Any] = {}
+    exec(FILE, functions)
+    return functions[name]()
+
+
 def pool(data: str) -> WorkerPool:
     judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.2)
     subject = SubjectRef.here("locator", "models.py:model")
@@ -62,12 +72,14 @@ def pool(data: str) -> WorkerPool:
 def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path, int8: Recipe) -> None:
     if int8 is INT8_AND_BF16 and emulated(Facts(machine=machine(), module_class=""), "bfloat16", ""):
         pytest.skip("this CPU has no bfloat16 instructions")
+    (_, samples), validation = from_file("model"), as_validation(from_file("validation"), "validation")
     with pool("models.py:validation") as processes:
         survey, _ = processes.survey(*QUIET)
         facts = processes.make_truth(survey.facts, *QUIET)
         with processes.start(int8, facts, *QUIET) as tried:
             chosen = tried.error
             saved = tried.save(folder / "int8.togi", 1.0)
+        assert saved.calibration == hash_of(samples_of(samples)), "none are given, so it is calibrated on the samples"
         signature = survey.signature.within(saved.domains)
         proof = Trial(recipe=int8, outcome=Outcome.OK)
         about = {"subject": "models.py:model", "recipe": int8, "signature": signature, "facts": facts, "proof": proof}
@@ -81,6 +93,7 @@ def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path,
         assert error is not None
         assert error.accuracy is not None
         assert error.accuracy.confirmation is confirmation
+        assert error.accuracy.data == validation.identity
         assert (error.accuracy.drop.seen, error.accuracy.drop.planned) == (320, 320)
         assert (
             accept(error, exact=False, judging=Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.2))[0]

@@ -90,6 +90,8 @@ class Saved(Record):
     """Why it has no file form; empty where it has one."""
     wrong: str = ""
     """What it answers otherwise than the original on values that no sample shows, where no domain keeps these out."""
+    calibration: str = ""
+    """Of an approximate recipe (``Manifest.calibration``)."""
 
 
 class Manifest(Record):
@@ -118,6 +120,9 @@ class Manifest(Record):
     """Largest drop of the subject's metric that was."""
     judging: Judging | None = None
     """By what it was judged besides its error. On validation data: the proof has the interval."""
+    calibration: str = ""
+    """The sha256 of the samples that an approximate recipe could calibrate on. Of the data by which it was judged, the
+    proof has it, with the accuracy and its interval (``Accuracy``)."""
     objective: Objective = Objective.LATENCY
     """What the proof's timing is of."""
     sha256: str = ""

@@ -77,6 +77,7 @@ def write_manifest(
     max_error: float | None = None,
     max_drop: float | None = None,
     judging: Judging | None = None,
+    calibration: str = "",
     objective: Objective = Objective.LATENCY,
 ) -> Manifest:
     """Hash what the engine wrote into ``folder`` and write the manifest next to it."""
@@ -95,6 +96,7 @@ def write_manifest(
         max_error=max_error,
         max_drop=max_drop,
         judging=judging,
+        calibration=calibration,
         objective=objective,
     )
     document = json.loads(manifest.model_dump_json())

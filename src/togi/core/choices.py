@@ -84,6 +84,11 @@ class AccuracyMeasure(_NamedChoice):
     RANK = "rank"
     """One less the rank correlation with which an embedding orders the original's embeddings of the others."""
 
+    @property
+    def of_answers(self) -> bool:
+        """An answer is right or wrong, and a drop is a share of them, said in points (hundredths)."""
+        return self in (AccuracyMeasure.ACCURACY, AccuracyMeasure.AGREEMENT)
+
 
 class Objective(_NamedChoice):
     """The measure that is raced, and so chosen by. The other measures can be limited."""

@@ -282,6 +282,8 @@ class Accuracy(Record):
     confirmation: bool
     """Of the half of the data that confirms a choice. False: of the half by which is chosen."""
     drop: Drop
+    data: str = ""
+    """The sha256 of all of the data, with labels and groups. Empty: written by a version that did not keep it."""
 
 
 class ErrorReport(Record):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from togi.core.choices import AccuracyMeasure, Direction
+from togi.core.choices import Direction
 from togi.core.judging import Judging
 from togi.core.records import ErrorReport, Outcome
 from togi.decide import metric
@@ -183,8 +183,7 @@ def _accept_accuracy(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]
     accuracy = error.accuracy
     if accuracy is None:
         return Outcome.WRONG, "it is approximate, and was not judged on validation data"
-    of_answers = accuracy.measure in (AccuracyMeasure.ACCURACY, AccuracyMeasure.AGREEMENT)
-    measured = f"{accuracy.measure}: {said(accuracy.drop, max_drop, points=of_answers)}"
+    measured = f"{accuracy.measure}: {said(accuracy.drop, max_drop, points=accuracy.measure.of_answers)}"
     if standing(accuracy.drop, max_drop) is not Standing.PROVEN:
         return Outcome.WRONG, measured
     return Outcome.OK, f"approximate: {measured}"

@@ -84,5 +84,6 @@ class TunedSubject:
             max_error=self.settings.max_error,
             max_drop=self.settings.max_drop,
             judging=self.settings.judging,
+            calibration=saved.calibration,
             objective=self.settings.objective,
         )

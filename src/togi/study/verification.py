@@ -15,6 +15,7 @@ from togi.core.records import Interval, Outcome
 from togi.decide.faithful import accept, is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, change
 from togi.decide.gate import Answer, slower_than
+from togi.decide.paired import said
 from togi.study.bench import run_bench
 from togi.study.comparison import Contestant, Verification
 from togi.study.progress import Progress
@@ -88,6 +89,7 @@ def verify_artifact(
         verdict = "it is right (how soon it gives its first answer is measured by 'togi tune' alone)"
     else:
         answer, verdict = _fast(tuned.speedup_x, before)
+    verdict += _of_other_data(manifest, tuned)
     if (lacking := artifact_lacks(artifact, manifest)) and answer is not Answer.UNDECIDED:
         remember(manifest, proven=answer is Answer.PASSED)
         if answer is Answer.PASSED:
@@ -119,6 +121,18 @@ def _judging(artifact: Path, manifest: Manifest, max_drop: float | None, data: s
             "--data FILE:function"
         )
     return judging
+
+
+def _of_other_data(manifest: Manifest, tuned: Contestant) -> str:
+    """Whether it was judged on other data than when it was accepted, in words that follow the verdict."""
+    then, now = (error and error.accuracy for error in (manifest.proof.error, tuned.error))
+    if not then or not now or then.data in ("", now.data):
+        return ""
+    was = said(then.drop, 0 if manifest.judging is None else manifest.judging.max_drop, points=then.measure.of_answers)
+    return (
+        f". The validation data are not those that it was accepted on (sha256 {then.data[:12]} then, {now.data[:12]} "
+        f"now), so that this is another test. Then: {was}"
+    )
 
 
 _CODE = frozenset({"file", "package", "torchscript", "artifact"})

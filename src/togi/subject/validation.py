@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +54,11 @@ class Validation:
     def inputs(self) -> tuple[Inputs, ...]:
         return tuple(Inputs.of(sample) for sample in self.samples)
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
-        """Changes with the data: a study does not go on with what other data judged."""
-        labels = [str(label) for label in self.labels or ()]
-        text = " ".join([*hashes_of(self.inputs), *labels, *map(str, self.groups or ())])
-        return hashlib.sha256(text.encode()).hexdigest()
+        """The sha256 of samples, labels and groups: a study does not go on with what other data judged, and an artifact
+        keeps it."""
+        return _joined([*hashes_of(self.inputs), *map(_label, self.labels or ()), *map(str, self.groups or ())])
 
     @property
     def group_of(self) -> list[Hashable]:
@@ -77,14 +77,30 @@ def as_validation(returned: Any, name: str) -> Validation:
     raise SubjectError(f"{name} returned {a_type(returned)}. {_RETURNS}")
 
 
+def hash_of(samples: Sequence[Inputs]) -> str:
+    """The sha256 of all samples, in their order."""
+    return _joined(hashes_of(samples))
+
+
 def hashes_of(samples: Sequence[Inputs]) -> list[str]:
     """Of each sample's tensors: equal where the same sample is given for two purposes."""
-    return [_hash(sample) for sample in samples]
+    return [_hash(sample.tensors()) for sample in samples]
 
 
-def _hash(sample: Inputs) -> str:
+def _joined(parts: Iterable[str]) -> str:
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def _label(label: Any) -> str:
+    """By its content: printed, a large tensor is cut short."""
+    import torch
+
+    return _hash([label]) if isinstance(label, torch.Tensor) else str(label)
+
+
+def _hash(tensors: Iterable[torch.Tensor]) -> str:
     digest = hashlib.sha256()
-    for tensor in sample.tensors():
+    for tensor in tensors:
         plain = tensor.detach().cpu().contiguous()
         digest.update(f"{plain.dtype} {tuple(plain.shape)} ".encode())
         digest.update(_bytes_of(plain))

@@ -29,7 +29,6 @@ from togi.verify.leaves import fresh, tensors_in
 FILE = "answers.safetensors"
 _LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Shares of the samples after which a recipe that is surely outside is stopped."""
-_FLIPS = frozenset({AccuracyMeasure.ACCURACY, AccuracyMeasure.AGREEMENT})
 
 Call = Callable[..., Any]
 
@@ -124,7 +123,7 @@ def judged(
         measured.add(i, _answer(call, inputs[i].to(device), seed))
         if number in looks and standing(measured.drop(), judging.max_drop) is Standing.OUTSIDE:
             break
-    return Accuracy(measure=judging.measure, confirmation=confirmation, drop=measured.drop())
+    return Accuracy(measure=judging.measure, confirmation=confirmation, drop=measured.drop(), data=validation.identity)
 
 
 def _in_random_order(group_of: Sequence[Hashable], indices: Sequence[int], seed: int) -> list[int]:
@@ -165,7 +164,7 @@ class _SeenRows:
         self._measure, self._validation, self._answers = measure, validation, answers
         self._group_of = validation.group_of
         self._grouped = validation.groups is not None
-        self._graded = self._grouped or measure not in _FLIPS or any(_rows(answer).shape[1] > 1 for answer in answers)
+        self._graded = self._grouped or not measure.of_answers or any(_rows(answer).shape[1] > 1 for answer in answers)
         if self._grouped:
             self._planned = len({self._group_of[i] for i in indices})
         else:

@@ -25,6 +25,8 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.program import find_module
 from togi.subject.signature import Signature
+from togi.subject.validation import hash_of
+from togi.techniques import is_exact
 from togi.techniques.build import build
 from togi.torch_internals.script import assigned_inside
 from togi.verify.beyond import reach_of
@@ -130,11 +132,13 @@ class BuiltRecipe(Contender):
 
     def save(self, folder: Path, check: TrialCheck, ask_s: float) -> Saved:
         """A program without a file form is an answer, not a failure."""
+        start, facts = self.trial.start(), self.trial.surveyed.facts
         try:
-            links, notes = write_links(self.candidate, self.trial.start(), self._recipe, folder)
+            links, notes = write_links(self.candidate, start, self._recipe, folder)
         except (NotSaveable, Refused) as error:
             return Saved(unsaveable=str(error))
-        written, facts = Saved(links=links, notes=notes), self.trial.surveyed.facts
+        calibration = "" if is_exact(self._recipe) else hash_of(start.calibration)
+        written = Saved(links=links, notes=notes, calibration=calibration)
         if facts.buffers_change or facts.random or not facts.repeatable:
             untried = "Its answers depend on earlier calls or chance: no values beyond the samples were tried."
             # plain settings leave the original as it is

@@ -127,6 +127,7 @@ def with_validation(subject: Any, config: ServerConfig) -> Any:
         subject = dataclasses.replace(subject, validation=locate_validation(config.data))
     if subject.validation is None:
         raise no_data(config.subject.spec)
+    subject.validation.identity  # noqa: B018  read here, once for all children
     return subject
 
 

@@ -134,6 +134,7 @@ class PartRunner:
             facts=facts,
             proof=proof,
             chain=saved.links,
+            calibration=saved.calibration,
         )
         return folder
 
