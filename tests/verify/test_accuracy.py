@@ -67,14 +67,15 @@ def every(number: int, wrong: Callable[[Tensor], Tensor]) -> Callable[[Tensor], 
 def test_the_original_itself_loses_nothing(measure: AccuracyMeasure, tmp_path: Path) -> None:
     drop = measured(Scores(), measure, tmp_path).drop
     assert drop.mean == pytest.approx(0, abs=1e-5)
-    assert (drop.seen, drop.planned) == (COUNT // 2, COUNT // 2)
+    least = 0.7 * COUNT // 2 if measure is AccuracyMeasure.DECIDED else COUNT // 2
+    assert least <= drop.seen == drop.planned <= COUNT // 2
 
 
 @pytest.mark.parametrize("measure", AccuracyMeasure)
 def test_what_is_wrong_once_in_ten_calls_loses_by_every_measure(measure: AccuracyMeasure, tmp_path: Path) -> None:
     accuracy = measured(every(10, lambda scores: -scores), measure, tmp_path)
     assert accuracy.drop.mean == pytest.approx(
-        0.1, abs=0.03 if measure in (AccuracyMeasure.RMS, AccuracyMeasure.RANK) else 0.001
+        0.1, abs=0.03 if measure in (AccuracyMeasure.RMS, AccuracyMeasure.RANK, AccuracyMeasure.DECIDED) else 0.001
     )
 
 

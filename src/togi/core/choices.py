@@ -77,17 +77,30 @@ class AccuracyMeasure(_NamedChoice):
     """The share of labels that the largest score hits."""
     AGREEMENT = "agreement"
     """The share of answers whose largest score is the original's."""
+    DECIDED = "decided"
+    """The same of the answers for which the original's probability is above one half."""
     KL = "kl"
     """The Kullback-Leibler divergence from the original's probabilities, at most 1 a sample."""
     RMS = "rms"
     """The root-mean-square error relative to the original's answer, at most 1 a sample."""
     RANK = "rank"
     """One less the rank correlation with which an embedding orders the original's embeddings of the others."""
+    NEAREST = "nearest"
+    """The share of embeddings whose nearest among the original's embeddings of the others is the original's nearest."""
+    IOU = "iou"
+    """One less the intersection over the union with the original's mask."""
+    PERPLEXITY = "perplexity"
+    """The logarithm of perplexity (with labels): 0.01 more is a perplexity 1 % higher. At most 1 a row."""
 
     @property
     def of_answers(self) -> bool:
         """An answer is right or wrong, and a drop is a share of them, said in points (hundredths)."""
-        return self in (AccuracyMeasure.ACCURACY, AccuracyMeasure.AGREEMENT)
+        return self in (
+            AccuracyMeasure.ACCURACY,
+            AccuracyMeasure.AGREEMENT,
+            AccuracyMeasure.DECIDED,
+            AccuracyMeasure.NEAREST,
+        )
 
 
 class Objective(_NamedChoice):

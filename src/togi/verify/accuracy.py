@@ -25,6 +25,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.subject.validation import Validation, hashes_of
 from togi.verify.leaves import fresh, tensors_in
+from togi.verify.measures import RowMeasure
 
 FILE = "answers.safetensors"
 _LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -156,32 +157,21 @@ class _SeenRows:
     def __init__(
         self, measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor], indices: Sequence[int]
     ) -> None:
-        if measure is AccuracyMeasure.ACCURACY and validation.labels is None:
-            raise SubjectError(
-                "the measure accuracy needs labels, and the validation data have none: return (samples, labels), or "
-                "give --min-agreement, which needs none"
-            )
-        self._measure, self._validation, self._answers = measure, validation, answers
+        self._rows = RowMeasure(measure, validation, answers)
+        self._gains = measure is AccuracyMeasure.ACCURACY
         self._group_of = validation.group_of
         self._grouped = validation.groups is not None
-        self._graded = self._grouped or not measure.of_answers or any(_rows(answer).shape[1] > 1 for answer in answers)
+        self._graded = self._grouped or self._rows.graded
+        counted = {i: int(self._rows.counted(i).sum()) for i in indices}
         if self._grouped:
-            self._planned = len({self._group_of[i] for i in indices})
+            self._planned = len({self._group_of[i] for i, count in counted.items() if count})
         else:
-            self._planned = sum(len(_rows(answers[i])) for i in indices)
-        self._all = _normalized(answers) if measure is AccuracyMeasure.RANK else None
+            self._planned = sum(counted.values())
         self._differences: list[float] = []
         self._groups: list[Any] = []
 
     def add(self, i: int, candidate: Tensor) -> None:
-        original = _rows(self._answers[i])
-        rows = _rows(candidate)
-        if rows.shape != original.shape:
-            differences = [1.0] * len(original)
-        else:
-            worse = self._worse(i, original, rows)
-            worse[~rows.isfinite().flatten(1).all(1) & original.isfinite().flatten(1).all(1)] = 1.0
-            differences = worse.clamp(-1, 1).nan_to_num(1.0).tolist()
+        differences = self._rows.worse(i, candidate)[self._rows.counted(i)].tolist()
         self._differences += differences
         self._groups += [self._group_of[i]] * len(differences)
 
@@ -191,53 +181,4 @@ class _SeenRows:
             differences = by_group(self._differences, self._groups) if self._grouped else self._differences
             return scores(differences, self._planned)
         losses, gains = self._differences.count(1.0), self._differences.count(-1.0)
-        signed = gains if self._measure is AccuracyMeasure.ACCURACY else None
-        return flips(losses, len(self._differences), self._planned, gains=signed)
-
-    def _worse(self, i: int, original: Tensor, candidate: Tensor) -> Tensor:
-        """For each row by how much the candidate is worse, at most 1."""
-        match self._measure:
-            case AccuracyMeasure.AGREEMENT:
-                return (_decided(candidate) != _decided(original)).float().mean(1)
-            case AccuracyMeasure.ACCURACY:
-                assert self._validation.labels is not None
-                decided = _decided(original)
-                labels = torch.as_tensor(self._validation.labels[i]).reshape(decided.shape)
-                return (_decided(candidate) != labels).float().mean(1) - (decided != labels).float().mean(1)
-            case AccuracyMeasure.KL:
-                p, q = original.log_softmax(-1), candidate.log_softmax(-1)
-                return (p.exp() * (p - q)).sum(-1).mean(1)
-            case AccuracyMeasure.RMS:
-                share: Tensor = (candidate - original).flatten(1).norm(dim=1) / original.flatten(1).norm(dim=1)
-                return share.nan_to_num(1.0)
-            case AccuracyMeasure.RANK:
-                return self._rank_lost(original, candidate)
-
-    def _rank_lost(self, original: Tensor, candidate: Tensor) -> Tensor:
-        """One less Spearman's correlation of the likenesses to all of the original's embeddings."""
-        assert self._all is not None
-        both = (nn.functional.normalize(rows.flatten(1), dim=1) for rows in (original, candidate))
-        ranks = [_ranks(rows @ self._all.T) for rows in both]
-        one, other = (rank - rank.mean(1, keepdim=True) for rank in ranks)
-        correlation: Tensor = (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1))
-        return 1 - correlation
-
-
-def _rows(answer: Tensor) -> Tensor:
-    """``(rows, decisions of a row, scores)``."""
-    if answer.dim() < 2:
-        return answer.reshape(1, 1, -1)
-    return answer.reshape(answer.shape[0], -1, answer.shape[-1])
-
-
-def _decided(rows: Tensor) -> Tensor:
-    """The place of the largest score; of a single score, whether it is above zero."""
-    return (rows[..., 0] > 0).long() if rows.shape[-1] == 1 else rows.argmax(-1)
-
-
-def _normalized(answers: Sequence[Tensor]) -> Tensor:
-    return nn.functional.normalize(torch.cat([_rows(answer).flatten(1) for answer in answers]), dim=1)
-
-
-def _ranks(values: Tensor) -> Tensor:
-    return values.argsort(1).argsort(1).float()
+        return flips(losses, len(self._differences), self._planned, gains=gains if self._gains else None)

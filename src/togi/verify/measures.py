@@ -1,0 +1,183 @@
+"""The measures of accuracy that are built in: by how much each row of an answer is worse than the original's.
+
+0 is as good as the original, 1 as bad as a row can be; below 0 is better than the original, which only labels can show.
+A row is what the first dimension counts. Its last dimension holds scores, all between are decisions of the row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.choices import AccuracyMeasure
+from togi.core.errors import SubjectError
+from togi.subject.validation import Validation
+
+_LEAST_PROBABILITY = 1e-12
+_SUMS_TO_ONE = 1e-3
+_AS_NEAR = 1e-6
+"""Neighbours whose cosines differ by less are as near: copies of one sample are."""
+_NOTHING_COUNTS = {
+    AccuracyMeasure.DECIDED: "the measure decided counts answers that the original gives with a probability above one "
+    "half, and it gives none: judge by agreement, or by a metric of its own",
+    AccuracyMeasure.PERPLEXITY: "the measure perplexity counts labels from 0 on, and there are none",
+}
+_LABELLED = frozenset({AccuracyMeasure.ACCURACY, AccuracyMeasure.PERPLEXITY})
+
+
+class RowMeasure:
+    """One measure on the answers of one original."""
+
+    def __init__(self, measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor]) -> None:
+        """Raises SubjectError where the measure needs labels and there are none."""
+        if measure in _LABELLED and validation.labels is None:
+            raise SubjectError(
+                f"the measure {measure} needs labels, and the validation data have none: return (samples, labels), or "
+                "give --min-agreement, which needs none"
+            )
+        self._measure, self._labels, self._answers = measure, validation.labels, answers
+        self._probabilities = all(map(_are_probabilities, answers))
+        embeds = measure in (AccuracyMeasure.RANK, AccuracyMeasure.NEAREST)
+        self._all = _directions(torch.cat([rows_of(answer).flatten(1) for answer in answers])) if embeds else None
+        self._between_0_and_1 = all(bool((answer >= 0).all() and (answer <= 1).all()) for answer in answers)
+        self._first_row = [0, *itertools.accumulate(len(rows_of(answer)) for answer in answers)]
+        if not any(bool(self.counted(i).any()) for i in range(len(answers))):
+            raise SubjectError(_NOTHING_COUNTS.get(measure, "the validation samples are empty: none has a row"))
+
+    @property
+    def graded(self) -> bool:
+        """A row may be worse in part."""
+        if not self._measure.of_answers:
+            return True
+        return self._measure is not AccuracyMeasure.NEAREST and any(rows_of(a).shape[1] > 1 for a in self._answers)
+
+    def counted(self, i: int) -> Tensor:
+        """Which rows of the original's answer ``i`` count."""
+        return self._counts(i).any(1)
+
+    def worse(self, i: int, answer: Tensor) -> Tensor:
+        """By how much each row of a candidate's ``answer`` to sample ``i`` is, from -1 to 1."""
+        original = rows_of(self._answers[i])
+        if answer.shape != self._answers[i].shape:
+            return torch.ones(len(original))
+        rows = rows_of(answer)
+        worse = self._compared(i, original, rows)
+        worse[~rows.isfinite().flatten(1).all(1) & original.isfinite().flatten(1).all(1)] = 1.0
+        return worse.clamp(-1, 1).nan_to_num(1.0)
+
+    def _compared(self, i: int, original: Tensor, candidate: Tensor) -> Tensor:
+        match self._measure:
+            case AccuracyMeasure.AGREEMENT | AccuracyMeasure.DECIDED:
+                return self._mean(i, (self._decided(candidate) != self._decided(original)).float())
+            case AccuracyMeasure.ACCURACY:
+                labels, decided = self._labels_of(i), self._decided(original)
+                return ((self._decided(candidate) != labels).float() - (decided != labels).float()).mean(1)
+            case AccuracyMeasure.PERPLEXITY:
+                labels = self._labels_of(i).clamp_min(0)[..., None].long()
+                both = [self._log_probabilities(rows).gather(-1, labels)[..., 0] for rows in (original, candidate)]
+                return self._mean(i, both[0] - both[1])
+            case AccuracyMeasure.KL:
+                p, q = self._log_probabilities(original), self._log_probabilities(candidate)
+                return (p.exp() * (p - q)).sum(-1).mean(1)
+            case AccuracyMeasure.RMS:
+                share: Tensor = (candidate - original).flatten(1).norm(dim=1) / original.flatten(1).norm(dim=1)
+                return share.nan_to_num(1.0)
+            case AccuracyMeasure.RANK:
+                return _rank_lost(*self._cosines(original, candidate))
+            case AccuracyMeasure.NEAREST:
+                return self._neighbour_lost(i, *self._cosines(original, candidate))
+            case AccuracyMeasure.IOU:
+                masks = (self._masks(rows.reshape(self._answers[i].shape)) for rows in (original, candidate))
+                return torch.tensor([1 - _iou(*pair) for pair in zip(*masks, strict=True)])
+
+    def _counts(self, i: int) -> Tensor:
+        """Which decisions of which rows count."""
+        rows = rows_of(self._answers[i])
+        if self._measure is AccuracyMeasure.DECIDED:
+            return self._log_probabilities(rows).amax(-1) > math.log(0.5)
+        if self._measure is AccuracyMeasure.PERPLEXITY:
+            return self._labels_of(i) >= 0
+        return torch.ones(rows.shape[:2], dtype=torch.bool)
+
+    def _mean(self, i: int, of_decisions: Tensor) -> Tensor:
+        """Of the decisions that count, for each row; 0 where there are none."""
+        counts = self._counts(i)
+        return torch.where(counts, of_decisions, 0).sum(1) / counts.sum(1).clamp_min(1)
+
+    def _labels_of(self, i: int) -> Tensor:
+        assert self._labels is not None
+        return torch.as_tensor(self._labels[i]).reshape(rows_of(self._answers[i]).shape[:2])
+
+    def _decided(self, rows: Tensor) -> Tensor:
+        """The place of the largest score; of a single score, whether it is likelier than not."""
+        if rows.shape[-1] > 1:
+            return rows.argmax(-1)
+        return (rows[..., 0] > (0.5 if self._probabilities else 0.0)).long()
+
+    def _log_probabilities(self, rows: Tensor) -> Tensor:
+        """Of the classes; of a single score, of no and yes."""
+        single = rows.shape[-1] == 1
+        if self._probabilities:
+            of_classes = torch.cat([1 - rows, rows], -1) if single else rows
+            return of_classes.clamp_min(_LEAST_PROBABILITY).log().log_softmax(-1)
+        return nn.functional.logsigmoid(torch.cat([-rows, rows], -1)) if single else rows.log_softmax(-1)
+
+    def _cosines(self, original: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each row with all of the original's embeddings: of the original's row, and of the candidate's."""
+        assert self._all is not None
+        of_original, of_candidate = (_directions(rows.flatten(1)) @ self._all.T for rows in (original, candidate))
+        return of_original, of_candidate
+
+    def _neighbour_lost(self, i: int, original: Tensor, candidate: Tensor) -> Tensor:
+        """1 where the candidate's nearest of the other rows is further from the original's row than its own nearest."""
+        own = torch.arange(len(original))
+        for cosines in (original, candidate):
+            cosines[own, self._first_row[i] + own] = -math.inf
+        chosen = original.gather(1, candidate.argmax(1, keepdim=True))[:, 0]
+        return (chosen < original.amax(1) - _AS_NEAR).float()
+
+    def _masks(self, answer: Tensor) -> Tensor:
+        """The class of each place of each row, 0 where there is nothing. ``(N, C, H, W)`` has scores of C classes."""
+        if answer.dim() == 4 and answer.shape[1] > 1:
+            return answer.argmax(1) + 1
+        marked = (answer > (0.5 if self._between_0_and_1 else 0.0)).long()
+        return marked if marked.dim() > 1 else marked[None]
+
+
+def rows_of(answer: Tensor) -> Tensor:
+    """``(rows, decisions of a row, scores)``."""
+    if answer.dim() < 2:
+        return answer.reshape(1, 1, -1)
+    return answer.reshape(answer.shape[0], -1, answer.shape[-1])
+
+
+def _are_probabilities(answer: Tensor) -> bool:
+    """A single score between 0 and 1, or several that sum to 1: what a sigmoid or softmax returns."""
+    rows = rows_of(answer)
+    if not bool((rows >= 0).all() and (rows <= 1).all()):
+        return False
+    return rows.shape[-1] == 1 or bool(((rows.sum(-1) - 1).abs() < _SUMS_TO_ONE).all())
+
+
+def _directions(rows: Tensor) -> Tensor:
+    return nn.functional.normalize(rows, dim=1)
+
+
+def _rank_lost(original: Tensor, candidate: Tensor) -> Tensor:
+    """One less Spearman's correlation of the cosines."""
+    ranks = [cosines.argsort(1).argsort(1).float() for cosines in (original, candidate)]
+    one, other = (rank - rank.mean(1, keepdim=True) for rank in ranks)
+    correlation: Tensor = (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1))
+    return 1 - correlation
+
+
+def _iou(one: Tensor, other: Tensor) -> float:
+    """The intersection over the union of two masks, as a mean of the classes that are in either; 1 if none is."""
+    found = torch.bincount(torch.cat([one.flatten(), other.flatten()])).nonzero().flatten().tolist()
+    classes = [kind for kind in found if kind > 0]
+    shares = [float(((one == k) & (other == k)).sum() / ((one == k) | (other == k)).sum()) for k in classes]
+    return math.fsum(shares) / len(shares) if shares else 1.0

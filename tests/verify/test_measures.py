@@ -1,0 +1,142 @@
+"""Each measure against a computation by hand, on what a model may return: logits, probabilities, embeddings, masks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from togi.core.choices import AccuracyMeasure
+from togi.core.errors import SubjectError
+from togi.subject.validation import Validation
+from togi.verify.measures import RowMeasure
+
+KL_BY_HAND = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
+"""From one half each to a quarter and three quarters."""
+
+
+def measure(name: AccuracyMeasure, answers: list[Tensor], **given: Any) -> RowMeasure:
+    """Of an original that answered so."""
+    return RowMeasure(name, Validation(answers, **given), answers)
+
+
+def worse(name: AccuracyMeasure, original: Tensor, candidate: Tensor, **given: Any) -> list[float]:
+    """By how much the rows of the first of two samples are; the second is the same."""
+    judged = measure(name, [original, original], **given)
+    return judged.worse(0, candidate)[judged.counted(0)].tolist()
+
+
+@pytest.mark.parametrize("form", ["probabilities", "logits", "a single probability", "a single logit"])
+def test_divergence_is_of_probabilities_in_whatever_form_they_are_returned(form: str) -> None:
+    """The softmax of probabilities is nearly uniform, and that of a single score is 1 whatever it is."""
+    p, q = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.25, 0.75]])
+    forms = {
+        "probabilities": (p, q),
+        "logits": (p.log() + 3, q.log() - 1),
+        "a single probability": (p[:, 1:], q[:, 1:]),
+        "a single logit": (p[:, 1:].logit() - 0.0, q[:, 1:].logit()),
+    }
+    original, candidate = forms[form]
+    if form == "a single logit":  # zero alone could be a probability, too
+        original, candidate = torch.cat([original, -candidate]), torch.cat([candidate, -candidate])
+    assert worse(AccuracyMeasure.KL, original, candidate)[0] == pytest.approx(KL_BY_HAND, abs=1e-6)
+
+
+def test_a_single_probability_decides_at_one_half_and_a_single_logit_at_zero() -> None:
+    probabilities, logits = torch.tensor([[0.9], [0.2], [0.6]]), torch.tensor([[2.0], [-2.0], [0.4]])
+    for original, flipped in ((probabilities, 1 - probabilities), (logits, -logits)):
+        candidate = torch.cat([original[:1], flipped[1:]])
+        assert worse(AccuracyMeasure.AGREEMENT, original, candidate) == [0, 1, 1]
+
+
+def test_answers_of_which_the_original_is_not_sure_do_not_count() -> None:
+    original = torch.tensor([[0.6, 0.3, 0.1], [0.4, 0.35, 0.25], [0.1, 0.8, 0.1], [0.45, 0.4, 0.15]])
+    candidate = original[:, [1, 0, 2]]
+    candidate[2:] = original[2:]
+    assert worse(AccuracyMeasure.AGREEMENT, original, candidate) == [1, 1, 0, 0]
+    assert worse(AccuracyMeasure.DECIDED, original, candidate) == [1, 0]
+    assert worse(AccuracyMeasure.DECIDED, original.log() + 2, candidate.log()) == [1, 0]
+    with pytest.raises(SubjectError, match="above one half, and it gives none"):
+        measure(AccuracyMeasure.DECIDED, [original[[1, 3]]] * 2)
+
+
+def test_perplexity_is_of_the_labels_that_are_given() -> None:
+    """Of two tokens: 0.5 and 0.25 became 0.4 and 0.25. The third has no label."""
+    original = torch.tensor([[[0.5, 0.3, 0.2], [0.25, 0.25, 0.5], [0.1, 0.1, 0.8]]])
+    candidate = torch.tensor([[[0.4, 0.4, 0.2], [0.25, 0.7, 0.05], [0.8, 0.1, 0.1]]])
+    labels = [torch.tensor([[0, 0, -100]])] * 2
+    by_hand = (math.log(0.5 / 0.4) + math.log(0.25 / 0.25)) / 2
+    for form in (lambda p: p, lambda p: p.log() + 5):
+        found = worse(AccuracyMeasure.PERPLEXITY, form(original), form(candidate), labels=labels)
+        assert found == pytest.approx([by_hand], abs=1e-6)
+    ratio = math.exp(by_hand)
+    perplexities = [math.exp(-(math.log(first) + math.log(0.25)) / 2) for first in (0.5, 0.4)]
+    assert ratio == pytest.approx(perplexities[1] / perplexities[0])
+    gained = worse(AccuracyMeasure.PERPLEXITY, candidate, original, labels=labels)
+    assert gained == pytest.approx([-by_hand], abs=1e-6), "what is better counts for it"
+    with pytest.raises(SubjectError, match="labels from 0 on, and there are none"):
+        measure(AccuracyMeasure.PERPLEXITY, [original] * 2, labels=[torch.full((1, 3), -100)] * 2)
+    with pytest.raises(SubjectError, match="the measure perplexity needs labels"):
+        measure(AccuracyMeasure.PERPLEXITY, [original] * 2)
+
+
+def towards(degrees: float) -> Tensor:
+    return torch.tensor([[math.cos(math.radians(degrees)), math.sin(math.radians(degrees))]])
+
+
+def test_the_nearest_neighbour_is_sought_among_the_others() -> None:
+    """Embeddings at 0, 10, 50 and 55 degrees: the first one's nearest is the second."""
+    nearest = measure(AccuracyMeasure.NEAREST, [torch.cat([towards(0), towards(10)]), towards(50), towards(55)])
+
+    def lost(i: int, *degrees: float) -> list[float]:
+        return nearest.worse(i, torch.cat([3 * towards(each) for each in degrees])).tolist()
+
+    assert lost(0, 4, 10) == [0, 0]
+    assert lost(0, 53, 10) == [1, 0]
+    assert lost(0, 0, 31) == [0, 1], "the second one's nearest is the first"
+    assert lost(1, 30) == [1], "it would be itself, at 50, which does not count"
+    assert lost(1, 54) == [0]
+    assert not nearest.graded
+
+
+def test_any_of_several_neighbours_that_are_as_near_will_do() -> None:
+    answers = [towards(0), towards(20), towards(20), towards(-20)]
+    nearest = measure(AccuracyMeasure.NEAREST, answers)
+    for degrees in (-3, 3):
+        assert nearest.worse(0, towards(degrees)).tolist() == [0]
+
+
+def test_masks_are_compared_by_intersection_over_union() -> None:
+    original = torch.tensor([[[0.9, 0.8], [0.1, 0.2]], [[0.1, 0.1], [0.1, 0.1]]])
+    candidate = torch.tensor([[[0.9, 0.2], [0.7, 0.2]], [[0.1, 0.1], [0.1, 0.1]]])
+    by_hand = [1 - 1 / 3, 0.0]
+    assert worse(AccuracyMeasure.IOU, original, candidate) == pytest.approx(by_hand)
+    of_one_channel = worse(AccuracyMeasure.IOU, original[:, None], candidate[:, None])
+    assert of_one_channel == pytest.approx(by_hand)
+    assert worse(AccuracyMeasure.IOU, original.logit(), candidate.logit()) == pytest.approx(by_hand)
+    appeared = torch.tensor([[[0.9, 0.8], [0.1, 0.2]], [[0.9, 0.1], [0.1, 0.1]]])
+    assert worse(AccuracyMeasure.IOU, original, appeared) == pytest.approx([0, 1])
+
+
+def test_of_masks_of_several_classes_the_mean_of_those_that_are_there_counts() -> None:
+    """The first class: one place of two. The second: two of three. Nobody sees the third."""
+
+    def scores(classes: list[int]) -> Tensor:
+        return torch.nn.functional.one_hot(torch.tensor([[classes]]), 3).permute(0, 3, 1, 2).float()
+
+    found = worse(AccuracyMeasure.IOU, scores([0, 0, 1, 1]), scores([0, 1, 1, 1]))
+    assert found == pytest.approx([1 - (1 / 2 + 2 / 3) / 2])
+
+
+@pytest.mark.parametrize("name", AccuracyMeasure)
+@pytest.mark.parametrize(
+    "broken", [lambda a: torch.full_like(a, math.nan), lambda a: a[..., :2], lambda a: torch.cat([a, a])]
+)
+def test_what_is_no_answer_is_lost_by_every_measure(name: AccuracyMeasure, broken: Any) -> None:
+    original = torch.tensor([[[4.0, 0.0, 1.0]], [[0.0, 0.0, 9.0]]])
+    labels = [torch.tensor([0, 2])] * 2
+    assert worse(name, original, original, labels=labels) == pytest.approx([0, 0], abs=1e-6)
+    assert worse(name, original, broken(original), labels=labels) == [1, 1]
