@@ -130,15 +130,15 @@ def test_bf16_for_the_rest_is_not_offered_and_refused_where_the_cpu_lacks_it() -
 
 
 def test_compressed_weights_are_offered_where_products_are_most_of_it() -> None:
-    def offered(functions: dict[str, int], cpu_flags: tuple[str, ...] = VNNI, steps: bool = False) -> list[object]:
-        facts = mixed(cpu_flags=cpu_flags, onednn_limit="").facts
-        facts = facts.model_copy(update={"functions": functions, "steps": steps})
+    def offered(functions: dict[str, int], cpu_flags: tuple[str, ...] = VNNI) -> list[object]:
+        facts = mixed(cpu_flags=cpu_flags, onednn_limit="").facts.model_copy(update={"functions": functions})
         return [options.get("how", "static") for options in technique("int8_openvino").options(facts)]
 
     assert set(offered({"conv2d": 53, "linear": 1})) == {"static"}
-    assert offered({"conv2d": 1, "linear": 48}) == ["static", "static", "dynamic", "weights"]
-    assert offered({"linear": 48}, steps=True) == ["dynamic", "weights", "static", "static"]
-    assert offered({"linear": 48}, cpu_flags=("avx2",)) == ["static", "static", "weights"]
+    assert offered({"conv2d": 1, "linear": 48}) == ["dynamic", "static", "weights", "static"]
+    assert offered({"linear": 48}, cpu_flags=("avx2",)) == ["static", "weights", "static"]
+    both_twice = ["dynamic", "static", "dynamic", "static", "weights", "static"]
+    assert offered({"linear": 48}, cpu_flags=(*VNNI, "avx512_bf16")) == both_twice
 
 
 def test_activations_stay_in_float_where_weights_alone_are_compressed(tmp_path: Path) -> None:

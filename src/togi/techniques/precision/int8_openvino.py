@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
@@ -66,17 +67,21 @@ class Int8OpenVino(LowerPrecision):
     def options(self, facts: Facts) -> Sequence[Options]:
         rest: tuple[Options, ...] = ({},) if _no_bf16(facts) else ({"rest": "bf16"}, {})
         static: list[Options] = [{"preset": "performance", **each} for each in rest]
-        static.append({"preset": "mixed", **rest[0]})
+        mixed: Options = {"preset": "mixed", **rest[0]}
         if not mostly_products(facts):
-            return static
+            return [*static, mixed]
         # OpenVINO quantizes activations while running where VNNI is, and nowhere else
         vnni = has_vnni(facts.machine.cpu_flags, facts.machine.onednn_limit)
-        dynamic: list[Options] = [{"how": "dynamic", **each} for each in rest if vnni]
-        weights: Options = {"how": "weights"}  # it gains for one row or a few; for more, bf16 alone is faster
-        return [*dynamic, weights, *static] if facts.steps else [*static, *dynamic, weights]
+        dynamic: list[Options] = [{"how": "dynamic", **each} for each in rest] if vnni else []
+        # in turns, since where one form of a kind is wrong the other is likely to be
+        in_turns = [each for pair in zip_longest(dynamic, static) for each in pair if each is not None]
+        # weights alone gain for one row or a few: for more, bf16 alone is faster
+        return [*in_turns, {"how": "weights"}, mixed]
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return {"dynamic": 1.6, "weights": 1.3}.get(str(options.get("how")), 1.8)
+        if options.get("how") == "weights":
+            return 1.3
+        return 1.6 if options.get("preset") == "mixed" else 1.8
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return (2.0 if "how" in options else 10.0) + 0.1 * sum(facts.functions.values())
