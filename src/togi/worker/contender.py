@@ -174,8 +174,8 @@ class BuiltRecipe(Contender):
 
     def _shown(self) -> Sequence[Inputs]:
         """The samples, and the data by which it is judged: how it answers those is proven by their measure."""
-        data, device = self.trial.data_for(self._recipe), self.trial.config.device
-        return self.samples if data is None else (*self.samples, *(sample.to(device) for sample in data.inputs))
+        data = self.trial.data_for(self._recipe)
+        return self.samples if data is None else (*self.samples, *data.inputs)  # where they are: only read
 
 
 class LoadedArtifact(Contender):

@@ -86,13 +86,22 @@ def test_bf16_openvino_is_asked_for_in_the_stored_model(tmp_path: Path) -> None:
 
 def runs_in(options: Options, folder: Path) -> dict[str, set[str]]:
     """The types in which OpenVINO runs each kind of layer, of the model that was saved and loaded again."""
-    candidate, engine = mixed(), technique("openvino")
+    candidate = mixed()
+    loaded = saved_and_loaded(candidate, options, folder)
+    assert 1e-6 < relative_error(candidate, loaded) < 0.2
+    return types_of_layers(loaded)
+
+
+def saved_and_loaded(candidate: Candidate, options: Options, folder: Path) -> Any:
+    engine = technique("openvino")
     assert isinstance(engine, Engine)
     program = engine.apply(technique("int8_openvino").apply(candidate, options), {}).program
     assert program is not None
     folder.mkdir()
-    loaded: Any = engine.load(folder, program.save(folder), candidate.signature, None)
-    assert 1e-6 < relative_error(candidate, loaded) < 0.2
+    return engine.load(folder, program.save(folder), candidate.signature, None)
+
+
+def types_of_layers(loaded: Any) -> dict[str, set[str]]:
     kinds: dict[str, set[str]] = {}
     for layer in loaded.compiled.get_runtime_model().get_ordered_ops():
         about = layer.get_rt_info()
@@ -134,7 +143,7 @@ def test_compressed_weights_are_offered_where_products_are_most_of_it() -> None:
         facts = mixed(cpu_flags=cpu_flags, onednn_limit="").facts.model_copy(update={"functions": functions})
         return [options.get("how", "static") for options in technique("int8_openvino").options(facts)]
 
-    assert set(offered({"conv2d": 53, "linear": 1})) == {"static"}
+    assert offered({"conv2d": 53, "linear": 1}) == ["static"] * 3
     assert offered({"conv2d": 1, "linear": 48}) == ["dynamic", "static", "weights", "static"]
     assert offered({"linear": 48}, cpu_flags=("avx2",)) == ["static", "weights", "static"]
     both_twice = ["dynamic", "static", "dynamic", "static", "weights", "static"]
@@ -143,16 +152,38 @@ def test_compressed_weights_are_offered_where_products_are_most_of_it() -> None:
 
 def test_activations_stay_in_float_where_weights_alone_are_compressed(tmp_path: Path) -> None:
     """It is written into the model, so that the loaded one computes as it was proven, whatever the default is."""
-    candidate, engine = mixed(), technique("openvino")
-    assert isinstance(engine, Engine)
     for how, group in (("weights", 0), ("dynamic", 32)):
-        program: Any = engine.apply(technique("int8_openvino").apply(candidate, {"how": how}), {}).program
-        folder = tmp_path / how
-        folder.mkdir()
-        loaded: Any = engine.load(folder, program.save(folder), candidate.signature, None)
+        loaded = saved_and_loaded(mixed(), {"how": how}, tmp_path / how)
         assert loaded.compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") == group
         told = loaded.interface().settings.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")
         assert told == (0 if how == "weights" else None), "what a server must set, since it is not the default"
+
+
+def on_this_machine(module: torch.nn.Module, sample: torch.Tensor) -> Candidate:
+    candidate = candidate_of(module, [sample])
+    return replace(candidate, facts=candidate.facts.model_copy(update={"machine": mixed().facts.machine}))
+
+
+def test_depthwise_convolutions_are_kept_where_asked(tmp_path: Path) -> None:
+    """They hold the largest part of the error: of EfficientNet-Lite0 0.22 became 0.11."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3, groups=16), torch.nn.ReLU()]
+    with torch.no_grad():
+        layers[2].weight *= torch.logspace(-2, 0, 16)[:, None, None, None]  # type: ignore[operator]
+    candidate = on_this_machine(
+        torch.nn.Sequential(*layers, torch.nn.Conv2d(16, 8, 1)).eval(), torch.randn(2, 3, 16, 16)
+    )
+    int8 = technique("int8_openvino")
+    kept = next(options for options in int8.options(candidate.facts) if "keep" in options)
+    alone = {name: value for name, value in kept.items() if name != "keep"}
+    assert alone in int8.options(candidate.facts)
+    types = [types_of_layers(saved_and_loaded(candidate, each, tmp_path / str(len(each)))) for each in (alone, kept)]
+    in_float = "bf16" if "rest" in kept else "f32"
+    assert types[0]["Convolution"] <= {"u8", "i8"}
+    assert in_float in types[1]["Convolution"]
+    assert types[1]["Convolution"] & {"u8", "i8"}, "the others are quantized"
+    with pytest.raises(Refused, match="no convolution is grouped"):
+        saved_and_loaded(mixed(), {"preset": "performance", "keep": "depthwise"}, tmp_path / "refused")
 
 
 def test_a_module_without_weights_to_compress_is_refused() -> None:

@@ -16,6 +16,7 @@ from togi.techniques.engine.programs.openvino_library import ACTIVATION_GROUP_KE
 from togi.techniques.precision.lowering.weight_blocks import quantize_large_products
 
 MOST_CALIBRATION_INPUTS = 300
+_GROUPED = "GroupConvolution"
 _ACTIVATION_GROUP = 32
 """Activations that share a scale, which is OpenVINO's own choice on CPUs."""
 _PRODUCTS = ["MatMul", "Gemm"]
@@ -30,8 +31,15 @@ def calibration_tensors(candidate: Candidate) -> list[list[Tensor]]:
     return [signature.flatten_inputs(sample.args, sample.kwargs) for sample in inputs[:MOST_CALIBRATION_INPUTS]]
 
 
-def quantize_openvino(model: Any, candidate: Candidate, *, preset: str, transformer: bool) -> Any:
-    """The ``ov.Model`` with 8-bit convolutions and matrix products."""
+def quantize_openvino(
+    model: Any, candidate: Candidate, *, preset: str, transformer: bool, keep_depthwise: bool = False
+) -> Any:
+    """The ``ov.Model`` with 8-bit convolutions and matrix products; ``keep_depthwise``: but for grouped convolutions.
+
+    Raises Refused where these should be kept and there are none.
+    """
+    if keep_depthwise and not any(node.get_type_name() == _GROUPED for node in model.get_ops()):
+        raise Refused("no convolution is grouped: there is nothing to keep in floating point")
     with no_telemetry():
         import nncf
     nncf.set_log_level(logging.ERROR)
@@ -50,6 +58,7 @@ def quantize_openvino(model: Any, candidate: Candidate, *, preset: str, transfor
         model_type=nncf.ModelType.TRANSFORMER if transformer else None,
         subset_size=len(tensors),
         fast_bias_correction=True,
+        ignored_scope=nncf.IgnoredScope(types=[_GROUPED]) if keep_depthwise else None,
         advanced_parameters=_overflow_fixed() if seven_bits else None,
     )
 
