@@ -76,6 +76,14 @@ def test_the_reference_tells_how_long_a_proof_takes(phases_s: dict[str, float]) 
     assert studied.proof_s == USUAL.proof_s + 2 * 3.0 + 2.0
 
 
+def test_trials_on_one_half_of_the_validation_data_tell_how_long_the_other_takes() -> None:
+    studied = budget(effort="thorough")
+    without_s = studied.proof_s
+    for phases_s in ({"build": 9.0, "validate": 1.0}, {"validate": 7.0}, {"validate": 0.1}, {"verify": 50.0}):
+        studied.know_validation(phases_s)
+    assert studied.proof_s == without_s + 7.0
+
+
 def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
     """Its start takes 3 s and verifying it 2 s, what it falls back on the same."""
     needed_s = USUAL.proof_s + 2 * (3.0 + 2.0) + 2.0

@@ -75,6 +75,8 @@ class OpenStudy:
         budget = TimeBudget(settings, pass_ms=facts.latency_ms, started=started, loaded=loaded, pace=pace)
         if (reference := log.last(REFERENCE_RECIPE)) is not None:
             budget.know_reference(reference.phases_s)
+        for trial in trials:
+            budget.know_validation(trial.phases_s)
         beside = [t.timing.reference_ms for t in trials if t.timing is not None and not t.recipe.is_reference]
         stopwatch = Stopwatch(settings, budget, pace=pace, earlier_ms=beside)
         notes = list(log.notes)

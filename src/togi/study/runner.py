@@ -160,6 +160,7 @@ class StudyRunner:
         if candidate.is_reference:
             self._allow_for(trial.cost_s)
         study.log.append(trial)
+        study.budget.know_validation(trial.phases_s)
         self.tried += 1
         self._tell(trial)
         if trial.outcome is Outcome.UNSTABLE and _may_be_faster(trial) and study.processes.is_warm(candidate):

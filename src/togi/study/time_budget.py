@@ -64,6 +64,12 @@ class TimeBudget:
         self._clock = clock
         self._reference_s = 0.0
         self._reference_phases_s: Mapping[str, float] = {}
+        self._validation_s = 0.0
+
+    def know_validation(self, phases_s: Mapping[str, float]) -> None:
+        """How long a trial was on one half of the validation data, if it was judged: the proof is on the other. Those
+        that were stopped early were shorter."""
+        self._validation_s = max(self._validation_s, phases_s.get("validate", 0.0))
 
     def know_reference(self, phases_s: Mapping[str, float]) -> None:
         """How long each phase of the reference's trial took, in this session or an earlier one."""
@@ -131,11 +137,12 @@ class TimeBudget:
 
     @property
     def _proof_without_asking_s(self) -> float:
-        """To start and verify what was saved and what it falls back on, each as the reference was, and to time it."""
+        """To start and verify what was saved and what it falls back on, each as the reference was, and to judge and
+        time it."""
         phases_s = self._reference_phases_s
         # its turns next to others count as "measure" too
         as_reference_s = sum(took_s for phase, took_s in phases_s.items() if phase != "measure")
-        return self.pace.proof_s + 2 * as_reference_s + phases_s.get("verify", 0.0)
+        return self.pace.proof_s + 2 * as_reference_s + phases_s.get("verify", 0.0) + self._validation_s
 
     @property
     def _wanted_ask_s(self) -> float:
