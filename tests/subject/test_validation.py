@@ -75,9 +75,10 @@ def test_the_identity_is_of_samples_labels_and_groups_by_their_content() -> None
     others = [
         identity(samples=[*SAMPLES[1:], SAMPLES[0]]),
         identity(labels=[other_mask, *[torch.ones(2000)] * 3]),
+        identity(labels=[mask.numpy() for mask in (other_mask.neg(), *[torch.ones(2000)] * 3)]),
         identity(labels=None),
         identity(groups="abab"),
     ]
     assert identity() == identity(samples=[sample.clone() for sample in SAMPLES])
-    assert len({identity(), *others}) == 5
+    assert len({identity(), *others}) == 6
     assert hash_of(inputs(0, 1)) == hash_of(inputs(0, 1)) != hash_of(inputs(1, 0))

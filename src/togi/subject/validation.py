@@ -92,10 +92,10 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _label(label: Any) -> str:
-    """By its content: printed, a large tensor is cut short."""
+    """By its content: printed, a large tensor or array is cut short."""
     import torch
 
-    return _hash([label]) if isinstance(label, torch.Tensor) else str(label)
+    return _hash([torch.as_tensor(label)]) if hasattr(label, "__array__") else str(label)
 
 
 def _hash(tensors: Iterable[torch.Tensor]) -> str:

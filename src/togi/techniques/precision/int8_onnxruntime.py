@@ -34,9 +34,9 @@ class Int8OnnxRuntime(LowerPrecision):
     weights or more.
 
     Claim: approximate; faster on CPUs with VNNI, and a quarter of the memory for weights. On one core of such a CPU,
-    over the best float32 engine: MiniLM 2.5 x with ``dynamic`` (error 0.12) and 1.4 x with ``blocks`` of 32 (0.03), a
-    step of a decoder of 135 M parameters 1.8 x with these (perplexity + 1.5 %). ``togi explain int8_onnxruntime
-    --prove`` measures it here.
+    over the best float32 engine: MiniLM 2.5 x with ``dynamic`` (error 0.12) and 1.4 x with ``blocks`` (0.03), a step of
+    a decoder of 135 M parameters 1.8 x with these (perplexity + 1.5 %). ``togi explain int8_onnxruntime --prove``
+    measures it here.
 
     Source: https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html and
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#commicrosoftmatmulnbits
@@ -76,5 +76,5 @@ class Int8OnnxRuntime(LowerPrecision):
         from togi.techniques.precision.lowering.quantization import quantize_onnx
 
         if options["how"] == "blocks" and not has_vnni(candidate.facts.machine.cpu_flags):
-            raise Refused("this CPU has no instructions for products of 8 bits (VNNI), without which blocks are slower")
+            raise Refused("this CPU has no instructions for products of 8 bits (VNNI), by which blocks gain")
         return candidate.with_pass("onnxruntime", partial(quantize_onnx, how=str(options["how"])))
