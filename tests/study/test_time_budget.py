@@ -76,6 +76,12 @@ def test_the_reference_tells_how_long_a_proof_takes(phases_s: dict[str, float]) 
     assert studied.proof_s == USUAL.proof_s + 2 * 3.0 + 2.0
 
 
+def test_where_each_process_exports_anew_a_proof_takes_longer() -> None:
+    """What is saved and what it falls back on are exported."""
+    alone, exporting = (TimeBudget(Settings(), export_s=export_s, started=0.0) for export_s in (0.0, 3.0))
+    assert exporting.proof_s == alone.proof_s + 2 * 3.0
+
+
 def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
     """Its start takes 3 s and verifying it 2 s, what it falls back on the same."""
     needed_s = USUAL.proof_s + 2 * (3.0 + 2.0) + 2.0
