@@ -134,7 +134,7 @@ class TimeBudget:
 
     @property
     def _proof_without_asking_s(self) -> float:
-        """To export what is saved and what it falls back on, to start and verify both, each as the reference was, and to
+        """To export what is saved and what it falls back on, to start and verify both as the reference was, and to
         time it."""
         phases_s = self._reference_phases_s
         # its turns next to others count as "measure" too
