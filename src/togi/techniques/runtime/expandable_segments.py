@@ -32,7 +32,8 @@ class ExpandableSegments(Technique):
     When it refuses: on other systems, where torch has no such segments; where the user has set the option; where the
     process was not started with it. Without --max-memory it is tried only if --only names it.
 
-    Claim: less memory reserved by calls of many sizes, at the same speed. ``togi explain expandable_segments --prove`` measures it on a GPU.
+    Claim: less memory reserved by calls of many sizes, at the same speed. ``togi explain expandable_segments --prove``
+    measures it on a GPU.
 
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf
 
