@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Sequence
@@ -182,9 +183,17 @@ def damaged(problem: str) -> ArtifactError:
     return ArtifactError(f"{problem}: it is damaged. Get the artifact again, or tune again")
 
 
+@functools.cache
+def core() -> Any:
+    """The one that all programs of this process share, for as long as it lives. Each has a stack for signal handlers,
+    and puts back the stack of before when it goes: of two that go in the order in which they came, the second puts back
+    what the first has freed, and the next signal ends the process (seen with OpenVINO 2026.4)."""
+    return openvino().Core()
+
+
 def default_precision() -> str:
     """The type in which OpenVINO computes float32 models on this CPU by default: ``f32``, ``bf16`` or ``f16``."""
-    return str(openvino().Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name())
+    return str(core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name())
 
 
 def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
@@ -193,8 +202,7 @@ def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
     ``threads``: of one request; None: all of them together have what PyTorch has, or one each. ``streams``: requests
     at once.
     """
-    core = openvino().Core()
-    model = core.read_model(path)
+    model = core().read_model(path)
     precision = model.get_rt_info(PRECISION_KEY).value if model.has_rt_info(PRECISION_KEY) else "f32"
     settings = {
         "INFERENCE_PRECISION_HINT": precision,
@@ -205,4 +213,4 @@ def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
         settings["NUM_STREAMS"] = streams
     if model.get_variables():
         settings["KV_CACHE_PRECISION"] = precision  # else it is rounded to 8 bits
-    return core.compile_model(model, "CPU", settings)
+    return core().compile_model(model, "CPU", settings)
