@@ -7,7 +7,8 @@ from typing import Any
 from togi.core.records import Interval, Noise
 from togi.decide.faster import inverse
 from togi.machine.describe import machine
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import Contestant
 from togi.study.yardstick import NAME
 
 

@@ -22,7 +22,8 @@ from togi.decide.gate import Answer
 from togi.doctor import Check, Level
 from togi.journal import Journal
 from togi.journal.store import StudyEntry
-from togi.study.comparison import BestSize, Comparison, Contestant, Verification
+from togi.study.comparison import Comparison, Verification
+from togi.study.contestants import BestSize, Contestant
 
 
 def comparison(outcome: Outcome = Outcome.OK, speedup_x: float | None = 1.0) -> Comparison:

@@ -22,7 +22,8 @@ from togi.decide.faster import BETWEEN_PROCESSES
 from togi.decide.gate import Answer, Case, exit_code
 from togi.machine.describe import machine
 from togi.render.json import comparison_json, dumps
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import Contestant
 
 JUNIT = {Answer.PASSED: "system-out", Answer.FAILED: "failure", Answer.ERROR: "error"}
 

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import signal
-import time
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,21 +163,29 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
     assert "Traceback" not in shown
 
 
-def test_being_ended_is_taken_as_an_interruption(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+ENDED = """
+import os, signal, sys, time
+from togi import api
+from togi.cli.app import run
+
+def ended(_subject, **_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+before = signal.getsignal(signal.SIGTERM)
+api.tune = ended
+sys.argv = ["togi", "tune", "m.py:f"]
+code = run(["tune", "m.py:f"])
+assert signal.getsignal(signal.SIGTERM) is before
+sys.exit(code)
+"""
+
+
+def test_being_ended_is_taken_as_an_interruption() -> None:
     """As a scheduler ends a job; the handler of before is there again afterwards."""
-
-    def ended(_subject: str, **_: Any) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(10)
-
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(api, "tune", ended)
-    monkeypatch.setattr("sys.argv", ["togi", "tune", "m.py:f"])
-    assert run(["tune", "m.py:f"]) == 130
-    assert "Start again with: togi tune m.py:f" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGTERM) is before
+    ended = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 130, ended.stderr
+    assert "Start again with: togi tune m.py:f" in ended.stderr
 
 
 def test_nothing_chosen_is_exit_code_1(fake: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:

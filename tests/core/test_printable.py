@@ -73,10 +73,11 @@ SINKS = {
     "cli/app.py": {"print"},  # errors, through printable; the version
     "cli/findings.py": {"sys.stdout.write"},  # lines that passed already, and JSON
     "cli/output.py": {"typer.echo", "sys.stdout.write"},
+    "footprint/trainers/memory_budget.py": {"print"},  # a message in a user's training, through printable
     "journal/__main__.py": {"print"},
     "lint/data/torch_names.py": {"print"},  # a generator of togi's own
     "render/display.py": {"Console"},  # for a notebook, as HTML and text
-    "render/progress.py": {"Console", "print"},  # the same; a message, through printable
+    "render/progress.py": {"Console"},  # the same
     "script/main_module.py": {"print"},  # the text that a script gives to sys.exit, as Python prints it
     "techniques/kinds.py": {"print"},  # JSON, from a child to its parent
 }

@@ -8,7 +8,8 @@ from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.result import FitResult, Point, StepProof
 from togi.lint.finding import CheckResult, Finding, Problem
 from togi.render.display import show_results
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import Contestant
 from togi.study.result import Best, StudyResult
 
 show_results()

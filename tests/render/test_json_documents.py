@@ -14,7 +14,8 @@ from togi.cli.app import run
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import SCHEMA_VERSION, Outcome, Trial
 from togi.render.json import comparison_json, dumps, study_json
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import Contestant
 from togi.techniques import recipe
 
 COMMANDS = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")

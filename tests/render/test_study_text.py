@@ -23,7 +23,8 @@ from togi.render.html.study_page import comparison_fragment, study_html
 from togi.render.json import study_json
 from togi.render.rows import rows
 from togi.render.study_text import study_text
-from togi.study.comparison import BestSize, Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import BestSize, Contestant
 from togi.techniques import recipe
 
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
-from tests.search.search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine, family
+from tests.search.search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine, family, grad_mode
 from togi.core.errors import TogiError, UnknownNameError
 from togi.core.records import Facts, Outcome, Recipe, Stage
 from togi.core.settings import ALL, Settings
@@ -97,6 +98,18 @@ def test_what_is_not_tried_is_explained() -> None:
     assert explained["absent"].fix == "pip install 'togi[absent]'"
     assert "cuda" in explained["cuda_only"].reason
     assert all(trial.recipe.find(id) and trial.recipe.find("no_grad") for id, trial in explained.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "tried"),
+    [({}, False), ({"max_memory_bytes": 2**30}, True), ({"only": ("grows",)}, True)],
+)
+def test_what_saves_memory_alone_is_tried_where_somebody_wants_that(settings: dict[str, Any], tried: bool) -> None:
+    grows = Fake("grows", Stage.RUNTIME, saves_memory_alone=True)
+    techniques = {"no_grad": grad_mode("no_grad"), "grows": grows}
+    space = Space.of(CONVOLUTIONAL, Settings(**settings), techniques)
+    assert any(recipe.find("grows") for recipe in space.recipes()) is tried
+    assert [trial.reason.partition(",")[0] for trial in space.excluded] == ["it saves memory and no time"][tried:]
 
 
 def test_missing_package_of_a_needed_engine_is_passed_on() -> None:

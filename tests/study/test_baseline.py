@@ -13,7 +13,8 @@ from togi.decide.gate import Answer
 from togi.machine.describe import machine
 from togi.study import baseline
 from togi.study.baseline import BaselineSpeed, next_to_baseline, read_baseline, write_speeds
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import Contestant
 
 
 def measured(median: float, over: str = "the yardstick", share: float = 0.01) -> Comparison:

@@ -17,7 +17,8 @@ from togi.machine.describe import machine
 from togi.measure import RaceEntry, RaceResult, RaceVerdict
 from togi.measure.interval import ratio_interval, times_interval
 from togi.study.batch_sizes import by_size
-from togi.study.comparison import BestSize, Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import BestSize, Contestant
 
 MODELS = """
 import time, torch

@@ -22,7 +22,8 @@ from togi.decide.faster import Speed, inverse
 from togi.decide.gate import Answer, exit_code
 from togi.machine.describe import machine
 from togi.study.assertions import check, faster, not_slower
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import Contestant
 from togi.study.live_bench import run_live_bench
 from togi.study.slowdown import cases_of
 from togi.study.yardstick import NAME
@@ -226,9 +227,9 @@ def test_the_assertions_are_the_gate_seen_from_the_first(found: Interval, share:
     comparison = compared(inverse(found))
     speed_x = comparison.speed_x()
     assert speed_x is not None
-    (case,) = not_slower(comparison, share)
+    (case,) = not_slower(comparison.contestants, share, comparison.noise, comparison.verdict)
     assert case.answer is cases_of(compared(speed_x), share)[1].answer
-    (also,) = faster(comparison, share)
+    (also,) = faster(comparison.contestants, share, comparison.noise, comparison.verdict)
     assert (case.answer, also.answer) != (Answer.FAILED, Answer.PASSED)
     try:
         check([case], comparison.noise)

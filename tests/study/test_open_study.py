@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from togi.techniques import recipe
 
 
 def session(journal: Journal, name: str = "net.py:make", *, resume: bool = True) -> OpenStudy:
-    pool: Any = None  # no process is started
+    pool: Any = SimpleNamespace(export_s=0.0)  # no process is started
     subject = TunedSubject(pool, name, Facts(machine=MACHINE, module_class="Net"), signature(), Settings())
     return OpenStudy.open(subject, "", journal, Said(), started=time.monotonic(), resume=resume)
 

@@ -11,7 +11,8 @@ from togi.core.records import Interval
 from togi.decide.gate import Answer
 from togi.machine.describe import machine
 from togi.render.json import comparison_json, dumps
-from togi.study.comparison import Comparison, Contestant, read_comparison
+from togi.study.comparison import Comparison, read_comparison
+from togi.study.contestants import Contestant
 from togi.study.slowdown import cases_of
 
 

@@ -84,6 +84,12 @@ def test_trials_on_one_half_of_the_validation_data_tell_how_long_the_other_takes
     assert studied.proof_s == without_s + 7.0
 
 
+def test_where_each_process_exports_anew_a_proof_takes_longer() -> None:
+    """What is saved and what it falls back on are exported."""
+    alone, exporting = (TimeBudget(Settings(), export_s=export_s, started=0.0) for export_s in (0.0, 3.0))
+    assert exporting.proof_s == alone.proof_s + 2 * 3.0
+
+
 def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
     """Its start takes 3 s and verifying it 2 s, what it falls back on the same."""
     needed_s = USUAL.proof_s + 2 * (3.0 + 2.0) + 2.0

@@ -21,7 +21,8 @@ from togi.decide.gate import Answer
 from togi.machine.describe import machine
 from togi.study import verification
 from togi.study.bench import run_bench
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import Contestant
 from togi.techniques import recipe
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef

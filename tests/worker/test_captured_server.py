@@ -91,6 +91,7 @@ def test_every_trial_is_given_what_was_captured_once(tmp_path: Path) -> None:
                 assert trial.error.faithful
         (holder,) = set(captures(tmp_path))
         assert len(captures(tmp_path)) == 1
+        assert pool.export_s == 0.0
     assert not Path(f"/proc/{holder}").exists()
 
 
@@ -240,6 +241,7 @@ def test_a_subject_that_starts_threads_is_captured_in_each_trial(tmp_path: Path)
             assert trial.error is not None
             assert trial.error.faithful
         assert len(set(captures(tmp_path))) == 2
+        assert pool.export_s > 0.0, "each that saves will take that"
 
 
 class Scaled(nn.Module):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from togi.core.backports import StrEnum
+from togi.core.quantities import TOO_FEW_ROUNDS, bounds, percent, times
 from togi.core.records import Interval, Record
 from togi.decide.faster import MARGIN, PROCESS_BIAS, Criterion, Speed, conclusive
 
@@ -80,3 +81,24 @@ def below(limit: float, low: float, high: float) -> Answer:
     if low > limit:
         return Answer.FAILED
     return Answer.PASSED if high <= limit else Answer.UNDECIDED
+
+
+def slower_case(name: str, than: str, share: float, ratio: Interval, *, comparisons: int) -> Case:
+    """Whether ``name`` is slower than ``than`` by more than ``share``: the answer, in a sentence without its full stop.
+    ``comparisons``: as for ``slower_than``."""
+    answer = slower_than(share, ratio, comparisons=comparisons)
+    by_more = f"than {than} by more than {percent(share)}"
+    sentences = {
+        Answer.FAILED: f"{name} is slower {by_more} beyond doubt",
+        Answer.PASSED: f"{name} is not slower {by_more}",
+        Answer.UNDECIDED: f"The figures do not show whether {name} is slower {by_more}",
+    }
+    return Case(name=name, said=f"{sentences[answer]}: {speed(ratio)}", answer=answer)
+
+
+def speed(ratio: Interval) -> str:
+    """``1.20x the speed (1.17-1.24)``."""
+    ends = bounds(ratio)
+    if ends == TOO_FEW_ROUNDS:
+        ends = f"{ends} for an interval"
+    return f"{times(ratio.median)} the speed ({ends})"

@@ -13,7 +13,8 @@ from togi.core.records import Interval, Outcome
 from togi.decide.gate import Answer
 from togi.render.rows import decisions
 from togi.render.terminal import STYLES, VERDICT_STYLES, bullets, clean, figure, memory, stack, table
-from togi.study.comparison import Comparison, Contestant, Verification
+from togi.study.comparison import Comparison, Verification
+from togi.study.contestants import Contestant
 
 ANSWER_STYLES = {
     Answer.PASSED: "bold green",

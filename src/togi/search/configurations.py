@@ -119,6 +119,8 @@ def _excluded(technique: Technique, facts: Facts, settings: Settings) -> Trial |
     if not (technique.exact or settings.allows(technique.id)):
         reason = f"approximate: it changes results beyond rounding, and was not allowed (--allow {technique.id})"
         return _refused(technique, reason, Unused.NOT_ALLOWED)
+    if technique.saves_memory_alone and settings.max_memory_bytes is None and technique.id not in settings.only:
+        return _refused(technique, "it saves memory and no time, and no limit was asked for (--max-memory)")
     for package in technique.packages:
         if problem := package.missing():
             return _trial(technique, Outcome.MISSING, problem, package.fix)

@@ -8,33 +8,32 @@ from collections.abc import Callable, Sequence
 from togi.core.errors import UndecidedError
 from togi.core.quantities import percent
 from togi.core.records import Interval, Noise, Outcome
-from togi.decide.gate import Answer, Case, faster_than
+from togi.decide.gate import Answer, Case, faster_than, slower_case, speed
 from togi.measure import usable
-from togi.study.comparison import Comparison
-from togi.study.slowdown import slower_case, speed
+from togi.study.contestants import Contestant
 
 _LEAST_ADVISED = 0.01
 
 
-def not_slower(comparison: Comparison, share: float) -> list[Case]:
-    """That the first takes no longer than each other by more than ``share``."""
+def not_slower(contestants: Sequence[Contestant], share: float, noise: Noise, verdict: str) -> list[Case]:
+    """That the first takes no longer than each other by more than ``share``. ``verdict``: of the comparison."""
 
     def case(name: str, other: str, speed_x: Interval, comparisons: int) -> Case:
-        found = unless_disturbed(slower_case(name, other, share, speed_x, comparisons=comparisons), comparison.noise)
+        found = unless_disturbed(slower_case(name, other, share, speed_x, comparisons=comparisons), noise)
         enough = 1 / speed_x.low - 1 if speed_x.low > 0 else math.inf
         return _with_advice(found, "assert_not_slower", enough)
 
-    return _cases(comparison, case)
+    return _cases(contestants, verdict, case)
 
 
-def faster(comparison: Comparison, share: float) -> list[Case]:
-    """That the first has more than ``1 + share`` times the speed of each other."""
+def faster(contestants: Sequence[Contestant], share: float, noise: Noise, verdict: str) -> list[Case]:
+    """That the first has more than ``1 + share`` times the speed of each other. ``verdict``: of the comparison."""
 
     def case(name: str, other: str, speed_x: Interval, comparisons: int) -> Case:
-        found = unless_disturbed(_faster_case(name, other, share, speed_x, comparisons), comparison.noise)
+        found = unless_disturbed(_faster_case(name, other, share, speed_x, comparisons), noise)
         return _with_advice(found, "assert_faster", speed_x.low - 1)
 
-    return _cases(comparison, case)
+    return _cases(contestants, verdict, case)
 
 
 def unless_disturbed(case: Case, noise: Noise) -> Case:
@@ -56,13 +55,15 @@ def check(cases: Sequence[Case], noise: Noise) -> None:
             raise error(f"{' '.join(said)} Noise meanwhile: {meanwhile}.")
 
 
-def _cases(comparison: Comparison, case: Callable[[str, str, Interval, int], Case]) -> list[Case]:
-    first, *others = comparison.contestants
+def _cases(
+    contestants: Sequence[Contestant], verdict: str, case: Callable[[str, str, Interval, int], Case]
+) -> list[Case]:
+    first, *others = contestants
     cases = []
     for other in others:
-        speed_x = comparison.speed_x(other.label)
+        speed_x = other.firsts_speed_x
         if speed_x is None or not first.outcome is other.outcome is Outcome.OK:
-            cases.append(Case(name=first.label, said=_not_measured(comparison), answer=Answer.ERROR))
+            cases.append(Case(name=first.label, said=_not_measured(contestants, verdict), answer=Answer.ERROR))
         else:
             cases.append(case(first.label, other.label, speed_x, int(other.own_process)))
     return cases
@@ -90,8 +91,8 @@ def _with_advice(case: Case, assertion: str, enough: float) -> Case:
     return case.model_copy(update={"said": f"{case.said}.{advice}"})
 
 
-def _not_measured(comparison: Comparison) -> str:
-    failed = next((each for each in comparison.contestants if each.outcome is not Outcome.OK), None)
+def _not_measured(contestants: Sequence[Contestant], verdict: str) -> str:
+    failed = next((each for each in contestants if each.outcome is not Outcome.OK), None)
     if failed is None:
-        return f"It was not measured. {comparison.verdict}"
+        return f"It was not measured. {verdict}"
     return f"It was not measured: {failed.name} ended early ({failed.outcome.value}: {failed.reason})."

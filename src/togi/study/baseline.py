@@ -15,11 +15,10 @@ from togi.core.plain_files import read_plain
 from togi.core.quantities import first_line, plural
 from togi.core.records import Interval, Machine, Record
 from togi.decide.faster import change
-from togi.decide.gate import Answer, Case
+from togi.decide.gate import Answer, Case, slower_case
 from togi.machine.describe import machine
 from togi.study.assertions import unless_disturbed
 from togi.study.comparison import Comparison
-from togi.study.slowdown import slower_case
 
 UPDATE = "--togi-baseline-update"
 _LIMIT_BYTES = 64 << 20

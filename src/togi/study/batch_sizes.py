@@ -14,7 +14,8 @@ from togi.core.quantities import bounds, milliseconds, percent, significant, tim
 from togi.core.records import Interval, Outcome
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 from togi.measure import RaceResult, Turn
-from togi.study.comparison import BestSize, Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import BestSize, Contestant
 from togi.worker.supervise import RunningTrial
 
 ROUNDS = 16

@@ -21,7 +21,8 @@ from togi.measure import RaceResult, race
 from togi.study.batch_sizes import ROUNDS, PerSample, by_size
 from togi.study.bench_pools import LIMITS, BenchPools, Side, is_artifact
 from togi.study.common_inputs import check_common_inputs
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import Contestant
 from togi.study.parts import record_parts
 from togi.study.progress import Progress
 from togi.subject.batch import Batch

@@ -12,7 +12,6 @@ from togi.core.quantities import first_line, parse_share
 from togi.core.records import (
     SCHEMA_VERSION,
     ErrorReport,
-    Footprint,
     Interval,
     LeafError,
     Machine,
@@ -20,65 +19,9 @@ from togi.core.records import (
     Outcome,
     Record,
 )
-from togi.decide.faster import BETWEEN_PROCESSES, WITHIN_PROCESS, Speed, inverse
 from togi.decide.gate import Answer, Case
-
-
-class Contestant(Record):
-    """One subject or artifact of a comparison."""
-
-    name: str
-    batch: int | None = None
-    """How many samples each of its calls had; None: those that it was given."""
-    outcome: Outcome = Outcome.OK
-    reason: str = ""
-    """Why it could not be compared, or what is worth knowing of it."""
-    latency_ms: Interval | None = None
-    """Of one call; of several callers, between two answers."""
-    call_ms: float | None = None
-    """Of several callers: what one call takes next to the others (95 of 100 at most)."""
-    samples_per_s: Interval | None = None
-    """Where ``batch`` is known: by all callers together."""
-    speedup_x: Interval | None = None
-    """The first contestant's time over this one's, per round (of calls of the same batch size); above 1 is faster than
-    the first."""
-    error: ErrorReport | None = None
-    """How far its outputs are from the first contestant's, where both were given the same inputs."""
-    footprint: Footprint | None = None
-    own_process: bool = True
-    """It ran in a process of its own, which may differ from others for as long as it lives. False: a live object."""
-
-    @property
-    def label(self) -> str:
-        """Unique in a comparison."""
-        return self.name if self.batch is None else f"{self.name}, batch {self.batch}"
-
-    @property
-    def speed(self) -> Speed | None:
-        """What ``speedup_x`` allows to say; None where it was not compared."""
-        criterion = BETWEEN_PROCESSES if self.own_process else WITHIN_PROCESS
-        return None if self.speedup_x is None else criterion.speed(self.speedup_x)
-
-    @property
-    def waited_ms(self) -> float | None:
-        """How long a caller waits for an answer."""
-        if self.call_ms is not None or self.latency_ms is None:
-            return self.call_ms
-        return self.latency_ms.median
-
-
-class BestSize(Record):
-    """The batch size at which one contestant answers the most samples a second within the limit."""
-
-    name: str
-    batch: int | None = None
-    """Of several that are as fast the smallest, which answers soonest. None: no size was measured within the limit."""
-    same: tuple[int, ...] = ()
-    """Sizes that are as fast."""
-    unclear: tuple[int, ...] = ()
-    """Sizes that cannot be distinguished from it on this machine now."""
-    verdict: str
-    """That in a sentence."""
+from togi.study.assertions import check, faster, not_slower
+from togi.study.contestants import BestSize, Contestant
 
 
 class Comparison(Record):
@@ -111,7 +54,7 @@ class Comparison(Record):
         if found is None:
             compared = ", ".join(others) or "nothing"
             raise TogiError(f"{other or 'a second one'} was not compared with the first, but {compared}")
-        return None if found.speedup_x is None else inverse(found.speedup_x)
+        return found.firsts_speed_x
 
     def assert_not_slower(self, share: float | str) -> None:
         """That the first contestant does not take longer than any of the others by more than ``share`` (``"3%"``).
@@ -120,9 +63,7 @@ class Comparison(Record):
         AssertionError, where the figures do not decide. Both say the speed, its interval, the noise and what to do.
         """
         __tracebackhide__ = True
-        from togi.study.assertions import check, not_slower
-
-        check(not_slower(self, parse_share(share, "share")), self.noise)
+        check(not_slower(self.contestants, parse_share(share, "share"), self.noise, self.verdict), self.noise)
 
     def assert_faster(self, share: float | str) -> None:
         """That the first contestant has more than ``1 + share`` times the speed of each other (``"10%"``: 1.10x).
@@ -130,9 +71,7 @@ class Comparison(Record):
         Raises as ``assert_not_slower`` does.
         """
         __tracebackhide__ = True
-        from togi.study.assertions import check, faster
-
-        check(faster(self, parse_share(share, "share")), self.noise)
+        check(faster(self.contestants, parse_share(share, "share"), self.noise, self.verdict), self.noise)
 
 
 class Agreement(Record):

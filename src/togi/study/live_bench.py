@@ -16,7 +16,8 @@ from togi.decide.faster import WITHIN_PROCESS, Speed, conclusive
 from togi.machine.describe import machine
 from togi.measure import LocalRunner, RaceResult, race, rounds_needed
 from togi.measure.race_result import of_each
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison
+from togi.study.contestants import Contestant
 from togi.study.live import device_of, live_objects
 from togi.study.yardstick import NAME, Yardstick
 from togi.subject.behaviour import kept_buffers, kept_generators

@@ -72,7 +72,14 @@ class OpenStudy:
         log = journal.study(key, header, fresh=not resume)
         trials = log.news()
         experience = _learned_before(journal, log, facts, settings) if resume else Experience()
-        budget = TimeBudget(settings, pass_ms=facts.latency_ms, started=started, loaded=loaded, pace=pace)
+        budget = TimeBudget(
+            settings,
+            pass_ms=facts.latency_ms,
+            export_s=subject.pool.export_s,
+            started=started,
+            loaded=loaded,
+            pace=pace,
+        )
         if (reference := log.last(REFERENCE_RECIPE)) is not None:
             budget.know_reference(reference.phases_s)
         for trial in trials:

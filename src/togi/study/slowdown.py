@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from togi.core.errors import SubjectError
-from togi.core.quantities import TOO_FEW_ROUNDS, bounds, percent, times
-from togi.core.records import Interval, Outcome
+from togi.core.records import Outcome
 from togi.decide.faster import change
-from togi.decide.gate import Answer, Case, slower_than
-from togi.study.comparison import BestSize, Comparison, Contestant
+from togi.decide.gate import Answer, Case, slower_case, speed
+from togi.study.comparison import Comparison
+from togi.study.contestants import BestSize, Contestant
 
 
 def cases_of(comparison: Comparison, share: float | None = None, before: Comparison | None = None) -> tuple[Case, ...]:
@@ -62,27 +62,6 @@ def _case(
         return case
     advice = "Repeat it when the machine is quiet, or give a longer --time-limit"
     return case.model_copy(update={"said": f"{case.said}. {advice}"})
-
-
-def slower_case(name: str, than: str, share: float, ratio: Interval, *, comparisons: int) -> Case:
-    """Whether ``name`` is slower than ``than`` by more than ``share``: the answer, in a sentence without its full stop.
-    ``comparisons``: as for ``slower_than``."""
-    answer = slower_than(share, ratio, comparisons=comparisons)
-    by_more = f"than {than} by more than {percent(share)}"
-    sentences = {
-        Answer.FAILED: f"{name} is slower {by_more} beyond doubt",
-        Answer.PASSED: f"{name} is not slower {by_more}",
-        Answer.UNDECIDED: f"The figures do not show whether {name} is slower {by_more}",
-    }
-    return Case(name=name, said=f"{sentences[answer]}: {speed(ratio)}", answer=answer)
-
-
-def speed(ratio: Interval) -> str:
-    """``1.20x the speed (1.17-1.24)``."""
-    ends = bounds(ratio)
-    if ends == TOO_FEW_ROUNDS:
-        ends = f"{ends} for an interval"
-    return f"{times(ratio.median)} the speed ({ends})"
 
 
 def _check(comparison: Comparison, before: Comparison) -> None:

@@ -42,6 +42,7 @@ class TimeBudget:
         settings: Settings,
         *,
         pass_ms: float | None = None,
+        export_s: float = 0.0,
         started: float,
         loaded: float | None = None,
         pace: Pace = USUAL,
@@ -51,6 +52,7 @@ class TimeBudget:
         Args:
             settings: of which a given limit, or the effort's own, is taken.
             pass_ms: a rough time of one pass of the original over all samples.
+            export_s: what a process that saves a recipe takes to capture the subject, if it has to.
             started: when the study began, by ``clock``.
             loaded: when its subject was: an effort's own limit begins then. None: with the study.
             clock: seconds, monotonic.
@@ -61,6 +63,7 @@ class TimeBudget:
         self._given_s = settings.time_limit_s
         self._effort_s = settings.effort.time_limit_s
         self._pass_s = (pass_ms or 0.0) * 1e-3
+        self._export_s = export_s
         self._clock = clock
         self._reference_s = 0.0
         self._reference_phases_s: Mapping[str, float] = {}
@@ -137,12 +140,13 @@ class TimeBudget:
 
     @property
     def _proof_without_asking_s(self) -> float:
-        """To start and verify what was saved and what it falls back on, each as the reference was, and to judge and
-        time it."""
+        """To export what is saved and what it falls back on, to start and verify both as the reference was, and to judge
+        and time it."""
         phases_s = self._reference_phases_s
         # its turns next to others count as "measure" too
         as_reference_s = sum(took_s for phase, took_s in phases_s.items() if phase != "measure")
-        return self.pace.proof_s + 2 * as_reference_s + phases_s.get("verify", 0.0) + self._validation_s
+        twice_s = 2 * (self._export_s + as_reference_s)
+        return self.pace.proof_s + twice_s + phases_s.get("verify", 0.0) + self._validation_s
 
     @property
     def _wanted_ask_s(self) -> float:

@@ -17,7 +17,8 @@ from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, change
 from togi.decide.gate import Answer, slower_than
 from togi.decide.paired import said
 from togi.study.bench import run_bench
-from togi.study.comparison import Contestant, Verification
+from togi.study.comparison import Verification
+from togi.study.contestants import Contestant
 from togi.study.progress import Progress
 from togi.subject.locator import check_locator, parse
 from togi.techniques import is_exact

@@ -104,6 +104,8 @@ class Technique(Remedy):
     """It works on what ``torch.export`` makes of the module."""
     inductor: ClassVar[bool] = False
     """It compiles with Inductor, whose work is kept from run to run."""
+    saves_memory_alone: ClassVar[bool] = False
+    """Nobody gains time by it: it is tried where a limit of memory was given, or it was asked for by name."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that other choices of the same recipe must provide, e.g. ``engine:openvino``."""
     provides: ClassVar[frozenset[str]] = frozenset()

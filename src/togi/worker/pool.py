@@ -6,6 +6,7 @@ import contextlib
 import copy
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -89,6 +90,9 @@ class WorkerPool:
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
         self._captured: CapturedServer | None = None
         self._truth: RunningTrial | None = None
+        self.export_s = 0.0
+        """What capturing the subject takes a child that saves it; nothing where it has it from the process that forked
+        it."""
         self._spared = 0
         """Threads that making the truth leaves to what runs next to it."""
         self._part: PartRef | None = None
@@ -163,6 +167,7 @@ class WorkerPool:
         """The survey with what ``torch.export`` makes of the subject, and (``rewrites``) which rewrites have nothing to
         do there. On the CPU the truth is begun meanwhile, and trials that want the captured subject are given it from
         now on."""
+        began = time.monotonic()
         # a process with more threads than one cannot fork
         job = messages.CaptureSubject(log=self._new_log("capture"), part=self._part, threads=1)
         # capturing takes one, and where there is nothing to capture, finding a program's parts takes more
@@ -180,6 +185,8 @@ class WorkerPool:
             case messages.SubjectCaptured():
                 if captured.forks:
                     self._captured = CapturedServer(capturing.child)
+                else:
+                    self.export_s = time.monotonic() - began
                 idle = self._idle_rewrites(capturing, limits, on_phase) if rewrites else {}
                 survey = survey.when_captured(captured.conditions, idle)
             case messages.SubjectNotCaptured():

@@ -29,6 +29,8 @@ _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addm
 _CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
 _UNKNOWN_SHARE = 0.03
 """Temporaries inside of kernels that are not modelled (sorts, reductions, index operations), of the allocated peak."""
+_UNSPLIT_SHARE = -0.002
+"""What the allocator gives away with blocks that it does not split depends on what it happened to hold; of the peak."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Workspaces:
 
 CUBLAS_BYTES = (8320 * 1024, 32 * MIB)
 """Before compute capability 9.0, and from it on."""
-LOW = Workspaces(CUBLAS_BYTES[0], 0.0, -0.5, 0.0)
+LOW = Workspaces(CUBLAS_BYTES[0], 0.0, -0.5, _UNSPLIT_SHARE)
 MIDDLE = Workspaces(CUBLAS_BYTES[0], 1.0, 0.0, 0.0)
 HIGH = Workspaces(CUBLAS_BYTES[1], 2.0, 1.0, _UNKNOWN_SHARE)
 

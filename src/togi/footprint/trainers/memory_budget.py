@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import FitError
+from togi.core.printable import printable
 from togi.core.quantities import a_type, milliseconds, parse_duration, parse_size, plural, size
 from togi.footprint.calls import FIT, FitRequest
 from togi.footprint.fit.plan import Plan
@@ -117,7 +118,7 @@ class MemoryBudget:
         return statistics.median(self._steps_ms)
 
     def _say(self, text: str) -> None:
-        print(f"togi: {text}", file=sys.stderr)
+        print(printable(f"togi: {text}"), file=sys.stderr)
 
 
 def largest_batch(loader: Any) -> Any:

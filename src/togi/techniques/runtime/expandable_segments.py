@@ -30,10 +30,10 @@ class ExpandableSegments(Technique):
     When it applies: on a GPU under Linux.
 
     When it refuses: on other systems, where torch has no such segments; where the user has set the option; where the
-    process was not started with it.
+    process was not started with it. Without --max-memory it is tried only if --only names it.
 
-    Claim: less memory reserved by calls of many sizes, at the same speed. It is for --max-memory, and expected to be
-    chosen for nothing else. ``togi explain expandable_segments --prove`` measures it on a GPU.
+    Claim: less memory reserved by calls of many sizes, at the same speed. ``togi explain expandable_segments --prove``
+    measures it on a GPU.
 
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf
 
@@ -45,6 +45,7 @@ class ExpandableSegments(Technique):
     id = "expandable_segments"
     stage = Stage.RUNTIME
     devices = frozenset({"cuda"})
+    saves_memory_alone = True
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not facts.machine.os.startswith("Linux"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Sequence
@@ -124,7 +125,7 @@ class OpenVinoProgram(StoredProgram):
 
 def _other_than_default(compiled: Any, name: str) -> dict[str, Scalar]:
     value = compiled.get_property(name)
-    return {} if value == openvino().Core().get_property("CPU", name) else {name: value}
+    return {} if value == core().get_property("CPU", name) else {name: value}
 
 
 def _port(port: Any, path: str) -> Port:
@@ -188,9 +189,17 @@ def damaged(problem: str) -> ArtifactError:
     return ArtifactError(f"{problem}: it is damaged. Get the artifact again, or tune again")
 
 
+@functools.cache
+def core() -> Any:
+    """The one that all programs of this process share, for as long as it lives. Each has a stack for signal handlers,
+    and puts back the stack of before when it goes: of two that go in the order in which they came, the second puts back
+    what the first has freed, and the next signal ends the process (seen with OpenVINO 2026.4)."""
+    return openvino().Core()
+
+
 def default_precision() -> str:
     """The type in which OpenVINO computes float32 models on this CPU by default: ``f32``, ``bf16`` or ``f16``."""
-    return str(openvino().Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name())
+    return str(core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name())
 
 
 def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
@@ -199,8 +208,7 @@ def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
     ``threads``: of one request; None: all of them together have what PyTorch has, or one each. ``streams``: requests
     at once.
     """
-    core = openvino().Core()
-    model = core.read_model(path)
+    model = core().read_model(path)
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
@@ -211,4 +219,4 @@ def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
         settings["NUM_STREAMS"] = streams
     if model.get_variables():
         settings["KV_CACHE_PRECISION"] = settings["INFERENCE_PRECISION_HINT"]  # else it is rounded to 8 bits
-    return core.compile_model(model, "CPU", settings)
+    return core().compile_model(model, "CPU", settings)
