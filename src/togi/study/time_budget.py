@@ -140,8 +140,8 @@ class TimeBudget:
 
     @property
     def _proof_without_asking_s(self) -> float:
-        """To export what is saved and what it falls back on, to start and verify both as the reference was, and to judge
-        and time it."""
+        """To export what is saved and what it falls back on, to start and verify both as the reference was, and to
+        judge and time it."""
         phases_s = self._reference_phases_s
         # its turns next to others count as "measure" too
         as_reference_s = sum(took_s for phase, took_s in phases_s.items() if phase != "measure")
