@@ -84,12 +84,17 @@ _SUBPACKAGES = ("graphs", "ops")
 _TRAINERS = ("lightning", "transformers")
 """Callbacks for the trainers of these libraries. Not in ``__all__``: they need not be installed."""
 
+_EXTENSION = ("load_ipython_extension", "unload_ipython_extension")
+"""``%load_ext togi`` in IPython and notebooks."""
+
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return _module_of(name, f"togi.{name}")
     if name in _TRAINERS:
         return _module_of(name, f"togi.footprint.trainers.{name}")
+    if name in _EXTENSION:
+        return getattr(importlib.import_module("togi.cli.notebook"), name)
     if name == "__version__":
         from togi.core.version import version
 

@@ -220,7 +220,9 @@ def optimize(
 
     if using is not None:
         if inputs is not None or out is not None or options:
-            raise TogiError("using=... puts in what was tuned earlier, so nothing is tuned: leave the other options out")
+            raise TogiError(
+                "using=... puts in what was tuned earlier, so nothing is tuned: leave the other options out"
+            )
         put_saved_into(obj, artifact_at(using))
         return obj
     _check_options_of_tune(options)

@@ -147,7 +147,8 @@ def test_a_size_that_was_not_proven_meets_the_original(module: Sleeper) -> None:
     assert served(module) == (before[0], before[1] + 1)
 
 
-def test_what_was_saved_next_to_a_model_goes_into_another_object_with_its_weights(module: Sleeper, home: Path) -> None:
+@pytest.mark.usefixtures("module")
+def test_what_was_saved_next_to_a_model_goes_into_another_object_with_its_weights(home: Path) -> None:
     assert (home / "saved" / IN_FOLDER / "manifest.json").is_file()
     other = sleeper()
     assert togi.optimize(other, using=home / "saved") is other
@@ -159,7 +160,8 @@ def test_what_was_saved_next_to_a_model_goes_into_another_object_with_its_weight
     assert "forward" not in vars(other)
 
 
-def test_an_artifact_of_other_weights_or_another_class_is_refused(module: Sleeper, home: Path) -> None:
+@pytest.mark.usefixtures("module")
+def test_an_artifact_of_other_weights_or_another_class_is_refused(home: Path) -> None:
     torch.manual_seed(1)
     for other in (Sleeper().eval(), nn.Sequential(sleeper()).eval()):
         with pytest.raises(ArtifactError, match=r"other weights or of another structure.*togi\.optimize\(obj, inputs"):
@@ -169,7 +171,8 @@ def test_an_artifact_of_other_weights_or_another_class_is_refused(module: Sleepe
         togi.optimize(TextPipeline(), using=home / "saved")
 
 
-def test_weights_that_change_afterwards_are_noticed(module: Sleeper, home: Path) -> None:
+@pytest.mark.usefixtures("module")
+def test_weights_that_change_afterwards_are_noticed(home: Path) -> None:
     other = togi.optimize(sleeper(), using=home / "saved")
     with torch.no_grad():
         other.inner.weight.mul_(2)
@@ -200,7 +203,8 @@ def test_what_is_in_a_pipeline_is_taken_out_and_loaded_again(pipeline: TextPipel
     assert switched(pipeline.model) == [pipeline.model]
 
 
-def test_a_function_that_could_be_captured_whole_is_tuned_inside(home: Path) -> None:
+@pytest.mark.usefixtures("home")
+def test_a_function_that_could_be_captured_whole_is_tuned_inside() -> None:
     model = sleeper()
 
     def doubled(x: Tensor) -> Tensor:
@@ -214,7 +218,8 @@ def test_a_function_that_could_be_captured_whole_is_tuned_inside(home: Path) -> 
     assert not switched(model)
 
 
-def test_restore_finds_what_another_library_has_wrapped_since(module: Sleeper, home: Path) -> None:
+@pytest.mark.usefixtures("module")
+def test_restore_finds_what_another_library_has_wrapped_since(home: Path) -> None:
     other = togi.optimize(sleeper(), using=home / "saved")
     inside = other.forward
     other.forward = lambda *args: inside(*args)  # type: ignore[method-assign]
@@ -237,18 +242,18 @@ def test_nothing_faster_leaves_the_object_as_it_is_and_warns(home: Path) -> None
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda home: togi.optimize(sleeper()), SubjectError, r"needs inputs=.*using='NAME\.togi'"),
-        (lambda home: togi.optimize("timm:resnet18", X), SubjectError, r"a live object.*togi\.tune takes locators"),
-        (lambda home: togi.optimize(3, X), SubjectError, "the object is an int.*nn.Module"),
-        (lambda home: togi.optimize(Sleeper, X), SubjectError, "nn.Module"),
-        (lambda home: togi.optimize(len, X), SubjectError, "no torch module can be found"),
-        (lambda home: togi.optimize(sleeper().train(), X), SubjectError, r"training mode.*call \.eval\(\) on it first"),
-        (lambda home: togi.optimize(sleeper(), X, time_limit=5), UnknownNameError, "did you mean 'time_limit_s'"),
+        (lambda _: togi.optimize(sleeper()), SubjectError, r"needs inputs=.*using='NAME\.togi'"),
+        (lambda _: togi.optimize("timm:resnet18", X), SubjectError, r"a live object.*togi\.tune takes locators"),
+        (lambda _: togi.optimize(3, X), SubjectError, "the object is an int.*nn.Module"),
+        (lambda _: togi.optimize(Sleeper, X), SubjectError, "nn.Module"),
+        (lambda _: togi.optimize(len, X), SubjectError, "no torch module can be found"),
+        (lambda _: togi.optimize(sleeper().train(), X), SubjectError, r"training mode.*call \.eval\(\) on it first"),
+        (lambda _: togi.optimize(sleeper(), X, time_limit=5), UnknownNameError, "did you mean 'time_limit_s'"),
         (lambda home: togi.optimize(sleeper(), X, using=home), TogiError, "leave the other options out"),
         (lambda home: togi.optimize(sleeper(), using=home / "no.togi"), ArtifactError, "is not a folder"),
         (lambda home: togi.optimize(sleeper(), X, out=home / "fast"), ArtifactError, r"give fast\.togi"),
-        (lambda home: togi.optimize(torch.jit.script(nn.Linear(8, 8).eval()), X), SubjectError, "TorchScript"),
-        (lambda home: togi.restore(3), SubjectError, "what can be called"),
+        (lambda _: togi.optimize(torch.jit.script(nn.Linear(8, 8).eval()), X), SubjectError, "TorchScript"),
+        (lambda _: togi.restore(3), SubjectError, "what can be called"),
     ],
 )
 def test_what_cannot_be_done_says_what_to_type(

@@ -17,7 +17,6 @@ from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, TogiError
 from togi.subject.program import ProgramModule
 
-
 _AT_WORK: weakref.WeakSet[Installed] = weakref.WeakSet()
 """All that was put in and not taken out. A switch holds its own, so each lives as long as the modules that it is in."""
 
