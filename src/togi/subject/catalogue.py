@@ -13,7 +13,13 @@ from pathlib import Path
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
 
-EXAMPLES = {"timm": "resnet50", "torchvision": "resnet50", "transformers": "bert"}
+EXAMPLES = {
+    "timm": "resnet50",
+    "torchvision": "resnet50",
+    "transformers": "bert",
+    "hf": "ORG/NAME",
+    "sentence-transformers": "FOLDER",
+}
 _TIMM = re.compile(r"^@register_model\s*\ndef (\w+)", re.MULTILINE)
 _TORCHVISION = re.compile(r"^@register_model\((?:name=\"(\w+)\")?\)\s*\n(?:@.*\n|[ )].*\n)*?def (\w+)", re.MULTILINE)
 _MODEL_TYPE = re.compile(r"^\s*\(\"([\w.\-]+)\", \"\w+Config\"\)", re.MULTILINE)
