@@ -79,8 +79,8 @@ def _check_transformers(name: str) -> None:
         return
     if "/" in name:
         raise SubjectError(
-            f"transformers:{name}: there is no such folder, and togi downloads nothing. Download the model first "
-            f"(hf download {name} --local-dir DIR) and name the folder: transformers:DIR"
+            f"transformers:{name}: there is no such folder, and togi downloads nothing. For a model of the Hub in the "
+            f"cache of this machine give hf:{name}; 'hf download {name}' puts it there"
         )
     classes = architectures()
     if name not in classes:
