@@ -188,6 +188,8 @@ def optimize(
     using: PathOrName | None = None,
     out: PathOrName | None = None,
     force: bool = False,
+    native: bool = True,
+    trusted: Trusted | None = None,
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> AnyObject:
@@ -205,6 +207,7 @@ def optimize(
         out: where to write the artifact, ``NAME.togi``, or the folder of a saved model. Nothing is written where
             nothing was faster.
         force: replace what is at ``out``.
+        native, trusted: of ``using``, as for ``load``: its files may be programs.
         progress: as for ``tune``.
         options: all others of ``tune``. ``device`` is where the object is, if it is not given.
 
@@ -223,7 +226,7 @@ def optimize(
             raise TogiError(
                 "using=... puts in what was tuned earlier, so nothing is tuned: leave the other options out"
             )
-        put_saved_into(obj, artifact_at(using))
+        put_saved_into(obj, artifact_at(using), native=native, trusted=trusted)
         return obj
     _check_options_of_tune(options)
     if out is not None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import togi
 from togi.artifact.installed import installed_in
+from togi.artifact.load import FallbackWarning
 from togi.artifact.switch import Switch
 from togi.core.errors import ArtifactError, OutputExistsError, SubjectError, TogiError, UnknownNameError
 from togi.study.drop_in import IN_FOLDER, tuned_object
@@ -167,7 +168,7 @@ def test_an_artifact_of_other_weights_or_another_class_is_refused(home: Path) ->
         with pytest.raises(ArtifactError, match=r"other weights or of another structure.*togi\.optimize\(obj, inputs"):
             togi.optimize(other, using=home / "saved")
         assert not installed_in(other)
-    with pytest.raises(ArtifactError, match="nothing can stand for the whole of TextPipeline"):
+    with pytest.raises(ArtifactError, match=r"was made of Sleeper, and this is TextPipeline: .*the method itself"):
         togi.optimize(TextPipeline(), using=home / "saved")
 
 
@@ -201,6 +202,24 @@ def test_what_is_in_a_pipeline_is_taken_out_and_loaded_again(pipeline: TextPipel
     assert pipeline(TEXT) == TextPipeline()(TEXT)
     assert togi.optimize(pipeline, using=home / "pipeline.togi") is pipeline
     assert switched(pipeline.model) == [pipeline.model]
+
+
+def test_a_saved_program_does_not_go_into_its_model_alone(pipeline: TextPipeline, home: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"was made of TextPipeline, and this is Sleeper: give togi\.optimize what"):
+        togi.optimize(sleeper(), using=home / "pipeline.togi")
+    assert type(pipeline) is TextPipeline
+
+
+@pytest.mark.usefixtures("module")
+def test_what_load_refuses_is_not_put_in(home: Path, tmp_path: Path) -> None:
+    key = tmp_path / "team.pub"
+    with pytest.raises(TogiError, match=r"team\.pub"):
+        togi.optimize(sleeper(), using=home / "saved", trusted=key)
+    other = sleeper()
+    with pytest.warns(FallbackWarning, match="eager"):  # torchscript is a program
+        togi.optimize(other, using=home / "saved", native=False)
+    (installed,) = installed_in(other)
+    assert [form.manifest.chain[-1].engine for form in installed.switches[0].forms] == ["eager"]
 
 
 @pytest.mark.usefixtures("home")

@@ -19,6 +19,7 @@ from togi.artifact.load import put_in_place
 from togi.artifact.manifest import Manifest, read_manifest
 from togi.artifact.optimized import OptimizedModule
 from togi.artifact.save import SUFFIX
+from togi.artifact.signing import Trusted
 from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, SubjectError
 from togi.core.quantities import a_type
@@ -29,8 +30,8 @@ from togi.subject.nested import tensors_in
 from togi.subject.prepare import training_parts
 from togi.subject.program import ProgramModule, find_module
 
-_TEXT_METHODS = {"SentenceTransformer": "encode", "SparseEncoder": "encode", "CrossEncoder": "predict"}
-"""Modules whose users call a method with texts, by class. They are of sentence-transformers."""
+_TEXT_METHODS = {"SentenceTransformer": "encode"}
+"""Modules of sentence-transformers whose users call a method with texts, by class."""
 IN_FOLDER = f"optimized{SUFFIX}"
 """The artifact next to the files of a saved model."""
 
@@ -70,14 +71,14 @@ def put_into(program: nn.Module, artifact: Path, samples: list[Inputs]) -> Insta
     return put_in_place(artifact, program, DropInSwitch)
 
 
-def put_saved_into(obj: Any, artifact: Path) -> Installed:
-    """Put in what was tuned earlier. Raises ArtifactError where that was for another object."""
+def put_saved_into(obj: Any, artifact: Path, *, native: bool, trusted: Trusted | None) -> Installed:
+    """Put in what was tuned earlier. ``native``, ``trusted``: as for ``togi.load``. Raises ArtifactError where it was
+    tuned for another object."""
     _check_object(obj)
-    manifest = read_manifest(artifact)
+    manifest = read_manifest(artifact, trusted)
     program = _program(obj, with_texts=manifest.facts.program)
-    if not manifest.parts:
-        _check_whole(program, artifact, manifest)
-    return put_in_place(artifact, program, DropInSwitch)
+    _check_same(program, artifact, manifest)
+    return put_in_place(artifact, program, DropInSwitch, native=native)
 
 
 def restore(obj: Any) -> None:
@@ -175,13 +176,20 @@ def _text_method(module: nn.Module) -> str:
     return next((_TEXT_METHODS[name] for name in bases if name in _TEXT_METHODS), "")
 
 
-def _check_whole(program: nn.Module, artifact: Path, manifest: Manifest) -> None:
-    """A part knows by itself of which module it is."""
+def _check_same(program: nn.Module, artifact: Path, manifest: Manifest) -> None:
+    """That it is what was tuned. Of parts each knows by itself of which module it is."""
     again = "tune this one: togi.optimize(obj, inputs=...)"
+    if manifest.facts.program != isinstance(program, ProgramModule):
+        raise ArtifactError(
+            f"{artifact} was made of {manifest.subject}, and this is {_name(program)}: give togi.optimize what was "
+            f"tuned, such as the method itself (model.generate), or {again}"
+        )
+    if manifest.parts:
+        return
     if isinstance(program, ProgramModule):
         raise ArtifactError(
-            f"{artifact} stands for the whole of {manifest.subject}, and nothing can stand for the whole of "
-            f"{program.name}: {again}"
+            f"{artifact} stands for the whole of {manifest.subject}, and what is put into {program.name} stands for "
+            f"modules inside: {again}"
         )
     if not manifest.weights:
         raise ArtifactError(f"{artifact} does not say of which weights it was made (an earlier togi wrote it): {again}")
