@@ -211,7 +211,7 @@ for name in togi.__all__:
     except ImportError as error:
         assert isinstance(error, togi.TogiError)
         said[name] = str(error)
-for name in ("tune", "load", "memory", "bench", "check", "compare"):
+for name in ("tune", "optimize", "restore", "load", "memory", "bench", "check", "compare"):
     try:
         getattr(togi, name)(*(["m.py:make"] * {"bench": 2, "compare": 3}.get(name, 1)))
     except togi.TogiError as error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from togi import graphs, ops
 
     __version__: str
-    from togi.api import bench, check, compare, fit, load, memory, predict_memory, tune
+    from togi.api import bench, check, compare, fit, load, memory, optimize, predict_memory, restore, tune
     from togi.core.errors import BudgetError, FitError, TogiError, UndecidedError
     from togi.footprint.fit.plan import Plan
     from togi.footprint.guard.hidden_hooks import HiddenHooksError, no_hidden_hooks
@@ -45,7 +45,9 @@ _PUBLIC = {
     "load": "togi.api",
     "memory": "togi.api",
     "no_hidden_hooks": "togi.footprint.guard.hidden_hooks",
+    "optimize": "togi.api",
     "predict_memory": "togi.api",
+    "restore": "togi.api",
     "tune": "togi.api",
     "within": "togi.footprint.guard.within",
 }
@@ -71,7 +73,9 @@ __all__ = [
     "memory",
     "no_hidden_hooks",
     "ops",
+    "optimize",
     "predict_memory",
+    "restore",
     "tune",
     "within",
 ]
@@ -80,12 +84,17 @@ _SUBPACKAGES = ("graphs", "ops")
 _TRAINERS = ("lightning", "transformers")
 """Callbacks for the trainers of these libraries. Not in ``__all__``: they need not be installed."""
 
+_EXTENSION = ("load_ipython_extension", "unload_ipython_extension")
+"""``%load_ext togi`` in IPython and notebooks."""
+
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return _module_of(name, f"togi.{name}")
     if name in _TRAINERS:
         return _module_of(name, f"togi.footprint.trainers.{name}")
+    if name in _EXTENSION:
+        return getattr(importlib.import_module("togi.cli.notebook"), name)
     if name == "__version__":
         from togi.core.version import version
 

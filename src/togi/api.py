@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from togi.artifact.save import check_writable, publish
 from togi.core.caches import default_journal, home
 from togi.core.choices import AccuracyMeasure, Direction, Effort, Mode, Objective
 from togi.core.device import parse_device
-from togi.core.errors import SubjectError, TogiError
+from togi.core.errors import SubjectError, TogiError, UnknownNameError, nearest
 from togi.core.needs_torch import need_torch
 from togi.core.other_python import parse_pythons
 from togi.core.quantities import parse_counts, parse_drop, parse_duration, parse_share, parse_size, parse_whole
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 show_results()
 
 PathOrName = str | Path
+AnyObject = TypeVar("AnyObject")
 _LIVE_S, _LIVE_SHARE = 60.0, 1 / 3
 """Seconds, and share of the time limit, for asking a live module in this process."""
 
@@ -176,6 +179,90 @@ def tune(
         in_home, artifact = artifact, publish(artifact, Path(out).absolute(), force=force)
         shutil.rmtree(in_home, ignore_errors=True)  # once is enough
     return StudyResult(record, artifact)
+
+
+def optimize(
+    obj: AnyObject,
+    inputs: Any = None,
+    *,
+    using: PathOrName | None = None,
+    out: PathOrName | None = None,
+    force: bool = False,
+    native: bool = True,
+    trusted: Trusted | None = None,
+    progress: Progress | bool | None = None,
+    **options: Any,
+) -> AnyObject:
+    """Make an object of yours faster from the inside, and return it: same type, same methods, same answers.
+
+    ``togi.tune`` finds what is faster, and proves it. It then stands for the ``forward`` of modules inside the object.
+    Calls beyond what was proven, calls whose gradients are wanted, tracing and compiling, and copies of the object run
+    the original. ``togi.restore`` takes it out.
+
+    Args:
+        obj: a module in ``eval`` mode, a pipeline, a bound method (``model.generate``), a function, or a
+            ``SentenceTransformer``, whose ``encode`` is tuned where ``inputs`` are texts.
+        inputs: as for ``tune``. A text, a list of texts or a picture is the argument of one call.
+        using: nothing is tuned: the artifact that was saved here is put in, or the one in this folder of a saved model.
+        out: where to write the artifact, ``NAME.togi``, or the folder of a saved model. Nothing is written where
+            nothing was faster.
+        force: replace what is at ``out``.
+        native, trusted: of ``using``, as for ``load``: its files may be programs.
+        progress: as for ``tune``.
+        options: all others of ``tune``. ``device`` is where the object is, if it is not given.
+
+    Warns UserWarning where nothing was faster: the object then runs as it is.
+
+    Raises:
+        SubjectError: nothing can be put into such an object, it is in training mode, or is optimized already.
+        ArtifactError: ``using`` is of an object with other weights, or cannot be loaded here.
+        TogiError: as ``tune``.
+    """
+    need_torch("optimize")
+    from togi.study.drop_in import artifact_at, device_of, put_into, put_saved_into, tuned_object
+
+    if using is not None:
+        if inputs is not None or out is not None or options:
+            raise TogiError(
+                "using=... puts in what was tuned earlier, so nothing is tuned: leave the other options out"
+            )
+        put_saved_into(obj, artifact_at(using), native=native, trusted=trusted)
+        return obj
+    _check_options_of_tune(options)
+    if out is not None:
+        check_writable(out := artifact_at(out), force)
+    program, samples = tuned_object(obj, inputs)
+    options.setdefault("device", device_of(program))
+    result = tune(program, samples, progress=progress, **options)
+    if result.best.recipe.is_reference:
+        warnings.warn(f"togi put nothing into the object. {result.record.verdict}", stacklevel=2)
+        return obj
+    artifact = result.best.save(out, force=force) if out is not None else result.best.folder()
+    put_into(program, artifact, samples)
+    return obj
+
+
+def restore(obj: AnyObject) -> AnyObject:
+    """Take out what ``togi.optimize`` or ``Best.apply`` put into an object, which then runs as it did; returns it.
+
+    Raises TogiError where the weights of originals were freed (``keep_originals=False``), and SubjectError for an
+    object from which no module can be found.
+    """
+    need_torch("restore")
+    from togi.study.drop_in import restore as take_out
+
+    take_out(obj)
+    return obj
+
+
+def _check_options_of_tune(options: Mapping[str, Any]) -> None:
+    """Raises UnknownNameError before anything is loaded."""
+    known = set(inspect.signature(tune).parameters) - {"subject", "inputs", "out", "force", "progress"}
+    for name in options:
+        if name not in known:
+            raise UnknownNameError(
+                f"togi.optimize has no option '{name}'{nearest(name, known) or '.'} It takes those of togi.tune"
+            )
 
 
 def load(

@@ -58,8 +58,9 @@ def test_the_notebook_runs_and_its_results_show_themselves(tmp_path: Path, monke
         for output in cell.get("outputs", ())
         if output.output_type == "execute_result"
     ]
-    study, account, fitted, checked = shown
+    study, raced, account, fitted, checked = shown
     assert "best trade-offs" in study or "speed-up over eager" in study
+    assert "fast(x)" in raced
     assert "memory alive, MiB" in account
     assert "fits 14.0 MiB: peak" in fitted
     assert "training-mode" in checked

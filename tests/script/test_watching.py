@@ -67,10 +67,10 @@ def test_calls_of_another_form_are_counted_but_not_mixed_with_the_most_frequent(
     model = net()
     with torch.no_grad():
         model(X, scale=2.0)
-        for _ in range(50):
+        for _ in range(2000):  # take longer than the first call, even if that waits for a core
             model(X)
     found, record = only(watcher)
-    assert record.calls == 51
+    assert record.calls == 2001
     assert [dict(sample.kwargs) for sample in found.samples()] == [{}]
 
 

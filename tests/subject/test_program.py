@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
-from togi.subject.inputs import Inputs
+from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import class_name
 from togi.subject.program import FunctionModule, ProgramModule, as_module, find_module, reachable_modules
+from togi.worker.survey import survey
 
 encoder = nn.Linear(3, 3)
 
@@ -143,3 +144,17 @@ def test_a_module_created_by_the_first_call_is_found_after_it() -> None:
     assert isinstance(found, nn.Sequential)
     assert find_module(program, "network", sample) is found
     assert find_module(program, "model.inner", sample) is program.get_submodule("model").inner
+
+
+def test_a_generator_in_the_inputs_draws_the_same_in_each_call() -> None:
+    model = nn.Linear(4, 4).eval()
+
+    def drawn(generator: torch.Generator) -> Tensor:
+        return model(torch.randn(2, 4, generator=generator))
+
+    asked = Inputs((), {"generator": torch.Generator().manual_seed(3)})
+    facts = survey(Subject(ProgramModule(drawn), asked)).facts
+    assert facts.repeatable
+    assert not facts.random
+    first, second = (drawn(**asked.clone().kwargs) for _ in range(2))
+    assert torch.equal(first, second)

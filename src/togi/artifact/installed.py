@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,9 @@ from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, TogiError
 from togi.subject.program import ProgramModule
 
+_AT_WORK: weakref.WeakSet[Installed] = weakref.WeakSet()
+"""All that was put in and not taken out. A switch holds its own, so each lives as long as the modules that it is in."""
+
 
 class Installed:
     """Parts at work in a live program. As a context manager it takes them out at the end."""
@@ -26,8 +30,9 @@ class Installed:
         self._before = [vars(switch.module).get("forward") for switch in switches]
         warned: set[str] = set()
         for switch in switches:
-            switch.told = warned
+            switch.told, switch.installed = warned, self
             vars(switch.module)["forward"] = switch
+        _AT_WORK.add(self)
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -38,6 +43,7 @@ class Installed:
         """The originals serve all calls again. Raises TogiError where they were freed."""
         if freed := [switch.path for switch in self.switches if switch.original is None]:
             raise TogiError(f"the original of {freed[0]} was freed (keep_originals=False): it cannot be put back")
+        _AT_WORK.discard(self)
         for switch, before in zip(self.switches, self._before, strict=True):
             if vars(switch.module).get("forward") is not switch:
                 switch.retired = True  # below a wrapper that another library put round it since
@@ -53,6 +59,7 @@ class Installed:
         try:
             yield
         finally:
+            _AT_WORK.add(self)
             for switch in self.switches:
                 if switch.retired:
                     switch.retired = False
@@ -75,6 +82,12 @@ class Installed:
         return f"calls served by engines: {served}"
 
     __repr__ = __str__  # what a notebook shows
+
+
+def installed_in(program: nn.Module) -> list[Installed]:
+    """All that is at work in the modules of ``program``, below wrappers that other libraries put round it, too."""
+    modules = {id(module) for module in program.modules()}
+    return [one for one in list(_AT_WORK) if any(id(switch.module) in modules for switch in one.switches)]
 
 
 def install(

@@ -88,6 +88,8 @@ class Saved(Record):
     """Values of every flat input for which it was proven (``Signature.domains``)."""
     unsaveable: str = ""
     """Why it has no file form; empty where it has one."""
+    weights: str = ""
+    """As ``Manifest.weights``."""
     wrong: str = ""
     """What it answers otherwise than the original on values that no sample shows, where no domain keeps these out."""
     calibration: str = ""
@@ -112,6 +114,9 @@ class Manifest(Record):
     parts: tuple[PartEntry, ...] = ()
     """Of a program: its tuned parts. The first has its artifact in the folder ``parts/0``, and so on."""
     files: tuple[FileEntry, ...]
+    weights: str = ""
+    """Hash of the module that was tuned whole (``togi.artifact.weights``). Empty for a program, whose parts have their
+    own, and where an earlier version of togi wrote it."""
     environment: dict[str, str] = {}
     """Environment variables under which the proof was made (an allocator), which loading cannot set."""
     max_error: float | None = None

@@ -53,6 +53,8 @@ class Switch(FunctionStandIn):
         self.original_calls = 0
         """Calls outside of what was proven, which the original served."""
         self._counting = threading.Lock()
+        self.installed: Any = None
+        """What put it in (``togi.artifact.installed``)."""
         self.told: set[str] = set()
         """What was warned of already, by a word for it. The parts of one program share it."""
         self.last_reason = ""

@@ -103,6 +103,7 @@ class FirstRun:
     def _tune_one(self, watched: WatchedModule, share: float, limit_s: float, out: Path) -> TunedModule:
         from togi import api
         from togi.render.progress import watch
+        from togi.study.drop_in import device_of
 
         say(f"togi: tuning {watched.name} on {plural(len(watched.samples()), 'call')}, {seconds(limit_s)} at most")
         identity = watched.identity()
@@ -190,12 +191,6 @@ def divided(taken_s: Sequence[float], limit_s: float) -> list[float]:
         if min(limits) >= LEAST_S:
             return limits
     return [limit_s] * min(1, len(taken_s))
-
-
-def device_of(module: Any) -> str:
-    """Where its first weight is."""
-    weight = next(module.parameters(), next(module.buffers(), None))
-    return "cpu" if weight is None else str(weight.device)
 
 
 def _figures(best: Best, seconds: float) -> dict[str, Any]:

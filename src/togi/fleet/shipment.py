@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from togi.core.errors import FleetError
 from togi.core.quantities import size
+from togi.subject.hub import in_cache
 from togi.subject.locator import Spec, check_locator
 
 LARGEST_BYTES = 512 * 2**20
@@ -62,7 +63,9 @@ def shipment(subject: str, *, without: Collection[Path]) -> Shipment:
         case "package":
             here = importlib.machinery.PathFinder.find_spec(spec.target.partition(".")[0], [os.getcwd()])
             return Shipment(locator=subject, files=_bounded(Path(), _below(Path(), without)) if here else {})
-        case "timm" | "torchvision" | "transformers":
+        case "hf":
+            return _of_zoo(in_cache(spec), without)
+        case "timm" | "torchvision" | "transformers" | "sentence-transformers":
             return _of_zoo(spec, without)
         case "exported" | "torchscript" | "artifact":
             files = _one(spec, without)
@@ -75,7 +78,7 @@ def _of_zoo(spec: Spec, without: Collection[Path]) -> Shipment:
     if weights.is_file():
         options["weights"] = weights.name
         files[weights.name] = weights
-    if spec.form == "transformers" and spec.path.is_dir():
+    if spec.form in ("transformers", "sentence-transformers") and spec.path.is_dir():
         target = _name(spec)
         files |= _one(spec, without)
     return Shipment(locator=_with(options, f"{spec.form}:{target}"), files=_bounded(spec.path, files))

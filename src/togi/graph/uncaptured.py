@@ -58,6 +58,8 @@ def why_not_whole(candidate: Candidate) -> str | None:
     if not candidate.signature.inputs_facts:
         return "it is given no tensor, so that a captured graph would hold the answer to these samples"
     if isinstance(module, ProgramModule):
+        if module.in_parts:
+            return f"what is tuned goes into the modules that {module.name} runs: they are captured one by one"
         path, calls = _most_called(module, candidate.samples[0])
         if calls > _MOST_CALLS:
             return (

@@ -11,12 +11,12 @@ import torch
 from togi.core.choices import Mode
 from togi.core.quantities import first_line
 from togi.program.parts import CutRequest
+from togi.program.samples import of_one_structure, spread
 from togi.program.uses import ModuleUse
 from togi.subject.carried import carried_from
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
-from togi.subject.sample_facts import arguments_in_common
 from togi.subject.signature import Signature
 from togi.worker.protocol import Survey
 from togi.worker.survey import survey
@@ -28,8 +28,6 @@ _OTHER_NUMBERS = (
 )
 _LEAST_GROWING = 2
 """Sizes that show that one varies."""
-_SAMPLES = 4
-"""Recorded calls of one form that a part is tuned and proven on."""
 
 
 @dataclass(frozen=True)
@@ -118,20 +116,3 @@ def taken_by(signature: Signature, calls: Sequence[Inputs]) -> list[Inputs]:
             signature.flatten_inputs(call.args, call.kwargs)
             taken.append(call)
     return taken
-
-
-def of_one_structure(calls: Sequence[Inputs]) -> list[Inputs]:
-    """Those whose numbers are constants, or counts of what lies next to them, together with the first's."""
-    alike = list(calls[:1])
-    for call in calls[1:]:
-        if arguments_in_common([*alike, call]) is not None:
-            alike.append(call)
-    return alike
-
-
-def spread(calls: Sequence[Inputs]) -> list[Inputs]:
-    """A few of them, the first and the last among them."""
-    if len(calls) <= _SAMPLES:
-        return list(calls)
-    step = (len(calls) - 1) / (_SAMPLES - 1)
-    return [calls[round(i * step)] for i in range(_SAMPLES)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -25,9 +26,8 @@ def inner_of(module: nn.Module) -> nn.Module:
 
 def left_alone(module: nn.Module) -> str:
     """Why the original has to run, whatever it is called with; empty if nothing is in the way."""
-    from togi.artifact.optimized import OptimizedModule  # not while the script is watched: it takes long to import
-
-    if isinstance(module, OptimizedModule):
+    artifacts = sys.modules.get("togi.artifact.optimized")  # importing it takes long, and who has none did not
+    if artifacts is not None and isinstance(module, artifacts.OptimizedModule):
         return "it is an artifact of togi already"
     for name, part in module.named_modules():
         place = f"'{name}' of it" if name else "it"

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from togi.artifact.autocast import autocast
 from togi.core.quantities import plural
 from togi.program.calls import Form, Recorded
+from togi.program.samples import of_one_structure, spread
 from togi.script.conditions import TRAINED, ModuleCondition, inner_of, left_alone
 from togi.script.identity import identity_of
 from togi.script.records import ModuleIdentity
@@ -122,8 +123,6 @@ class WatchedModule:
 
     def samples(self) -> list[Inputs]:
         """A few calls of that form, of different sizes."""
-        from togi.program.capture import of_one_structure, spread  # not while the script runs: it takes long to import
-
         form = self._main_form()
         return [] if form is None else spread(of_one_structure(list(self._recorded.forms[form].values())))
 

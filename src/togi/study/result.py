@@ -26,13 +26,13 @@ class Best:
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Copy the artifact to ``path`` (``NAME.togi``). Raises OutputExistsError unless ``force``."""
-        return publish(self._folder(), Path(path), force=force)
+        return publish(self.folder(), Path(path), force=force)
 
     def load(self) -> OptimizedModule:
         """The tuned model: same call signature and output structure as the original."""
         from togi.artifact.load import load as load_artifact
 
-        return load_artifact(self._folder())
+        return load_artifact(self.folder())
 
     def apply(self, program: Any, *, keep_originals: bool = True) -> Installed:
         """Put the tuned parts into the live program; ``.remove()`` of what is returned takes them out again. Where the
@@ -52,7 +52,8 @@ class Best:
             return install((), program, keep_originals=keep_originals)
         return self.load().into(program, keep_originals=keep_originals)
 
-    def _folder(self) -> Path:
+    def folder(self) -> Path:
+        """The artifact's. Raises TogiError where nothing could be saved."""
         if self.artifact is None:
             from togi.study.conclusion import unsaved
 

@@ -80,6 +80,7 @@ class TunedSubject:
             proof=proof,
             chain=saved.links,
             parts=saved.parts,
+            weights=saved.weights,
             environment=environment_of(proof.recipe, self.facts),
             max_error=self.settings.max_error,
             max_drop=self.settings.max_drop,

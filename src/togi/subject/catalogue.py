@@ -13,7 +13,13 @@ from pathlib import Path
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
 
-EXAMPLES = {"timm": "resnet50", "torchvision": "resnet50", "transformers": "bert"}
+EXAMPLES = {
+    "timm": "resnet50",
+    "torchvision": "resnet50",
+    "transformers": "bert",
+    "hf": "ORG/NAME",
+    "sentence-transformers": "FOLDER",
+}
 _TIMM = re.compile(r"^@register_model\s*\ndef (\w+)", re.MULTILINE)
 _TORCHVISION = re.compile(r"^@register_model\((?:name=\"(\w+)\")?\)\s*\n(?:@.*\n|[ )].*\n)*?def (\w+)", re.MULTILINE)
 _MODEL_TYPE = re.compile(r"^\s*\(\"([\w.\-]+)\", \"\w+Config\"\)", re.MULTILINE)
@@ -73,8 +79,8 @@ def _check_transformers(name: str) -> None:
         return
     if "/" in name:
         raise SubjectError(
-            f"transformers:{name}: there is no such folder, and togi downloads nothing. Download the model first "
-            f"(hf download {name} --local-dir DIR) and name the folder: transformers:DIR"
+            f"transformers:{name}: there is no such folder, and togi downloads nothing. For a model of the Hub in the "
+            f"cache of this machine give hf:{name}; 'hf download {name}' puts it there"
         )
     classes = architectures()
     if name not in classes:

@@ -61,7 +61,8 @@ class Inputs:
         return tensors_in((self.args, dict(self.kwargs)))
 
     def clone(self) -> Inputs:
-        """Fresh tensors and arrays with the same values and strides (an overlapping view becomes contiguous)."""
+        """Fresh tensors and arrays with the same values and strides (an overlapping view becomes contiguous). Random
+        generators get the same state."""
         return Inputs(replaced(self.args, _fresh, new=True), replaced(dict(self.kwargs), _fresh, new=True))
 
     def to(self, device: Any) -> Inputs:
@@ -73,6 +74,8 @@ def _fresh(part: Any) -> Any:
 
     if isinstance(part, torch.Tensor):
         return _clone(part)
+    if isinstance(part, torch.Generator):  # one that a call draws from would be another for the next call
+        return part.clone_state()
     return copy.copy(part) if is_array(part) or isinstance(part, bytearray) else ENTER
 
 

@@ -5,6 +5,8 @@ A locator is one of ::
     path/file.py:factory          a function that takes no argument
     package.module:factory
     timm:resnet50                 also torchvision:..., transformers:...
+    hf:ORG/NAME                   a model of the Hugging Face Hub in the cache of this machine
+    sentence-transformers:FOLDER  also ORG/NAME
     model.pt2                     written by torch.export.save
     model.ts, model.pt, model.pth TorchScript
     photos.togi                   an artifact
@@ -24,17 +26,30 @@ from typing import Literal
 from urllib.parse import parse_qsl
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
-from togi.subject import catalogue
+from togi.subject import catalogue, hub
 from togi.subject.sources.python_file import check_factory
 
-Form = Literal["file", "package", "timm", "torchvision", "transformers", "exported", "torchscript", "artifact"]
+Form = Literal[
+    "file",
+    "package",
+    "timm",
+    "torchvision",
+    "transformers",
+    "hf",
+    "sentence-transformers",
+    "exported",
+    "torchscript",
+    "artifact",
+]
 
 FORMS: dict[Form, tuple[str, ...]] = {
     "file": ("mode",),
     "package": ("mode",),
-    "timm": ("batch", "size", "weights", "classes"),
+    "timm": ("batch", "size", "weights", "pretrained", "classes"),
     "torchvision": ("batch", "size", "weights", "classes"),
     "transformers": ("batch", "length", "size", "*"),
+    "hf": ("revision", "batch", "length", "size", "*"),
+    "sentence-transformers": ("revision",),
     "exported": (),
     "torchscript": ("inputs", "mode"),
     "artifact": (),
@@ -51,10 +66,11 @@ _SUFFIXES: dict[str, Form] = {
     ".pth": "torchscript",
     ".togi": "artifact",
 }
-_ZOOS: tuple[Form, ...] = ("timm", "torchvision", "transformers")
+_ZOOS: tuple[Form, ...] = ("timm", "torchvision", "transformers", "hf", "sentence-transformers")
 _EXPECTED = (
     "A subject is named file.py:factory, package.module:factory, timm:NAME, torchvision:NAME, "
-    "transformers:NAME-or-folder, model.pt2, a TorchScript file, or an artifact.togi."
+    "transformers:NAME-or-folder, hf:ORG/NAME, sentence-transformers:NAME-or-folder, model.pt2, a TorchScript file, or "
+    "an artifact.togi."
 )
 
 
@@ -109,6 +125,12 @@ def check_locator(text: str) -> Spec:
         case "timm" | "torchvision" | "transformers":
             catalogue.check_installed(locator.form)
             catalogue.check_name(locator.form, locator.target)
+        case "hf":
+            catalogue.check_installed("transformers")
+            return hub.pinned(locator)
+        case "sentence-transformers":
+            catalogue.check_installed("sentence_transformers")
+            return locator if locator.path.is_dir() else hub.pinned(locator)
         case "exported" | "torchscript" | "artifact":
             _existing(locator)
     return locator

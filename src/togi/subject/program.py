@@ -28,8 +28,11 @@ _MOST = 20_000
 class ProgramModule(nn.Module):
     """Called like the program; the modules that the program reaches are its submodules, by name."""
 
-    def __init__(self, call: Callable[..., Any]) -> None:
-        """Raises SubjectError when ``call`` cannot be called, or no module can be found from it."""
+    def __init__(self, call: Callable[..., Any], *, in_parts: bool = False) -> None:
+        """``in_parts``: it is never captured whole, since what is tuned goes into the live modules that it runs.
+
+        Raises SubjectError when ``call`` cannot be called, or no module can be found from it.
+        """
         super().__init__()
         if not callable(call):
             raise SubjectError(
@@ -44,6 +47,7 @@ class ProgramModule(nn.Module):
         for name, module in modules.items():
             self.add_module(name, module)
         self.forward = call
+        self.in_parts = in_parts
         self.training = any(in_training(module) for module in modules.values())
 
     def look_again(self) -> None:
@@ -60,7 +64,7 @@ class ProgramModule(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ProgramModule:
         """Raises TypeError where the copy would still run the modules of the original."""
-        copied = ProgramModule(_copied(self.forward, memo))
+        copied = ProgramModule(_copied(self.forward, memo), in_parts=self.in_parts)
         if {id(part) for part in copied.children()} & {id(part) for part in self.children()}:
             raise TypeError(f"{self.name} reaches its modules in a way that cannot be copied")
         return copied

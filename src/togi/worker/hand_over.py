@@ -74,7 +74,7 @@ def handed_over(
         locator = check_locator(subject)
         if locator.form not in WITH_METRIC:
             _check_judged(subject, judging, metric=None, validation=data)
-        yield SubjectRef.here("locator", subject), subject
+        yield SubjectRef.here("locator", locator.text), locator.text
         return
     folder = Path(tempfile.mkdtemp(prefix="togi-live-"))
     try:

@@ -59,6 +59,15 @@ def _build(locator: Spec, seed: int) -> Subject:
             from togi.subject.sources.transformers import from_transformers
 
             return from_transformers(locator, seed)
+        case "hf":
+            from togi.subject.hub import in_cache
+            from togi.subject.sources.transformers import from_transformers
+
+            return from_transformers(in_cache(locator), seed)
+        case "sentence-transformers":
+            from togi.subject.sources.sentence_transformers import from_sentence_transformers
+
+            return from_sentence_transformers(locator)
         case "exported":
             from togi.subject.sources.exported import from_exported
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 
 from togi.core.errors import SubjectError
+from togi.subject.catalogue import check_installed
+from togi.subject.hub import cached_file
 from togi.subject.inputs import Subject
 from togi.subject.locator import Spec
 from togi.subject.made_inputs import made_tensor
 from togi.subject.sources.weights import give_weights
 
+_FILE = "model.safetensors"
+
 
 def from_timm(locator: Spec, seed: int) -> Subject:
-    """Options: ``batch`` (1), ``size`` (height and width in pixels), ``classes``, ``weights`` (a .safetensors file).
+    """Options: ``batch`` (1), ``size`` (height and width in pixels), ``classes``, ``weights`` (a .safetensors file) or
+    ``pretrained`` (those of the Hub in the cache of this machine).
 
     Raises SubjectError when timm cannot build it or it does not take that size.
     """
@@ -25,7 +31,7 @@ def from_timm(locator: Spec, seed: int) -> Subject:
     channels, height, width = module.pretrained_cfg.get("input_size") or (3, 224, 224)
     if size is not None:
         height = width = size
-    give_weights(module, locator, seed)
+    give_weights(module, _with_published(locator, module) if "pretrained" in locator.options else locator, seed)
     shape = (locator.integer("batch") or 1, channels, height, width)
     return Subject(module.eval(), made_tensor(torch.float32, shape, torch.Generator().manual_seed(seed)))
 
@@ -39,3 +45,20 @@ def _create(timm: Any, locator: Spec, size: int | None) -> Any:
         return timm.create_model(locator.target, pretrained=False, **options)
     except Exception as error:  # foreign code: timm raises its own and its models' errors
         raise SubjectError(f"{locator.text}: timm cannot build it: {type(error).__name__}: {error}") from error
+
+
+def _with_published(locator: Spec, module: Any) -> Spec:
+    """The locator with the file of the published weights. Raises SubjectError where they are not in the cache."""
+    if "weights" in locator.options:
+        raise SubjectError(f"{locator.text}: weights and pretrained both say which weights to load: give one of them")
+    name = module.pretrained_cfg.get("hf_hub_id")
+    if not name:
+        raise SubjectError(f"{locator.text}: timm names no published weights of it: leave 'pretrained' out")
+    check_installed("huggingface_hub")
+    found = cached_file(name, _FILE)
+    if found is None:
+        raise SubjectError(
+            f"{locator.text}: its published weights ({name}) are not in the cache of this machine, and togi downloads "
+            f"nothing. Type: hf download {name} {_FILE}"
+        )
+    return dataclasses.replace(locator, options={**locator.options, "weights": str(found)})

@@ -64,7 +64,7 @@ def _from_folder(transformers: Any, locator: Spec, seed: int) -> Any:
     config = _overridden(locator, config)
     _check_implementations(locator, config)
     if path.is_dir():
-        _check_files(locator)
+        check_files(locator)
     cls = getattr(transformers, (config.architectures or [""])[0], None) or transformers.AutoModel
     has_weights = any((folder / name).exists() for name in ("model.safetensors", "model.safetensors.index.json"))
     if has_weights and path.is_dir():
@@ -107,7 +107,7 @@ def _configs(config: Any) -> Iterator[Any]:
             yield from _configs(value)
 
 
-def _check_files(locator: Spec) -> None:
+def check_files(locator: Spec) -> None:
     """That transformers reads weights from safetensors of the folder alone: of what an index names, it unpickles files
     that end otherwise.
 

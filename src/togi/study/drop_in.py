@@ -1,0 +1,204 @@
+"""``togi.optimize`` and ``togi.restore``: what is tuned goes into an object of the user's own, which stays that object.
+
+The study is that of ``togi.tune``. What it chose stands for the ``forward`` of the modules inside the object
+(``artifact/installed``), as in a script that ``togi run`` serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from togi.artifact.installed import Installed, installed_in
+from togi.artifact.load import put_in_place
+from togi.artifact.manifest import Manifest, read_manifest
+from togi.artifact.optimized import OptimizedModule
+from togi.artifact.save import SUFFIX
+from togi.artifact.signing import Trusted
+from togi.artifact.weights import weights_hash
+from togi.core.errors import ArtifactError, SubjectError
+from togi.core.quantities import a_type
+from togi.script.switch import ScriptSwitch
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.leaves import is_array
+from togi.subject.nested import tensors_in
+from togi.subject.prepare import training_parts
+from togi.subject.program import ProgramModule, find_module
+
+_TEXT_METHODS = {"SentenceTransformer": "encode"}
+"""Modules of sentence-transformers whose users call a method with texts, by class."""
+IN_FOLDER = f"optimized{SUFFIX}"
+"""The artifact next to the files of a saved model."""
+
+
+class DropInSwitch(ScriptSwitch):
+    """As in a script, but whoever called ``togi.optimize`` hears why an original serves calls, once."""
+
+    def _warn_once(self, of: str, text: str) -> None:
+        super(ScriptSwitch, self)._warn_once(of, text)
+
+
+def tuned_object(obj: Any, inputs: Any) -> tuple[nn.Module, list[Inputs]]:
+    """What ``togi.tune`` is given for an object of the user's, and the samples.
+
+    Raises SubjectError where it is not an object that anything can be put into, or is not ready for that.
+    """
+    _check_object(obj)
+    samples = _samples(inputs, reads_text=_reads_text(obj))
+    program = _program(obj, with_texts=not any(tensors_in((s.args, dict(s.kwargs))) for s in samples))
+    if installed_in(program):
+        raise SubjectError(
+            f"{_name(program)} is optimized already: call togi.restore on it first, then togi.optimize again"
+        )
+    trained = [] if isinstance(program, ProgramModule) else list(training_parts(program))
+    if trained:
+        raise SubjectError(
+            f"{_name(program)} is in training mode, in which the original would serve every call: call .eval() on it "
+            "first"
+        )
+    return program, samples
+
+
+def put_into(program: nn.Module, artifact: Path, samples: list[Inputs]) -> Installed:
+    """Put in what was just tuned for it. ``samples``: for a program that makes its modules in its first call."""
+    for part in read_manifest(artifact).parts:
+        find_module(program, part.key.path, samples[0])
+    return put_in_place(artifact, program, DropInSwitch)
+
+
+def put_saved_into(obj: Any, artifact: Path, *, native: bool, trusted: Trusted | None) -> Installed:
+    """Put in what was tuned earlier. ``native``, ``trusted``: as for ``togi.load``. Raises ArtifactError where it was
+    tuned for another object."""
+    _check_object(obj)
+    manifest = read_manifest(artifact, trusted)
+    program = _program(obj, with_texts=manifest.facts.program)
+    _check_same(program, artifact, manifest)
+    return put_in_place(artifact, program, DropInSwitch, native=native)
+
+
+def restore(obj: Any) -> None:
+    """Take out all that is in the modules of an object. Raises SubjectError where no module can be found from it."""
+    program = obj if isinstance(obj, nn.Module) else ProgramModule(obj)
+    for installed in installed_in(program):
+        installed.remove()
+
+
+def artifact_at(path: str | Path) -> Path:
+    """The artifact, or its place next to the files of a model that was saved in this folder."""
+    path = Path(path)
+    return path / IN_FOLDER if path.is_dir() and path.suffix != SUFFIX else path
+
+
+def device_of(module: nn.Module) -> str:
+    """Where its first weight is."""
+    weight = next(module.parameters(), next(module.buffers(), None))
+    return "cpu" if weight is None else str(weight.device)
+
+
+def _check_object(obj: Any) -> None:
+    if isinstance(obj, OptimizedModule):
+        raise SubjectError("it is an artifact of togi, and so optimized already: give the original object")
+    if isinstance(obj, str | Path | Subject):
+        raise SubjectError(
+            f"togi.optimize makes a live object faster, and this is {a_type(obj)}: give a module, a pipeline or a "
+            "bound method such as model.generate. togi.tune takes locators and togi.Subject"
+        )
+    if isinstance(obj, type | ExportedProgram) or not callable(obj):
+        raise SubjectError(
+            f"the object is {a_type(obj)}: give an nn.Module, or what can be called and runs modules, such as a "
+            "pipeline or the bound method model.generate"
+        )
+    if isinstance(obj, torch.jit.ScriptModule):
+        raise SubjectError(
+            "it is TorchScript, whose forward nothing can stand for: togi.tune(module, inputs=...).best.load() gives "
+            "another module to call in its place"
+        )
+
+
+def _samples(inputs: Any, *, reads_text: bool) -> list[Inputs]:
+    """As ``togi.tune`` takes them. What would not be a sample is the one argument of a call: a text, a list of texts, a
+    picture. Texts come in all lengths, so they are followed by a shorter one: what is proven for one size alone would
+    leave all others to the original."""
+    if inputs is None:
+        raise SubjectError(
+            "togi.optimize needs inputs=...: one sample or a list of samples, called with which the object is to be "
+            "faster. For an artifact that was saved earlier give using='NAME.togi'"
+        )
+    if isinstance(inputs, list) and inputs and all(map(_is_sample, inputs)):
+        return [Inputs.of(sample) for sample in inputs]
+    if _is_sample(inputs):
+        return [Inputs.of(inputs)]
+    other = _of_other_length(inputs) if reads_text else None
+    return [Inputs((given,)) for given in (inputs, other) if given is not None]
+
+
+def _of_other_length(texts: Any) -> Any:
+    """A text of another length than this one, or one shorter text in place of several. None for anything else."""
+    if isinstance(texts, str):
+        words = texts.split()
+        return " ".join(words[: len(words) // 2] or [texts, texts])
+    if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+        return [_of_other_length(texts[0])]
+    return None
+
+
+def _reads_text(obj: Any) -> bool:
+    """Not a pipeline of pictures or sound, for which a text is the name of a file."""
+    if isinstance(obj, nn.Module):
+        return bool(_text_method(obj))
+    owner = getattr(obj, "__self__", obj)
+    reads = [getattr(owner, name, None) is not None for name in ("tokenizer", "image_processor", "feature_extractor")]
+    return bool(isinstance(owner, nn.Module) and _text_method(owner)) or reads == [True, False, False]
+
+
+def _is_sample(value: Any) -> bool:
+    named = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    return named or isinstance(value, torch.Tensor | tuple | Inputs) or is_array(value)
+
+
+def _program(obj: Any, *, with_texts: bool) -> nn.Module:
+    """The module, or what is called of it with texts. All that is not a module is tuned in parts: nothing can stand for
+    a pipeline or a function as a whole."""
+    if isinstance(obj, ProgramModule):
+        obj = obj.forward
+    if with_texts and isinstance(obj, nn.Module) and (method := _text_method(obj)):
+        obj = getattr(obj, method)
+    return obj if isinstance(obj, nn.Module) else ProgramModule(obj, in_parts=True)
+
+
+def _text_method(module: nn.Module) -> str:
+    bases = [base.__name__ for base in type(module).__mro__ if base.__module__.startswith("sentence_transformers.")]
+    return next((_TEXT_METHODS[name] for name in bases if name in _TEXT_METHODS), "")
+
+
+def _check_same(program: nn.Module, artifact: Path, manifest: Manifest) -> None:
+    """That it is what was tuned. Of parts each knows by itself of which module it is."""
+    again = "tune this one: togi.optimize(obj, inputs=...)"
+    if manifest.facts.program != isinstance(program, ProgramModule):
+        raise ArtifactError(
+            f"{artifact} was made of {manifest.subject}, and this is {_name(program)}: give togi.optimize what was "
+            f"tuned, such as the method itself (model.generate), or {again}"
+        )
+    if manifest.parts:
+        return
+    if isinstance(program, ProgramModule):
+        raise ArtifactError(
+            f"{artifact} stands for the whole of {manifest.subject}, and what is put into {program.name} stands for "
+            f"modules inside: {again}"
+        )
+    if not manifest.weights:
+        raise ArtifactError(f"{artifact} does not say of which weights it was made (an earlier togi wrote it): {again}")
+    if weights_hash(program) != manifest.weights:
+        raise ArtifactError(
+            f"{artifact} was made of a {manifest.facts.module_class} with other weights or of another structure than "
+            f"this {type(program).__name__}, so it would answer for that one: {again}"
+        )
+
+
+def _name(program: nn.Module) -> str:
+    return program.name if isinstance(program, ProgramModule) else type(program).__name__

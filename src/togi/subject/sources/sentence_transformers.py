@@ -1,0 +1,55 @@
+"""Subjects ``sentence-transformers:X``: ``encode`` of a model in a folder or in the cache of the Hub, with tokenizer.
+
+The samples are texts of several lengths, together and one alone. Nothing is downloaded, and no code of a model is run.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from togi.core.errors import SubjectError
+from togi.subject.hub import in_cache
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.locator import Spec
+from togi.subject.program import ProgramModule
+from togi.subject.sources.transformers import check_files
+
+_TEXTS = (
+    "A knife must be sharpened patiently on a wet stone, first with a coarse grain and then with finer and finer ones.",
+    "Measure twice, cut once.",
+    "Before you change anything, find out where the time really goes.",
+    "The weather forecast for the mountains says that showers will arrive during the night and last until the evening.",
+    "The cat sleeps.",
+    "Which engine is fastest for this model?",
+)
+
+
+def from_sentence_transformers(locator: Spec) -> Subject:
+    """Raises SubjectError where sentence-transformers cannot load it, or where its weights are pickled."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Threads that load weights may outlive the loading; a trial server that has threads cannot fork.
+    os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
+    folder = locator if locator.path.is_dir() else in_cache(locator)
+    check_files(folder)
+    if any(folder.path.rglob("pytorch_model*.bin")) and not any(folder.path.rglob("*.safetensors")):
+        raise SubjectError(
+            f"{locator.text}: its weights are pickled, and togi does not unpickle. Convert them once: "
+            "SentenceTransformer(DIR).save(NEW_DIR) writes safetensors"
+        )
+    model = _loaded(locator, str(folder.path))
+    texts = list(_TEXTS)
+    return Subject(ProgramModule(model.encode), [Inputs((texts,)), Inputs((texts[1:2],))])
+
+
+def _loaded(locator: Spec, folder: str) -> Any:
+    import sentence_transformers
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return sentence_transformers.SentenceTransformer(folder, device="cpu", local_files_only=True).eval()
+    except Exception as error:  # foreign code
+        raise SubjectError(
+            f"{locator.text}: sentence-transformers cannot load it: {type(error).__name__}: {error}"
+        ) from error
