@@ -77,6 +77,10 @@ def in_turn(chain: tuple[Link, ...]) -> tuple[Link, ...]:
     return tuple(link.model_copy(update={"one_at_a_time": True}) for link in chain)
 
 
+TRAINING = "training.json"
+"""In place of a manifest where a training step was tuned (``artifact/training``)."""
+
+
 class Saved(Record):
     """What a recipe that is running has written."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from togi.core.quantities import plural, relative, significant
-from togi.core.recipe import REFERENCE, ProgramRecipe, Recipe
+from togi.core.recipe import REFERENCES, ProgramRecipe, Recipe
 from togi.core.records import ErrorReport, Outcome, Stage, Study, Trial, Unused
 from togi.core.settings import ALL
 from togi.decide.choose import set_aside
@@ -95,7 +95,7 @@ def _held_back(trial: Trial) -> ErrorReport | None:
 def _to_allow(recipe: Recipe) -> str:
     """A technique of the recipe for which ``--allow`` accepts all of it: what lowers precision, else the engine, else
     the first that is applied."""
-    choices = [choice for choice in recipe.every_choice if choice.technique != REFERENCE]
+    choices = [choice for choice in recipe.every_choice if choice.technique not in REFERENCES]
     likeliest = sorted(choices, key=lambda choice: _LIKELIEST.index(choice.stage) if choice.stage in _LIKELIEST else 9)
     return likeliest[0].technique if likeliest else ALL
 

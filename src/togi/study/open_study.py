@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import Self
 
-from togi.core.records import REFERENCE_RECIPE, Facts, Recipe, Study, Trial, now
+from togi.core.records import Facts, Recipe, Study, Trial, now
 from togi.core.settings import Settings
 from togi.journal import Journal, StudyLog, study_key
 from togi.search import Experience, Search
@@ -73,7 +73,7 @@ class OpenStudy:
         trials = log.news()
         experience = _learned_before(journal, log, facts, settings) if resume else Experience()
         budget = TimeBudget(settings, pass_ms=facts.latency_ms, started=started, loaded=loaded, pace=pace)
-        if (reference := log.last(REFERENCE_RECIPE)) is not None:
+        if (reference := log.last(subject.reference)) is not None:
             budget.know_reference(reference.phases_s)
         beside = [t.timing.reference_ms for t in trials if t.timing is not None and not t.recipe.is_reference]
         stopwatch = Stopwatch(settings, budget, pace=pace, earlier_ms=beside)

@@ -149,7 +149,8 @@ class Prover:
             timing = proof.timing.model_copy(update={"start_ms": loaded.start_ms})
             proof = proof.model_copy(update={"timing": timing})
         proof = proof.model_copy(update={"error": loaded.error, "footprint": loaded.footprint()})
-        if trial.recipe.is_reference or study.subject.facts.callers > 1:  # else verification had them all
+        one_caller = trial.recipe.is_reference or study.subject.facts.train
+        if one_caller or study.subject.facts.callers > 1:  # else verification had them all
             return proof, saved
         notes, saved = self._for_callers(loaded, folder, trial, saved)
         return proof.model_copy(update={"notes": (*trial.notes, *notes)}), saved

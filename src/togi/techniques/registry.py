@@ -48,6 +48,11 @@ def recipe(**choices: Options) -> Recipe:
     return Recipe(choices=tuple(Choice(stage=t.stage, technique=t.id, options=choices[t.id]) for t in ordered))
 
 
+def equals_to_the_bit(recipe: Recipe) -> bool:
+    """A training step with it claims to be the original's to the bit."""
+    return all(technique(choice.technique).step_to_the_bit for choice in recipe.choices)
+
+
 def is_exact(recipe: Recipe) -> bool:
     """No technique of it is approximate."""
     return all(technique(choice.technique).exact for choice in recipe.every_choice)

@@ -14,6 +14,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
 
 from togi.core.quantities import first_line
 from togi.core.records import ErrorReport, LeafError
@@ -60,6 +63,17 @@ class StepTruth:
     unrepeatable: str = ""
     """Why no other step can be compared with the original's, in a sentence."""
     notes: tuple[str, ...] = ()
+
+    def save(self, file: Path) -> None:
+        """Write all but the step. It is a pickle, for processes of the same study, in their private folder: it holds
+        what a ``train_step`` keeps outside."""
+        kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "step"}
+        torch.save(kept, file)
+
+    @classmethod
+    def load(cls, file: Path, step: TrainingStep) -> StepTruth:
+        """What ``save`` wrote, for the same step in another process. Its tensors stay in the file, mapped."""
+        return cls(step=step, **torch.load(file, mmap=True, weights_only=False))
 
     def observe(self, build: Build) -> ObservedStep:
         """What a candidate does in float32. Raises whatever it raises."""

@@ -14,6 +14,7 @@ from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
+    from togi.subject.training import TrainingStep
 
 _LOST_WITH_THREADS = 0.7
 """Half of the threads leave 0.62 of the speed (a VGG-11 in OpenVINO on one of two cores: 0.53 and 0.62)."""
@@ -42,6 +43,7 @@ class Threads(Technique):
     devices = frozenset({"cpu"})
     provides = frozenset({"threads"})
     conflicts = frozenset({"threads"})
+    trains = True
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return Applies() if len(_counts(facts)) else Refuses("there is one core, so one thread is all there is")
@@ -57,6 +59,13 @@ class Threads(Technique):
 
     def configure(self, candidate: Candidate, options: Options) -> Candidate:
         return candidate.with_(threads=_count(options))
+
+    def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(_count(options))
+        return step.changed(lambda: torch.set_num_threads(before))
 
     def repro_setting(self, options: Options) -> str:
         return f"torch.set_num_threads({_count(options)})"
