@@ -147,7 +147,8 @@ def tune(
     of_a_step = {"step": step, "optimizer": optimizer, "train_step": train_step}
     if not train and (named_parts := [name for name, value in of_a_step.items() if value is not None]):
         raise TogiError(
-            f"{named_parts[0]} is part of a training step, and calls are tuned without one: give train=True, or leave it out"
+            f"{named_parts[0]} is part of a training step, and calls are tuned without one: give train=True, or leave "
+            "it out"
         )
     settings = Settings.of({**given, **named}, techniques=all_techniques())
     if (data is not None or named["metric"] is not None) and not (settings.judging and settings.judging.on_data):

@@ -157,7 +157,7 @@ class AppliedRecipe:
         return self._step.loss(self._step.module, Inputs.of(sample))
 
     def step(self, sample: Any) -> Tensor:
-        """One step as it was proven: drop the gradients, forward, backward, the optimizer. Returns the loss, detached."""
+        """One step as it was proven: gradients dropped, forward, backward, optimizer. Returns the loss, detached."""
         from togi.subject.inputs import Inputs
 
         self._check_loss()
@@ -168,8 +168,8 @@ class AppliedRecipe:
     def _check_loss(self) -> None:
         if not self._has_loss:
             raise TogiError(
-                "the recipe was applied without a loss, and your own loop computes it: go on with that, or give apply() "
-                "step=, a function step(module, sample) -> loss"
+                "the recipe was applied without a loss, and your own loop computes it: go on with that, or give "
+                "apply() step=, a function step(module, sample) -> loss"
             )
 
     def remove(self) -> None:

@@ -100,6 +100,11 @@ class Recipe(Record):
         return frozenset(choice.technique for choice in self.listed)
 
     @property
+    def trains(self) -> bool:
+        """It is a recipe of a training step."""
+        return PLAIN_STEP in self.techniques
+
+    @property
     def is_reference(self) -> bool:
         """Plain eager under ``no_grad``, or the plain training step, to which every speed-up relates."""
         return len(self.techniques) == 1 and self.techniques <= REFERENCES

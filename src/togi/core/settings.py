@@ -57,8 +57,7 @@ class Settings:
         Option(
             "",
             parse_switch,
-            "Search for the fastest training step (the subject's step or train_step, with its optimizer) in place of the "
-            "fastest call.",
+            "Tune the training step: the subject's step or train_step, with its optimizer, in place of its calls.",
             per_call=False,
         ),
     ] = False

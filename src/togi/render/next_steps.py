@@ -22,6 +22,11 @@ def how_to_load(artifact: str, recipe: Recipe | None = None) -> str:
             f"import togi\nparts = togi.load({artifact!r}).into(program)  # the program that was tuned\n"
             "parts.remove()  # as it was"
         )
+    if recipe is not None and recipe.trains:
+        return (
+            f"import togi\napplied = togi.TrainingRecipe.read({artifact!r}).apply(model, optimizer, step=loss)\n"
+            "loss = applied.step(sample)  # or your own loop; applied.remove() takes it off"
+        )
     return f"import togi\nfast = togi.load({artifact!r})\noutput = fast(...)  # called like the original"
 
 
@@ -56,7 +61,11 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[NextStep]:
         brings = f"goes on where this stopped: {plural(len(waiting), 'technique')} had no turn"
         yield _option(study, f"--time-limit {minutes}m", brings)
     if any(trial.unused is Unused.NOT_ALLOWED and "--allow" in trial.reason for trial in study.trials):
-        yield _option(study, "--allow approximate --max-error 1e-2", "tries approximate techniques within that error")
+        yield _option(
+            study,
+            f"--allow approximate --max-error {'10%' if study.facts.train else '1e-2'}",
+            "tries approximate techniques within that error",
+        )
     for fix, reasons in fixes(study).items():
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         yield NextStep(fix, f"makes possible what was missing: {reasons[0]}{more}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, overload
 from togi.artifact.save import publish
 from togi.artifact.training import TrainingRecipe
 from togi.core.errors import TogiError
-from togi.core.recipe import PLAIN_STEP
 from togi.core.records import Outcome, Recipe, Study, Trial
 
 if TYPE_CHECKING:
@@ -36,17 +35,13 @@ class Best:
     def load(self) -> OptimizedModule:
         """The tuned model: same call signature and output structure as the original. Raises TogiError where a training
         step was tuned: its recipe is applied to the live model."""
-        if self._trains:
+        if self.recipe.trains:
             raise TogiError(
                 "a training step was tuned, and its result is a recipe for your own model: best.apply(model, optimizer)"
             )
         from togi.artifact.load import load as load_artifact
 
         return load_artifact(self._folder())
-
-    @property
-    def _trains(self) -> bool:
-        return PLAIN_STEP in self.recipe.techniques
 
     @overload
     def apply(self, program: Any, *, keep_originals: bool = True) -> Installed: ...
@@ -71,7 +66,7 @@ class Best:
         Raises TogiError when the program was tuned as a whole (``load`` gives the module to call) or what was chosen
         could not be saved (it says what to do by hand), ArtifactError when it is another program.
         """
-        if self._trains:
+        if self.recipe.trains:
             return TrainingRecipe.read(self._folder()).apply(program, optimizer, step)
         if self.recipe.is_reference:
             from togi.artifact.installed import install
