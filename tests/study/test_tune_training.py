@@ -71,7 +71,13 @@ def own_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tuned(module: nn.Module, **given: Any) -> StudyResult:
-    options = {"train": True, "step": loss_of, "optimizer": adamw, "effort": "quick", "time_limit_s": 200.0}
+    options: dict[str, Any] = {
+        "train": True,
+        "step": loss_of,
+        "optimizer": adamw,
+        "effort": "quick",
+        "time_limit_s": 200.0,
+    }
     return togi.tune(module, batch(), **(options | given))
 
 
@@ -79,7 +85,7 @@ STEP_TECHNIQUES = ["fused", "channels_last", "kept_memory"]
 
 
 @pytest.fixture(scope="module")
-def study(home: Path, brief_studies: None) -> StudyResult:
+def study(home: Path, brief_studies: None) -> StudyResult:  # noqa: ARG001 - it is a brief one
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOGI_HOME", str(home))
         return tuned(network(), only=STEP_TECHNIQUES)
@@ -140,7 +146,7 @@ def plain_steps(module: nn.Module, optimizer: torch.optim.Optimizer) -> Callable
     def step(sample: Any) -> Tensor:
         module.zero_grad()
         loss = loss_of(module, sample)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return loss.detach()
 
@@ -156,13 +162,14 @@ def test_a_recipe_is_applied_in_the_middle_of_a_training_and_taken_off(choices: 
     other = copy.deepcopy(module)
     others = adamw(other.parameters())
     assert trained(plain_steps(module, optimizer)) == trained(plain_steps(other, others))
+    threads = torch.get_num_threads()
     with recorded(**choices).apply(module, optimizer, loss_of) as applied:
         under_it = trained(applied.step)
     after = trained(plain_steps(module, optimizer))
     assert [*under_it, *after] == pytest.approx(trained(plain_steps(other, others), 6), rel=1e-4)
-    assert module[0].weight.is_contiguous()
+    assert all(parameter.is_contiguous() for parameter in module.parameters())
     assert not any(group["fused"] for group in optimizer.param_groups)
-    assert torch.get_num_threads() == torch.get_num_threads()
+    assert torch.get_num_threads() == threads
     assert not module._forward_pre_hooks
 
 
@@ -246,7 +253,7 @@ def test_what_means_nothing_for_a_step_is_refused_before_anything_runs(given: di
 
 
 def test_a_step_that_raises_is_explained_with_its_place() -> None:
-    def broken(module: nn.Module, sample: Any) -> Tensor:
+    def broken(_module: nn.Module, _sample: Any) -> Tensor:
         raise ValueError("no labels")
 
     with pytest.raises(TogiError, match="no labels"):

@@ -116,7 +116,8 @@ def _kept(chosen: Trial, trials: Sequence[Trial], settings: Settings) -> str:
     if not BETWEEN_PROCESSES.faster(near.speedup_x):
         return f"{kept} (nearest: {figures})."
     reason = why_not(near.trial, chosen, Budget.of(settings), trials=trials) or near.trial.reason
-    return f"Keep your model{_as_it_runs(settings.train)}. What was faster could not be used ({figures}): {reason.rstrip('.')}."
+    keep = f"Keep your model{_as_it_runs(settings.train)}."
+    return f"{keep} What was faster could not be used ({figures}): {reason.rstrip('.')}."
 
 
 def _as_it_runs(train: bool) -> str:
