@@ -105,6 +105,7 @@ def tune(
             notebook, True writes lines anywhere, False nowhere.
 
     Other Parameters:
+        train: Tune the training step: the subject's step or train_step, with its optimizer, in place of its calls.
         objective: What is raced: a call (latency), a call with its copies to the device and back (end-to-end), requests
             per second (throughput), or the time from loading the files to the first answer (first-call).
         callers: With the objective throughput: how many call at once, in threads of one process. Default: one for each

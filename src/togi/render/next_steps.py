@@ -61,10 +61,8 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[NextStep]:
         brings = f"goes on where this stopped: {plural(len(waiting), 'technique')} had no turn"
         yield _option(study, f"--time-limit {minutes}m", brings)
     if any(trial.unused is Unused.NOT_ALLOWED and "--allow" in trial.reason for trial in study.trials):
-        most = "10%" if study.facts.train else "1e-2"  # gradients are far more sensitive than results
-        yield _option(
-            study, f"--allow approximate --max-error {most}", "tries approximate techniques within that error"
-        )
+        allow = f"--allow approximate --max-error {'10%' if study.facts.train else '1e-2'}"
+        yield _option(study, allow, "tries approximate techniques within that error")
     for fix, reasons in fixes(study).items():
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         yield NextStep(fix, f"makes possible what was missing: {reasons[0]}{more}")

@@ -187,6 +187,7 @@ class StepTechnique(Technique):
 
     infers = False
     trains = True
+    devices = frozenset({"cpu"})  # where training steps are tuned so far
 
     def repro_setting(self, options: Options) -> str | None:
         return None

@@ -34,7 +34,6 @@ class KeptMemory(StepTechnique):
 
     id = "kept_memory"
     stage = Stage.RUNTIME
-    devices = frozenset({"cpu"})
     provides = frozenset({"allocator"})
     conflicts = frozenset({"allocator"})
     speedup = 1.1
