@@ -29,6 +29,7 @@ class Stage(StrEnum):
     LAYOUT = "layout"
     PRECISION = "precision"
     ENGINE = "engine"
+    ACTIVATIONS = "activations"
     OPTIMIZER = "optimizer"
     RUNTIME = "runtime"
 

@@ -28,6 +28,7 @@ STAGE_MEANING = {
     Stage.LAYOUT: "how tensors lie in memory",
     Stage.PRECISION: "fewer bits; approximate unless said otherwise",
     Stage.ENGINE: "what executes the module",
+    Stage.ACTIVATIONS: "what a training step keeps for its backward pass",
     Stage.OPTIMIZER: "how a training step updates parameters",
     Stage.RUNTIME: "what surrounds the call",
 }

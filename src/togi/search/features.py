@@ -24,6 +24,7 @@ STAGE_SPREAD = {
     Stage.LAYOUT: 0.25,
     Stage.PRECISION: 0.35,
     Stage.ENGINE: 0.6,
+    Stage.ACTIVATIONS: 0.2,
     Stage.OPTIMIZER: 0.1,
     Stage.RUNTIME: 0.15,
 }

@@ -96,6 +96,8 @@ class Remedy(abc.ABC):
     """Order among those of one stage: lower is applied first."""
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     packages: ClassVar[tuple[Package, ...]] = ()
+    infers: ClassVar[bool] = True
+    """It is for calls."""
 
 
 class Technique(Remedy):
@@ -111,8 +113,6 @@ class Technique(Remedy):
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that no other choice of the recipe may provide (it would do the same work again, or undo it)."""
 
-    infers: ClassVar[bool] = True
-    """It is for calls: it has an ``apply``."""
     trains: ClassVar[bool] = False
     """It is for training steps: it has an ``apply_step``."""
     step_to_the_bit: ClassVar[bool] = False

@@ -79,6 +79,9 @@ def technique_mark(remedy: Remedy) -> Mark:
 
 
 def all_marks() -> tuple[Mark, ...]:
-    """One mark a remedy (third-party ones too), then one each for the other parts. Imports no torch."""
+    """One mark a remedy for calls (third-party ones too), then one each for the other parts. Imports no torch.
+
+    Those for training steps alone have none: every study proves them anew on its own step.
+    """
     parts = sorted(MarkedPart, key=str)
-    return (*map(technique_mark, all_remedies().values()), *(mark_of(part, part.devices) for part in parts))
+    return (*(technique_mark(remedy) for remedy in all_remedies().values() if remedy.infers), *(mark_of(part, part.devices) for part in parts))

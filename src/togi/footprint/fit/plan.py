@@ -108,7 +108,7 @@ class Plan(Record):
 
         See ``micro_batches.backward`` for the arguments. Gradients are added to ``.grad``; the loss is detached.
         """
-        from togi.footprint.fit.training.micro_batches import backward
+        from togi.subject.micro_batches import backward
 
         return backward(module, sample, step, self.micro_batches, weigh=weigh, scale=scale)
 
