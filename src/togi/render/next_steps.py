@@ -61,7 +61,7 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[NextStep]:
         brings = f"goes on where this stopped: {plural(len(waiting), 'technique')} had no turn"
         yield _option(study, f"--time-limit {minutes}m", brings)
     if any(trial.unused is Unused.NOT_ALLOWED and "--allow" in trial.reason for trial in study.trials):
-        allow = f"--allow approximate --max-error {'10%' if study.facts.train else '1e-2'}"
+        allow = f"--allow approximate --max-error {'50%' if study.facts.train else '1e-2'}"
         yield _option(study, allow, "tries approximate techniques within that error")
     for fix, reasons in fixes(study).items():
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""

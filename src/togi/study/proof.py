@@ -129,6 +129,12 @@ class Prover:
                 if not ended.cut_off or candidate.is_reference or candidate in study.processes.composed:
                     raise
             # It is right, loaded from its files: how fast it is, its trial tells.
+            if study.subject.facts.train:
+                study.notes.append(
+                    f"The time limit was over when the record of {candidate.label} had been applied in a fresh process "
+                    "and verified: its time before that counts."
+                )
+                return trial.model_copy(update={"error": loaded.error}), saved
             if study.subject.facts.callers == 1:
                 saved = saved.model_copy(update={"links": in_turn(saved.links)})
             study.notes.append(

@@ -84,4 +84,7 @@ def all_marks() -> tuple[Mark, ...]:
     Those for training steps alone have none: every study proves them anew on its own step.
     """
     parts = sorted(MarkedPart, key=str)
-    return (*(technique_mark(remedy) for remedy in all_remedies().values() if remedy.infers), *(mark_of(part, part.devices) for part in parts))
+    return (
+        *(technique_mark(remedy) for remedy in all_remedies().values() if remedy.infers),
+        *(mark_of(part, part.devices) for part in parts),
+    )
