@@ -118,6 +118,23 @@ def test_what_is_chosen_is_a_record_with_its_proof(study: StudyResult, tmp_path:
     assert record.optimizer == "AdamW"
     with pytest.raises(TogiError, match=r"best\.apply\(model, optimizer\)"):
         study.best.load()
+    with pytest.raises(TogiError, match="the record of a training step"):
+        togi.load(tmp_path / "step.togi")
+    module = network()
+    before = module[0].weight.detach().clone()  # type: ignore[index]
+    with study.best.apply(module, adamw(module.parameters()), step=loss_of) as applied:
+        applied.step(batch())
+    assert not torch.equal(before, module[0].weight)  # type: ignore[index]
+
+
+def test_a_training_study_is_reported_as_one(
+    study: StudyResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "report.html"
+    assert run(["report", study.record.id, "--html", str(page)]) == 0
+    assert "took turns with the training step as it is" in page.read_text(encoding="utf-8")
+    assert run(["report", study.record.id, "--repro", study.best.recipe.id, "--out", str(tmp_path / "repro")]) == 2
+    assert "is of a training step" in capsys.readouterr().err
 
 
 def test_the_journal_goes_on_with_a_training_study(study: StudyResult) -> None:

@@ -145,6 +145,11 @@ def read_manifest(folder: Path, trusted: Trusted | None = None) -> Manifest:
         raise ArtifactError(
             f"{folder} is not a folder: an artifact is a folder made by 'togi tune SUBJECT --out {folder}'"
         )
+    if not path.is_file() and (folder / TRAINING).is_file():
+        raise ArtifactError(
+            f"{folder} is the record of a training step, which is applied to your own model: "
+            f"togi.TrainingRecipe.read({str(folder)!r}).apply(model, optimizer, step=loss)"
+        )
     if not path.is_file() or path.is_symlink():
         raise ArtifactError(f"{folder} holds no {MANIFEST}, so it is not a togi artifact, or it was copied in part")
     size = path.stat().st_size

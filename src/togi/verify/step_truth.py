@@ -92,6 +92,7 @@ class _TruthOfStep:
             exact_units={} if exact is None else self._exact_units(exact, around, sizes),
             sizes=sizes,
             ignored=ignored,
+            repeats_to_the_bit=not eager.first_only().differing(again),
             fallback=fallback,
         )
 
