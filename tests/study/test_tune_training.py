@@ -133,7 +133,7 @@ def test_a_training_study_is_reported_as_one(
     page = tmp_path / "report.html"
     assert run(["report", study.record.id, "--html", str(page)]) == 0
     assert "took turns with the training step as it is" in page.read_text(encoding="utf-8")
-    assert run(["report", study.record.id, "--repro", study.best.recipe.id, "--out", str(tmp_path / "repro")]) == 2
+    assert run(["report", study.record.id, "--repro", str(tmp_path / "repro")]) == 2
     assert "is of a training step" in capsys.readouterr().err
 
 
