@@ -53,6 +53,8 @@ class Threads(Technique):
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         count, used = _count(options), facts.machine.threads
+        if facts.train and count > used:
+            return 1.0  # a training was given its threads, mostly since others need the rest: not in the first recipe
         if facts.callers > 1 or (facts.latency_ms is not None and facts.latency_ms < 2):
             return 1.1 if count == 1 else 0.9  # several callers fill the cores without that
         return 1.1 if count > used else math.pow(count / used, _LOST_WITH_THREADS)
