@@ -18,6 +18,7 @@ from pydantic import Field
 from togi.core.backports import StrEnum
 from togi.core.choices import AccuracyMeasure, Direction
 from togi.core.instructions import saturates
+from togi.core.recipe import PLAIN_STEP_RECIPE as PLAIN_STEP_RECIPE
 from togi.core.recipe import REFERENCE as REFERENCE
 from togi.core.recipe import REFERENCE_RECIPE as REFERENCE_RECIPE
 from togi.core.recipe import REFERENCES as REFERENCES
