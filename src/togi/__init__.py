@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     __version__: str
     from togi.api import bench, check, compare, fit, load, memory, optimize, predict_memory, restore, tune
+    from togi.artifact.training import TrainingRecipe
     from togi.core.errors import BudgetError, FitError, TogiError, UndecidedError
     from togi.footprint.fit.plan import Plan
     from togi.footprint.guard.hidden_hooks import HiddenHooksError, no_hidden_hooks
@@ -35,6 +36,7 @@ _PUBLIC = {
     "Plan": "togi.footprint.fit.plan",
     "Subject": "togi.subject.inputs",
     "TogiError": "togi.core.errors",
+    "TrainingRecipe": "togi.artifact.training",
     "UndecidedError": "togi.core.errors",
     "Validation": "togi.subject.validation",
     "bench": "togi.api",
@@ -60,6 +62,7 @@ __all__ = [
     "Plan",
     "Subject",
     "TogiError",
+    "TrainingRecipe",
     "UndecidedError",
     "Validation",
     "__version__",

@@ -56,6 +56,10 @@ def tune(
     subject: Any,
     inputs: Any = None,
     *,
+    train: bool = False,
+    step: Any = None,
+    optimizer: Any = None,
+    train_step: Any = None,
     out: PathOrName | None = None,
     force: bool = False,
     device: str = "cpu",
@@ -90,6 +94,8 @@ def tune(
     Args:
         subject: a locator (``"timm:resnet50"``, ``"file.py:factory"``), a ``togi.Subject``, or a live ``nn.Module``.
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
+        step, optimizer, train_step: with a live module and ``train``: what its training step is, as of
+            ``togi.Subject``.
         out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
         better, calibration, dynamic: as of ``togi.Subject``; so are ``metric`` and ``data`` (its ``validation``) where
             they are not text.
@@ -102,6 +108,7 @@ def tune(
             notebook, True writes lines anywhere, False nowhere.
 
     Other Parameters:
+        train: Tune the training step: the subject's step or train_step, with its optimizer, in place of its calls.
         objective: What is raced: a call (latency), a call with its copies to the device and back (end-to-end), requests
             per second (throughput), or the time from loading the files to the first answer (first-call).
         callers: With the objective throughput: how many call at once, in threads of one process. Default: one for each
@@ -141,6 +148,12 @@ def tune(
     named = {name: value if isinstance(value, str) else None for name, value in (("metric", metric), ("data", data))}
     if validation is not None and metric is None and max_drop is not None:
         named["metric"] = AccuracyMeasure.AGREEMENT
+    of_a_step = {"step": step, "optimizer": optimizer, "train_step": train_step}
+    if not train and (named_parts := [name for name, value in of_a_step.items() if value is not None]):
+        raise TogiError(
+            f"{named_parts[0]} is part of a training step, and calls are tuned without one: give train=True, or leave "
+            "it out"
+        )
     settings = Settings.of({**given, **named}, techniques=all_techniques())
     if (data is not None or named["metric"] is not None) and not (settings.judging and settings.judging.on_data):
         raise TogiError(
@@ -150,7 +163,7 @@ def tune(
     if out is not None:
         check_writable(Path(out), force)
     extras = {"metric": own, "better": better, "validation": validation, "calibration": calibration}
-    extras |= {"dynamic": dynamic, "mode": mode}
+    extras |= {"dynamic": dynamic, "mode": mode, **of_a_step}
     began, most_bytes = time.monotonic(), cache_limit_bytes()
     ask_s = _LIVE_S if settings.time_limit_s is None else min(_LIVE_S, _LIVE_SHARE * settings.time_limit_s)
     with (
@@ -158,7 +171,7 @@ def tune(
             subject,
             inputs,
             extras,
-            ask=(settings.device, seed, ask_s),
+            ask=None if settings.train else (settings.device, seed, ask_s),
             judging=settings.judging,
             data=settings.data,
         ) as (ref, name),

@@ -44,7 +44,8 @@ def test_the_table_in_the_docs_is_that_of_the_code() -> None:
 def test_every_built_in_technique_for_the_cpu_was_proven_there() -> None:
     built_in = [one for one in all_techniques().values() if type(one).__module__.startswith("togi.")]
     assert len(built_in) > 20
-    assert [one.id for one in built_in if "cpu" in one.devices and technique_mark(one).days["cpu"] is None] == []
+    for_calls = [one for one in built_in if one.infers and "cpu" in one.devices]  # steps are proven in each study
+    assert [one.id for one in for_calls if technique_mark(one).days["cpu"] is None] == []
 
 
 def test_every_proof_is_of_something_and_on_a_device_that_is_known() -> None:

@@ -27,6 +27,7 @@ SIZES = st.integers(1, 2**50)
 NAMES = st.lists(st.sampled_from(sorted(all_techniques())), max_size=3).map(tuple)
 """Values for each parser; a new one needs its own here."""
 VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "train": st.just(value=False),
     "objective": st.just(Objective.THROUGHPUT),
     "callers": st.none() | st.integers(2, 99),
     "effort": st.sampled_from(Effort),
@@ -84,11 +85,18 @@ def test_the_command_that_repeats_a_study_is_short() -> None:
     assert Settings().arguments() == []
 
 
+def test_a_switch_is_given_by_its_name_alone() -> None:
+    assert Settings(train=True).arguments() == ["--train"]
+    assert Settings.of(parsed(["--train"]), techniques=()).train
+    with pytest.raises(TogiError, match="neither True nor False"):
+        Settings(train="yes")  # type: ignore[arg-type]
+
+
 def test_a_study_goes_on_under_other_limits_but_not_with_other_errors() -> None:
     lasting = Settings().as_json(lasting=True)
     other = Settings(effort="thorough", time_limit_s=9, max_memory_bytes="1GiB", max_latency_s=1, only="no_grad")  # type: ignore[arg-type]
     assert other.as_json(lasting=True) == lasting
-    for changed in ({"max_error": 0.1}, {"seed": 1}, {"device": "cuda"}, {"objective": "first-call"}):
+    for changed in ({"max_error": 0.1}, {"seed": 1}, {"device": "cuda"}, {"objective": "first-call"}, {"train": True}):
         assert Settings(**changed).as_json(lasting=True) != lasting  # type: ignore[arg-type]
 
 

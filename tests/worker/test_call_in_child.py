@@ -211,17 +211,17 @@ def test_what_was_found_by_then_is_the_answer_of_a_child_that_does_not_return(
     assert call(name).run(pool, Asked(), Limits(timeout_s=2.0)).width == width
 
 
-@pytest.mark.parametrize("keeps", [True, False])
-def test_malloc_is_left_alone_for_what_tells_times_of_a_users_process(
-    monkeypatch: pytest.MonkeyPatch, keeps: bool
+@pytest.mark.parametrize(("keeps", "train"), [(True, False), (False, False), (True, True)])
+def test_malloc_is_left_alone_for_what_tells_times_of_a_users_process_and_for_training_steps(
+    monkeypatch: pytest.MonkeyPatch, keeps: bool, train: bool
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(child, "keep_freed_memory", lambda: told.append("keeps"))
     monkeypatch.setattr(child, "_work_of", lambda *_: SimpleNamespace(run=lambda: told.append("ran"), serves=False))
     job = CallFunction(log="", function="", request="", keeps_memory=keeps, threads=torch.get_num_threads())
     with torch.random.fork_rng():
-        assert child.run_job(job, SimpleNamespace(seed=0), None, None) == 0
-    assert told == (["keeps", "ran"] if keeps else ["ran"])
+        assert child.run_job(job, SimpleNamespace(seed=0, train=train), None, None) == 0
+    assert told == (["keeps", "ran"] if keeps and not train else ["ran"])
 
 
 def test_a_call_alone_ends_within_the_time_that_it_is_given_with_loading(ref: SubjectRef) -> None:

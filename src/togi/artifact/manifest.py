@@ -77,6 +77,10 @@ def in_turn(chain: tuple[Link, ...]) -> tuple[Link, ...]:
     return tuple(link.model_copy(update={"one_at_a_time": True}) for link in chain)
 
 
+TRAINING = "training.json"
+"""In place of a manifest where a training step was tuned (``artifact/training``)."""
+
+
 class Saved(Record):
     """What a recipe that is running has written."""
 
@@ -150,6 +154,11 @@ def read_manifest(folder: Path, trusted: Trusted | None = None) -> Manifest:
     if not folder.is_dir():
         raise ArtifactError(
             f"{folder} is not a folder: an artifact is a folder made by 'togi tune SUBJECT --out {folder}'"
+        )
+    if not path.is_file() and (folder / TRAINING).is_file():
+        raise ArtifactError(
+            f"{folder} is the record of a training step, which is applied to your own model: "
+            f"togi.TrainingRecipe.read({str(folder)!r}).apply(model, optimizer, step=loss)"
         )
     if not path.is_file() or path.is_symlink():
         raise ArtifactError(f"{folder} holds no {MANIFEST}, so it is not a togi artifact, or it was copied in part")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from togi.artifact.manifest import (
     MANIFEST,
+    TRAINING,
     Link,
     Manifest,
     PartEntry,
@@ -44,7 +45,7 @@ def check_writable(out: Path, force: bool) -> None:
         )
     if out.exists() and not force:
         raise OutputExistsError(f"{out} exists already. Give another --out, or --force to replace it")
-    if out.exists() and not (out / MANIFEST).is_file():
+    if out.exists() and not any((out / name).is_file() for name in (MANIFEST, TRAINING)):
         raise OutputExistsError(f"{out} exists and is not a togi artifact: it is not replaced, even with --force")
     check_parent(out)
 

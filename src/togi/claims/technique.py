@@ -134,6 +134,9 @@ def _refusal(technique: Technique, facts: Facts) -> Refuses | None:
 def _missing_here(technique: Technique, experiment: Experiment, device: str) -> MeasuredClaim | None:
     """The proof where this machine lacks something, whatever the model: no process needs to be started then."""
     here, kind = machine(device), device.partition(":")[0]
+    if not technique.infers:
+        reason = "its claim is about a training step, next to which 'togi tune --train' measures and proves it"
+        return untested(technique, experiment, reason, f"togi tune SUBJECT --train --only {technique.id}")
     if kind == "cuda" and here.gpu is None:
         return untested(technique, experiment, "it needs a CUDA device, and none was found here")
     if refusal := _refusal(technique, _ANY_MODEL.model_copy(update={"machine": here, "device": kind})):

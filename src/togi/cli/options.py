@@ -59,6 +59,8 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 @functools.cache
 def shown(option: Option) -> Any:
     """A described option as typer shows and reads it."""
+    if isinstance(option.default, bool):
+        return typer.Option(option.flag, help=option.help)
     if isinstance(option.default, Enum):
         return typer.Option(option.flag, metavar=option.metavar, help=option.help)
     if option.repeated:
@@ -72,7 +74,9 @@ def with_options(options: Iterable[Option]) -> Callable[[Callable[..., int]], Ca
     added = []
     for option in options:
         default = None if option.repeated else option.default
-        kind = list[str] | None if option.repeated else type(default) if isinstance(default, Enum) else str | None
+        kind = (
+            list[str] | None if option.repeated else type(default) if isinstance(default, Enum | bool) else str | None
+        )
         annotation = Annotated[kind, shown(option)]  # type: ignore[valid-type]
         added.append(inspect.Parameter(option.name, _KEYWORD, default=default, annotation=annotation))
 

@@ -52,6 +52,8 @@ class Option:
 
     def arguments(self, value: Any) -> list[str]:
         """The part of a command line that gives ``value``; nothing for the default."""
+        if isinstance(self.default, bool):
+            return [self.flag] if value else []
         values = value if self.repeated else () if value == self.default else (value,)
         return [part for one_value in values for part in (self.flag, _text(one_value))]
 

@@ -73,6 +73,13 @@ def parse_duration(value: str | float, name: str = "") -> float:
     return total_s
 
 
+def parse_switch(value: bool, name: str = "") -> bool:
+    """Whether it is on. Raises QuantityError for what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise QuantityError(f"{_said(value, name)} is neither True nor False")
+    return value
+
+
 def parse_share(value: str | float, name: str = "") -> float:
     """A share from 0 to 1: ``"1e-2"``, ``0.01``, ``"1%"``.
 

@@ -15,6 +15,9 @@ from togi.core.record import Record, Scalar
 
 REFERENCE = "no_grad"
 """The technique that is, alone, the reference of every speed-up: plain eager without autograd."""
+PLAIN_STEP = "plain_step"
+"""The same of a training step: the user's own step as it is."""
+REFERENCES = frozenset({REFERENCE, PLAIN_STEP})
 PARTS = "parts"
 """What reports call a program whose parts have recipes of their own; ``togi explain parts`` is the page."""
 
@@ -26,6 +29,8 @@ class Stage(StrEnum):
     LAYOUT = "layout"
     PRECISION = "precision"
     ENGINE = "engine"
+    ACTIVATIONS = "activations"
+    OPTIMIZER = "optimizer"
     RUNTIME = "runtime"
 
 
@@ -77,7 +82,7 @@ class Recipe(Record):
     @property
     def short_label(self) -> str:
         """``fold_batch_norm+openvino``: the label without the reference's ``no_grad``."""
-        return "+".join(choice.label for choice in self.listed if choice.technique != REFERENCE)
+        return "+".join(choice.label for choice in self.listed if choice.technique not in REFERENCES)
 
     @property
     def id(self) -> str:
@@ -96,12 +101,23 @@ class Recipe(Record):
         return frozenset(choice.technique for choice in self.listed)
 
     @property
+    def trains(self) -> bool:
+        """It is a recipe of a training step."""
+        return PLAIN_STEP in self.techniques
+
+    @property
     def is_reference(self) -> bool:
-        """Plain eager under ``no_grad``, to which every speed-up relates."""
-        return self.techniques == {REFERENCE}
+        """Plain eager under ``no_grad``, or the plain training step, to which every speed-up relates."""
+        return len(self.techniques) == 1 and self.techniques <= REFERENCES
 
 
 REFERENCE_RECIPE = Recipe(choices=(Choice(stage=Stage.RUNTIME, technique=REFERENCE),))
+PLAIN_STEP_RECIPE = Recipe(choices=(Choice(stage=Stage.RUNTIME, technique=PLAIN_STEP),))
+
+
+def reference_recipe(*, train: bool) -> Recipe:
+    """What every speed-up of a study relates to."""
+    return PLAIN_STEP_RECIPE if train else REFERENCE_RECIPE
 
 
 class PartKey(Record):

@@ -18,13 +18,16 @@ from pydantic import Field
 from togi.core.backports import StrEnum
 from togi.core.choices import AccuracyMeasure, Direction
 from togi.core.instructions import saturates
+from togi.core.recipe import PLAIN_STEP_RECIPE as PLAIN_STEP_RECIPE
 from togi.core.recipe import REFERENCE as REFERENCE
 from togi.core.recipe import REFERENCE_RECIPE as REFERENCE_RECIPE
+from togi.core.recipe import REFERENCES as REFERENCES
 from togi.core.recipe import STAGES as STAGES
 from togi.core.recipe import AnyRecipe, PartKey
 from togi.core.recipe import Choice as Choice
 from togi.core.recipe import Recipe as Recipe
 from togi.core.recipe import Stage as Stage
+from togi.core.recipe import reference_recipe as reference_recipe
 from togi.core.record import Record as Record  # the base stands apart so that ``togi check`` loads no study
 from togi.core.record import Request as Request
 from togi.core.record import Scalar as Scalar
@@ -211,6 +214,14 @@ class Facts(Record):
     """A first, rough time of one eager pass over all samples; for planning only."""
     callers: int = 1
     """How many call at once, in threads of one process, while it is measured."""
+    train: bool = False
+    """It is a training step. ``samples``, ``latency_ms``, ``random`` and the like are those of the step."""
+    optimizer: str = ""
+    """Of the step: its class; empty where it has none."""
+    optimizer_options: tuple[str, ...] = ()
+    """Of ``fused``, ``foreach`` and ``capturable``, which the optimizer's groups know."""
+    own_loop: bool = False
+    """The step is the user's whole loop body, which calls backward and the optimizer by itself."""
     notes: tuple[str, ...] = ()
     """What the user should know of this subject, in sentences."""
 

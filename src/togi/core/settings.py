@@ -13,7 +13,7 @@ from togi.core.choices import AccuracyMeasure, Effort, Objective
 from togi.core.device import parse_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.core.options import Option, options_of
-from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size, parse_whole
+from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size, parse_switch, parse_whole
 
 if TYPE_CHECKING:
     from togi.core.judging import Judging
@@ -52,6 +52,15 @@ class Settings:
             it may cost.
     """
 
+    train: Annotated[
+        bool,
+        Option(
+            "",
+            parse_switch,
+            "Tune the training step: the subject's step or train_step, with its optimizer, in place of its calls.",
+            per_call=False,
+        ),
+    ] = False
     objective: Annotated[
         Objective,
         Option(
@@ -203,6 +212,8 @@ class Settings:
             raise TogiError(
                 f"min_agreement={self.min_agreement:g} and max_drop={self.max_drop:g} are two budgets: give one of them"
             )
+        if self.train:
+            _check_training(self)
         if self.callers is not None and self.objective is not Objective.THROUGHPUT:
             raise TogiError(
                 f"callers={self.callers} are those of the objective throughput, and this is {self.objective}: give "
@@ -283,6 +294,29 @@ class Settings:
 
 
 OPTIONS = options_of(Settings)
+
+
+def _check_training(settings: Settings) -> None:
+    """Raises TogiError for settings that mean nothing for a training step."""
+    if settings.objective is not Objective.LATENCY:
+        raise TogiError(
+            f"the time of a training step is raced, and objective={settings.objective} is of calls: leave it out, or "
+            "leave out train"
+        )
+    if settings.judging is not None or settings.data is not None:
+        raise TogiError(
+            "a training step is proven by its loss, gradients and updates, and data or a metric say nothing of these: "
+            "leave out data, metric, max_drop and min_agreement. max_error bounds what is approximate"
+        )
+    if settings.max_latency_s is not None or settings.max_first_call_s is not None:
+        raise TogiError(
+            "max_latency and max_first_call are limits of calls, and a training step is tuned: leave them out"
+        )
+    if settings.device != "cpu":
+        raise TogiError(
+            f"training steps are tuned on the CPU so far, and device={settings.device} was given: on a GPU nothing of "
+            "the search was proven yet"
+        )
 
 
 def _names(name: str, id: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from togi.core.records import REFERENCE, Choice, MeasuredTrial, Outcome, Recipe, Record, Stage, Trial, measured
+from togi.core.records import REFERENCES, Choice, MeasuredTrial, Outcome, Recipe, Record, Stage, Trial, measured
 from togi.decide.budget import UNLIMITED, Budget, memory_of
 from togi.decide.faithful import is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
@@ -195,7 +195,7 @@ def _as_good(plain: MeasuredTrial, trial: MeasuredTrial, criterion: Criterion) -
 
 
 def _choices(recipe: Recipe) -> frozenset[Choice]:
-    return frozenset(choice for choice in recipe.listed if choice.technique != REFERENCE)
+    return frozenset(choice for choice in recipe.listed if choice.technique not in REFERENCES)
 
 
 def _ran(trial: MeasuredTrial) -> bool:

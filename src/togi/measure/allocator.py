@@ -18,6 +18,10 @@ from contextlib import contextmanager
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEEP = {_M_TRIM_THRESHOLD: 2**31 - 1, _M_MMAP_THRESHOLD: 32 * 2**20}  # 32 MiB is the largest that glibc accepts
 _RETURN = {_M_TRIM_THRESHOLD: 128 * 2**10, _M_MMAP_THRESHOLD: 128 * 2**10}  # its defaults, without the learning
+_M_MMAP_MAX = -4
+_KEEP_ALL = {_M_TRIM_THRESHOLD: 2**31 - 1, _M_MMAP_MAX: 0}
+"""Blocks of any size come from the heap and stay there: the threshold above ends at 32 MiB."""
+_DEFAULT = {_M_TRIM_THRESHOLD: 128 * 2**10, _M_MMAP_MAX: 65_536}
 _CHOSEN_BY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 _MOST_HOLES = 10_000
 _in_force = _KEEP  # what malloc has learned by itself cannot be put back, so afterwards memory is kept
@@ -30,6 +34,17 @@ def keep_freed_memory() -> bool:
     under another C library, nor where the environment sets malloc's thresholds (then that is the candidate's choice).
     """
     return _set(_KEEP)
+
+
+def keep_all_memory() -> bool:
+    """Make malloc keep all that is freed, whatever its size. Says whether it took effect, as ``keep_freed_memory``."""
+    return _set(_KEEP_ALL)
+
+
+def keep_as_by_default() -> None:
+    """Undo ``keep_all_memory``, but for what malloc learns by itself."""
+    if _set(_DEFAULT):
+        trim()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import site
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,7 @@ def measure_footprint(
     device: str = "cpu",
     passes: int = 2,
     exact: bool = True,
+    as_it_is: bool = False,
 ) -> Footprint:
     """The footprint of a warm candidate; whatever ``call`` raises goes through.
 
@@ -81,13 +82,14 @@ def measure_footprint(
         passes: calls per sample. Each pass is measured by itself and the lowest peak counts: pages that the system
             takes back late only ever add. On CUDA, where the counter is exact, it is the highest.
         exact: also ask torch's allocator for its exact peak, which takes one more pass under the profiler.
+        as_it_is: malloc keeps or returns what is freed as it does in other calls; else it returns all of it meanwhile.
     """
     if device == "cuda":
         return _cuda_footprint(call, samples, mark, passes)
     _release(device)
     anonymous, mapped = _resident()
     idle = max(0, anonymous - mark.anonymous_bytes) + max(0, mapped - mark.mapped_bytes) + held_bytes
-    with freed_memory_returned():
+    with nullcontext() if as_it_is else freed_memory_returned():
         peak = min(peak_resident_bytes(lambda: _run(call, samples, 1)) for _ in range(passes))
     allocator = torch_allocator_peak_bytes(lambda: _run(call, samples, 1)) if exact else None
     return Footprint(idle_bytes=idle, peak_bytes=peak, allocator_peak_bytes=allocator)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from togi.core.records import STAGES, Recipe, Stage, Trial
 
-GRAD_MODES = frozenset({"no_grad", "inference_mode"})
+GRAD_MODES = frozenset({"no_grad", "inference_mode", "plain_step"})
 """They move no number, so recipes that differ in them are still compared, and they have no effect of their own."""
 
 

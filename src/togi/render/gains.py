@@ -49,6 +49,7 @@ def pays_off(study: Study) -> str:
     if found is None:
         return ""
     what = {Objective.THROUGHPUT: "request", Objective.FIRST_CALL: "start"}.get(objective_of(study), "call")
+    what = "step" if study.facts.train else what
     saved = f"{seconds(found.study_s)} for {milliseconds(found.saved_ms)} each"
     return f"this study pays for itself after {plural(found.calls, what)} ({saved})"
 

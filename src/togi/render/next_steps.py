@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from togi.core.quantities import plural, relative, significant
-from togi.core.recipe import REFERENCE, ProgramRecipe, Recipe
+from togi.core.recipe import REFERENCES, ProgramRecipe, Recipe
 from togi.core.records import ErrorReport, Outcome, Stage, Study, Trial, Unused
 from togi.core.settings import ALL
 from togi.decide.choose import set_aside
@@ -21,6 +21,11 @@ def how_to_load(artifact: str, recipe: Recipe | None = None) -> str:
         return (
             f"import togi\nparts = togi.load({artifact!r}).into(program)  # the program that was tuned\n"
             "parts.remove()  # as it was"
+        )
+    if recipe is not None and recipe.trains:
+        return (
+            f"import togi\napplied = togi.TrainingRecipe.read({artifact!r}).apply(model, optimizer, step=loss)\n"
+            "loss = applied.step(sample)  # or your own loop; applied.remove() takes it off"
         )
     return f"import togi\nfast = togi.load({artifact!r})\noutput = fast(...)  # called like the original"
 
@@ -56,7 +61,8 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[NextStep]:
         brings = f"goes on where this stopped: {plural(len(waiting), 'technique')} had no turn"
         yield _option(study, f"--time-limit {minutes}m", brings)
     if any(trial.unused is Unused.NOT_ALLOWED and "--allow" in trial.reason for trial in study.trials):
-        yield _option(study, "--allow approximate --max-error 1e-2", "tries approximate techniques within that error")
+        allow = f"--allow approximate --max-error {'50%' if study.facts.train else '1e-2'}"
+        yield _option(study, allow, "tries approximate techniques within that error")
     for fix, reasons in fixes(study).items():
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         yield NextStep(fix, f"makes possible what was missing: {reasons[0]}{more}")
@@ -95,7 +101,7 @@ def _held_back(trial: Trial) -> ErrorReport | None:
 def _to_allow(recipe: Recipe) -> str:
     """A technique of the recipe for which ``--allow`` accepts all of it: what lowers precision, else the engine, else
     the first that is applied."""
-    choices = [choice for choice in recipe.every_choice if choice.technique != REFERENCE]
+    choices = [choice for choice in recipe.every_choice if choice.technique not in REFERENCES]
     likeliest = sorted(choices, key=lambda choice: _LIKELIEST.index(choice.stage) if choice.stage in _LIKELIEST else 9)
     return likeliest[0].technique if likeliest else ALL
 

@@ -28,6 +28,8 @@ STAGE_MEANING = {
     Stage.LAYOUT: "how tensors lie in memory",
     Stage.PRECISION: "fewer bits; approximate unless said otherwise",
     Stage.ENGINE: "what executes the module",
+    Stage.ACTIVATIONS: "what a training step keeps for its backward pass",
+    Stage.OPTIMIZER: "how a training step updates parameters",
     Stage.RUNTIME: "what surrounds the call",
 }
 
@@ -50,6 +52,19 @@ class TechniquePage(Record):
     obstacles: tuple[str, ...] = ()
     """Why it cannot run on this machine; empty when it can."""
     fixes: tuple[str, ...] = ()
+    of_steps: bool = False
+    """It is for training steps alone: each study proves it on its own."""
+
+    @property
+    def command(self) -> str:
+        """What measures it here."""
+        return f"togi tune SUBJECT --train --only {self.id}" if self.of_steps else f"togi explain {self.id} --prove"
+
+    @property
+    def where_proven(self) -> str:
+        if self.of_steps:
+            return "in each study, on its own training step"
+        return Mark(part=self.id, days=self.proven).sentence
 
 
 class ClaimPage(Record):
@@ -93,6 +108,7 @@ def technique_page(technique: Remedy, machine: Machine, device: str) -> Techniqu
         packages=tuple(package.distribution for package in technique.packages),
         obstacles=tuple(obstacles),
         fixes=tuple(dict.fromkeys(package.fix for package, _ in missing)),
+        of_steps=not technique.infers,
     )
 
 
@@ -125,8 +141,8 @@ def page_markdown(page: TechniquePage | ClaimPage) -> str:
     for heading, body in page.sections.items():
         parts += [f"## {heading}"] * bool(heading) + [markdown(body)]
     if isinstance(page, TechniquePage):
-        parts.append(f"## Proven\n\n{Mark(part=page.id, days=page.proven).sentence}")
-    parts.append(f"Measure it on your machine: `togi explain {page.id} --prove`")
+        parts.append(f"## Proven\n\n{page.where_proven}")
+    parts.append(f"Measure it on your machine: `{_measured_by(page)}`")
     return "\n\n".join(parts) + "\n"
 
 
@@ -167,9 +183,13 @@ def _more(page: Page) -> Iterator[tuple[str, RenderableType]]:
         return
     if isinstance(page, TechniquePage):
         yield "Options worth trying", Group(*(Text(f"  {_options_text(options)}") for options in page.options or ({},)))
-        yield "Proven", Text(f"  {Mark(part=page.id, days=page.proven).sentence}")
+        yield "Proven", Text(f"  {page.where_proven}")
         yield "On this machine", Group(*_here(page))
-    yield "Measure it here", _command(f"togi explain {page.id} --prove")
+    yield "Measure it here", _command(_measured_by(page))
+
+
+def _measured_by(page: TechniquePage | ClaimPage) -> str:
+    return page.command if isinstance(page, TechniquePage) else f"togi explain {page.id} --prove"
 
 
 def _command(line: str) -> Text:

@@ -111,7 +111,8 @@ def _speed_and_error(chosen: Row) -> Iterator[str]:
         word = "" if BETWEEN_PROCESSES.faster(timing.speedup_x) else f" ({speed(timing)})"
         ms = f"{milliseconds(timing.latency_ms.median)}, eager {milliseconds(timing.reference_ms)}"
         yield f"{times(timing.speedup_x.median)} the speed of eager, {bounds(timing.speedup_x)}{word}: {ms}"
-    memory = f"; memory {size(footprint.idle_bytes)} + {size(footprint.peak_bytes)} in a call" if footprint else ""
+    what = "step" if chosen.trial.recipe.trains else "call"
+    memory = f"; memory {size(footprint.idle_bytes)} + {size(footprint.peak_bytes)} in a {what}" if footprint else ""
     if error is not None:
         right = "approximate, " if chosen.approximate else ""
         yield f"{right}error {significant(error.units, 2)} x eager's own{memory}"
@@ -164,6 +165,8 @@ def _next(study: Study, artifact: str | None) -> Iterator[Line]:
     steps = list(next_steps(study, artifact))
     if artifact is not None:
         into = ".into(program)" if isinstance(study.best, ProgramRecipe) else ""
-        steps.insert(0, NextStep(f"togi.load({artifact!r}){into}", "loads it"))
+        applied = f"togi.TrainingRecipe.read({artifact!r}).apply(model, optimizer)"
+        loads = NextStep(f"togi.load({artifact!r}){into}", "loads it")
+        steps.insert(0, NextStep(applied, "applies it") if study.facts.train else loads)
     shown = steps if len(steps) <= _NEXT else [*steps[: _NEXT - 1], steps[-1]]
     yield from ((f"{step.type}  {step.brings}", "cyan") for step in shown)

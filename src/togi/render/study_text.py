@@ -101,12 +101,14 @@ def contents_text(entries: Sequence[StudyEntry], width: int) -> RenderableType:
 def results(shown: Sequence[Row], *, wide: bool, notes: Sequence[str] = ()) -> Table:
     """The measured recipes. Every line's milliseconds and its speed-up come from the same rounds. ``notes``: what else
     to say below."""
+    trains = any(row.trial.recipe.trains for row in shown)
+    plain = "the training step as it is," if trains else "plain eager under no_grad"
     notes = [
         *notes,
         f"faster: the whole 95% interval of the speed-up lies above {times(BETWEEN_PROCESSES.band_x)} (beyond doubt)",
-        "eager: plain eager under no_grad in the same rounds, in ms",
+        f"eager: {plain} in the same rounds, in ms",
         "error: in multiples of eager's own, which is plain eager against float64",
-        "memory: idle + peak of a call",
+        f"memory: idle + peak of a {'step' if trains else 'call'}",
     ]
     if wide:
         grid = table("recipe", "ms", "eager", "speed-up", "error", "memory", "verdict", left=("verdict",))

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from togi.core.records import REFERENCE, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial, Unused
+from togi.core.records import REFERENCES, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial, Unused, reference_recipe
 from togi.core.settings import Settings
 from togi.techniques.base import Options, Refuses, Technique
 
@@ -76,6 +76,8 @@ def configurations_for(
     for technique in techniques.values():
         if technique.id == EAGER:
             continue  # a recipe without an engine is the same, and is saved the same way
+        if not (technique.trains if facts.train else technique.infers):
+            continue  # it is for another kind of study
         reason = _excluded(technique, facts, settings)
         if reason is None:
             try:
@@ -90,7 +92,7 @@ def configurations_for(
                 reason = _refused(technique, facts.idle_rewrites[offered[0].label])
             except Exception:  # a third party's technique
                 reason = _raised(technique)
-        excluded[technique.id] = reason
+        excluded[technique.id] = _of_a_step(reason) if facts.train else reason
     configurations = _with_needs_met(configurations, techniques, excluded)
     return tuple(configurations), tuple(excluded.values())
 
@@ -103,9 +105,9 @@ def as_listed(technique: Technique, facts: Facts, options: Options) -> Technique
 
 def _excluded(technique: Technique, facts: Facts, settings: Settings) -> Trial | None:
     """Why it is not tried; the reason that the user can do least about comes first."""
-    if settings.only and technique.id not in (*settings.only, REFERENCE):
+    if settings.only and technique.id not in (*settings.only, *REFERENCES):
         return _refused(technique, "not among the techniques asked for with --only", Unused.NOT_ALLOWED)
-    if technique.id in settings.without and technique.id != REFERENCE:
+    if technique.id in settings.without and technique.id not in REFERENCES:
         return _refused(technique, "left out with --without", Unused.NOT_ALLOWED)
     if facts.device not in technique.devices:
         devices = " or ".join(sorted(technique.devices))
@@ -167,7 +169,7 @@ def _refused(technique: Technique, reason: str, why: Unused | None = None) -> Tr
 def _trial(technique: Technique, outcome: Outcome, reason: str, fix: str = "", trace: str = "") -> Trial:
     choices = [Choice(stage=technique.stage, technique=technique.id)]
     if GRAD_MODE not in technique.provides:
-        choices.append(Choice(stage=Stage.RUNTIME, technique=REFERENCE))
+        choices.extend(reference_recipe(train=False).choices)
     return Trial(
         recipe=Recipe(choices=tuple(choices)),
         outcome=outcome,
@@ -176,6 +178,13 @@ def _trial(technique: Technique, outcome: Outcome, reason: str, fix: str = "", t
         stage=technique.id,
         traceback=trace,
     )
+
+
+def _of_a_step(trial: Trial) -> Trial:
+    """The same with the reference of a training step."""
+    plain = reference_recipe(train=True).choices
+    choices = [choice for choice in trial.recipe.choices if choice.technique not in REFERENCES]
+    return trial.model_copy(update={"recipe": Recipe(choices=(*choices, *plain))})
 
 
 def _raised(technique: Technique) -> Trial:

@@ -67,7 +67,7 @@ def kind_of(facts: Facts) -> str:
 def relevance(study: Study, facts: Facts, settings: Settings) -> float:
     """How much a study counts for a subject with ``facts``: from 0, not at all, to 1."""
     there = study.facts
-    if (there.device, there.callers) != (facts.device, facts.callers):
+    if (there.device, there.callers, there.train) != (facts.device, facts.callers, facts.train):
         return 0.0
     if study.settings.get("objective", Objective.LATENCY) != settings.objective:
         return 0.0

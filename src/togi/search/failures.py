@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from togi.core.records import REFERENCE, Outcome, Trial
+from togi.core.records import REFERENCES, Outcome, Trial
 from togi.search.configurations import EAGER, TechniqueConfiguration
 from togi.search.features import Atoms, RecipeFeatures
 
@@ -89,7 +89,7 @@ class FailureModel:
     def _innocent(self, configuration: TechniqueConfiguration) -> bool:
         """A grad mode, once it has worked anywhere."""
         return configuration.is_grad_mode and (
-            configuration.technique.id == REFERENCE or self._succeeded[configuration.label] > 0
+            configuration.technique.id in REFERENCES or self._succeeded[configuration.label] > 0
         )
 
     def _generalised(self, culprit: TechniqueConfiguration, trial: Trial, blamed: Atoms) -> Atoms:

@@ -19,7 +19,15 @@ Feature = tuple[str, ...]
 Atoms = frozenset[str]
 """Labels of choices, ``technique:ID`` for a technique with any options, and ``eager`` for no engine."""
 
-STAGE_SPREAD = {Stage.REWRITE: 0.12, Stage.LAYOUT: 0.25, Stage.PRECISION: 0.35, Stage.ENGINE: 0.6, Stage.RUNTIME: 0.15}
+STAGE_SPREAD = {
+    Stage.REWRITE: 0.12,
+    Stage.LAYOUT: 0.25,
+    Stage.PRECISION: 0.35,
+    Stage.ENGINE: 0.6,
+    Stage.ACTIVATIONS: 0.2,
+    Stage.OPTIMIZER: 0.1,
+    Stage.RUNTIME: 0.15,
+}
 """Standard deviation of the log of a choice's effect, by its stage: a guess at first, soon outweighed by trials."""
 _SLOW_EAGER, _OUTSIDE_TORCH, _OWN, _OWN_INSIDE = 0.4, 0.2, 0.4, 0.3
 """Of an engine's, together: what all have in common, which is how slow plain eager is on this model; what those outside

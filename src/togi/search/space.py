@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing_extensions import Self
 
 from togi.core.errors import TogiError
-from togi.core.recipe import REFERENCE, ProgramRecipe, Recipe
+from togi.core.recipe import PLAIN_STEP_RECIPE, REFERENCE, REFERENCES, ProgramRecipe, Recipe
 from togi.core.records import Facts, Trial
 from togi.core.settings import Settings
 from togi.search.configurations import TechniqueConfiguration, as_listed, configurations_for, unmet_needs
@@ -50,11 +50,12 @@ class Space:
         self._starting_s = starting_s
         self._features: dict[Recipe, RecipeFeatures] = {}
         self._index: dict[Feature, int] = {}
-        reference = next((c for c in self.configurations if c.technique.id == REFERENCE), None)
+        reference = next((c for c in self.configurations if c.technique.id in REFERENCES), None)
         if reference is None:
             raise TogiError(f"the technique '{REFERENCE}' is missing or refused: it is the reference of every speed-up")
         self.reference = self.recipe((reference,))
-        originals = (self.reference, Recipe())
+        # a training step as it is called today is the reference
+        originals = (self.reference,) if self.reference == PLAIN_STEP_RECIPE else (self.reference, Recipe())
         self.originals = originals if listed is None else tuple(recipe for recipe in originals if recipe in listed)
         """The reference, and the original as it is called today."""
 
@@ -171,7 +172,7 @@ class Space:
 def _factors(configurations: Sequence[TechniqueConfiguration]) -> tuple[Selection, ...]:
     """The grad modes first (one of them is always chosen), then the engines, then one factor for each technique."""
     grad_modes = [configuration for configuration in configurations if configuration.is_grad_mode]
-    reference_first = tuple(sorted(grad_modes, key=lambda mode: mode.technique.id != REFERENCE))
+    reference_first = tuple(sorted(grad_modes, key=lambda mode: mode.technique.id not in REFERENCES))
     engines = tuple(configuration for configuration in configurations if configuration.is_engine)
     others = [c for c in configurations if not c.is_engine and not c.is_grad_mode]
     by_technique = [tuple(group) for _, group in itertools.groupby(others, key=lambda c: c.technique.id)]

@@ -286,6 +286,8 @@ class Search:
     def why(self, recipe: Recipe) -> str:
         """Why this recipe is worth a trial, in a sentence."""
         if recipe == self.space.reference:
+            if recipe.trains:
+                return "the training step as it is: what every speed-up relates to"
             return "plain eager without autograd: what every speed-up relates to"
         if recipe == Recipe():
             return "the original as it is called today"

@@ -85,7 +85,7 @@ def _verdict(
         return f"Nothing could be chosen: {decision.chosen.reason}."
     if chosen.recipe.is_reference or chosen.timing is None:
         if untried:
-            return f"{untried}. The original stays as it is, under torch.no_grad."
+            return f"{untried}. The original stays as it is{_as_it_runs(settings.train)}."
         return _kept(chosen, trials, settings)
     speedup = chosen.timing.speedup_x
     faithful = chosen.error is None or chosen.error.faithful
@@ -109,14 +109,20 @@ def _verdict(
 def _kept(chosen: Trial, trials: Sequence[Trial], settings: Settings) -> str:
     """The verdict where others were tried and the original stays."""
     near = nearest_of(trials)
-    kept = f"{nothing_gained(near).capitalize()}, under torch.no_grad"
+    kept = f"{nothing_gained(near).capitalize()}{_as_it_runs(settings.train)}"
     if near is None:
         return f"{kept}."
     figures = f"{near.recipe.label}, {times(near.speedup_x.median)} the speed, {bounds(near.speedup_x)}"
     if not BETWEEN_PROCESSES.faster(near.speedup_x):
         return f"{kept} (nearest: {figures})."
     reason = why_not(near.trial, chosen, Budget.of(settings), trials=trials) or near.trial.reason
-    return f"Keep your model, under torch.no_grad. What was faster could not be used ({figures}): {reason.rstrip('.')}."
+    keep = f"Keep your model{_as_it_runs(settings.train)}."
+    return f"{keep} What was faster could not be used ({figures}): {reason.rstrip('.')}."
+
+
+def _as_it_runs(train: bool) -> str:
+    """What was raced as the original, where that is not how models are called by default."""
+    return "" if train else ", under torch.no_grad"
 
 
 def unsaved(trial: Trial) -> str:
@@ -125,6 +131,8 @@ def unsaved(trial: Trial) -> str:
     if trial.timing is None:
         return f"{label} was not run, since the time limit was over before that. Give a longer one"
     if trial.recipe.is_reference:
+        if trial.recipe.trains:
+            return "what was chosen is the original's own training step: there is nothing to apply"
         return "what was chosen is the original, which needs no files: keep your model, called under torch.no_grad()"
     why = trial.reason.rstrip(".") or "the study's verdict says why"
     return f"{label} could not be saved: {why}. {_by_hand(trial.recipe)}"

@@ -26,7 +26,7 @@ def out_of_time(subject: str, ended: TrialEnded) -> OutOfTime:
 def reference_failed(subject: str, why: object) -> SubjectError:
     """Everything else ends in a record."""
     return SubjectError(
-        f"{subject} ran once, but its reference (eager under no_grad) did not: {why}. Finished trials are kept"
+        f"{subject} ran once, but its reference (the original as it is) did not: {why}. Finished trials are kept"
     )
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from togi.core.records import REFERENCE_RECIPE, Interval, Recipe, measured
+from togi.core.records import Interval, Recipe, measured
 from togi.decide.budget import Budget
 from togi.decide.choose import Chosen, acceptable, choose, extends, rank
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -122,11 +122,11 @@ class Finals:
         candidates, speedups_x = self._candidates(), self._speedups_x()
         if len(candidates) > 1 or any(not BETWEEN_PROCESSES.faster(speedups_x[recipe]) for recipe in candidates):
             return self._race.of_trials(candidates)
-        return (*candidates, REFERENCE_RECIPE)
+        return (*candidates, self._study.subject.reference)
 
     def _candidates(self) -> Sequence[Recipe]:
         """The fastest that may be faster than the reference; those that are surely not only where limits decide."""
-        unraced, count = (REFERENCE_RECIPE, Recipe()), self._study.pace.finalists
+        unraced, count = (self._study.subject.reference, Recipe()), self._study.pace.finalists
         fastest = [recipe for recipe in self._study.search.finalists(count + len(unraced)) if recipe not in unraced]
         if not self._limits.limited:
             speedups_x = self._speedups_x()
@@ -142,7 +142,8 @@ class Finals:
         if chosen.trial is None or chosen.trial.recipe.is_reference:
             return []
         ranked = rank(self._study.trials(), self._limits)
-        settled, best = {*self._prover.proven, *self.unusable, REFERENCE_RECIPE}, chosen.trial.recipe
+        settled = {*self._prover.proven, *self.unusable, self._study.subject.reference}
+        best = chosen.trial.recipe
         undecided = [recipe for recipe in ranked if recipe not in settled and not extends(recipe, best)]
         affordable = self._study.budget.left_s / self._study.budget.proof_s - 1
         return self._near(undecided, best)[: max(0, int(min(affordable, _RIVALS)))]

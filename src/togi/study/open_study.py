@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import Self
 
-from togi.core.records import REFERENCE_RECIPE, Facts, Recipe, Study, Trial, now
+from togi.core.records import Facts, Recipe, Study, Trial, now
 from togi.core.settings import Settings
 from togi.journal import Journal, StudyLog, study_key
 from togi.search import Experience, Search
@@ -80,7 +80,7 @@ class OpenStudy:
             loaded=loaded,
             pace=pace,
         )
-        if (reference := log.last(REFERENCE_RECIPE)) is not None:
+        if (reference := log.last(subject.reference)) is not None:
             budget.know_reference(reference.phases_s)
         for trial in trials:
             budget.know_validation(trial.phases_s)

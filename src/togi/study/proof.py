@@ -129,6 +129,12 @@ class Prover:
                 if not ended.cut_off or candidate.is_reference or candidate in study.processes.composed:
                     raise
             # It is right, loaded from its files: how fast it is, its trial tells.
+            if study.subject.facts.train:
+                study.notes.append(
+                    f"The time limit was over when the record of {candidate.label} had been applied in a fresh process "
+                    "and verified: its time before that counts."
+                )
+                return trial.model_copy(update={"error": loaded.error}), saved
             if study.subject.facts.callers == 1:
                 saved = saved.model_copy(update={"links": in_turn(saved.links)})
             study.notes.append(
@@ -149,7 +155,8 @@ class Prover:
             timing = proof.timing.model_copy(update={"start_ms": loaded.start_ms})
             proof = proof.model_copy(update={"timing": timing})
         proof = proof.model_copy(update={"error": loaded.error, "footprint": loaded.footprint()})
-        if trial.recipe.is_reference or study.subject.facts.callers > 1:  # else verification had them all
+        one_caller = trial.recipe.is_reference or study.subject.facts.train
+        if one_caller or study.subject.facts.callers > 1:  # else verification had them all
             return proof, saved
         notes, saved = self._for_callers(loaded, folder, trial, saved)
         return proof.model_copy(update={"notes": (*trial.notes, *notes)}), saved

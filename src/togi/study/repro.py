@@ -55,6 +55,11 @@ def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
         raise TogiError(
             f"'{recipe.label}' has no repro script: its parts run inside of the program, which is Python code"
         )
+    if recipe.trains:
+        raise TogiError(
+            f"'{recipe.label}' is of a training step, which is code of your own: its record says all of it "
+            "(togi.TrainingRecipe), and applies it to your model"
+        )
     if os.path.lexists(out):
         raise OutputExistsError(f"{out} exists already: give another folder")
     check_locator(study.subject)

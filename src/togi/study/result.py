@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from togi.artifact.save import publish
+from togi.artifact.training import TrainingRecipe
 from togi.core.errors import TogiError
 from togi.core.records import Outcome, Recipe, Study, Trial
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from togi.artifact.installed import Installed
     from togi.artifact.optimized import OptimizedModule
+    from togi.artifact.training import AppliedRecipe
 
 
 @dataclass(frozen=True)
@@ -29,23 +33,41 @@ class Best:
         return publish(self.folder(), Path(path), force=force)
 
     def load(self) -> OptimizedModule:
-        """The tuned model: same call signature and output structure as the original."""
+        """The tuned model: same call signature and output structure as the original. Raises TogiError where a training
+        step was tuned: its recipe is applied to the live model."""
+        if self.recipe.trains:
+            raise TogiError(
+                "a training step was tuned, and its result is a recipe for your own model: best.apply(model, optimizer)"
+            )
         from togi.artifact.load import load as load_artifact
 
         return load_artifact(self.folder())
 
-    def apply(self, program: Any, *, keep_originals: bool = True) -> Installed:
+    @overload
+    def apply(self, program: Any, *, keep_originals: bool = True) -> Installed: ...
+
+    @overload
+    def apply(self, program: Any, optimizer: Optimizer | None, *, step: Any = None) -> AppliedRecipe: ...
+
+    def apply(
+        self, program: Any, optimizer: Any = None, *, step: Any = None, keep_originals: bool = True
+    ) -> Installed | AppliedRecipe:
         """Put the tuned parts into the live program; ``.remove()`` of what is returned takes them out again. Where the
         original was chosen, since nothing was faster, there are none, and the program stays as it is.
 
+        Of a training step: put the recipe on the live module and its optimizer (``TrainingRecipe.apply``).
+
         Args:
             program: what was tuned: a module, ``model.generate``, a pipeline or a function, with the same weights.
+            optimizer, step: of a training step.
             keep_originals: False frees the weights that the parts replace. Calls outside of what was proven, which the
                 original serves otherwise, then raise.
 
         Raises TogiError when the program was tuned as a whole (``load`` gives the module to call) or what was chosen
         could not be saved (it says what to do by hand), ArtifactError when it is another program.
         """
+        if self.recipe.trains:
+            return TrainingRecipe.read(self._folder()).apply(program, optimizer, step)
         if self.recipe.is_reference:
             from togi.artifact.installed import install
 

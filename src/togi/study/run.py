@@ -10,7 +10,7 @@ from pathlib import Path
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError
 from togi.core.quantities import seconds
-from togi.core.records import REFERENCE_RECIPE, Outcome, ProgramTree, Study, Trial
+from togi.core.records import Outcome, ProgramTree, Study, Trial, reference_recipe
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
 from togi.decide.choose import Chosen, choose
@@ -75,6 +75,7 @@ def run_study(
         nan_differences=settings.nan_differences,
         judging=settings.judging,
         data=settings.data or "",
+        train=settings.train,
         deadline=deadline,
     ) as pool:
         with explained(name):
@@ -82,7 +83,8 @@ def run_study(
             survey, fingerprint = pool.survey(limits, tell)
             loaded = time.monotonic()
             with suppress(NoTimeLeft):  # the study then ends with what is known
-                survey = pool.capture(survey, limits, tell)
+                if not settings.train:  # a step is not captured: it is Python code round the module
+                    survey = pool.capture(survey, limits, tell)
         tuned = TunedSubject(pool, name, survey.facts, survey.signature, settings)
         study = OpenStudy.open(
             tuned, fingerprint, journal, progress, started=started, loaded=loaded, resume=resume, pace=pace
@@ -123,7 +125,7 @@ def _explored_and_decided(study: OpenStudy, journal: Journal, keep: Path, *, res
     except (OutOfTime, NoTimeLeft, TrialEnded) as late:
         if isinstance(late, TrialEnded) and not late.cut_off:
             raise reference_failed(study.subject.name, late) from None
-        if study.log.last(REFERENCE_RECIPE) is None:
+        if study.log.last(study.subject.reference) is None:
             nothing = _unmeasured(settings, str(late))
             return conclude(study, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None
         study.notes.append(f"The time limit was over in the race or the proof: {late}. Trials decide, unproven.")
@@ -191,5 +193,7 @@ def _as_it_is(needed_s: float, settings: Settings) -> Chosen:
 def _unmeasured(settings: Settings, reason: str) -> Chosen:
     """The original as what it is, where the time is too short for anything: not measured, and so nothing where limits
     would have to be kept."""
-    original = None if Budget.of(settings).limited else Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
+    original = None
+    if not Budget.of(settings).limited:
+        original = Trial(recipe=reference_recipe(train=settings.train), outcome=Outcome.OK)
     return Chosen(trial=original, reason=reason)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
+from togi.core.records import Outcome, Recipe, Trial
 from togi.measure import undisturbed
 from togi.study.attempts import Attempts
 from togi.study.failures import OutOfTime, reference_failed
@@ -48,8 +48,8 @@ class StudyRunner:
     def try_reference(self) -> None:
         """What everything relates to. Raises SubjectError where it fails twice."""
         self.explore(0.0)
-        log, budget = self.study.log, self.study.budget
-        while (last := log.last(REFERENCE_RECIPE)) is None and not log.claim(REFERENCE_RECIPE):
+        log, budget, reference = self.study.log, self.study.budget, self.study.subject.reference
+        while (last := log.last(reference)) is None and not log.claim(reference):
             if budget.left_s <= 0:
                 raise OutOfTime(
                     "the time limit was over while another process still worked on the original. Give a longer "
@@ -57,12 +57,12 @@ class StudyRunner:
                 )
             self._catch_up()  # another process tries it now
         if last is None or last.timing is None:  # now, or in an earlier study
-            if not self._try(REFERENCE_RECIPE, self._timeout_s):
+            if not self._try(reference, self._timeout_s):
                 raise OutOfTime(
                     f"the time limit was over while the original was still in {self.study.given_up[-1].stage}. Give a "
                     "longer --time-limit"
                 )
-            last = log.last(REFERENCE_RECIPE)
+            last = log.last(reference)
         if last is None or last.timing is None:
             raise reference_failed(self.study.subject.name, "" if last is None else last.reason)
         budget.know_reference(last.phases_s)

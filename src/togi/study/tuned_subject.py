@@ -9,7 +9,8 @@ from typing import Protocol
 
 from togi.artifact.manifest import Saved
 from togi.artifact.save import write_manifest
-from togi.core.records import ErrorReport, Facts, Outcome, Recipe, Trial
+from togi.artifact.training import TrainingRecipe
+from togi.core.records import ErrorReport, Facts, Outcome, Recipe, Trial, reference_recipe
 from togi.core.settings import Settings
 from togi.decide.faithful import accept
 from togi.study.failures import explained
@@ -42,6 +43,11 @@ class TunedSubject:
     has_truth: bool = False
 
     @property
+    def reference(self) -> Recipe:
+        """What every speed-up relates to."""
+        return reference_recipe(train=self.facts.train)
+
+    @property
     def limits(self) -> Limits:
         """What a trial may take, and every process that is made of what it saved."""
         return Limits(timeout_s=self.settings.trial_timeout_s, memory_bytes=self.settings.trial_memory_bytes)
@@ -71,6 +77,11 @@ class TunedSubject:
 
     def write_manifest(self, folder: Path, proof: Trial, saved: Saved) -> None:
         """Write the manifest of an artifact whose files are there."""
+        environment = environment_of(proof.recipe, self.facts)
+        if self.facts.train:
+            known = {"subject": self.name, "proof": proof, "environment": environment}
+            TrainingRecipe.read(folder).model_copy(update=known).write(folder)
+            return
         write_manifest(
             folder,
             subject=self.name,
@@ -81,7 +92,7 @@ class TunedSubject:
             chain=saved.links,
             parts=saved.parts,
             weights=saved.weights,
-            environment=environment_of(proof.recipe, self.facts),
+            environment=environment,
             max_error=self.settings.max_error,
             max_drop=self.settings.max_drop,
             judging=self.settings.judging,

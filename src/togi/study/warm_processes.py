@@ -10,7 +10,7 @@ from pathlib import Path
 
 from togi.core.choices import Objective
 from togi.core.recipe import ProgramRecipe
-from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
+from togi.core.records import Outcome, Recipe, Trial
 from togi.study.time_budget import TimeBudget
 from togi.study.tuned_subject import TunedSubject
 from togi.worker.launch import NoTimeLeft
@@ -86,7 +86,7 @@ class WarmProcesses:
     def reference(self) -> RunningTrial:
         """The reference's process; started (again) when there is none."""
         if self._reference is None or self._reference.ended is not None:
-            self._reference = self.start(REFERENCE_RECIPE)
+            self._reference = self.start(self._subject.reference)
             self.make_ready(self._reference)
         return self._reference
 

@@ -52,6 +52,8 @@ class TrainingStep:
     train_step: OwnStep | None = None
     """The user's own loop body, in the place of ``loss`` and all that follows it."""
     notes: tuple[str, ...] = ()
+    undone_by: tuple[Callable[[], object], ...] = ()
+    """What puts back what was changed in place, the last change first."""
 
     @classmethod
     def of(cls, subject: Subject, *, device: str = "cpu") -> Self:
@@ -134,6 +136,16 @@ class TrainingStep:
         del loss
         if self.optimizer is not None:
             self.optimizer.step()
+
+    def changed(self, undo: Callable[[], object], note: str = "", **fields: Any) -> Self:
+        """The step after a change in place, which ``undo`` takes back, with other values for these fields."""
+        notes = (*self.notes, note) if note else self.notes
+        return replace(self, undone_by=(undo, *self.undone_by), notes=notes, **fields)
+
+    def undo(self) -> None:
+        """Take back all changes in place."""
+        for undo in self.undone_by:
+            undo()
 
     def copy(self, copied: Callable[[nn.Module], nn.Module] = copy.deepcopy) -> Self:
         """A step on a copy of the module, with an optimizer that has not run. ``copied`` may change the dtype.

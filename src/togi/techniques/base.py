@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
     from togi.graph.edit import EditableGraph
     from togi.subject.signature import Signature
+    from togi.subject.training import TrainingStep
 
 
 HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
@@ -95,6 +96,8 @@ class Remedy(abc.ABC):
     """Order among those of one stage: lower is applied first."""
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     packages: ClassVar[tuple[Package, ...]] = ()
+    infers: ClassVar[bool] = True
+    """It is for calls."""
 
 
 class Technique(Remedy):
@@ -111,6 +114,11 @@ class Technique(Remedy):
     provides: ClassVar[frozenset[str]] = frozenset()
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that no other choice of the recipe may provide (it would do the same work again, or undo it)."""
+
+    trains: ClassVar[bool] = False
+    """It is for training steps: it has an ``apply_step``."""
+    step_to_the_bit: ClassVar[bool] = False
+    """A training step with it is the original's to the bit."""
 
     speedup: ClassVar[float] = 1.0
     """Expected over leaving it out, from experience; orders the first trials, decides nothing."""
@@ -165,6 +173,29 @@ class Technique(Remedy):
         Raises:
             Refused: when only building could show that it does not apply.
         """
+
+    def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
+        """Turn one training step into the next, in place: it is a copy that nobody else trains, or the user's own once
+        a recipe is proven. What is changed in place is noted with ``step.changed``, so that it can be undone.
+
+        Raises:
+            Refused: when only building could show that it does not apply.
+        """
+        raise Refused(f"{self.id} is not for training steps")
+
+
+class StepTechnique(Technique):
+    """A technique for training steps alone."""
+
+    infers = False
+    trains = True
+    devices = frozenset({"cpu"})  # where training steps are tuned so far
+
+    def repro_setting(self, options: Options) -> str | None:
+        return None
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        raise Refused(f"{self.id} is for training steps: togi tune --train")
 
 
 class LowerPrecision(Technique):

@@ -16,6 +16,7 @@ from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Subject
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
+from togi.subject.training import TrainingStep
 from togi.techniques import technique
 from togi.torch_internals.modules import forward_hook_counts, in_training
 
@@ -56,6 +57,18 @@ def build(recipe: Recipe, candidate: Candidate) -> Candidate:
     if fingerprint(module) != before:
         raise UserModuleChanged
     return candidate
+
+
+def build_step(recipe: Recipe, step: TrainingStep) -> TrainingStep:
+    """Apply the recipe to a training step, in place. Raises StepFailed as ``build`` does; what was done until then is
+    taken back."""
+    for choice in recipe.choices:
+        try:
+            step = technique(choice.technique).apply_step(step, dict(choice.options))
+        except Exception as error:  # foreign code: a technique and the backend below it
+            step.undo()
+            raise StepFailed(choice.technique) from error
+    return step
 
 
 class UserModuleChanged(Exception):

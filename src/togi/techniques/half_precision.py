@@ -58,7 +58,7 @@ class HalfPrecision(LowerPrecision):
         return Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
-        return [{"how": "cast"}, {"how": "autocast"}]
+        return [{"how": "autocast"}] if facts.train else [{"how": "cast"}, {"how": "autocast"}]
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         import torch

@@ -9,6 +9,7 @@ from togi.techniques.base import OWN_LAYOUT, Applies, Options, Refuses, Techniqu
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
+    from togi.subject.training import TrainingStep
 
 
 _IN_WORDS = {2: "two", 3: "three"}
@@ -24,6 +25,7 @@ class InnermostChannels(Technique):
     dimensions: ClassVar[int]
     """Of the convolutions."""
     speedup = 1.2
+    trains = True
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         d = f"{self.dimensions}d"
@@ -35,6 +37,13 @@ class InnermostChannels(Technique):
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 0.1 + 3e-3 * (facts.latency_ms or 0.0)
+
+    def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
+        import torch
+
+        from togi.techniques.memory_format import step_in_memory_format
+
+        return step_in_memory_format(step, getattr(torch, self.id))
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         import torch

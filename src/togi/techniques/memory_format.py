@@ -6,7 +6,7 @@ https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture
+from togi.subject.nested import mapped
 from togi.subject.signature import Signature
 from togi.torch_internals.modules import convert_tensors
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
+    from togi.subject.training import TrainingStep
 
 RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 Order = tuple[int, ...]
@@ -96,6 +98,49 @@ def with_memory_format(candidate: Candidate, memory_format: torch.memory_format)
     return _converted(candidate, graph, memory_format, originals).noting(
         "captured, because its code needs contiguous memory"
     )
+
+
+def step_in_memory_format(step: TrainingStep, memory_format: torch.memory_format) -> TrainingStep:
+    """The training step with parameters, the optimizer's state and the module's inputs in another memory format.
+
+    A fused optimizer walks through a parameter, its gradient and its state as if they lay in memory alike. Raises
+    Refused where no parameter changes its layout.
+    """
+    rank = RANKS[memory_format]
+    module, before = step.module, {name: p.stride() for name, p in step.parameters.items()}
+
+    def convert(to: torch.memory_format) -> None:
+        def converted(tensor: Tensor) -> Tensor:
+            return tensor.contiguous(memory_format=to) if tensor.dim() == rank else tensor
+
+        convert_tensors(module, converted)
+        if step.optimizer is not None:
+            _convert_state(step.optimizer, converted)
+
+    convert(memory_format)
+    if all(parameter.stride() == before[name] for name, parameter in step.parameters.items()):
+        raise Refused("no parameter has another layout in this memory format (there are none of its rank)")
+
+    def inputs(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        def converted(tensor: Tensor) -> Tensor:
+            floating = tensor.dim() == rank and tensor.is_floating_point()
+            return tensor.contiguous(memory_format=memory_format) if floating else tensor
+
+        return mapped(args, converted), mapped(kwargs, converted)
+
+    hook = module.register_forward_pre_hook(inputs, with_kwargs=True, prepend=True)
+
+    def undo() -> None:
+        hook.remove()
+        convert(torch.contiguous_format)
+
+    return step.changed(undo)
+
+
+def _convert_state(optimizer: torch.optim.Optimizer, converted: Callable[[Tensor], Tensor]) -> None:
+    for state in optimizer.state.values():
+        if isinstance(state, dict):
+            state.update({key: mapped(value, converted) for key, value in state.items()})
 
 
 def _converted(

@@ -48,6 +48,11 @@ def recipe(**choices: Options) -> Recipe:
     return Recipe(choices=tuple(Choice(stage=t.stage, technique=t.id, options=choices[t.id]) for t in ordered))
 
 
+def equals_to_the_bit(recipe: Recipe) -> bool:
+    """A training step with it claims to be the original's to the bit."""
+    return all(technique(choice.technique).step_to_the_bit for choice in recipe.choices)
+
+
 def is_exact(recipe: Recipe) -> bool:
     """No technique of it is approximate."""
     return all(technique(choice.technique).exact for choice in recipe.every_choice)
@@ -74,6 +79,12 @@ def technique_mark(remedy: Remedy) -> Mark:
 
 
 def all_marks() -> tuple[Mark, ...]:
-    """One mark a remedy (third-party ones too), then one each for the other parts. Imports no torch."""
+    """One mark a remedy for calls (third-party ones too), then one each for the other parts. Imports no torch.
+
+    Those for training steps alone have none: every study proves them anew on its own step.
+    """
     parts = sorted(MarkedPart, key=str)
-    return (*map(technique_mark, all_remedies().values()), *(mark_of(part, part.devices) for part in parts))
+    return (
+        *(technique_mark(remedy) for remedy in all_remedies().values() if remedy.infers),
+        *(mark_of(part, part.devices) for part in parts),
+    )

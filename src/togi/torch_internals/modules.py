@@ -134,13 +134,15 @@ def _restore_parametrized(module: nn.Module, state: dict[str, Any]) -> None:
         parametrize._inject_property(module, name)
 
 
-def compile_calls(module: nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
+def compile_calls(
+    module: nn.Module, backend: str | Callable[..., Any] = "inductor", options: dict[str, Any] | None = None
+) -> None:
     """``module.compile()``, which before torch 2.12 makes no graph of torch's own containers (``nn.Sequential``)."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
-    module._compiled_call_impl = torch.compile(call, backend=backend)
+    module._compiled_call_impl = torch.compile(call, backend=backend, options=options)
 
 
 def forget_compiled_call(module: nn.Module) -> None:

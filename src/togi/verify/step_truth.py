@@ -92,6 +92,7 @@ class _TruthOfStep:
             exact_units={} if exact is None else self._exact_units(exact, around, sizes),
             sizes=sizes,
             ignored=ignored,
+            repeats_to_the_bit=not eager.first_only().differing(again),
             fallback=fallback,
         )
 
@@ -120,7 +121,7 @@ class _TruthOfStep:
         seed_all(self.seed)
         with counting_steps(step) as count:
             for number in range(self.warm_steps):
-                with _explained(step, number + 1):
+                with explained_step(step, number + 1):
                     step.run(step.samples[number % len(step.samples)].clone())
             _check_structure(names ^ names_of(step))
             return Snapshot.of(step), count[0]
@@ -130,7 +131,7 @@ class _TruthOfStep:
         step = warm_copy(self.step, self.start, samples)
         if roundings:
             nudge_parameters(step.original, self.seed + 1000 * (number + 1), roundings)
-        with _explained(step, self.warm_steps + 1):
+        with explained_step(step, self.warm_steps + 1):
             return observe_steps(step, samples, self.step)
 
     def _spread(self, eager: ObservedStep, exact: ObservedStep | None, again: ObservedStep) -> SpreadInFloat32:
@@ -277,7 +278,7 @@ def _copied(step: TrainingStep) -> TrainingStep:
 
 
 @contextmanager
-def _explained(step: TrainingStep, number: int) -> Iterator[None]:
+def explained_step(step: TrainingStep, number: int) -> Iterator[None]:
     """What the user's step raises, with its place."""
     try:
         yield

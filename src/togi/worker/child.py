@@ -30,6 +30,7 @@ from togi.worker.forking import fork_safe
 from togi.worker.job import TRUTH_FOLDER, ChildJob
 from togi.worker.protocol import ServerConfig
 from togi.worker.survey import idle_rewrites, survey
+from togi.worker.training import of_training
 from togi.worker.trial import TrialJob
 
 SERVES = -1
@@ -38,7 +39,7 @@ SERVES = -1
 
 def run_job(job: messages.Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
     """Returns the child's exit status (0 when the job ended as the protocol says), or ``SERVES``."""
-    if job.keeps_memory:
+    if job.keeps_memory and not config.train:  # the reference of a training step is a process as the user's own
         keep_freed_memory()
     torch.set_num_threads(job.threads or config.threads)
     torch.manual_seed(config.seed)
@@ -54,6 +55,8 @@ def run_job(job: messages.Job, config: ServerConfig, subject: Any, channel: Chan
 
 
 def _work_of(job: messages.Job, config: ServerConfig, subject: Any, channel: Channel) -> ChildJob[Any]:
+    if config.train and (of_a_step := of_training(job)) is not None:
+        return of_a_step(job, config, subject, channel)
     match job:
         case messages.SurveySubject():
             return _SurveyJob(job, config, subject, channel)

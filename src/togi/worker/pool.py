@@ -54,6 +54,7 @@ class WorkerPool:
         nan_differences: bool = False,
         judging: Judging | None = None,
         data: str = "",
+        train: bool = False,
         deadline: Deadline | None = None,
         interpreter: str = "",
     ) -> None:
@@ -66,6 +67,7 @@ class WorkerPool:
             nan_differences: what is saved may answer with a number where the original shows NaN.
             judging: by what approximate results are judged besides their error.
             data: locator of the validation data; empty: those of the subject.
+            train: its training step is tuned, not its calls.
         """
         self._device = device
         device, self._visible = one_device(device)
@@ -84,6 +86,7 @@ class WorkerPool:
             interpreter=interpreter,
             judging=judging,
             data=data,
+            train=train,
         )
         self.deadline = deadline or Deadline()
         self._inductor = InductorCache(self.folder)

@@ -82,6 +82,8 @@ class ServerConfig(Request):
     """By what approximate results are judged besides their error: a subject without it is refused when it is loaded."""
     data: str = ""
     """Locator of the validation data; empty: those of the subject."""
+    train: bool = False
+    """What is surveyed, proven and tried is the subject's training step."""
 
     @property
     def needs_metric(self) -> bool:

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from tests.footprint.fit.training_steps import Block
 from togi.core.errors import FitError
 from togi.footprint.fit.forward import forward_of
-from togi.footprint.fit.plan import Plan, architecture_of
+from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import SavePolicy
 from togi.footprint.fit.training.saved_tensors import SavingForward
+from togi.subject.architecture import architecture_of
 
 PLAN = Plan(
     policies=tuple(

@@ -16,10 +16,11 @@ from torch.nn import functional
 from togi.core.errors import FitError
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.training.micro_batch_proof import judge
-from togi.footprint.fit.training.micro_batches import accumulated, backward, rows_of, split
+from togi.footprint.fit.training.micro_batches import accumulated
 from togi.footprint.step import Step, mean_of_outputs
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Inputs
+from togi.subject.micro_batches import backward, rows_of, split
 
 
 def _step(module: nn.Module, *args: Any, loss: Callable[[nn.Module, Inputs], Tensor] = mean_of_outputs) -> Step:

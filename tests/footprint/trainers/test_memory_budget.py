@@ -16,9 +16,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from togi.core.errors import FitError
 from togi.footprint.fit.forward import forward_of
-from togi.footprint.fit.plan import Plan, architecture_of
+from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import SavePolicy
 from togi.footprint.trainers.memory_budget import MemoryBudget, largest_batch, optimizer_name
+from togi.subject.architecture import architecture_of
 
 
 class Sentences(Dataset[Tensor]):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import PrivateAttr, ValidationError
 from typing_extensions import Self
 
-from togi.core.errors import FitError, nearest
+from togi.core.errors import FitError
 from togi.core.quantities import first_line, milliseconds, plural, size
 from togi.core.records import Record
 from togi.footprint.fit.policies import Chunk, SavePolicy
@@ -108,7 +108,7 @@ class Plan(Record):
 
         See ``micro_batches.backward`` for the arguments. Gradients are added to ``.grad``; the loss is detached.
         """
-        from togi.footprint.fit.training.micro_batches import backward
+        from togi.subject.micro_batches import backward
 
         return backward(module, sample, step, self.micro_batches, weigh=weigh, scale=scale)
 
@@ -132,7 +132,9 @@ class Plan(Record):
             ) from None
 
     def _check(self, module: nn.Module) -> None:
-        differences = _differences(self.architecture, architecture_of(module)) if self.architecture else []
+        from togi.subject.architecture import architecture_of, differences_of
+
+        differences = differences_of(self.architecture, architecture_of(module)) if self.architecture else []
         if differences:
             more = f"; and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
             raise FitError(
@@ -140,38 +142,3 @@ class Plan(Record):
                 f"{'; '.join(differences[:_NAMED])}{more}. Its figures and its proof do not hold here: run 'togi fit' "
                 "on this one"
             )
-
-
-def architecture_of(module: nn.Module) -> dict[str, str]:
-    """The class and parameters of each module, by its name in ``named_modules()``: ``Linear(weight float32 [64, 64],
-    bias float32 [64])``."""
-    described = {}
-    for name, part in module.named_modules():
-        parameters = [_parameter(*named) for named in part.named_parameters(recurse=False)]
-        described[name] = f"{type(part).__name__}({', '.join(parameters)})"
-    return described
-
-
-def _parameter(name: str, parameter: nn.Parameter) -> str:
-    from torch.nn.parameter import is_lazy
-
-    dtype = str(parameter.dtype).removeprefix("torch.")
-    return f"{name} {dtype} {'not made yet' if is_lazy(parameter) else list(parameter.shape)}"
-
-
-def _differences(planned: dict[str, str], actual: dict[str, str]) -> list[str]:
-    """The differences of another module, in the order of the plan's."""
-    missing = [
-        f"there is no module '{name}' ({planned[name]}) in it{nearest(name, actual)}"
-        for name in planned
-        if name not in actual
-    ]
-    other = [
-        f"'{name}' is {actual[name]} and was {planned[name]}"
-        if name
-        else f"it is {actual[name]} and was {planned[name]}"
-        for name in planned
-        if actual.get(name, planned[name]) != planned[name]
-    ]
-    added = [f"'{name}' ({actual[name]}) was not there" for name in actual if name not in planned]
-    return [*other, *missing, *added]

@@ -17,11 +17,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 from togi.core.errors import FitError
 from togi.footprint.fit.forward import ReplacedForward, forward_of
 from togi.footprint.fit.measure import same_start
-from togi.footprint.fit.plan import Plan, architecture_of
+from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.result import FitResult, Point, StepProof
 from togi.footprint.fit.time_limit import TimeLimit
 from togi.footprint.fit.turns import PairedTimes, in_turns
 from togi.footprint.step import Step, step_ms
+from togi.subject.architecture import architecture_of
 from togi.worker.report import Report
 
 _ATTEMPTS = 4

@@ -18,7 +18,7 @@ _REFERENCE = Interval(median=1.0, low=1.0, high=1.0)
 """The speed-up of the reference over itself."""
 LEGEND = {
     "chosen": "chosen",
-    "reference": "plain eager (no_grad)",
+    "reference": "the original",
     "faithful": "faithful",
     "approximate": "approximate",
 }

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from togi.core.errors import Refused
+from togi.techniques.base import Options
 from togi.techniques.half_precision import HalfPrecision
+
+if TYPE_CHECKING:
+    from togi.subject.training import TrainingStep
 
 
 class Bf16(HalfPrecision):
     """Compute in bfloat16: float32's range with 8 bits of precision.
 
     What it does: ``how=cast`` stores the float32 weights in bfloat16 and casts floating inputs; ``how=autocast`` keeps
-    weights and casts around the operators that gain from it. Outputs come back in the types the original returns.
+    weights and casts around the operators that gain from it. Outputs come back in the types the original returns. A
+    training step runs its forward pass and loss under autocast; parameters, gradients and optimizer stay float32.
 
     When it applies: to modules with float32 weights or inputs, on a GPU, and on CPUs with instructions for it (x86:
     avx512_bf16, amx_bf16; ARM: bf16).
@@ -29,3 +37,13 @@ class Bf16(HalfPrecision):
     id = "bf16"
     type_name = "bfloat16"
     speedup = 1.3
+    trains = True
+
+    def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
+        import torch
+
+        from togi.techniques.precision.lowering.cast import step_under_autocast
+
+        if step.train_step is not None:
+            raise Refused("the backward pass is inside of the user's loop body, and must run without autocast")
+        return step_under_autocast(step, torch.bfloat16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
+    from togi.subject.training import TrainingStep
 
 JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
 """From PyTorch's tuning guide, "Memory allocator"; without the decay times, so that memory does go back."""
@@ -44,6 +45,8 @@ class Allocator(Technique):
     provides = frozenset({"allocator"})
     conflicts = frozenset({"allocator"})
     speedup = 1.05
+    trains = True
+    step_to_the_bit = True
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not _supported(facts):
@@ -69,17 +72,26 @@ class Allocator(Technique):
     def repro_setting(self, options: Options) -> str:
         return f"# run it with LD_PRELOAD set to {options.get('name')}"
 
+    def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
+        path = _checked(str(options.get("name")), installed_allocators())
+        return step.changed(lambda: None, note=f"needs LD_PRELOAD={path}")
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        name = str(options.get("name"))
-        if name not in DEBIAN_PACKAGES:
-            raise Refused(f"there is no allocator {name!r}; known are {', '.join(DEBIAN_PACKAGES)}")
-        path = candidate.facts.machine.allocators.get(name)
-        if path is None:
-            raise Refused(f"{name} is not installed: apt-get install {DEBIAN_PACKAGES[name]}")
-        # an artifact says where the library was where it was proven; verify preloads the one of this machine
-        if not any(map(_preloaded, {path, installed_allocators().get(name, path)})):
-            raise Refused(f"this process was not started with LD_PRELOAD={path}")
+        path = _checked(str(options.get("name")), candidate.facts.machine.allocators)
         return candidate.noting(f"needs LD_PRELOAD={path}")
+
+
+def _checked(name: str, allocators: Mapping[str, str]) -> str:
+    """Its path, which this process was started with. Raises Refused."""
+    if name not in DEBIAN_PACKAGES:
+        raise Refused(f"there is no allocator {name!r}; known are {', '.join(DEBIAN_PACKAGES)}")
+    path = allocators.get(name)
+    if path is None:
+        raise Refused(f"{name} is not installed: apt-get install {DEBIAN_PACKAGES[name]}")
+    # an artifact says where the library was where it was proven; verify preloads the one of this machine
+    if not any(map(_preloaded, {path, installed_allocators().get(name, path)})):
+        raise Refused(f"this process was not started with LD_PRELOAD={path}")
+    return path
 
 
 def _supported(facts: Facts) -> list[str]:

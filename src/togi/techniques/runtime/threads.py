@@ -14,6 +14,7 @@ from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
+    from togi.subject.training import TrainingStep
 
 _LOST_WITH_THREADS = 0.7
 """Half of the threads leave 0.62 of the speed (a VGG-11 in OpenVINO on one of two cores: 0.53 and 0.62)."""
@@ -42,6 +43,7 @@ class Threads(Technique):
     devices = frozenset({"cpu"})
     provides = frozenset({"threads"})
     conflicts = frozenset({"threads"})
+    trains = True
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return Applies() if len(_counts(facts)) else Refuses("there is one core, so one thread is all there is")
@@ -51,12 +53,21 @@ class Threads(Technique):
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         count, used = _count(options), facts.machine.threads
+        if facts.train and count > used:
+            return 1.0  # a training was given its threads, mostly since others need the rest: not in the first recipe
         if facts.callers > 1 or (facts.latency_ms is not None and facts.latency_ms < 2):
             return 1.1 if count == 1 else 0.9  # several callers fill the cores without that
         return 1.1 if count > used else math.pow(count / used, _LOST_WITH_THREADS)
 
     def configure(self, candidate: Candidate, options: Options) -> Candidate:
         return candidate.with_(threads=_count(options))
+
+    def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(_count(options))
+        return step.changed(lambda: torch.set_num_threads(before))
 
     def repro_setting(self, options: Options) -> str:
         return f"torch.set_num_threads({_count(options)})"

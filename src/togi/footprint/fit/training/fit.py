@@ -9,9 +9,10 @@ from togi.core.quantities import seconds
 from togi.footprint.fit.result import FitResult, StepProof
 from togi.footprint.fit.time_limit import NoTimeToPlan, TimeLimit
 from togi.footprint.fit.training.micro_batch_proof import MicroBatchProof, judge
-from togi.footprint.fit.training.micro_batches import accumulated, rows_of
+from togi.footprint.fit.training.micro_batches import accumulated
 from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.step import Step
+from togi.subject.micro_batches import rows_of
 from togi.worker.report import PhasesOnly, Report
 
 _RUNS_OF_PARTS = 12

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from togi.core.errors import FitError
 from togi.footprint.fit.measure import random_state, same_start
-from togi.footprint.fit.training.micro_batches import Weigh, rows_of, shares_of, split
+from togi.footprint.fit.training.micro_batches import shares_of
 from togi.footprint.step import Step
 from togi.subject.batch import sliced_rows
 from togi.subject.behaviour import SavedBuffers
+from togi.subject.micro_batches import Weigh, rows_of, split
 from togi.torch_internals.modules import BatchNorm
 
 _COPIED_BYTES = 1 << 28

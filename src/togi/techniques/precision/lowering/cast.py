@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from togi.core.errors import Refused
 from togi.graph.candidate import Candidate
+from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
+from togi.subject.training import TrainingStep
 
 
 class CastModule(nn.Module):
@@ -46,6 +48,17 @@ class AutocastModule(nn.Module):
         with torch.autocast(self.device_type, self.dtype, cache_enabled=False):
             output = self.module(*args, **kwargs)
         return self.restore(output)
+
+
+def step_under_autocast(step: TrainingStep, dtype: torch.dtype) -> TrainingStep:
+    """The training step with its forward pass and loss under autocast; its backward pass runs in the types of those."""
+    device, plain = next(step.original.parameters()).device.type, step.loss
+
+    def loss(module: nn.Module, sample: Inputs) -> Tensor:
+        with torch.autocast(device, dtype):
+            return plain(module, sample)
+
+    return step.changed(lambda: None, loss=loss)
 
 
 def lower(candidate: Candidate, dtype: torch.dtype, how: str) -> Candidate:

@@ -1,0 +1,45 @@
+"""The architecture of a module as text, which a record keeps: a plan, or what was proven of its training step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from togi.core.errors import nearest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def architecture_of(module: nn.Module) -> dict[str, str]:
+    """The class and parameters of each module, by its name in ``named_modules()``: ``Linear(weight float32 [64, 64],
+    bias float32 [64])``."""
+    described = {}
+    for name, part in module.named_modules():
+        parameters = [_parameter(*named) for named in part.named_parameters(recurse=False)]
+        described[name] = f"{type(part).__name__}({', '.join(parameters)})"
+    return described
+
+
+def _parameter(name: str, parameter: nn.Parameter) -> str:
+    from torch.nn.parameter import is_lazy
+
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    return f"{name} {dtype} {'not made yet' if is_lazy(parameter) else list(parameter.shape)}"
+
+
+def differences_of(planned: dict[str, str], actual: dict[str, str]) -> list[str]:
+    """The differences of another module, in the order of the plan's."""
+    missing = [
+        f"there is no module '{name}' ({planned[name]}) in it{nearest(name, actual)}"
+        for name in planned
+        if name not in actual
+    ]
+    other = [
+        f"'{name}' is {actual[name]} and was {planned[name]}"
+        if name
+        else f"it is {actual[name]} and was {planned[name]}"
+        for name in planned
+        if actual.get(name, planned[name]) != planned[name]
+    ]
+    added = [f"'{name}' ({actual[name]}) was not there" for name in actual if name not in planned]
+    return [*other, *missing, *added]

@@ -1,0 +1,74 @@
+"""The technique ``micro_batches``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from togi.core.errors import FitError, Refused
+from togi.core.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, StepTechnique
+
+if TYPE_CHECKING:
+    from togi.subject.training import TrainingStep
+
+_PARTS = (4, 2, 8)
+
+
+class MicroBatches(StepTechnique):
+    """Run forward and backward on parts of the batch, and add the gradients up.
+
+    What it does: the batch goes through in 2, 4 or 8 parts; the optimizer runs once. Activations of one part alone are
+    there at a time, so a step needs less memory, and large ones (logits over a vocabulary) may stay in the caches.
+
+    When it applies: all tensors of the samples have the rows of the batch in their first dimension.
+
+    When it refuses: the step draws random numbers (each part would draw others), batch normalisation takes statistics
+    over the whole batch, or the step is the user's own loop body.
+
+    Claim: a masked language model with 30,000 logits for each of 16 x 128 tokens: 1.24 times as fast with the fused
+    optimizer and kept memory, at 401 in place of 1,048 MiB. A ViT gained nothing, an LSTM became slower (0.79).
+
+    Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient accumulation)
+
+    Cost and risk: exact up to rounding where the loss is a mean over the rows. Where it is another mean (over tokens
+    that are not ignored), gradients are wrong; every study proves them, and sets the recipe aside.
+    """
+
+    id = "micro_batches"
+    stage = Stage.ACTIVATIONS
+    speedup = 1.01
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        if facts.own_loop:
+            return Refuses("the backward pass is inside of the user's own loop body")
+        if facts.random:
+            return Refuses("the step draws random numbers, and each part would draw others")
+        if normalised := [name for name in facts.modules if "BatchNorm" in name]:
+            return Refuses(f"{normalised[0]} takes its statistics over the whole batch")
+        return Applies() if _parts(facts) else Refuses("the samples have no rows in common that could be divided")
+
+    def options(self, facts: Facts) -> Sequence[Options]:
+        return [{"parts": parts} for parts in _parts(facts) or _PARTS]
+
+    def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
+        from togi.subject.micro_batches import accumulated_loss, rows_of
+
+        parts = options.get("parts")
+        if type(parts) is not int or parts < 1:
+            raise Refused(f"parts must be a positive number, not {parts!r}")
+        if step.train_step is not None:
+            raise Refused("the backward pass is inside of the user's own loop body")
+        try:
+            if any(rows_of(sample) < parts for sample in step.samples):
+                raise Refused(f"a sample has fewer rows than {parts}")
+        except FitError as error:
+            raise Refused(str(error)) from None
+        return step.changed(lambda: None, loss=accumulated_loss(step.loss, parts))
+
+
+def _parts(facts: Facts) -> list[int]:
+    """Numbers of parts that leave two rows to each, where the first dimension of all inputs is the same."""
+    rows = {tensor.shape[0] for tensor in facts.inputs if tensor.shape}
+    count = rows.pop() if len(rows) == 1 else None
+    return [parts for parts in _PARTS if count is not None and count >= 2 * parts]

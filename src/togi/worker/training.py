@@ -1,0 +1,141 @@
+"""The jobs of a child where a training step is tuned: its survey, its truth, and the trial of a recipe.
+
+A trial begins at the same warm state as the truth. What is measured is a step of its own, whose state moves on from
+turn to turn as in a training; rounds are paired, so that times that depend on values cancel out.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import assert_never
+
+from togi.artifact.manifest import Saved
+from togi.artifact.training import TrainingRecipe
+from togi.core.recipe import Recipe
+from togi.core.records import ErrorReport, Footprint
+from togi.measure import give_back_cache, mark_memory, measure_footprint, take_turn, warm
+from togi.measure.turn import Turn, Warmup
+from togi.subject.inputs import Inputs
+from togi.subject.training import TrainingStep
+from togi.techniques.build import build_step, fingerprint
+from togi.techniques.registry import equals_to_the_bit
+from togi.verify.step_truth import make_step_truth
+from togi.verify.training import StepTruth, verify_step, warm_copy
+from togi.worker import messages
+from togi.worker.job import TRUTH_FOLDER, ChildJob
+from togi.worker.training_survey import survey_step
+
+
+def of_training(job: messages.Job) -> Callable[..., ChildJob[Any]] | None:
+    """What does this job for a training step; None where that makes no difference."""
+    match job:
+        case messages.SurveySubject():
+            return _SurveyStepJob
+        case messages.MakeTruth():
+            return _StepTruthJob
+        case messages.TryRecipe() | messages.TryArtifact():
+            return TrainingTrialJob
+        case _:
+            return None
+
+
+class _SurveyStepJob(ChildJob[messages.SurveySubject]):
+    def run(self) -> None:
+        self.enter("survey")
+        step = TrainingStep.of(self.subject, device=self.config.device)
+        name = fingerprint(step.original)
+        surveyed = survey_step(step, seed=self.config.seed, machine=self.config.machine)
+        surveyed.write(self.folder)
+        self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))
+
+
+class _StepTruthJob(ChildJob[messages.MakeTruth]):
+    def run(self) -> None:
+        self.enter("truth")
+        truth = make_step_truth(TrainingStep.of(self.subject, device=self.config.device), seed=self.config.seed)
+        _truth_file(self.folder).parent.mkdir(exist_ok=True)
+        truth.save(_truth_file(self.folder))
+        unproven = (truth.fallback and f"Float64 proves nothing of this step: {truth.fallback}.",)
+        self.channel.send(messages.TruthMade(notes=(*truth.notes, *filter(None, unproven))))
+
+
+def _truth_file(folder: Path) -> Path:
+    return folder / TRUTH_FOLDER / "step.pt"
+
+
+class TrainingTrialJob(ChildJob[messages.AnyTrial]):
+    """A recipe, or the record of one, applied to the subject's training step."""
+
+    def run(self) -> None:
+        """Ends when the parent closes the channel."""
+        self.enter("build")
+        began = time.perf_counter()
+        self.mark = mark_memory(self.config.device)
+        truth = StepTruth.load(_truth_file(self.folder), TrainingStep.of(self.subject, device=self.config.device))
+        plain = warm_copy(truth.step, truth.start, truth.step.samples)
+        recorded = TrainingRecipe.read(Path(self.job.folder)) if isinstance(self.job, messages.TryArtifact) else None
+        if recorded is not None:
+            recorded.check(plain)
+        self.recipe: Recipe = self.job.recipe if recorded is None else recorded.recipe
+        self.step = build_step(self.recipe, plain)
+        notes = tuple(note for note in self.step.notes if note not in truth.step.notes)
+        self.channel.send(messages.Built(build_s=time.perf_counter() - began, notes=notes))
+        if self.job.check:
+            self.enter("verify")
+            report = self._verified(truth)
+            self.channel.send(messages.Verified(report=report, notes=report.notes))
+        del truth, plain
+        gc.collect()
+        self.channel.send(messages.Ready())
+        while True:
+            self.obey(self.channel.receive(messages.TO_TRIAL))
+
+    def _verified(self, truth: StepTruth) -> ErrorReport:
+        def build(step: TrainingStep) -> TrainingStep:
+            return build_step(self.recipe, step)
+
+        return verify_step(build, truth, to_the_bit=equals_to_the_bit(self.recipe))
+
+    def _call(self, *args: Any, **kwargs: Any) -> None:
+        self.step.run(Inputs(args, kwargs))
+
+    def obey(self, message: messages.ToTrial) -> None:
+        match message:
+            case messages.Warm():
+                self.enter("warm")
+                self.channel.send(self._warmed(message.limit_s))
+            case messages.TakeTurn():
+                self.phase = "measure"
+                self.channel.send(self._turn(message.passes))
+            case messages.MeasureFootprint():
+                self.enter("memory")
+                self.channel.send(self._footprint())
+            case messages.Rest():
+                give_back_cache(self.config.device)
+                self.channel.send(messages.Rested())
+            case messages.Save():
+                self.enter("save")
+                TrainingRecipe.of(self.recipe, self.step, self.surveyed.facts).write(Path(message.folder))
+                self.channel.send(Saved())
+            case messages.AskAtOnce():
+                raise NotImplementedError("a training step has one caller")
+            case _:
+                assert_never(message)
+
+    def _warmed(self, limit_s: float | None) -> Warmup:
+        run = functools.partial(warm, self._call, self.step.samples, device=self.config.device)
+        return run() if limit_s is None else run(limit_s=limit_s)
+
+    def _turn(self, passes: int) -> Turn:
+        return take_turn(self._call, self.step.samples, passes, device=self.config.device)
+
+    def _footprint(self) -> Footprint:
+        """With malloc as the recipe has it: what it keeps counts."""
+        device = self.config.device
+        return measure_footprint(self._call, self.step.samples, self.mark, device=device, as_it_is=True)

@@ -1,0 +1,218 @@
+"""Every technique of a training step: right on a step that it applies to, undone without a trace, and explained where
+it cannot work."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.small_modules import ComputesWith
+from togi.core.errors import Refused
+from togi.core.records import Facts
+from togi.machine.describe import machine
+from togi.subject.inputs import Subject
+from togi.subject.training import TrainingStep
+from togi.techniques import Applies, all_techniques, technique
+from togi.techniques.base import Options, Refuses
+from togi.techniques.build import StepFailed, build_step
+from togi.techniques.registry import recipe
+from togi.verify.step_truth import make_step_truth
+from togi.verify.training import StepTruth, verify_step
+from togi.worker.training_survey import survey_step
+
+OF_STEPS = [id for id, one in all_techniques().items() if one.trains]
+SLOW = pytest.mark.thorough
+
+
+def mean_error(module: nn.Module, sample: tuple[Tensor, Tensor]) -> Tensor:
+    pictures, targets = sample
+    answer: Tensor = module(pictures)
+    return (answer - targets).square().mean()
+
+
+def step_of(module: nn.Module | None = None, **given: Any) -> TrainingStep:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(), nn.Linear(64, 5))
+    options = {"step": mean_error, "optimizer": lambda p: torch.optim.AdamW(p, lr=1e-3)} | given
+    sample = torch.randn(16, 3, 8, 8), torch.randn(16, 5)
+    return TrainingStep.of(Subject(module or plain, sample, **options))
+
+
+@pytest.fixture
+def truth() -> StepTruth:
+    """Made anew for each test: once the number of threads was another, sums round otherwise in this process."""
+    return make_step_truth(step_of(), seed=1)
+
+
+@pytest.fixture(scope="module")
+def facts() -> Facts:
+    return survey_step(step_of(), seed=0, machine=machine("cpu")).facts
+
+
+def here(id: str, facts: Facts) -> list[Options]:
+    found = technique(id)
+    if not isinstance(found.applies(facts), Applies):
+        pytest.skip(f"{id} does not apply here")
+    return [dict(options) for options in found.options(facts)]
+
+
+@pytest.mark.parametrize("id", [pytest.param(id, marks=SLOW if id == "torch_compile" else ()) for id in OF_STEPS])
+def test_it_is_right_where_it_applies(id: str, truth: StepTruth, facts: Facts) -> None:
+    if id == "allocator":
+        pytest.skip("it needs a process of its own")
+    for options in here(id, facts):
+        undone: list[TrainingStep] = []
+
+        def build(step: TrainingStep, options: Options = options, undone: list[TrainingStep] = undone) -> TrainingStep:
+            undone.append(technique(id).apply_step(step, options))
+            return undone[-1]
+
+        report = verify_step(build, truth, to_the_bit=technique(id).step_to_the_bit)
+        for step in undone:
+            step.undo()
+        if technique(id).exact:
+            assert report.faithful, (options, report.problems, report.units)
+        else:
+            assert not report.problems, report.problems
+            assert 0 < report.rmse < 1.0
+
+
+def traces(step: TrainingStep) -> dict[str, Any]:
+    """All that a technique changes in place."""
+    assert step.optimizer is not None
+    state = step.optimizer.state.values()
+    return {
+        "strides": [parameter.stride() for parameter in step.parameters.values()],
+        "state": [value.stride() for entry in state for value in entry.values() if isinstance(value, Tensor)],
+        "groups": [{name: value for name, value in g.items() if name != "params"} for g in step.optimizer.param_groups],
+        "hooks": len(step.module._forward_pre_hooks),
+        "threads": torch.get_num_threads(),
+        "compiled": step.module._compiled_call_impl,
+    }
+
+
+@pytest.mark.parametrize("id", OF_STEPS)
+def test_it_is_undone_without_a_trace(id: str, facts: Facts) -> None:
+    if id == "allocator":
+        pytest.skip("it needs a process of its own")
+    for options in here(id, facts):
+        step = step_of()
+        step.run(step.samples[0])
+        before = traces(step)
+        built = technique(id).apply_step(step, options)
+        built.undo()
+        assert traces(step) == before
+        step.run(step.samples[0])
+
+
+def test_what_was_done_is_undone_where_a_later_technique_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> TrainingStep:
+        raise Refused("no")
+
+    monkeypatch.setattr(type(technique("fused")), "apply_step", refuse)
+    step = step_of()
+    before = traces(step)
+    with pytest.raises(StepFailed) as failed:
+        build_step(recipe(channels_last={}, fused={}, plain_step={}), step)
+    assert failed.value.technique == "fused"
+    assert traces(step) == before
+
+
+def test_state_of_the_optimizer_goes_along_with_the_layout() -> None:
+    """A fused optimizer walks through both alike, and does not look."""
+    step = step_of()
+    step.run(step.samples[0])
+    built = build_step(recipe(channels_last={}, fused={}, plain_step={}), step)
+    assert built.optimizer is not None
+    for parameter, state in built.optimizer.state.items():
+        assert state["exp_avg"].stride() == parameter.stride()
+
+
+def test_micro_batches_refuse_what_depends_on_the_whole_batch(facts: Facts) -> None:
+    micro = technique("micro_batches")
+    assert isinstance(micro.applies(facts), Applies)
+    for changed in ({"random": True}, {"own_loop": True}, {"modules": {"BatchNorm2d": 1}}, {"inputs": ()}):
+        assert isinstance(micro.applies(facts.model_copy(update=changed)), Refuses)
+    with pytest.raises(Refused, match="fewer rows"):
+        micro.apply_step(step_of(), {"parts": 17})
+
+
+def sum_of_errors(module: nn.Module, sample: tuple[Tensor, Tensor]) -> Tensor:
+    pictures, targets = sample
+    answer: Tensor = module(pictures)
+    return (answer - targets).square().sum()
+
+
+def test_micro_batches_of_a_loss_that_is_no_mean_are_found_wrong() -> None:
+    truth = make_step_truth(step_of(step=sum_of_errors), seed=1)
+    report = verify_step(lambda step: technique("micro_batches").apply_step(step, {"parts": 4}), truth)
+    assert not report.faithful
+
+
+def test_an_own_loop_is_changed_by_its_module_and_optimizer_alone() -> None:
+    def loop(module: nn.Module, optimizer: torch.optim.Optimizer, sample: tuple[Tensor, Tensor]) -> Tensor:
+        optimizer.zero_grad()
+        loss = mean_error(module, sample)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss
+
+    step = step_of(step=None, train_step=loop)
+    found = survey_step(step.copy(), seed=0, machine=machine("cpu")).facts
+    assert found.own_loop
+    assert all(options["of"] == "module" for options in technique("torch_compile").options(found))
+    of_the_loss: dict[str, Options] = {"torch_compile": {"of": "loss"}, "bf16": {}, "micro_batches": {"parts": 2}}
+    for id, options in of_the_loss.items():
+        with pytest.raises(Refused, match="loop body"):
+            technique(id).apply_step(step, options)
+    report = verify_step(
+        lambda step: build_step(recipe(channels_last={}, fused={}, plain_step={}), step), make_step_truth(step, seed=1)
+    )
+    assert report.faithful
+
+
+def test_facts_say_what_the_step_draws_and_what_its_optimizer_can(facts: Facts) -> None:
+    assert (facts.optimizer, facts.random) == ("AdamW", False)
+    assert facts.optimizer_options == ("fused", "foreach", "capturable")
+    drawing = ComputesWith(lambda module, x: module.layer(x.flatten(1)) * torch.rand(5), layer=nn.Linear(192, 5))
+    rprop = step_of(drawing, optimizer=lambda p: torch.optim.Rprop(p, lr=1e-3))
+    found = survey_step(rprop, seed=0, machine=machine("cpu")).facts
+    assert found.random
+    assert "fused" not in found.optimizer_options
+    assert technique("fused").applies(found) == Refuses("Rprop has no fused kernel, or uses it already")
+    alone = survey_step(step_of(optimizer=None), seed=0, machine=machine("cpu")).facts
+    assert alone.optimizer == ""
+
+
+def test_a_truth_is_the_same_in_another_process(truth: StepTruth, tmp_path: Any) -> None:
+    truth.save(tmp_path / "step.pt")
+    again = StepTruth.load(tmp_path / "step.pt", step_of())
+    assert not truth.eager.differing(again.eager)
+    report = verify_step(lambda step: step, again, to_the_bit=True)
+    assert report.faithful
+    assert report.units == 0.0
+
+    def half_the_rate(step: TrainingStep) -> TrainingStep:
+        for group in step.optimizer.param_groups:  # type: ignore[union-attr]
+            group["lr"] /= 2
+        return step
+
+    assert not verify_step(half_the_rate, again).faithful
+
+
+def test_nothing_claims_more_than_the_original_does_itself(truth: StepTruth) -> None:
+    """Where the original's own runs differ in the last bit, so may those of what is equal to the bit."""
+
+    def one_rounding(step: TrainingStep) -> TrainingStep:
+        def loss(module: nn.Module, sample: Any) -> Tensor:
+            return step.loss(module, sample) * (1 + 2**-23)
+
+        return dataclasses.replace(step, loss=loss)
+
+    assert verify_step(one_rounding, truth, to_the_bit=True).problems
+    unsteady = dataclasses.replace(truth, repeats_to_the_bit=False)
+    assert not verify_step(one_rounding, unsteady, to_the_bit=True).problems
