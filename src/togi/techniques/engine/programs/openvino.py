@@ -193,8 +193,8 @@ def damaged(problem: str) -> ArtifactError:
 def core() -> Any:
     """The one that all programs of this process share, for as long as it lives.
 
-    Each core has a stack for signal handlers, and puts the earlier one back when it goes. Of two that go in the order in
-    which they came, the second puts back what the first has freed, and the next signal ends the process (seen with
+    Each core has a stack for signal handlers, and puts the earlier one back when it goes. Of two that go in the order
+    in which they came, the second puts back what the first has freed, and the next signal ends the process (seen with
     OpenVINO 2026.4).
     """
     return openvino().Core()
