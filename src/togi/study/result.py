@@ -67,7 +67,7 @@ class Best:
         could not be saved (it says what to do by hand), ArtifactError when it is another program.
         """
         if self.recipe.trains:
-            return TrainingRecipe.read(self._folder()).apply(program, optimizer, step)
+            return TrainingRecipe.read(self.folder()).apply(program, optimizer, step)
         if self.recipe.is_reference:
             from togi.artifact.installed import install
 
