@@ -80,6 +80,7 @@ def test_settings_arrive_in_the_api_with_their_units(fake: FakeTune, tmp_path: P
         "trial_timeout_s": 90.0,
         "trial_memory": 10**9,
         "seed": 7,
+        "train": False,
         "journal": Path("j"),
     }
 

@@ -248,7 +248,7 @@ def test_the_command_line_says_step(
     assert "peak of a step" in said
     assert "TrainingRecipe.read('step.togi')" in said
     assert "no_grad" not in said
-    document = json.loads((tmp_path / "step.togi" / "training.json").read_text())
+    document = json.loads((tmp_path / "step.togi" / "training.json").read_text(encoding="utf-8"))
     assert document["kind"] == "training recipe"
     assert run([*arguments, "--out", "step.togi", "--force", "--json"]) == 0
     assert "--train" in json.loads(capsys.readouterr().out)["command"]

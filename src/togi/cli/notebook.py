@@ -9,11 +9,11 @@ import argparse
 import ast
 import functools
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from togi.core.errors import TogiError
+from togi.core.interpreter import python
 
 if TYPE_CHECKING:
     from togi.study.comparison import Comparison
@@ -40,7 +40,7 @@ def _run_line(shell: Any, line: str) -> None:
 
     arguments = _split(line)
     if arguments[:1] == ["run"]:  # a script becomes the main program, which the notebook is here
-        shell.system(shlex.join([sys.executable, "-m", "togi", *arguments]))
+        shell.system(shlex.join(python("from togi.cli import main; main()", *arguments)))
         code = shell.user_ns.get("_exit_code", 0)
     else:
         code = run(arguments)
