@@ -87,6 +87,7 @@ def test_a_sentence_transformer_that_is_given_tokens_is_tuned_as_the_module_that
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(900)  # two minutes of tuning, and a busy machine
 @pytest.mark.parametrize("name", NEEDS)
 def test_the_object_is_faster_inside_and_answers_as_before(
     doors: ModuleType, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
