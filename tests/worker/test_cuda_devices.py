@@ -212,6 +212,20 @@ def test_a_server_forks_whatever_number_of_threads_torch_would_use(monkeypatch: 
         assert run.server({}).fork_safe
 
 
+def test_what_tells_torch_its_threads_is_not_taken_for_the_users_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An artifact that finds OMP_NUM_THREADS does not fit its threads to the cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (tmp_path / "model.py").write_text(
+        "import os, torch\nassert 'OMP_NUM_THREADS' not in os.environ\n"
+        "def subject():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n",
+        encoding="utf-8",
+    )
+    with WorkerPool(SubjectRef.here("locator", f"{tmp_path}/model.py:subject"), machine(), device="cpu", seed=0) as run:
+        assert isinstance(run.server({}), TrialServer)
+
+
 def test_processes_of_a_study_are_told_from_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that compute on the same GPU, and take turns there."""
     started: list[str | None] = []

@@ -26,7 +26,7 @@ from togi.worker.child_process import POLL_S, Child, Died
 from togi.worker.deadline import Deadline
 from togi.worker.inductor_cache import inductor_folder
 from togi.worker.logs import shorten, tail
-from togi.worker.protocol import Raised, ServerConfig
+from togi.worker.protocol import COUNTED, Raised, ServerConfig
 
 _START_TIMEOUT_S = 600.0
 _FORK_TIMEOUT_S = 120.0
@@ -166,6 +166,9 @@ class CapturedServer(ForkServer):
         return TrialServerError(f"the process that captured the subject has ended:\n{self._child.log_tail()}")
 
 
+_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
 class TrialServer(ForkServer):
     """One server process for one subject, from ``start`` to ``close``, which ends every child.
 
@@ -199,7 +202,8 @@ class TrialServer(ForkServer):
             "PYTHONUNBUFFERED": "1",
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # is_available() then starts no CUDA, which no fork survives
             # as many as torch is to use from its start: asking it for others later starts threads, and then none forks
-            **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.config.threads)),
+            **dict.fromkeys(_COUNTS, str(self.config.threads)),
+            COUNTED: " ".join(name for name in _COUNTS if name not in os.environ),
             # compilers' caches and unpacked libraries: shared by the trials of a run, gone with its folder
             "TMPDIR": str(Path(self.config.folder) / "tmp"),
             "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder(Path(self.config.folder))),

@@ -33,6 +33,11 @@ def changed(record: AnyRecord, **fields: object) -> AnyRecord:
     return type(record)(**{**{name: getattr(record, name) for name in type(record).model_fields}, **fields})
 
 
+COUNTED = "TOGI_COUNTED"
+"""The environment variable that names those which told a server's torch its number of threads, and which the user had
+not set: an artifact that finds them takes them for the user's word."""
+
+
 class SubjectRef(Record):
     """The place where children find the subject."""
 

@@ -32,7 +32,7 @@ from togi.worker import messages
 from togi.worker.channel import CHANNEL_FD, Channel, Closed
 from togi.worker.guard import start_guard
 from togi.worker.hand_over import no_data, no_metric
-from togi.worker.protocol import Raised, ServerConfig, SubjectRef
+from togi.worker.protocol import COUNTED, Raised, ServerConfig, SubjectRef
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -80,7 +80,10 @@ def _load(config: ServerConfig) -> Any:
     gc.disable()  # nothing that is imported is garbage, and looking for some takes a fifth of the time
     import torch
 
-    if torch.get_num_threads() != config.threads:  # asking for several starts those of a pool that cannot be ended
+    threads = torch.get_num_threads()  # reads the environment
+    for name in os.environ.pop(COUNTED, "").split():
+        os.environ.pop(name, None)
+    if threads != config.threads:  # asking for several starts those of a pool that cannot be ended
         torch.set_num_threads(config.threads)
     # what nearly every child needs is imported once, here; it would cost each of them a second
     import torch.export
