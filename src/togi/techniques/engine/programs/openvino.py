@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -196,8 +197,18 @@ def core() -> Any:
     Each core has a stack for signal handlers, and puts the earlier one back when it goes. Of two that go in the order
     in which they came, the second puts back what the first has freed, and the next signal ends the process (seen with
     OpenVINO 2026.4).
+
+    With it live the threads of programs that are gone, for the next one, and a forked child has none of them: what is
+    compiled there waits for ever. So they end before each fork.
     """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_end_idle_threads)
     return openvino().Core()
+
+
+def _end_idle_threads() -> None:
+    """The CPU plugin of any core ends them all when it goes (0.4 ms)."""
+    openvino().Core().get_property("CPU", "INFERENCE_PRECISION_HINT")
 
 
 def default_precision() -> str:
