@@ -1,4 +1,4 @@
-"""A process that dropped what it had loaded still takes signals (Ctrl-C, the end that a scheduler asks for, alarms), and
+"""A process that dropped what it had loaded still takes signals: Ctrl-C, the end that a scheduler asks for, alarms. And
 its forked children can load again."""
 
 from __future__ import annotations
