@@ -17,7 +17,7 @@ from togi.cli.app import app_of
 from togi.core.settings import OPTIONS
 
 ROOT = Path(__file__).parents[1]
-COMMANDS, API = ROOT / "docs/commands.md", ROOT / "src/togi/api.py"
+COMMANDS, API = ROOT / "docs/commands.md", ROOT / "src/togi/api/tuning.py"
 TABLES = re.compile(r"(?<=<!-- options, written by docs/options.py -->\n).*?(?=<!-- end of the options -->)", re.DOTALL)
 ARGUMENTS = re.compile(r"(?<=    Other Parameters:\n).*?(?=\n    Raises:)", re.DOTALL)
 
