@@ -21,11 +21,11 @@ demo: $(VENV)/.installed-demo
 test: lint browser
 	$(PYTEST)
 
-# What takes long and repeats on more cases what the suite shows.
+# What takes longer: studies, processes that are started, killed and hang, engines that compile, more cases.
 test-thorough: $(VENV)/.installed-test browser
 	$(PYTEST) -m thorough
 
-# Both in one run, which is what CI does: what they share is imported and made once.
+# Both in one run, which is what CI does, before a change lands: what they share is imported and made once.
 test-all: lint browser
 	$(PYTEST) -m "not hangs"
 

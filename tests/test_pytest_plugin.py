@@ -209,6 +209,7 @@ def test_where_only_the_core_is_installed_the_fixtures_say_what_is_missing(
     assert "the fixture togi_bench needs no_such_package, which is not installed here: pip install" in lines_of(result)
 
 
+@pytest.mark.thorough
 def test_workers_of_xdist_bring_what_they_measured_and_are_named_as_noise(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_it_is_called_like_the_original_and_answers_like_it(artifact: Path) -> N
     torch.testing.assert_close(by_name["norm"], (by_name["y"] / scale).square().sum(-1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", RECIPES)
 def test_under_autocast_it_computes_as_it_was_proven(engine: str, artifact_of: Callable[[str], Path]) -> None:
     optimized, x, scale = load(artifact_of(engine)), torch.randn(3, 8), torch.rand(3, 4)
@@ -230,6 +231,7 @@ def test_of_several_devices_it_runs_on_the_current_one(artifact: Path, monkeypat
         loading._check_device(tuned, "cuda:0")
 
 
+@pytest.mark.thorough
 def test_parts_without_their_program_are_not_compared(artifact: Path, tmp_path: Path) -> None:
     old = read_manifest(artifact)
     about = {name: getattr(old, name) for name in ("subject", "recipe", "signature", "facts", "proof", "environment")}

@@ -64,6 +64,7 @@ def run_program(path: Path, exported: Export) -> Arrays:
 OPENED = {"onnxruntime": run_onnx, "openvino": run_openvino, "aot_inductor": run_package, "eager": run_program}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("engine", "to"),
     [("onnxruntime", "onnx"), ("openvino", "openvino"), ("aot_inductor", "pt2"), ("eager", "pt2")],

@@ -106,6 +106,7 @@ def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(technique_claims, "LONGEST_S", 120.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_hurry")
 @pytest.mark.parametrize(
     "id",
@@ -166,6 +167,7 @@ def subject(tmp_path: Path) -> str:
     return f"{file}:linear"
 
 
+@pytest.mark.thorough
 def test_on_a_subject_both_take_turns_there(subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(technique_claims, "_BUDGET_S", 0.5)
     proof = prove("inference_mode", on=subject)
@@ -175,6 +177,7 @@ def test_on_a_subject_both_take_turns_there(subject: str, monkeypatch: pytest.Mo
     assert subject in proof.sentence
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("id", "reason"),
     [

@@ -46,6 +46,7 @@ def small():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("hook", "args", "code", "said"),
     [

@@ -171,6 +171,7 @@ def test_output_goes_where_it_is_sent(form: str, folder: Path, capsys: pytest.Ca
         assert written == shown
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("in_this_process")
 def test_tables_of_a_subject_go_there_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
@@ -202,6 +203,7 @@ def test_a_subject_that_cannot_be_imported_is_a_problem_and_its_source_is_checke
     assert [finding["rule"] for finding in document["findings"]] == ["deprecated-function"]
 
 
+@pytest.mark.thorough
 def test_a_subject_is_checked_with_its_source_and_its_module(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
     document = json.loads(out(capsys, "s.py:subject", "--json", "--select", "module,source", code=1))
@@ -332,6 +334,7 @@ def test_names_that_a_shell_lists_are_never_run(folder: Path, target: str) -> No
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("in_this_process")
 def test_a_subject_among_paths_needs_its_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")

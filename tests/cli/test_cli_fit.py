@@ -93,6 +93,7 @@ def test_bad_input_is_explained(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.thorough
 def test_parent_imports_no_torch(file: str) -> None:
     code = (
         "import sys\nfrom togi.cli.app import run\n"

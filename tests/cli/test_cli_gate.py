@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def shown(found: Comparison, *options: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
+@pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(comparisons(), shares | st.none(), st.sampled_from([0, 1, 77]), st.booleans())
 def test_table_text_exit_code_junit_and_json_say_the_same(

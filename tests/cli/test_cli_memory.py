@@ -69,11 +69,13 @@ def test_bad_input_is_explained(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.thorough
 def test_what_the_subject_raises_in_the_child_is_shown(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["memory", f"{file}:broken"]) == 2
     assert "no forward today" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.thorough
 def test_parent_imports_no_torch(file: str) -> None:
     code = (
         "import sys\nfrom togi.cli.app import run\n"

@@ -71,6 +71,7 @@ def asked(script: Path) -> list[list[object]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
+@pytest.mark.thorough
 def test_the_report_names_the_modules_and_their_calls(classify: Path) -> None:
     arguments = ("--batches", "7", "--size", "2")
     own, done = run_python(classify, *arguments), run_togi(classify, *arguments)
@@ -83,6 +84,7 @@ def test_the_report_names_the_modules_and_their_calls(classify: Path) -> None:
     assert [path.name for path in classify.parent.iterdir()] == ["classify.py"]
 
 
+@pytest.mark.thorough
 def test_a_script_is_tuned_once_and_runs_with_it_from_then_on(classify: Path) -> None:
     own = run_python(classify, "--batches", "9")
     first = quickly(classify, "--batches", "9")
@@ -102,6 +104,7 @@ def test_a_script_is_tuned_once_and_runs_with_it_from_then_on(classify: Path) ->
     assert len(asked(classify)) > len(tuned)
 
 
+@pytest.mark.thorough
 def test_other_weights_and_other_sizes_meet_the_original(classify: Path) -> None:
     quickly(classify, "--batches", "3")
     text = classify.read_text(encoding="utf-8")
@@ -115,6 +118,7 @@ def test_other_weights_and_other_sizes_meet_the_original(classify: Path) -> None
     assert "no artifact of" in other_weights.stderr
 
 
+@pytest.mark.thorough
 def test_gradients_switched_on_change_nothing(tmp_path: Path) -> None:
     script = written(
         tmp_path,
@@ -137,6 +141,7 @@ if sys.argv[1:]:
         assert f"Fast: {5 + len(arguments)} of {5 + len(arguments)} calls served" in done.stderr
 
 
+@pytest.mark.thorough
 def test_training_is_left_alone(tmp_path: Path) -> None:
     script = written(
         tmp_path,
@@ -168,6 +173,7 @@ INTERRUPTED = (
 """Who started the tests may have had the signal ignored."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("last", "code", "tuned"),
     [
@@ -187,6 +193,7 @@ def test_what_was_called_before_an_early_end_is_reported(last: str, code: int, t
     assert ("nothing is tuned, since it" in done.stderr) is not tuned
 
 
+@pytest.mark.thorough
 def test_each_module_has_its_result_and_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     call = """
 nets = {name: kind().eval() for name, kind in list(globals().items()) if name in sys.argv[1:]}
@@ -230,6 +237,7 @@ def test_time_is_divided_by_share_and_nobody_gets_too_little(taken_s: list[float
     assert divided([], limit_s) == []
 
 
+@pytest.mark.thorough
 def test_a_module_for_which_there_was_no_time_is_tuned_in_the_next_run(tmp_path: Path) -> None:
     call = "\nwith torch.no_grad():\n    {'Late': Late, 'Fast': Fast}[sys.argv[1]]().eval()(torch.ones(2, 64))\n"
     script = written(tmp_path, NETS + "\nclass Late(Net):\n    pass\n" + call)

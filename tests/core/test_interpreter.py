@@ -79,6 +79,7 @@ def test_a_child_also_where_the_caller_searches_the_folder_first(
     assert ran(hostile) == []
 
 
+@pytest.mark.thorough
 def test_a_server_that_runs_nothing_of_the_users(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(hostile)
     subject = SubjectRef(kind="nothing", path=("", str(hostile), *sys.path), cwd=str(hostile))

@@ -105,6 +105,7 @@ def test_the_counter_sees_a_connection(counter: Path, tmp_path: Path) -> None:
     assert "name example.org" in connections
 
 
+@pytest.mark.thorough
 def test_engines_connect_to_nothing(counter: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("openvino")

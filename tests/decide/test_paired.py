@@ -94,6 +94,7 @@ def looks(differences: list[float], planned: int, *, graded: bool) -> Iterator[D
         yield scores(seen, planned) if graded else known_flips(seen.count(1.0), end, planned, gains=seen.count(-1.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("graded", [False, True], ids=["right or wrong", "graded"])
 @pytest.mark.parametrize(("lost", "gained", "budget"), [(0.021, 0.0, 0.02), (0.06, 0.03, 0.028), (0.3, 0.1, 0.19)])
 def test_a_drop_outside_of_the_budget_is_accepted_in_at_most_one_of_twenty(

@@ -45,6 +45,7 @@ class Loads(html.parser.HTMLParser):
             self.addresses += filter(None, [given.get("href")])
 
 
+@pytest.mark.thorough
 def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     pages = [Loads(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")]
     loaded = {address for page in pages for address in page.addresses}

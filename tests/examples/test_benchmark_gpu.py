@@ -50,6 +50,7 @@ def test_rows_are_there_when_a_part_crashes_and_the_crash_is_one_more(tmp_path: 
     assert "first" in (tmp_path / "log").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_a_part_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     code = (
         "print(json.dumps(row), flush=True); pid = os.fork()\n"
@@ -313,6 +314,7 @@ def test_match_boxes_is_timed_next_to_its_own_arithmetic(
     assert (held, figure) == (result, f"{slow}.00 x, {slow}.00 ms for 50 anchors and 7 boxes")
 
 
+@pytest.mark.thorough
 def test_what_is_made_for_cuda_alone_has_tests_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     for_cuda = {mark.part for mark in all_marks() if "cuda" in mark.days and "cpu" not in mark.days}
     assert for_cuda - {"torch_tensorrt"} == set(tests.WITHOUT_A_DEVICE)
@@ -328,6 +330,7 @@ def test_what_is_made_for_cuda_alone_has_tests_without_a_device(monkeypatch: pyt
     assert tests.passed([]) == (None, "0 of 0 passed"), "what was not collected proves nothing"
 
 
+@pytest.mark.thorough
 def test_an_unknown_part_is_named_and_a_missing_device_fails(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path), "--parts"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}", "CUDA_VISIBLE_DEVICES": ""}

@@ -111,6 +111,7 @@ def studies_that_run(nodes: Nodes) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_cheapest_kind_is_found_although_a_node_is_killed(nodes: Nodes, folder: Path) -> None:
     process = driver(nodes, folder)
     id = studied_on(process, "narrow")
@@ -196,6 +197,7 @@ print(*said, sep="\n")
 """
 
 
+@pytest.mark.thorough
 def test_nothing_that_a_node_pickled_is_unpickled(nodes: Nodes, tmp_path: Path) -> None:
     harmed = tmp_path / "harmed"
     done = subprocess.run(

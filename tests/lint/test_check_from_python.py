@@ -30,6 +30,7 @@ def test_a_result_cannot_be_changed() -> None:
         check().findings = ()  # type: ignore[misc]
 
 
+@pytest.mark.thorough
 def test_a_live_module() -> None:
     import torch
     from torch import nn

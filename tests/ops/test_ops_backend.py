@@ -32,6 +32,7 @@ def counting_compiler(folder: Path) -> Path:
     return script
 
 
+@pytest.mark.thorough
 def test_processes_that_come_at_once_compile_once(tmp_path):
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": str(counting_compiler(tmp_path))}
     command = [sys.executable, "-c", MATCH]

@@ -151,6 +151,7 @@ def test_weights_come_back_as_they_were_packed(kind, units, inputs):
     assert all(torch.equal(a, b) for a, b in zip(kernel.unpack(packed, units, inputs), weights, strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("batch", [1, 5])
 def test_steps_beyond_what_is_kept_at_once(kind, batch):

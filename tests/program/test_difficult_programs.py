@@ -240,6 +240,7 @@ def test_samples_that_reach_no_module(programs: Programs, tmp_path: Path) -> Non
     assert "give samples that reach" in obstacle.reason
 
 
+@pytest.mark.thorough
 def test_a_module_that_calls_itself_is_one_part(programs: Programs, tmp_path: Path) -> None:
     cuts = cut(programs.recurses, tmp_path)
     assert {part.key.path for part in cuts.parts} <= {"tree", "tree.body"}

@@ -503,6 +503,7 @@ def case(
     return Case(cuts[name, seed], engine, tmp_path_factory.mktemp(engine))
 
 
+@pytest.mark.thorough
 def test_the_part_without_a_fault_is_right_and_serves_its_calls(case: Case) -> None:
     outcome, installed = case.outcome(case.artifact())
     assert outcome is Outcome.OK

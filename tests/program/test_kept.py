@@ -135,6 +135,7 @@ def loaded(model: nn.Module, part: Part, folder: Path, engine: str = "eager") ->
     return Engine(call, part)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", MODULES)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_engines_are_given_what_it_keeps_and_hand_it_on(

@@ -231,6 +231,7 @@ class TestDetectors:
         assert {"backbone", "head"} <= set(found)
         assert all(part.calls == 1 and not changed(part) for forms in found.values() for part in forms)
 
+    @pytest.mark.thorough
     def test_of_faster_rcnn_what_depends_on_values_is_an_obstacle_with_its_reason(self, tmp_path: Path) -> None:
         detection = pytest.importorskip("torchvision").models.detection
         model = detection.fasterrcnn_mobilenet_v3_large_320_fpn(

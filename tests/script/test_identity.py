@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.script.run_scripts import environment, written
 
 MODULE = """
@@ -114,6 +116,7 @@ def variants(folder: Path, changes: dict[str, tuple[str, str]]) -> dict[Path, tu
     return {folder / name: (MODULE.replace(*change), HELPERS) for name, change in changes.items()}
 
 
+@pytest.mark.thorough
 def test_a_module_is_another_if_it_may_answer_otherwise_and_known_again_else(tmp_path: Path) -> None:
     """In processes with other hashes of texts."""
     plain = {tmp_path / "plain": (MODULE, HELPERS)}
@@ -130,6 +133,7 @@ def test_a_module_is_another_if_it_may_answer_otherwise_and_known_again_else(tmp
     assert equal == {*SAME, "nothing", unnamed.name}
 
 
+@pytest.mark.thorough
 def test_compiled_files_of_modules_change_nothing(tmp_path: Path) -> None:
     """What is read from ``__pycache__`` shares constants otherwise than what was just compiled."""
     written(tmp_path, MODULE, "model.py")

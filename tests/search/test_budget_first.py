@@ -66,6 +66,7 @@ def test_it_begins_as_the_study_without_a_budget(seed: int, limit_s: float | Non
     assert len(first) < len(with_budget), "what is approximate has its turn"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_found_is_at_no_time_slower_though_every_approximate_recipe_is_wrong(seed: int) -> None:
     with_budget, without = study(WrongBudget(seed), budget=True), study(WrongBudget(seed), budget=False)

@@ -92,6 +92,7 @@ def test_data_without_a_budget_and_a_budget_without_data_are_refused_before_anyt
             togi.tune(module, x, **given)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("factory", "said"),
     [
@@ -107,12 +108,14 @@ def test_a_metric_that_is_missing_or_broken_is_told_once_before_any_trial(factor
         togi.tune(f"models.py:{factory}", max_drop=0.01, time_limit_s=200)
 
 
+@pytest.mark.thorough
 def test_a_broken_metric_that_limits_nothing_costs_nothing() -> None:
     study = togi.tune("models.py:broken_metric", only=["torchscript"], effort="quick", time_limit_s=200)
     assert study.record.best is not None
     assert any("The metric is not used: it raises" in note for note in study.record.facts.notes)
 
 
+@pytest.mark.thorough
 def test_a_recipe_that_is_always_wrong_is_not_within_the_drop_of_an_error_rate() -> None:
     """It was chosen at 7.4 x: "from 0 to 0.875, within the allowed drop of 0.005"."""
     torch.manual_seed(0)

@@ -55,6 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_each_size_is_measured_or_says_why_not_and_the_best_keeps_the_limit(folder: Path) -> None:
     made_artifact(folder / "fixed.togi", "models.py:plain")
     sizes = (1, 4, 16, 64)
@@ -86,6 +87,7 @@ def test_each_size_is_measured_or_says_why_not_and_the_best_keeps_the_limit(fold
     assert found.notes == ("models.py:served: a batch is dimension 0 of x",)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("folder")
 def test_the_command_prints_a_document_with_the_best_size(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["bench", "models.py:served", "--batch-sizes", "16, 1", "--time-limit", "30s"]
@@ -99,12 +101,14 @@ def test_the_command_prints_a_document_with_the_best_size(capsys: pytest.Capture
     assert document["verdict"] == best["verdict"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("folder")
 def test_a_batch_that_is_not_clear_is_no_table_but_an_error() -> None:
     with pytest.raises(SubjectError, match=r"models.py:unclear: it is not clear which dimension is the batch"):
         togi.bench("models.py:unclear", batch_sizes="1,2", time_limit_s=5)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("folder")
 def test_a_subject_that_cannot_be_run_says_so_at_each_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "models.py:broken", "--batch-sizes", "1,2", "--time-limit", "5s"]) == 1

@@ -34,6 +34,7 @@ def subjects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "models.py"
 
 
+@pytest.mark.thorough
 def test_a_slower_one_is_found_slower_one_given_twice_has_two_names_and_a_broken_one_keeps_its_place(
     subjects: Path,
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_slower_one_is_found_slower_one_given_twice_has_two_names_and_a_broken
         assert each.latency_ms.median > 20
 
 
+@pytest.mark.thorough
 def test_without_the_first_nothing_is_compared(subjects: Path) -> None:
     names = [f"{subjects}:{name}" for name in ("broken", "fast", "slow")]
     found = togi.bench(*names, time_limit_s=5)
@@ -67,6 +69,7 @@ def test_without_the_first_nothing_is_compared(subjects: Path) -> None:
     assert f"compared with {names[0]}, which could not be loaded" in found.verdict
 
 
+@pytest.mark.thorough
 def test_subjects_that_take_different_inputs_are_refused_unless_asked_for(subjects: Path) -> None:
     with subjects.open("a", encoding="utf-8") as file:
         file.write("def wide():\n    return torch.nn.Linear(8, 8), torch.randn(400, 8)\n")

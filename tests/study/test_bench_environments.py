@@ -55,6 +55,7 @@ def subject(tmp_path: Path) -> str:
     return f"{tmp_path / 'model.py'}:make"
 
 
+@pytest.mark.thorough
 def test_each_side_runs_in_its_own_interpreter_and_the_first_is_compared_with(
     subject: str, environment: Environment
 ) -> None:

@@ -187,6 +187,7 @@ def test_weights_that_change_afterwards_are_noticed(home: Path) -> None:
     assert served(other) == (0, 2)
 
 
+@pytest.mark.thorough
 def test_an_object_that_is_called_with_texts_is_faster_for_texts_of_any_length(pipeline: TextPipeline) -> None:
     plain, before = TextPipeline(), served(pipeline.model)
     for text in (TEXT, "two words", " ".join([TEXT] * 4)):
@@ -222,6 +223,7 @@ def test_what_load_refuses_is_not_put_in(home: Path, tmp_path: Path) -> None:
     assert [form.manifest.chain[-1].engine for form in installed.switches[0].forms] == ["eager"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("home")
 def test_a_function_that_could_be_captured_whole_is_tuned_inside() -> None:
     model = sleeper()
@@ -250,6 +252,7 @@ def test_restore_finds_what_another_library_has_wrapped_since(home: Path) -> Non
     assert installed.counts == {"": (0, 0)}
 
 
+@pytest.mark.thorough
 def test_nothing_faster_leaves_the_object_as_it_is_and_warns(home: Path) -> None:
     model = nn.Linear(4, 4).eval()
     with pytest.warns(UserWarning, match=r"togi put nothing into the object\."):

@@ -44,6 +44,7 @@ def slow(x: Tensor) -> Tensor:
     return x + 1
 
 
+@pytest.mark.thorough
 def test_two_functions_take_turns_and_the_first_is_what_the_assertions_speak_of() -> None:
     found = togi.bench(quick, slow, X)
     assert [contestant.name for contestant in found.contestants] == ["quick", "slow"]
@@ -67,6 +68,7 @@ def test_two_functions_take_turns_and_the_first_is_what_the_assertions_speak_of(
         other.assert_faster("10%")
 
 
+@pytest.mark.thorough
 def test_more_than_two_and_a_list_of_samples_and_functions_without_arguments() -> None:
     found = togi.bench(quick, slow, slow, [X, (X,)])
     assert [contestant.name for contestant in found.contestants] == ["quick", "slow", "slow (2)"]
@@ -133,6 +135,7 @@ def test_one_that_raises_in_its_turn_is_an_error_and_no_speed() -> None:
         found.assert_not_slower("3%")
 
 
+@pytest.mark.thorough
 def test_the_yardstick_is_measured_until_it_is_sharp() -> None:
     found = run_live_bench([slow], X, yardstick=True)
     assert [contestant.name for contestant in found.contestants] == ["slow", NAME]

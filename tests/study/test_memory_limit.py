@@ -87,6 +87,7 @@ def togi(capsys: pytest.CaptureFixture[str]) -> Command:
 TUNE = "tune wide.py:subject --only slices --effort quick --time-limit 200s".split()
 
 
+@pytest.mark.thorough
 def test_what_fits_is_chosen_though_it_is_slower(workplace: Path, togi: Command) -> None:
     code, study, _ = togi(*TUNE, "--max-memory", "24MiB", "--out", "wide.togi")
     assert study["best"], study["verdict"]

@@ -107,6 +107,7 @@ def subjects(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.thorough
 def test_throughput_is_what_several_callers_are_answered_and_a_call_beside_them_can_be_limited(subjects: str) -> None:
     study = togi.tune(
         f"{subjects}:one_at_a_time",
@@ -136,6 +137,7 @@ def test_throughput_is_what_several_callers_are_answered_and_a_call_beside_them_
     assert "--max-latency 0.08" in study.command
 
 
+@pytest.mark.thorough
 def test_a_turn_of_the_first_call_is_a_start_from_files(subjects: str, tmp_path: Path) -> None:
     settings, limits = Settings(objective="first-call"), Limits()
     ref = SubjectRef.here("locator", f"{subjects}:plain")
@@ -161,11 +163,13 @@ def test_a_turn_of_the_first_call_is_a_start_from_files(subjects: str, tmp_path:
         assert not reference.files.exists()
 
 
+@pytest.mark.thorough
 def test_what_has_no_file_form_has_no_first_call(subjects: str) -> None:
     with pytest.raises(SubjectError, match=r"has no file form: torch\.export cannot capture it"):
         togi.tune(f"{subjects}:branches", objective="first-call", effort="quick", time_limit_s=60)
 
 
+@pytest.mark.thorough
 def test_an_original_that_mixes_up_its_callers_is_said_to(subjects: str) -> None:
     study = togi.tune(
         f"{subjects}:mixes_up",
@@ -331,6 +335,7 @@ def test_what_is_measured_end_to_end_begins_and_ends_on_the_host(part: bool) -> 
     assert found == (["cuda"] if part else ["cpu"])
 
 
+@pytest.mark.thorough
 def test_what_draws_random_numbers_has_no_throughput_that_could_be_proven(subjects: str) -> None:
     with pytest.raises(SubjectError, match="depends on their order"):
         togi.tune(f"{subjects}:dice", objective="throughput", effort="quick", time_limit_s=60)

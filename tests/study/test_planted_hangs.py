@@ -108,6 +108,7 @@ def tuned(family: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tuned", cases(IN_THE_ENGINE), indirect=True)
 def test_an_engine_that_hangs_is_timed_out_and_never_chosen(tuned: Study | str) -> None:
     """On a machine that is too busy, nothing is tried in the time."""
@@ -132,6 +133,7 @@ def test_what_hangs_beside_the_trials_leaves_an_answer(tuned: Study | str) -> No
     assert "Traceback" not in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tuned", cases(["callers:holds_gil", "callers"]), indirect=True)
 def test_an_engine_that_hangs_where_two_call_has_them_wait_or_is_set_aside(tuned: Study | str) -> None:
     assert isinstance(tuned, Study), tuned

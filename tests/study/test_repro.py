@@ -55,6 +55,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Write]:
         yield written
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "chosen",
     [

@@ -69,6 +69,7 @@ def sample(length: int) -> togi.Inputs:
     return togi.Inputs((ids,), {"mask": torch.ones(2, length)})
 
 
+@pytest.mark.thorough
 def test_a_live_module_with_everything_unusual(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Tagger()
@@ -116,6 +117,7 @@ def loading_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("togi.study.run.run_study", functools.partial(run_study, pace=Pace(least_limit_s=120.0)))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("loading_may_take_long")
 def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed() -> None:
     study = togi.tune(Slow(), inputs=torch.ones(3), only=["torchscript"], time_limit_s=1)
@@ -128,6 +130,7 @@ def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed() -> No
     assert "--time-limit" in study.record.verdict
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("loading_may_take_long")
 def test_where_nothing_could_be_tried_nothing_is_known_to_keep_a_limit() -> None:
     study = togi.tune(Slow(), inputs=torch.ones(3), only=["torchscript"], time_limit_s=1, max_memory="1TiB")
@@ -205,6 +208,7 @@ def test_a_damaged_journal_is_kept_and_said(home: Path) -> None:
     assert (home / "journal.sqlite").read_bytes().startswith(b"this is not")
 
 
+@pytest.mark.thorough
 def test_an_interrupt_keeps_what_was_learned_and_leaves_no_process(tmp_path: Path, home: Path) -> None:
     (tmp_path / "tiny.py").write_text(
         "import torch\ndef subject():\n    return torch.nn.Linear(64, 64), torch.randn(8, 64)\n", encoding="utf-8"

@@ -285,6 +285,7 @@ def test_a_server_has_no_form_for_parts(study: StudyResult, tmp_path: Path) -> N
             api.export(out, to=form, out=tmp_path / "out")
 
 
+@pytest.mark.thorough
 def test_where_nothing_is_faster_the_program_stays_as_it_is(
     place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

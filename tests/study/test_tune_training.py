@@ -91,6 +91,7 @@ def study(home: Path, brief_studies: None) -> StudyResult:  # noqa: ARG001 - it 
         return tuned(network(), only=STEP_TECHNIQUES)
 
 
+@pytest.mark.thorough
 def test_recipes_of_a_live_step_are_tried_next_to_the_step_as_it_is(study: StudyResult) -> None:
     record = study.record
     assert record.facts.train
@@ -137,6 +138,7 @@ def test_a_training_study_is_reported_as_one(
     assert "is of a training step" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_the_journal_goes_on_with_a_training_study(study: StudyResult) -> None:
     again = tuned(network(), only=STEP_TECHNIQUES)
     assert again.record.id == study.record.id
@@ -237,6 +239,7 @@ Fused.apply_step = wrong
     assert found.best.recipe.is_reference
 
 
+@pytest.mark.thorough
 def test_the_command_line_says_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,6 +272,7 @@ def test_what_means_nothing_for_a_step_is_refused_before_anything_runs(given: di
         tuned(network(), **given)
 
 
+@pytest.mark.thorough
 def test_a_step_that_raises_is_explained_with_its_place() -> None:
     def broken(_module: nn.Module, _sample: Any) -> Tensor:
         raise ValueError("no labels")

@@ -70,6 +70,7 @@ def interval(low: float, median: float, high: float) -> Interval:
     return Interval(median=median, low=low, high=high)
 
 
+@pytest.mark.thorough
 def test_it_is_verified_beside_its_original_with_as_many_callers_as_it_was_tuned_for(
     folder: Path,
 ) -> None:
@@ -95,6 +96,7 @@ def test_what_was_chosen_by_its_first_call_need_not_be_fast(folder: Path, monkey
     assert verified(out, monkeypatch, {"speedup_x": FASTER, "error": ROUGH})[0] is Answer.FAILED
 
 
+@pytest.mark.thorough
 def test_another_original_shows_that_it_is_wrong(folder: Path) -> None:
     found = api.verify(artifact_of(folder, "models.py:original", None), subject="models.py:other", time_limit_s=1)
     assert not found.proven
@@ -102,6 +104,7 @@ def test_another_original_shows_that_it_is_wrong(folder: Path) -> None:
     assert "not right here" in found.verdict
 
 
+@pytest.mark.thorough
 def test_an_original_that_does_not_run_is_an_error(folder: Path) -> None:
     out = artifact_of(folder, "models.py:original", None)
     with pytest.raises(SubjectError, match=r"models\.py:broken cannot be run, so nothing can be compared.*\(4, 3\)"):
@@ -151,6 +154,7 @@ def judged_artifact(folder: Path) -> Path:
     return out
 
 
+@pytest.mark.thorough
 def test_other_data_than_it_was_accepted_on_are_told(folder: Path) -> None:
     out = judged_artifact(folder)
     kept = read_manifest(out)
@@ -188,6 +192,7 @@ def test_no_program_is_run_because_an_artifact_names_it(folder: Path, subject: s
     assert not (folder / "sprung").exists()
 
 
+@pytest.mark.thorough
 def test_what_was_changed_after_the_check_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = artifact_of(folder, "models.py:original", None)
     other = made_artifact(folder / "other.togi", f"{folder / 'models.py'}:other", subject="models.py:original")

@@ -89,6 +89,7 @@ def patchable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("patchable_library")
 
 
+@pytest.mark.thorough
 def test_classes_of_the_main_module_are_found_by_their_names(tmp_path: Path) -> None:
     """A script, or a notebook: what its module returns is of a class of its own."""
     for code in (MAIN, RESOLVED):
@@ -104,6 +105,7 @@ def answered(module: nn.Module, sample: Any) -> LiveAnswer:
     return found
 
 
+@pytest.mark.thorough
 def test_what_transformers_records_is_recorded_of_what_was_unpickled(tmp_path: Path) -> None:
     import transformers
 
@@ -151,6 +153,7 @@ def test_other_numbers_are_reported(patchable: ModuleType, scale: float, told: b
     assert ("answers the first sample otherwise than the live one" in found) is told
 
 
+@pytest.mark.thorough
 def test_an_output_of_another_kind_is_refused(patchable: ModuleType, tmp_path: Path) -> None:
     """Proven were a module without what its user wants of it."""
     patchable.HIDDEN = True  # type: ignore[attr-defined]

@@ -125,6 +125,7 @@ def test_locating_runs_no_forward_pass(tmp_path):
     assert locate(f"{path}:make").inputs == (Inputs.of(locate(f"{path}:make").samples),)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
 @pytest.mark.parametrize(
     "name", ["minilm", *(pytest.param(n, marks=pytest.mark.thorough) for n in ("unet", "lstm_tagger"))]

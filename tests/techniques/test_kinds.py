@@ -11,6 +11,7 @@ from togi.verify.jumps import JumpObserver
 ENDS = {"right", "bounded", "refused"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime", "torchscript"])
 def test_no_kind_is_answered_wrongly_in_silence(engine: str) -> None:
     found = list(answers(engine))

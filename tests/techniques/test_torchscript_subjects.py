@@ -54,6 +54,7 @@ def with_engine(each: Technique) -> list[Technique]:
 ON_CPU = [each for each in all_techniques().values() if "cpu" in each.devices]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("each", ON_CPU, ids=lambda each: each.id)
 @pytest.mark.parametrize("module", [Plain, WithState])
 def test_each_technique_works_on_it_or_refuses(each: Technique, module: type[nn.Module]) -> None:

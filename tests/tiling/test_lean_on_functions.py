@@ -511,6 +511,7 @@ def test_import_is_light():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.thorough
 def test_compiled_tiles_are_proven_and_kept_within_a_compiled_function():
     x, y = boxes(3000), boxes(200)
 

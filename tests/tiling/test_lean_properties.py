@@ -73,6 +73,7 @@ COMPOSED = given(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=15, deadline=None, derandomize=True)
 @COMPOSED
 def test_a_composed_function_is_the_plain_one_within_its_budget(pair, steps, end, dim, sizes, seed):

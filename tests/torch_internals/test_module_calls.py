@@ -180,6 +180,7 @@ print(len(graphs))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("imported", ["early", "late"])
 def test_compiled_modules_are_seen_and_compiled_as_ever(imported: str, tmp_path: Path) -> None:
     """In a process of its own, as a script: Dynamo may be imported before or after; ``fullgraph`` would raise."""

@@ -176,12 +176,14 @@ def call(name: str) -> ChildCall[Asked, Width]:
     return ChildCall(function=f"{__name__}:{name}", request=Asked, answer=Width, purpose="examined")
 
 
+@pytest.mark.thorough
 def test_answers_from_another_process(ref: SubjectRef) -> None:
     answer = call("width")(ref, Asked(times=2))
     assert answer.width == 6
     assert answer.pid != os.getpid()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "said"), [("breaks", "no such thing"), ("dies", "SIGABRT"), ("hangs", "after 2 s")], ids=str
 )
@@ -190,6 +192,7 @@ def test_says_what_happened(pool: WorkerPool, name: str, said: str) -> None:
         call(name).run(pool, Asked(), Limits(timeout_s=2.0))
 
 
+@pytest.mark.thorough
 def test_a_phase_has_a_limit_of_its_own_in_place_of_the_calls(pool: WorkerPool) -> None:
     phases: list[str] = []
     answer = call("takes_longer_than_its_limit").run(
@@ -224,6 +227,7 @@ def test_malloc_is_left_alone_for_what_tells_times_of_a_users_process_and_for_tr
     assert told == (["keeps", "ran"] if keeps and not train else ["ran"])
 
 
+@pytest.mark.thorough
 def test_a_call_alone_ends_within_the_time_that_it_is_given_with_loading(ref: SubjectRef) -> None:
     began = time.monotonic()
     with pytest.raises(TogiError, match=r"[Gg]ive a longer --time-limit"):
@@ -231,6 +235,7 @@ def test_a_call_alone_ends_within_the_time_that_it_is_given_with_loading(ref: Su
     assert time.monotonic() - began < 18.0
 
 
+@pytest.mark.thorough
 def test_children_have_the_threads_that_loading_the_subject_set_as_its_user_has(ref: SubjectRef) -> None:
     text = SUBJECT.replace("@ x", "+ 1")  # that one does not run
     plain, setting = (Path(ref.spec).with_name(f"{name}.py") for name in ("plain", "setting"))
@@ -283,6 +288,7 @@ def test_what_a_child_shares_is_known_also_to_a_parent_that_is_late(
         call("holds").run(pool, Asked(times=200, hold_s=60.0), Limits(memory_bytes=100 << 20))
 
 
+@pytest.mark.thorough
 def test_a_call_alone_may_take_all_that_the_machine_has(ref: SubjectRef, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise, "available_bytes", lambda: 80 << 20)
     assert call("holds")(ref, Asked(times=200)).width == 200 << 18

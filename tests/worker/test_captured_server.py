@@ -80,6 +80,7 @@ def captures(folder: Path) -> list[str]:
     return (folder / "captures").read_text(encoding="utf-8").split()
 
 
+@pytest.mark.thorough
 def test_every_trial_is_given_what_was_captured_once(tmp_path: Path) -> None:
     with pool_of(tmp_path) as pool:
         facts = ready(pool)
@@ -113,6 +114,7 @@ def subject():
 """
 
 
+@pytest.mark.thorough
 def test_it_is_proven_for_the_sizes_that_were_captured(tmp_path: Path) -> None:
     """One of the sizes derived for the proof, 112, is on the other side of the branch."""
     (tmp_path / "branches.py").write_text(BRANCHES, encoding="utf-8")
@@ -127,6 +129,7 @@ def test_it_is_proven_for_the_sizes_that_were_captured(tmp_path: Path) -> None:
     assert "It is proven where x.shape[0] <= 100: for other sizes" in " ".join(facts.notes)
 
 
+@pytest.mark.thorough
 def test_a_sample_beyond_what_it_is_proven_for_is_refused_by_itself(tmp_path: Path) -> None:
     """The artifact was made of two samples of at most 100 rows, and is asked for 200: it answers for itself."""
     (tmp_path / "branches.py").write_text(BRANCHES, encoding="utf-8")
@@ -158,6 +161,7 @@ def test_a_sample_beyond_what_it_is_proven_for_is_refused_by_itself(tmp_path: Pa
             pool.start_artifact(artifact, captured(facts), facts, Limits(), check=True)
 
 
+@pytest.mark.thorough
 def test_a_study_goes_on_where_the_process_that_captured_is_killed(tmp_path: Path) -> None:
     with pool_of(tmp_path) as pool:
         facts = ready(pool)
@@ -169,6 +173,7 @@ def test_a_study_goes_on_where_the_process_that_captured_is_killed(tmp_path: Pat
         assert len(set(captures(tmp_path))) == 3
 
 
+@pytest.mark.thorough
 def test_a_trial_ends_with_the_process_that_captured(tmp_path: Path) -> None:
     with pool_of(tmp_path) as pool:
         facts = ready(pool)
@@ -180,6 +185,7 @@ def test_a_trial_ends_with_the_process_that_captured(tmp_path: Path) -> None:
             finalist.warm()
 
 
+@pytest.mark.thorough
 def test_a_crash_while_rewrites_are_looked_through_leaves_them_to_their_trials(tmp_path: Path) -> None:
     def kill(phase: str) -> None:
         if phase == "rewrites":
@@ -195,6 +201,7 @@ def test_a_crash_while_rewrites_are_looked_through_leaves_them_to_their_trials(t
             assert trial.error.faithful
 
 
+@pytest.mark.thorough
 def test_a_part_is_captured_once_too(tmp_path: Path) -> None:
     with pool_of(tmp_path) as pool:
         module, x = runpy.run_path(str(tmp_path / "model.py"))["subject"]()
@@ -215,6 +222,7 @@ def test_a_part_is_captured_once_too(tmp_path: Path) -> None:
         assert ready(pool).exportable
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("when_captured", "reason"),
     [("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"), ("raise KeyError('odd')", "'odd', at")],
@@ -230,6 +238,7 @@ def test_what_cannot_be_captured_is_tuned_without(tmp_path: Path, when_captured:
             assert trial.error.faithful
 
 
+@pytest.mark.thorough
 def test_a_subject_that_starts_threads_is_captured_in_each_trial(tmp_path: Path) -> None:
     """A process with threads cannot fork: what it captured ends with it."""
     start = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"

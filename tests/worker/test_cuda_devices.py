@@ -155,6 +155,7 @@ def test_a_fork_is_unsafe_beside_threads() -> None:
         thread.join()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "loading",
     [
@@ -203,6 +204,7 @@ def test_devices_that_cannot_be_counted_are_left_to_torch(
         assert torch.cuda._device_count_nvml() == -1
 
 
+@pytest.mark.thorough
 def test_a_server_forks_whatever_number_of_threads_torch_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking torch for another number than it began with starts threads."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -212,6 +214,7 @@ def test_a_server_forks_whatever_number_of_threads_torch_would_use(monkeypatch: 
         assert run.server({}).fork_safe
 
 
+@pytest.mark.thorough
 def test_what_tells_torch_its_threads_is_not_taken_for_the_users_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +229,7 @@ def test_what_tells_torch_its_threads_is_not_taken_for_the_users_word(
         assert isinstance(run.server({}), TrialServer)
 
 
+@pytest.mark.thorough
 def test_processes_of_a_study_are_told_from_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that compute on the same GPU, and take turns there."""
     started: list[str | None] = []

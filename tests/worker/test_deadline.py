@@ -97,6 +97,7 @@ def end_of(pool: WorkerPool, how: str, limits: Limits | None = None) -> TrialEnd
     return caught.value
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", HANGS)
 def test_a_child_that_hangs_is_ended_by_the_studys_deadline(
     pool: WorkerPool, how: str, monkeypatch: pytest.MonkeyPatch
@@ -121,6 +122,7 @@ def test_a_limit_of_its_own_is_told_from_the_studys(pool: WorkerPool) -> None:
     assert ended.ending.reason == "it was still in run after 1 s"
 
 
+@pytest.mark.thorough
 def test_what_a_stopped_server_did_not_start_in_time_is_ended_and_the_others_go_on() -> None:
     with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
         server = pool.server({})
@@ -147,6 +149,7 @@ FACTORIES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", FACTORIES)
 def test_a_factory_that_hangs_is_ended_with_all_that_it_started(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +228,7 @@ def test_of_a_log_that_grows_without_end_the_last_is_kept(tmp_path: Path) -> Non
     assert log.read_bytes().endswith(b"newer" + b"last\n")
 
 
+@pytest.mark.thorough
 def test_a_server_that_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "exits.py"
     file.write_text(

@@ -100,6 +100,7 @@ EXPECTED: dict[str, tuple[Outcome | tuple[Outcome, ...], str]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_each_gets_its_outcome(study: Study, name: str) -> None:
     outcome, words = EXPECTED[name]

@@ -80,6 +80,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["live", "locator"])
 def test_nothing_is_left(kind: str, tmp_path: Path) -> None:
     script, child, temporary = tmp_path / "parent.py", tmp_path / "child", tmp_path / "tmp"
@@ -95,6 +96,7 @@ def test_nothing_is_left(kind: str, tmp_path: Path) -> None:
     wait_for(lambda: not Path(f"/proc/{pid}").exists(), "a process is left")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["time.sleep(300)", "ctypes.PyDLL(None).sleep(300)"], ids=["sleeps", "holds the GIL"])
 def test_nothing_is_left_of_a_parent_that_is_killed_while_its_subject_is_loaded(how: str, tmp_path: Path) -> None:
     """The server is in the factory and hears of nothing: its guard ends it."""
@@ -110,6 +112,7 @@ def test_nothing_is_left_of_a_parent_that_is_killed_while_its_subject_is_loaded(
     wait_for(lambda: not any(temporary.iterdir()), "files are left")
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_of_a_parent_that_is_killed_while_it_closes(tmp_path: Path) -> None:
     script, temporary = tmp_path / "parent.py", tmp_path / "tmp"
     script.write_text(CLOSING, encoding="utf-8")
@@ -119,6 +122,7 @@ def test_nothing_is_left_of_a_parent_that_is_killed_while_it_closes(tmp_path: Pa
     wait_for(lambda: not any(temporary.iterdir()), "files are left")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("forked", [True, False], ids=["forked", "a process of its own"])
 def test_children_that_nobody_ended_end_with_their_pool(forked: bool, tmp_path: Path) -> None:
     subject = tmp_path / "subject.py"
@@ -160,6 +164,7 @@ def test_a_server_that_is_interrupted_while_it_loads_ends(monkeypatch: pytest.Mo
         pool.close()
 
 
+@pytest.mark.thorough
 def test_a_server_that_does_not_fork_in_time_is_an_error_and_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

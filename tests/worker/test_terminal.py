@@ -7,6 +7,8 @@ import pty
 import sys
 from pathlib import Path
 
+import pytest
+
 _SUBJECT = """
 import getpass, torch
 
@@ -28,6 +30,7 @@ except TogiError as error:
 """
 
 
+@pytest.mark.thorough
 def test_asking_there_fails_at_once(tmp_path: Path) -> None:
     (tmp_path / "asks.py").write_text(_SUBJECT, encoding="utf-8")
     pid, terminal = pty.fork()

@@ -68,6 +68,7 @@ def pool(data: str) -> WorkerPool:
     return WorkerPool(subject, machine(), device="cpu", seed=0, judging=judging, data=data)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("int8", [INT8, STATIC, INT8_AND_BF16], ids=["dynamic", "static", "static and bf16"])
 def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path, int8: Recipe) -> None:
     if int8 is INT8_AND_BF16 and emulated(Facts(machine=machine(), module_class=""), "bfloat16", ""):
@@ -103,12 +104,14 @@ def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path,
     assert list((folder / "home" / "answers").iterdir()), "kept for the next study"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("folder")
 def test_validation_data_of_another_size_are_refused() -> None:
     with pool("models.py:larger") as processes, pytest.raises(TrialEnded, match="validation sample 81 is another call"):
         processes.make_truth(processes.survey(*QUIET)[0].facts, *QUIET)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("folder")
 def test_validation_data_that_are_timed_too_are_told() -> None:
     with pool("models.py:timed") as processes:
@@ -118,6 +121,7 @@ def test_validation_data_that_are_timed_too_are_told() -> None:
     assert any("No calibration data" in note for note in facts.notes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("data", "said"), [("", "has none: give --data"), ("models.py:model", "Validation data are")])
 @pytest.mark.usefixtures("folder")
 def test_what_brings_no_validation_data_is_refused_when_it_is_loaded(data: str, said: str) -> None:

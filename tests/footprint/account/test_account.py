@@ -256,6 +256,7 @@ def test_what_the_outermost_module_does_itself_is_under_its_class_name() -> None
     assert parameters == {"layer", "OwnWork"}
 
 
+@pytest.mark.thorough
 def test_it_is_its_tables_in_print_and_in_a_notebook() -> None:
     account = togi.memory(OwnWork(), torch.ones(512, 64), train=True)
     assert str(account).startswith("Peak ")
@@ -266,6 +267,7 @@ def test_it_is_its_tables_in_print_and_in_a_notebook() -> None:
     assert "aten.sigmoid.default" in page
 
 
+@pytest.mark.thorough
 def test_watching_writes_nothing_to_the_terminal() -> None:
     code = "import torch, togi\nwith togi.memory() as seen: torch.ones(1000)\nassert seen.account.peak_bytes == 4000"
     quiet = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}

@@ -375,6 +375,7 @@ def test_what_is_remembered_without_its_graph_is_named() -> None:
         fit_training(_step(Caching(False), torch.randn(8, 64)), 1 << 30)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_plans_for_recurrent_layers_lower_memory_as_far_as_they_promise(kind: Any) -> None:
     step = _step(Layered(kind), torch.randn(16, 12, 16))

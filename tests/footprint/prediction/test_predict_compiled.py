@@ -46,6 +46,7 @@ class BranchesOnValues(Breaks):
         return self.second(hidden) if hidden.sum() > 0 else hidden
 
 
+@pytest.mark.thorough
 def test_the_prediction_is_exact_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real tensors, allocations and libraries; only the C++ of fused kernels, which takes none of torch's memory, is
     not built, because that takes a minute. benchmarks/memory_prediction.py --compile builds it."""

@@ -42,6 +42,7 @@ def notes(module: nn.Module, sample: Any, **order: Any) -> str:
     return " ".join(check_module(Subject(module, sample), ModuleRequest(**{"device": "A100", **order})).notes)
 
 
+@pytest.mark.thorough
 def test_a_subject_is_examined_in_a_child_process(tmp_path: Path) -> None:
     (tmp_path / "folded_subject.py").write_text(SUBJECT, encoding="utf-8")
     ref = SubjectRef.here("locator", f"{tmp_path / 'folded_subject.py'}:subject")

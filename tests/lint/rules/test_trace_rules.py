@@ -119,6 +119,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.thorough
 def test_every_rule_finds_its_line_in_a_child(tmp_path) -> None:
     file = tmp_path / "everything.py"
     file.write_text(textwrap.dedent(EXAMPLE), encoding="utf-8")

@@ -51,6 +51,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("script", [SIGNALS, FORKS], ids=["signals", "forks"])
 @pytest.mark.parametrize("engine", sorted(engine for engine in RECIPES if not all_techniques()[engine].inductor))
 def test_signals_and_forks_once_artifacts_are_dropped(engine: str, script: str, tmp_path: Path) -> None:

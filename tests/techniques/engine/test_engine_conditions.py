@@ -78,6 +78,7 @@ def test_idle_threads_of_a_part_leave_the_cores_to_the_program() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_attention_is_one_operator_from_opset_23_on(tmp_path) -> None:
     import onnx
 
@@ -193,6 +194,7 @@ def test_a_view_of_what_attention_made_is_a_view_in_every_engine(id: str) -> Non
         torch.testing.assert_close(program(x), candidate.module(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "id",
     [pytest.param(id, marks=pytest.mark.thorough if id == "aot_inductor" else ()) for id in (*WITHOUT_STATE, "eager")],

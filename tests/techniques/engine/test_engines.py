@@ -49,6 +49,7 @@ def _case(id: str, options: Options, name: str) -> Any:
     return pytest.param(id, options, name, marks=marks, id=f"{id}-{name}-{'-'.join(map(str, options.values()))}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("id", "options", "name"), [_case(*one) for one in (*CASES, *LONG)])
 def test_engine_equals_original_and_survives_saving(id: str, options: Options, name: str, tmp_path: Path) -> None:
     engine = technique(id)

@@ -92,6 +92,7 @@ ONE_OF_EACH = [("onnxruntime", "rows"), ("onnxruntime", "written back")]
 CASES = [*((engine, name) for engine in ENGINES if engine != "onnxruntime" for name in ANSWERED), *ONE_OF_EACH]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("engine", "name"), CASES)
 def test_none_one_and_many_are_answered_as_the_original_does(engine: str, name: str) -> None:
     subject = candidate(ANSWERED[name])

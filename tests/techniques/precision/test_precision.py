@@ -52,6 +52,7 @@ def relative_error(candidate: Candidate, call: Any) -> float:
     return worst
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("id", "options", "engine_id", "bound"), LOWERED)
 def test_lowered_precision_is_near_and_survives_saving(
     id: str, options: Options, engine_id: str, bound: float, tmp_path: Path
@@ -110,6 +111,7 @@ def types_of_layers(loaded: Any) -> dict[str, set[str]]:
     return kinds
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"preset": "performance"}, {"how": "dynamic"}], ids=["static", "dynamic"])
 def test_what_is_not_quantized_runs_in_bf16_where_asked(options: Options, tmp_path: Path) -> None:
     """The sum behind the embedding; where weights alone are compressed, the convolution too."""
@@ -150,6 +152,7 @@ def test_compressed_weights_are_offered_where_products_are_most_of_it() -> None:
     assert offered({"linear": 48}, cpu_flags=(*VNNI, "avx512_bf16")) == both_twice
 
 
+@pytest.mark.thorough
 def test_activations_stay_in_float_where_weights_alone_are_compressed(tmp_path: Path) -> None:
     """It is written into the model, so that the loaded one computes as it was proven, whatever the default is."""
     for how, group in (("weights", 0), ("dynamic", 32)):
@@ -164,6 +167,7 @@ def on_this_machine(module: torch.nn.Module, sample: torch.Tensor) -> Candidate:
     return replace(candidate, facts=candidate.facts.model_copy(update={"machine": mixed().facts.machine}))
 
 
+@pytest.mark.thorough
 def test_depthwise_convolutions_are_kept_where_asked(tmp_path: Path) -> None:
     """They hold the largest part of the error: of EfficientNet-Lite0 0.22 became 0.11."""
     torch.manual_seed(0)
@@ -320,6 +324,7 @@ def test_blocks_are_offered_where_products_are_most_of_it_and_vnni_is() -> None:
         technique("int8_onnxruntime").apply(mixed(cpu_flags=("avx2",)), {"how": "blocks"})
 
 
+@pytest.mark.thorough
 def test_quantizing_in_blocks_leaves_the_log_of_the_process_alone(tmp_path: Path) -> None:
     """The library adds a handler to the root logger where there is none, and logs every product."""
     program = (
@@ -363,6 +368,7 @@ def test_answers_depend_on_exact_sums_where_weights_have_eight_bits(id: str) -> 
     assert technique("bf16").instructions(with_vnni) == ()
 
 
+@pytest.mark.thorough
 def test_openvino_gets_half_of_the_range_where_sums_saturate(tmp_path: Path) -> None:
     """In all layers: by itself NNCF protects the first alone."""
 

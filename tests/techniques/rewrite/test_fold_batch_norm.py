@@ -62,6 +62,7 @@ def test_every_pair_is_folded_exactly(pair, randomise, error_units, calls):
     error_units(original, result, [sample, torch.randn(size)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0"])
 def test_real_architectures_lose_all_norms(name, randomise, error_units, calls):
     sample = images(size=32)
