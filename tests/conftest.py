@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.offline import OFFLINE
 from tests.offline.sitecustomize import TRIED
 from togi.core.choices import Effort
 
@@ -24,9 +25,8 @@ _LONGEST = tuple(f"tests/{room}/" for room in ("study", "worker", "fleet", "prog
 """Folders whose files take longest: they run first, so that no worker is left alone with one of them in the end."""
 
 
-_OFFLINE = str(Path(__file__).parent / "offline")
-_OTHERS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", _OFFLINE)]
-os.environ["PYTHONPATH"] = os.pathsep.join([_OFFLINE, *_OTHERS])  # of the processes that tests start
+_OTHERS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", OFFLINE)]
+os.environ["PYTHONPATH"] = os.pathsep.join([OFFLINE, *_OTHERS])  # of the processes that tests start
 os.environ["HF_HUB_OFFLINE"] = "1"
 _HANDLE, os.environ[TRIED] = tempfile.mkstemp(prefix="togi-tried-")
 os.close(_HANDLE)
