@@ -14,13 +14,21 @@ import pytest
 from togi.lint.fix import fix_paths
 
 FAULT = """import torch
+
+
+def outer(a, b):
+    result = torch.ger(a, b)
+    return result
+"""
+MENDED = FAULT.replace("torch.ger", "torch.outer")
+RISKY = """import torch
 for x, y in loader:
+    optimizer.zero_grad()
     loss = model(x)
     loss.backward()
     optimizer.step()
     total += loss
 """
-MENDED = FAULT.replace("+= loss", "+= loss.detach()")
 SERVER = """
 import sys
 sys.modules["torch"] = None  # which it does not need
@@ -130,13 +138,23 @@ def applied(text: str, action: dict[str, Any], uri: str) -> str:
 
 
 def test_what_is_found_is_shown_at_its_place_and_mended_by_a_quick_fix(editor: Editor) -> None:
-    found = {each["code"]: each for each in editor.open(FAULT)}
-    kept = found["loss-accumulates-graph"] if "loss-accumulates-graph" in found else next(iter(found.values()))
-    assert (kept["source"], kept["severity"], kept["range"]["start"]["line"]) == ("togi", 2, 5)
-    assert ". Instead: " in kept["message"]
-    fixes = [action for action in editor.actions(5, "quickfix") if action.get("isPreferred")]
+    (found,) = editor.open(FAULT)
+    assert (found["source"], found["code"], found["severity"]) == ("togi", "deprecated-function", 2)
+    assert found["range"] == {"start": {"line": 4, "character": 13}, "end": {"line": 4, "character": 22}}
+    assert ". Instead: write torch.outer(...)" in found["message"]
+    fixes = [action for action in editor.actions(4, "quickfix") if action.get("isPreferred")]
+    assert editor.actions(0, "quickfix") == []
     assert [applied(FAULT, fix, editor.uri) for fix in fixes] == [MENDED]
     assert editor.close() == 0
+
+
+def test_what_may_change_results_says_so_and_is_not_done_with_the_rest(editor: Editor) -> None:
+    (finding,) = editor.open(RISKY)
+    offered = editor.actions(finding["range"]["start"]["line"])
+    (risky,) = [action for action in offered if action["title"].endswith(" (may change results)")]
+    assert not risky["isPreferred"]
+    assert applied(RISKY, risky, editor.uri) == RISKY.replace("+= loss", "+= loss.detach()")
+    assert not [action for action in offered if action["kind"] == "source.fixAll"]
 
 
 def test_an_ignore_comment_is_offered_and_silences_the_finding(editor: Editor) -> None:
@@ -179,10 +197,10 @@ def test_only_the_last_of_several_changes_is_checked(editor: Editor) -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_columns_are_those_of_the_editor(editor: Editor, end: str) -> None:
     """A character beyond the basic plane counts twice in UTF-16, and a form feed ends no line."""
-    text = FAULT.replace("    total += loss", "    '\U0001f600\x0c'; total += loss")
+    text = FAULT.replace("    result =", "    '\U0001f600\x0c'; result =")
     editor.open(text.replace("\n", end))
-    (fix,) = [action for action in editor.actions(5, "quickfix") if action.get("isPreferred")]
-    assert applied(text, fix, editor.uri) == text.replace("+= loss", "+= loss.detach()")
+    (fix,) = [action for action in editor.actions(4, "quickfix") if action.get("isPreferred")]
+    assert applied(text, fix, editor.uri) == text.replace("torch.ger", "torch.outer")
 
 
 def test_settings_of_the_project_and_of_the_command_apply(tmp_path: Path) -> None:

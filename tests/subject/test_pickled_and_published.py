@@ -393,7 +393,7 @@ class TestDiffusers:
         index = (folder / "model_index.json").read_text(encoding="utf-8")
         own = index.replace('"DDIMPipeline"', '["pipeline", "Mine"]')
         (folder / "model_index.json").write_text(own, encoding="utf-8")
-        with pytest.raises(SubjectError, match=r"diffusers cannot load it.*add --trust-remote-code"):
+        with pytest.raises(SubjectError, match=r"has code of its own.*add --trust-remote-code"):
             locate(f"diffusers:{folder}")
         assert not Path(BOOM).exists()
 

@@ -8,7 +8,10 @@ as its pyproject.toml says. What a rule can rewrite is offered as a quick fix, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +51,14 @@ class _Checked:
 
 def serve(settings: Overrides) -> None:
     """Answer an editor until it ends. Raises MissingServerError where the extra ``lsp`` is not installed."""
-    server_of(settings).start_io()
+    server = server_of(settings)
+    # It closes what it is given. Whatever else is printed would be taken for a message.
+    with (
+        os.fdopen(os.dup(sys.stdin.fileno()), "rb") as asked,
+        os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answered,
+        contextlib.redirect_stdout(sys.stderr),
+    ):
+        server.start_io(asked, answered)
 
 
 def server_of(settings: Overrides) -> Any:

@@ -5,6 +5,7 @@ What takes its time are the same modules in every step, so few steps are enough 
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 from typing import Any
@@ -51,16 +52,18 @@ def _check_weights(locator: Spec) -> None:
 def _loaded(locator: Spec, folder: str) -> Any:
     import diffusers
 
-    trusted = permitted(Permit.REMOTE_CODE)
+    options = {"trust_remote_code": permitted(Permit.REMOTE_CODE), "use_safetensors": True, "local_files_only": True}
+    with_accelerate = importlib.util.find_spec("accelerate") is not None  # else it warns that it is not there
     try:
-        return diffusers.DiffusionPipeline.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, trust_remote_code=trusted
-        )
+        return diffusers.DiffusionPipeline.from_pretrained(folder, low_cpu_mem_usage=with_accelerate, **options)
     except Exception as error:  # foreign code
-        hint = f" If you trust its code, add {Permit.REMOTE_CODE.how}" if "trust_remote_code" in str(error) else ""
-        raise SubjectError(
-            f"{locator.text}: diffusers cannot load it: {type(error).__name__}: {error}{hint}"
-        ) from error
+        if "trust_remote_code" in str(error):
+            raise SubjectError(
+                f"{locator.text}: it has code of its own, and togi runs no downloaded code unasked: it may do whatever "
+                f"you may. Read the .py files in {folder}. If you trust them, add {Permit.REMOTE_CODE.how}"
+            ) from error
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise SubjectError(f"{locator.text}: diffusers cannot load it: {why}") from error
 
 
 def _arguments(locator: Spec, pipe: Any, seed: int) -> dict[str, Any]:
