@@ -121,7 +121,7 @@ class _Answers:
         here = [f for f in checked.findings if f.place is not None and _touches(lines.of_finding(f), asked)]
         offered = [*self._quick_fixes(here, checked.text, lines), *self._fix_all(document, checked, lines)]
         only = params.context.only
-        return [action for action in offered if not only or any(_is_kind(action.kind, kind) for kind in only)]
+        return [action for action in offered if not only or any(_is_kind(action.kind or "", kind) for kind in only)]
 
     def _publish(self, uri: str) -> None:
         document = self._server.workspace.get_text_document(uri)

@@ -39,8 +39,7 @@ def from_diffusers(locator: Spec, seed: int) -> Subject:
 
 
 def _check_weights(locator: Spec) -> None:
-    """Each part that has weights has them as safetensors: of a part without, diffusers' parts are told, and those of
-    other libraries unpickle."""
+    """Each part with weights has them as safetensors: else those of other libraries than diffusers are unpickled."""
     for pickled in (file for end in ("bin", "pt", "ckpt", "pth") for file in locator.path.glob(f"*/*.{end}")):
         if not any(pickled.parent.glob("*.safetensors")):
             raise SubjectError(
@@ -54,8 +53,9 @@ def _loaded(locator: Spec, folder: str) -> Any:
 
     options = {"trust_remote_code": permitted(Permit.REMOTE_CODE), "use_safetensors": True, "local_files_only": True}
     with_accelerate = importlib.util.find_spec("accelerate") is not None  # else it warns that it is not there
+    pipeline_class: Any = diffusers.DiffusionPipeline
     try:
-        return diffusers.DiffusionPipeline.from_pretrained(folder, low_cpu_mem_usage=with_accelerate, **options)
+        return pipeline_class.from_pretrained(folder, low_cpu_mem_usage=with_accelerate, **options)
     except Exception as error:  # foreign code
         if "trust_remote_code" in str(error):
             raise SubjectError(

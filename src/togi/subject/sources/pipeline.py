@@ -118,10 +118,9 @@ def _check_folder(locator: Spec, folder: Path, pipeline_class: type) -> None:
 def _loaded(locator: Spec, task: str, folder: Path) -> Any:
     import transformers
 
+    build: Any = transformers.pipeline  # its types list every task
     try:
-        return transformers.pipeline(
-            task, model=str(folder), device="cpu", trust_remote_code=check_own_code(locator.text, folder)
-        )
+        return build(task, model=str(folder), device="cpu", trust_remote_code=check_own_code(locator.text, folder))
     except Exception as error:  # foreign code
         raise SubjectError(
             f"{locator.text}: transformers cannot build the pipeline: {type(error).__name__}: {error}"
