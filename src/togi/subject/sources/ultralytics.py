@@ -15,6 +15,7 @@ from togi.subject.locator import Spec
 from togi.subject.program import ProgramModule
 from togi.subject.sources.media import picture
 
+_FOUND = ("boxes", "masks", "keypoints", "probs", "obb")
 _SIZE = (480, 640)
 """Height and width of a camera's picture; the model resizes it."""
 _ALONE = {"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_VERBOSE": "false"}
@@ -32,8 +33,18 @@ def from_ultralytics(locator: Spec, seed: int) -> Subject:
     side = locator.integer("size")
     height, width = (side, side) if side else _SIZE
     sizes = {"imgsz": side} if side else {}
-    predict = functools.partial(model.predict, device="cpu", verbose=False, save=False, **sizes)
+    ask = functools.partial(model.predict, device="cpu", verbose=False, save=False, **sizes)
+
+    def predict(image: Any) -> list[dict[str, Any]]:
+        """The tensors of what was found: the objects that hold them say nothing that could be compared."""
+        return [_tensors(result) for result in ask(image)]
+
     return Subject(ProgramModule(predict), Inputs((picture(height, width, seed),)))
+
+
+def _tensors(result: Any) -> dict[str, Any]:
+    found = {name: getattr(result, name, None) for name in _FOUND}
+    return {name: value.data for name, value in found.items() if value is not None}
 
 
 def _loaded(locator: Spec) -> Any:
