@@ -43,6 +43,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "a.ckpt?class=net.py:Net"
 
 
+@pytest.mark.thorough
 def test_a_pickle_is_read_in_the_child_with_the_flag(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["memory", checkpoint, "--trust-pickle", "--json"]) == 0
     assert "togi: --trust-pickle: pickled files of subjects are read in this command" in capfd.readouterr().err
@@ -50,6 +51,7 @@ def test_a_pickle_is_read_in_the_child_with_the_flag(checkpoint: str, capfd: pyt
     assert VARIABLE not in os.environ
 
 
+@pytest.mark.thorough
 def test_it_is_not_without(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["memory", checkpoint]) == 2
     assert "If you trust who made it, add --trust-pickle" in capfd.readouterr().err

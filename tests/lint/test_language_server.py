@@ -66,7 +66,8 @@ class Editor:
         found: list[dict[str, Any]] = published["params"]["diagnostics"]
         return found
 
-    def open(self, text: str, name: str = "train.py") -> list[dict[str, Any]]:
+    def shows(self, text: str, name: str = "train.py") -> list[dict[str, Any]]:
+        """What is found in a file that is opened."""
         self.uri = (self.folder / name).as_uri()
         self.tell(
             "textDocument/didOpen",
@@ -138,7 +139,7 @@ def applied(text: str, action: dict[str, Any], uri: str) -> str:
 
 
 def test_what_is_found_is_shown_at_its_place_and_mended_by_a_quick_fix(editor: Editor) -> None:
-    (found,) = editor.open(FAULT)
+    (found,) = editor.shows(FAULT)
     assert (found["source"], found["code"], found["severity"]) == ("togi", "deprecated-function", 2)
     assert found["range"] == {"start": {"line": 4, "character": 13}, "end": {"line": 4, "character": 22}}
     assert ". Instead: write torch.outer(...)" in found["message"]
@@ -149,7 +150,7 @@ def test_what_is_found_is_shown_at_its_place_and_mended_by_a_quick_fix(editor: E
 
 
 def test_what_may_change_results_says_so_and_is_not_done_with_the_rest(editor: Editor) -> None:
-    (finding,) = editor.open(RISKY)
+    (finding,) = editor.shows(RISKY)
     offered = editor.actions(finding["range"]["start"]["line"])
     (risky,) = [action for action in offered if action["title"].endswith(" (may change results)")]
     assert not risky["isPreferred"]
@@ -158,7 +159,7 @@ def test_what_may_change_results_says_so_and_is_not_done_with_the_rest(editor: E
 
 
 def test_an_ignore_comment_is_offered_and_silences_the_finding(editor: Editor) -> None:
-    (finding, *_) = editor.open(FAULT)
+    (finding, *_) = editor.shows(FAULT)
     (ignore, *_) = [a for a in editor.actions(finding["range"]["start"]["line"]) if a["title"].startswith("Ignore")]
     text = applied(FAULT, ignore, editor.uri)
     assert f"# togi: ignore[{finding['code']}]" in text
@@ -172,7 +173,7 @@ def test_an_ignore_comment_is_offered_and_silences_the_finding(editor: Editor) -
 
 def test_all_safe_fixes_at_once_are_what_the_command_line_does(editor: Editor, tmp_path: Path) -> None:
     text = FAULT + FAULT
-    editor.open(text)
+    editor.shows(text)
     (whole,) = editor.actions(0, "source.fixAll")
     (tmp_path / "other.py").write_text(text, encoding="utf-8")
     fix_paths([tmp_path / "other.py"], cache=False)
@@ -180,7 +181,7 @@ def test_all_safe_fixes_at_once_are_what_the_command_line_does(editor: Editor, t
 
 
 def test_only_the_last_of_several_changes_is_checked(editor: Editor) -> None:
-    editor.open(FAULT)
+    editor.shows(FAULT)
     for number, text in enumerate(["import torch\nx = (", FAULT, MENDED], start=2):
         editor.tell(
             "textDocument/didChange",
@@ -198,7 +199,7 @@ def test_only_the_last_of_several_changes_is_checked(editor: Editor) -> None:
 def test_columns_are_those_of_the_editor(editor: Editor, end: str) -> None:
     """A character beyond the basic plane counts twice in UTF-16, and a form feed ends no line."""
     text = FAULT.replace("    result =", "    '\U0001f600\x0c'; result =")
-    editor.open(text.replace("\n", end))
+    editor.shows(text.replace("\n", end))
     (fix,) = [action for action in editor.actions(4, "quickfix") if action.get("isPreferred")]
     assert applied(text, fix, editor.uri) == text.replace("torch.ger", "torch.outer")
 
@@ -208,8 +209,8 @@ def test_settings_of_the_project_and_of_the_command_apply(tmp_path: Path) -> Non
     (tmp_path / "left_out").mkdir()
     editor = Editor(tmp_path)
     try:
-        assert editor.open(FAULT, "left_out/train.py") == []
-        found = [each["code"] for each in editor.open(FAULT)]
+        assert editor.shows(FAULT, "left_out/train.py") == []
+        found = [each["code"] for each in editor.shows(FAULT)]
         assert found
         (tmp_path / "pyproject.toml").write_text(f"[tool.togi.check]\nignore = {found}\n", encoding="utf-8")
         editor.tell("textDocument/didSave", textDocument={"uri": editor.uri})
@@ -225,7 +226,7 @@ def test_settings_of_the_project_and_of_the_command_apply(tmp_path: Path) -> Non
     other = Editor(tmp_path / "left_out", "--ignore", ",".join(found))
     try:
         (tmp_path / "pyproject.toml").unlink()
-        assert other.open(FAULT) == []
+        assert other.shows(FAULT) == []
     finally:
         other.process.kill()
         other.process.wait()
@@ -235,9 +236,9 @@ def test_settings_of_the_project_and_of_the_command_apply(tmp_path: Path) -> Non
     "text", ["", "import torch\nx = (", "import torch\n# -*- coding: latin-1 -*-\nx = '\u20ac'\n", "\x00 torch"]
 )
 def test_nothing_that_is_typed_ends_the_server(editor: Editor, text: str) -> None:
-    editor.open(text)
+    editor.shows(text)
     editor.actions(0)
-    assert editor.open(FAULT, "other.py")
+    assert editor.shows(FAULT, "other.py")
     assert editor.close() == 0
 
 

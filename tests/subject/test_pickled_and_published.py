@@ -61,6 +61,17 @@ class TestDownload:
         assert len(server.asked) == asked, "what is there is not asked for"
         assert not any(path.endswith(".bin") for path in server.asked)
 
+    def test_published_weights_of_timm_are_fetched(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import safetensors.torch
+        import timm
+
+        model = timm.create_model("resnet10t")
+        (tmp_path / "there").mkdir()
+        safetensors.torch.save_file(model.state_dict(), tmp_path / "there" / "model.safetensors")
+        with hub(tmp_path / "there") as server, permitting([Permit.DOWNLOAD]):
+            monkeypatch.setenv("HF_ENDPOINT", server.address)
+            assert same(locate("timm:resnet10t?pretrained&size=32").module, model)
+
     def test_nothing_is_asked_without_the_permit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with hub(tmp_path) as server:
             monkeypatch.setenv("HF_ENDPOINT", server.address)
