@@ -19,6 +19,7 @@ from tests.subject.made_hub import BERT, COMMIT, hub, in_cache, tiny_model
 from togi.core.errors import SubjectError, UnknownNameError
 from togi.core.permits import Permit, permitting
 from togi.subject.locator import check_locator
+from togi.subject.program import ProgramModule
 from togi.worker.locate import locate
 
 BOOM = "touched"
@@ -343,6 +344,14 @@ class TestUltralytics:
         ((name, value),) = subject.module(picture)[0].items()
         assert (name, value.shape) == ("probs", (1, 2))
         assert any(isinstance(part, nn.Linear) for part in subject.module.modules())
+
+    def test_an_artifact_fits_predict_of_the_users_own_model(self) -> None:
+        import ultralytics
+
+        own = ProgramModule(ultralytics.YOLO("m.pt").predict)
+        with permitting([Permit.PICKLE]):
+            program = locate("ultralytics:m.pt").module
+        assert [name for name, _ in program.named_modules()] == [name for name, _ in own.named_modules()]
 
     def test_without_the_permit_nothing_is_read(self, tmp_path: Path) -> None:
         (tmp_path / "m.pt").write_bytes(pickle.dumps(Boom()))

@@ -29,15 +29,15 @@ def from_ultralytics(locator: Spec, seed: int) -> Subject:
     """
     for name, value in _ALONE.items():
         os.environ.setdefault(name, value)
-    model = _loaded(locator)
     side = locator.integer("size")
     height, width = (side, side) if side else _SIZE
     sizes = {"imgsz": side} if side else {}
-    ask = functools.partial(model.predict, device="cpu", verbose=False, save=False, **sizes)
+    # Of this name, its modules have the names that they have from the user's own model.predict, where an artifact goes.
+    model = functools.partial(_loaded(locator).predict, device="cpu", verbose=False, save=False, **sizes)
 
     def predict(image: Any) -> list[dict[str, Any]]:
         """The tensors of what was found: the objects that hold them say nothing that could be compared."""
-        return [_tensors(result) for result in ask(image)]
+        return [_tensors(result) for result in model(image)]
 
     return Subject(ProgramModule(predict), Inputs((picture(height, width, seed),)))
 
