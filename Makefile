@@ -36,7 +36,7 @@ test-hangs: $(VENV)/.installed-test
 # What checks source runs on Windows and macOS, too, which lack some of what Linux has.
 CHECKS_SOURCE := -p togi.core -p togi.lint.source -p togi.lint.rules.source -p togi.lint.data -p togi.render.findings \
   $(foreach name,add_ignores cache check_file check_paths files finding fix globs notebooks pages patterns pool rule selection \
-  settings source_text targets,-m togi.lint.$(name)) -m togi.cli.check -m togi.cli.output
+  server settings source_text targets,-m togi.lint.$(name)) -m togi.cli.check -m togi.cli.output
 
 # The types take half of the time, so they are checked next to the rest.
 lint: $(VENV)/.installed-test

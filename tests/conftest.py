@@ -5,12 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.offline import OFFLINE
+from tests.offline.sitecustomize import TRIED
 from togi.core.choices import Effort
 
 _ALL_THREADS = torch.get_num_threads()
@@ -19,6 +23,13 @@ _SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1 and "O
 
 _LONGEST = tuple(f"tests/{room}/" for room in ("study", "worker", "fleet", "program", "examples", "artifact", "docs"))
 """Folders whose files take longest: they run first, so that no worker is left alone with one of them in the end."""
+
+
+_OTHERS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", OFFLINE)]
+os.environ["PYTHONPATH"] = os.pathsep.join([OFFLINE, *_OTHERS])  # of the processes that tests start
+os.environ["HF_HUB_OFFLINE"] = "1"
+_HANDLE, os.environ[TRIED] = tempfile.mkstemp(prefix="togi-tried-")
+os.close(_HANDLE)
 
 
 gc.disable()  # while all is imported: nothing of it is garbage
@@ -34,6 +45,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
+    Path(os.environ[TRIED]).unlink(missing_ok=True)
     gc.unfreeze()  # some libraries report what is not freed in the end
 
 
@@ -42,6 +54,22 @@ def what_is_loaded_stays() -> None:
     """What the files before imported is not looked at by each collection of these tests: that takes a second."""
     gc.collect()
     gc.freeze()
+
+
+def nobody_else_was_asked() -> None:
+    """Fails the test if something tried to reach another machine, also where a library swallowed that it could not."""
+    file = Path(os.environ[TRIED])
+    if file.stat().st_size:
+        tried = file.read_text(encoding="utf-8")
+        file.write_text("", encoding="utf-8")
+        pytest.fail(f"something reached for the network, which nothing may do by default: {tried}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def no_network() -> Iterator[None]:
+    """Every test runs without a network (``tests/offline``)."""
+    yield
+    nobody_else_was_asked()
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ import togi.study.agreement
 import togi.study.baseline
 import togi.study.live_bench
 from tests.made_up_race import MadeUp
+from tests.offline import OFFLINE
 from togi.core import needs_torch
 from togi.core.backports import tomllib
 from togi.machine.describe import machine
@@ -235,7 +236,7 @@ def test_workers_of_xdist_bring_what_they_measured_and_are_named_as_noise(
             togi_bench(new, new, ()).assert_not_slower("3%")
     """
     )
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src"), OFFLINE]))
     result = suite.runpytest_subprocess(*PLUGIN, "-n", "2", "--togi-baseline-update")
     result.assert_outcomes(passed=1, failed=1)
     said = lines_of(result)

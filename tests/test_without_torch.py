@@ -102,7 +102,7 @@ def test_every_extra_for_models_brings_torch() -> None:
     assert {requirement.name for requirement in extras["torch"]} == set(PACKAGES)
     assert str(extras["torch"][0].specifier) == f">={needs_torch.OLDEST_TORCH}"
     without = {name for name, lines in extras.items() if not any("torch" in line.extras for line in lines)}
-    assert without == {"torch", "gpu", "sign", "docs"}
+    assert without == {"torch", "gpu", "lsp", "sign", "docs"}
 
 
 def test_this_environment_is_bare(bare: dict[str, str], tmp_path: Path) -> None:

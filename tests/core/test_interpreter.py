@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.offline import OFFLINE
 from togi.core.interpreter import python
 from togi.machine.describe import machine
 from togi.worker.pool import WorkerPool
@@ -54,7 +55,11 @@ def ran(folder: Path) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE.parent), "TOGI_CACHE": str(folder / "cache")}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SOURCE.parent), OFFLINE]),
+        "TOGI_CACHE": str(folder / "cache"),
+    }
 
 
 def togi(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.offline import OFFLINE
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(python|console)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 GUIDES = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
@@ -22,7 +24,7 @@ GUIDES = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 def test_the_guide_runs(guide: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "TOGI_HOME": str(tmp_path / "home"), "PYTHON": sys.executable}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(tmp_path)])
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(tmp_path), OFFLINE])
     program, commands = "", 'set -eu\ntogi() { "$PYTHON" -m togi "$@"; }\n'
     commands += 'pytest() { "$PYTHON" -m pytest -p togi.pytest_plugin "$@"; }\n'
     for language, title, code in BLOCK.findall(guide.read_text(encoding="utf-8")):
@@ -47,7 +49,7 @@ def test_the_notebook_runs_and_its_results_show_themselves(tmp_path: Path, monke
 
     for name in ("TOGI_HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), OFFLINE]))
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells)

@@ -9,8 +9,10 @@ import textwrap
 from pathlib import Path
 
 import togi
+from tests.offline import OFFLINE
 
 SOURCE = str(Path(togi.__file__).parents[1])
+PATHS = os.pathsep.join([SOURCE, OFFLINE])
 
 
 def written(folder: Path, text: str, name: str = "script.py") -> Path:
@@ -20,7 +22,7 @@ def written(folder: Path, text: str, name: str = "script.py") -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": SOURCE, "TOGI_HOME": str(folder / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": PATHS, "TOGI_HOME": str(folder / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def run_python(script: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import togi
+from tests.offline import OFFLINE
 from togi.cli.app import run
 from togi.core.errors import TogiError
 from togi.core.other_python import other_python, parse_pythons
@@ -26,7 +27,7 @@ Environment = Callable[..., str]
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     """Makes the Python of an environment: this one, with variables and options of its own."""
     monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(togi.__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(togi.__file__).parents[1]), OFFLINE]))
 
     def make(name: str, options: str = "", **variables: str) -> str:
         path = tmp_path / name / "bin" / "python"

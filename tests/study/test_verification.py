@@ -16,6 +16,7 @@ from togi.artifact.save import write_manifest
 from togi.core.choices import AccuracyMeasure, Objective
 from togi.core.errors import ArtifactError, SubjectError
 from togi.core.judging import Judging
+from togi.core.permits import Permit, permitting
 from togi.core.records import ErrorReport, Interval, Outcome, Trial
 from togi.decide.gate import Answer
 from togi.machine.describe import machine
@@ -315,3 +316,13 @@ def test_what_cannot_run_is_not_proven(folder: Path, monkeypatch: pytest.MonkeyP
     proven, verdict = judged(folder, monkeypatch, FASTER, failed)
     assert proven is Answer.FAILED
     assert "crashed: its process was killed by SIGSEGV" in verdict
+
+
+@pytest.mark.parametrize(
+    "named", ["hf:someone/model", "diffusers:someone/model", "ultralytics:m.pt", "a.ckpt?class=n.py:N"]
+)
+def test_a_permit_is_not_for_what_an_artifact_names(named: str) -> None:
+    """Else whoever wrote an artifact would choose the code that the permit is used for."""
+    manifest: Any = SimpleNamespace(subject=named)
+    with permitting(Permit), pytest.raises(SubjectError, match="no program is run because an artifact"):
+        verification._original(Path("x.togi"), manifest, signed=False)

@@ -7,10 +7,23 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import COUNTS, DURATION, SHARE, AnyDevice, ExitUndecided, Json, Junit, NoNative, Seed, TimeLimit
+from togi.cli.options import (
+    COUNTS,
+    DURATION,
+    SHARE,
+    AnyDevice,
+    ExitUndecided,
+    Json,
+    Junit,
+    NoNative,
+    Seed,
+    TimeLimit,
+    with_permits,
+)
 from togi.cli.output import say
 
 
+@with_permits
 def bench(
     subjects: Annotated[
         list[str],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from togi.cli.findings import Form, show_diff, show_findings
-from togi.cli.options import Json, Seed, complete_rule, without_effect
+from togi.cli.options import Json, Seed, complete_rule, with_permits, without_effect
 from togi.core.errors import TogiError
 from togi.core.needs_torch import need_torch
 from togi.core.settings import names
@@ -26,6 +26,7 @@ _OUTPUT = "Output"
 _SUBJECTS = "Subjects only"
 
 
+@with_permits
 def check(
     targets: Annotated[
         list[str] | None,
@@ -80,6 +81,12 @@ def check(
             "--diff", help="Show what --fix or --add-ignores would change; write nothing.", rich_help_panel=_CHANGES
         ),
     ] = False,
+    server: Annotated[
+        bool,
+        typer.Option(
+            "--server", help="Serve an editor (Language Server Protocol on standard input and output): [lsp]."
+        ),
+    ] = False,
     statistics: Annotated[
         bool, typer.Option("--statistics", help="Only how often each rule found something.", rich_help_panel=_OUTPUT)
     ] = False,
@@ -129,6 +136,8 @@ def check(
     from togi.lint.settings import overrides
 
     selection = overrides(names(select or (), "select"), names(ignore or (), "ignore"), names(exclude or (), "exclude"))
+    if server:
+        return _serve(targets or subject, selection)
     paths, subjects = _named(targets or ([] if subject else ["."]), subject or [])
     if subjects:
         need_torch(f"checking the subject {subjects[0]}")
@@ -158,6 +167,18 @@ def check(
     else:
         show_findings(result, Form.JSON if json else output_format, statistics, output_file)
     return 0 if exit_zero and result.exit_code == 1 else result.exit_code
+
+
+def _serve(named: list[str] | None, selection: Overrides) -> int:
+    from togi.lint.server import serve
+
+    if named:
+        raise TogiError(
+            f"--server checks what an editor opens, and {named[0]} was named: leave it out. --select, --ignore and "
+            "--exclude apply to every file"
+        )
+    serve(selection)
+    return 0
 
 
 def _named(targets: list[str], subjects: list[str]) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from togi.cli.options import Device, Json, Seed, complete_rule, without_effect
+from togi.cli.options import Device, Json, Seed, complete_rule, with_permits, without_effect
 from togi.cli.output import say
 from togi.core.needs_torch import need_torch
 
@@ -26,6 +26,7 @@ def _complete(incomplete: str) -> list[str]:
     return [*remedies, *complete_rule(incomplete), *all_claims()]
 
 
+@with_permits
 def explain(
     id: Annotated[
         str | None,

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import DURATION, SIZE, Batch, Device, Dtype, Json, Optimizer, Seed
+from togi.cli.options import DURATION, SIZE, Batch, Device, Dtype, Json, Optimizer, Seed, with_permits
 from togi.cli.output import say
 
 APPROXIMATE = "approximate"
 
 
+@with_permits
 def fit(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="A locator: timm:resnet50, file.py:factory, ...")],
     memory: Annotated[

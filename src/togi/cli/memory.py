@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from togi.cli.options import SIZE, Batch, Device, Dtype, ExitUndecided, Json, Junit, Optimizer, Seed
+from togi.cli.options import (
+    SIZE,
+    Batch,
+    Device,
+    Dtype,
+    ExitUndecided,
+    Json,
+    Junit,
+    Optimizer,
+    Seed,
+    with_permits,
+)
 from togi.cli.output import say
 from togi.core.errors import TogiError
 
@@ -21,6 +32,7 @@ ACCOUNT, PREDICTION, SNAPSHOT = "account", "prediction", "snapshot"
 """Kinds of documents."""
 
 
+@with_permits
 def memory(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="A locator: timm:resnet50, file.py:factory, ...")],
     train: Annotated[bool, typer.Option("--train", help="A training step instead of inference.")] = False,

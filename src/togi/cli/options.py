@@ -15,6 +15,7 @@ from togi.cli.output import say
 from togi.core.device import parse_device
 from togi.core.errors import TogiError
 from togi.core.options import Option
+from togi.core.permits import Permit, permitting
 from togi.core.quantities import parse_counts, parse_drop, parse_duration, parse_share, parse_size
 from togi.core.settings import OPTIONS
 
@@ -91,6 +92,47 @@ def with_options(options: Iterable[Option]) -> Callable[[Callable[..., int]], Ca
         return command
 
     return taking
+
+
+_PERMITS = {
+    Permit.DOWNLOAD: "Fetch a model that is named and not here from where it is published.",
+    Permit.REMOTE_CODE: "Run the code that comes with a model of the Hub, if nothing else can build it.",
+    Permit.PICKLE: "Read pickled subjects (ultralytics, checkpoints with objects), which runs code in them.",
+}
+_LOUD = {
+    Permit.REMOTE_CODE: "code that comes with a model is run in this command, and may do whatever you may",
+    Permit.PICKLE: "pickled files of subjects are read in this command, and code in them may do whatever you may",
+}
+
+
+def with_permits(command: Callable[..., int]) -> Callable[..., int]:
+    """The command takes a flag for each permit too, and has those that are given, as have the processes it starts."""
+    names = {permit: permit.replace("-", "_") for permit in Permit}
+
+    @functools.wraps(command)
+    def permitted_command(*args: Any, **given: Any) -> int:
+        permits = [permit for permit, name in names.items() if given.pop(name, False)]
+        for permit in permits:
+            if permit in _LOUD:
+                say(f"togi: {permit.flag}: {_LOUD[permit]}")
+        with permitting(permits):
+            return command(*args, **given)
+
+    signature = inspect.signature(command, eval_str=True)
+    flags = [
+        inspect.Parameter(
+            name,
+            _KEYWORD,
+            default=False,
+            annotation=Annotated[bool, typer.Option(permit.flag, help=_PERMITS[permit], rich_help_panel="Permits")],
+        )
+        for permit, name in names.items()
+    ]
+    parameters = [*signature.parameters.values(), *flags]
+    taken: Any = permitted_command
+    taken.__signature__ = signature.replace(parameters=parameters)
+    taken.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
+    return permitted_command
 
 
 _NAMED = {option.name: option for option in OPTIONS}

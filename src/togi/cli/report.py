@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import Device, Journal, Json, Seed, without_effect
+from togi.cli.options import Device, Journal, Json, Seed, with_permits, without_effect
 from togi.cli.output import say
 
 
+@with_permits
 def report(
     study: Annotated[
         str | None,

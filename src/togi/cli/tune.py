@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from togi.cli.options import Journal, Json, with_options
+from togi.cli.options import Journal, Json, with_options, with_permits
 from togi.cli.output import say, tell
 from togi.core.errors import TogiError
 from togi.core.settings import OPTIONS
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from togi.study.result import StudyResult
 
 
+@with_permits
 @with_options(OPTIONS)
 def tune(
     subject: Annotated[

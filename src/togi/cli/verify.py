@@ -18,10 +18,12 @@ from togi.cli.options import (
     Seed,
     TimeLimit,
     Trusted,
+    with_permits,
     without_effect,
 )
 
 
+@with_permits
 def verify(
     artifact: Annotated[Path, typer.Argument(metavar="NAME.togi", help="An artifact that togi tune wrote.")],
     subject: Annotated[

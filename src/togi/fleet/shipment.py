@@ -65,8 +65,13 @@ def shipment(subject: str, *, without: Collection[Path]) -> Shipment:
             return Shipment(locator=subject, files=_bounded(Path(), _below(Path(), without)) if here else {})
         case "hf":
             return _of_zoo(in_cache(spec), without)
-        case "timm" | "torchvision" | "transformers" | "sentence-transformers":
+        case "timm" | "torchvision" | "transformers" | "sentence-transformers" | "diffusers":
             return _of_zoo(spec, without)
+        case "ultralytics" | "lightning":
+            raise FleetError(
+                f"{subject} cannot be shipped: what it is made of is read by your leave here, which other machines do "
+                "not have. Give a function that builds it, file.py:factory"
+            )
         case "exported" | "torchscript" | "artifact":
             files = _one(spec, without)
             return Shipment(locator=_with(spec.options, _name(spec)), files=_bounded(spec.path, files))
@@ -78,7 +83,7 @@ def _of_zoo(spec: Spec, without: Collection[Path]) -> Shipment:
     if weights.is_file():
         options["weights"] = weights.name
         files[weights.name] = weights
-    if spec.form in ("transformers", "sentence-transformers") and spec.path.is_dir():
+    if spec.form in ("transformers", "sentence-transformers", "diffusers") and spec.path.is_dir():
         target = _name(spec)
         files |= _one(spec, without)
     return Shipment(locator=_with(options, f"{spec.form}:{target}"), files=_bounded(spec.path, files))

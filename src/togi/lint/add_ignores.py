@@ -19,10 +19,10 @@ def add_ignores(
     paths: Sequence[str | Path], settings: Overrides | None = None, *, dry: bool = False, cache: bool = True
 ) -> FixResult:
     """Add one comment per statement, or its rules to the comment that is there (``dry``: write nothing)."""
-    return rewrite_paths(paths, settings, _comments, "ignores_added", dry=dry, cache=cache)
+    return rewrite_paths(paths, settings, ignore_comments_for, "ignores_added", dry=dry, cache=cache)
 
 
-def _comments(text: str, findings: Sequence[Finding]) -> Iterable[Fix]:
+def ignore_comments_for(text: str, findings: Sequence[Finding]) -> Iterable[Fix]:
     """One fix per statement of ``text``, a file or the code of a notebook's cell, in which something was found."""
     lines = unify_line_ends(text)
     python = lines if syntax_error(lines) is None else without_magics(lines)

@@ -55,6 +55,21 @@ def discover(paths: Sequence[Path], overrides: Overrides) -> Discovery:
     return _FolderWalk(overrides).run(paths)
 
 
+def is_excluded(path: Path, overrides: Overrides) -> bool:
+    """Whether ``exclude`` of the settings leaves out an absolute path, or a folder above it, that nobody named. Raises
+    SettingsError as ``discover`` does."""
+    settings = SettingsFinder(overrides).of(path.parent)
+    written = ((settings.folder, settings.exclude), (Path.cwd(), overrides.exclude))
+    return any(
+        each.ignores(str(folder), folder != path)
+        for where, lines in written
+        if lines and path.is_relative_to(where)
+        for each in [patterns(where, lines)]
+        for folder in (path, *path.parents)
+        if folder != where and folder.is_relative_to(where)
+    )
+
+
 class _FolderWalk:
     def __init__(self, overrides: Overrides) -> None:
         self._found = Discovery()

@@ -24,8 +24,8 @@ from togi.lint.files import CheckedFile, discover, leads_out
 from togi.lint.finding import CheckResult, Edit, Finding, Fix, Problem
 from togi.lint.notebooks import SUFFIX, read_notebook, write_cells
 from togi.lint.selection import select
-from togi.lint.settings import Overrides
-from togi.lint.source_text import decode_exactly, syntax_error, unify_line_ends
+from togi.lint.settings import Overrides, SettingsFinder
+from togi.lint.source_text import decode_exactly, encode, syntax_error, unify_line_ends
 
 MAX_ROUNDS = 20
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -67,10 +67,24 @@ def fix_paths(
 ) -> FixResult:
     """Apply fixes to files (``dry``: to none of them). Files that cannot be fixed stay as they are, with a problem."""
 
+    return rewrite_paths(paths, settings, _proposal(unsafe), "fixed", dry=dry, cache=cache)
+
+
+def fixed_text(text: str, path: Path, settings: Overrides) -> tuple[str, int]:
+    """The text of a file that may not be saved yet after its safe fixes, and how many there were. Raises
+    UnfixableError."""
+    file = CheckedFile(path, str(path), SettingsFinder(settings).of(path.parent))
+    after, count = _rounds(file, encode(text), _proposal(unsafe=False))
+    return decode_exactly(after).text, count
+
+
+def _proposal(unsafe: bool) -> Proposal:
+    """The fixes of the findings; ``unsafe``: also those that may change results."""
+
     def proposed(_: str, findings: Sequence[Finding]) -> Iterable[Fix]:
         return (finding.fix for finding in findings if finding.fix is not None and (finding.fix.safe or unsafe))
 
-    return rewrite_paths(paths, settings, proposed, "fixed", dry=dry, cache=cache)
+    return proposed
 
 
 def rewrite_paths(

@@ -57,6 +57,15 @@ def _encoding(data: bytes) -> str:
         raise UndecodableError(f"declares an encoding that cannot be used: {error.msg}") from None
 
 
+def encode(text: str) -> bytes:
+    """The bytes of source that a person is writing, in the encoding that it declares. What that lacks is replaced,
+    character by character, so that columns stay."""
+    try:
+        return text.encode(_encoding(text.encode("utf-8", "replace")), "replace")
+    except (UndecodableError, LookupError):
+        return text.encode("utf-8", "replace")
+
+
 def unify_line_ends(text: str) -> str:
     """``\\r\\n`` and ``\\r`` as ``\\n``: line numbers are those of Python's parser."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

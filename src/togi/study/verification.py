@@ -10,6 +10,7 @@ from togi.artifact.signing import Trusted
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
+from togi.core.permits import Permit, permitted
 from togi.core.quantities import bounds, times
 from togi.core.records import Interval, Outcome
 from togi.decide.faithful import accept, is_tie
@@ -136,15 +137,19 @@ def _of_other_data(manifest: Manifest, tuned: Contestant) -> str:
     )
 
 
-_CODE = frozenset({"file", "package", "torchscript", "artifact"})
+_CODE = frozenset({"file", "package", "torchscript", "artifact", "lightning", "ultralytics"})
 """Forms of subjects that are programs: a person names them, or has trusted who did."""
+
+_WITH_CODE = frozenset({"hf", "transformers", "sentence-transformers", "diffusers"})
+"""Those whose own code is run with a permit, which is for what the person names."""
 
 
 def _original(artifact: Path, manifest: Manifest, *, signed: bool) -> str:
     """The locator in the manifest."""
     named = manifest.subject
     try:
-        is_code = parse(named).form in _CODE
+        form = parse(named).form
+        is_code = form in _CODE or (form in _WITH_CODE and permitted(Permit.REMOTE_CODE))
         if signed or not is_code:
             check_locator(named)
     except TogiError as error:

@@ -19,10 +19,13 @@ EXAMPLES = {
     "transformers": "bert",
     "hf": "ORG/NAME",
     "sentence-transformers": "FOLDER",
+    "diffusers": "FOLDER",
+    "ultralytics": "FILE.pt",
 }
 _TIMM = re.compile(r"^@register_model\s*\ndef (\w+)", re.MULTILINE)
 _TORCHVISION = re.compile(r"^@register_model\((?:name=\"(\w+)\")?\)\s*\n(?:@.*\n|[ )].*\n)*?def (\w+)", re.MULTILINE)
 _MODEL_TYPE = re.compile(r"^\s*\(\"([\w.\-]+)\", \"\w+Config\"\)", re.MULTILINE)
+_TASK = re.compile(r"^    \"([a-z0-9\-]+)\": (?:\{\s*\n\s+\"impl\"|\"[a-z0-9\-]+\",$)", re.MULTILINE)
 _ARCHITECTURE = re.compile(r"^class ([A-Z]\w+)\(.*\):", re.MULTILINE)
 
 
@@ -60,6 +63,16 @@ def names(package: str) -> frozenset[str]:
     return frozenset(match if isinstance(match, str) else (match[0] or match[1]) for match in matches)
 
 
+def check_task(name: str) -> None:
+    """Raises UnknownNameError with the nearest name when transformers has no pipeline for the task."""
+    folder = _folder("transformers")
+    known = set(_TASK.findall(_read(folder / "pipelines" / "__init__.py"))) if folder is not None else set()
+    if known and name not in known:
+        raise UnknownNameError(
+            f"transformers has no task '{name}'{nearest(name, known) or '.'} It has {', '.join(sorted(known))}"
+        )
+
+
 def architectures() -> frozenset[str]:
     """Class names in transformers' modelling files, such as ``GPT2LMHeadModel``."""
     folder = _folder("transformers")
@@ -80,7 +93,7 @@ def _check_transformers(name: str) -> None:
     if "/" in name:
         raise SubjectError(
             f"transformers:{name}: there is no such folder, and togi downloads nothing. For a model of the Hub in the "
-            f"cache of this machine give hf:{name}; 'hf download {name}' puts it there"
+            f"cache of this machine give hf:{name}; 'hf download {name}' puts it there, or --download"
         )
     classes = architectures()
     if name not in classes:

@@ -7,6 +7,9 @@ A locator is one of ::
     timm:resnet50                 also torchvision:..., transformers:...
     hf:ORG/NAME                   a model of the Hugging Face Hub in the cache of this machine
     sentence-transformers:FOLDER  also ORG/NAME
+    diffusers:FOLDER              also ORG/NAME
+    ultralytics:FILE.pt           pickled: with the permit for that
+    model.ckpt?class=FILE.py:Net  a checkpoint of Lightning
     model.pt2                     written by torch.export.save
     model.ts, model.pt, model.pth TorchScript
     photos.togi                   an artifact
@@ -16,18 +19,17 @@ Options follow a question mark, as in an address: ``timm:resnet50?batch=8&size=1
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
+from togi.core.permits import Permit, permitted
 from togi.subject import catalogue, hub
-from togi.subject.sources.python_file import check_factory
+from togi.subject.sources.python_file import check_factory, check_package
 
 Form = Literal[
     "file",
@@ -37,6 +39,9 @@ Form = Literal[
     "transformers",
     "hf",
     "sentence-transformers",
+    "diffusers",
+    "ultralytics",
+    "lightning",
     "exported",
     "torchscript",
     "artifact",
@@ -47,9 +52,12 @@ FORMS: dict[Form, tuple[str, ...]] = {
     "package": ("mode",),
     "timm": ("batch", "size", "weights", "pretrained", "classes"),
     "torchvision": ("batch", "size", "weights", "classes"),
-    "transformers": ("batch", "length", "size", "*"),
-    "hf": ("revision", "batch", "length", "size", "*"),
+    "transformers": ("task", "batch", "length", "size", "*"),
+    "hf": ("revision", "task", "batch", "length", "size", "*"),
     "sentence-transformers": ("revision",),
+    "diffusers": ("revision", "steps", "size"),
+    "ultralytics": ("size",),
+    "lightning": ("class", "inputs", "mode"),
     "exported": (),
     "torchscript": ("inputs", "mode"),
     "artifact": (),
@@ -61,16 +69,25 @@ WITH_METRIC: frozenset[Form] = frozenset({"file", "package"})
 
 _SUFFIXES: dict[str, Form] = {
     ".pt2": "exported",
+    ".ckpt": "lightning",
     ".ts": "torchscript",
     ".pt": "torchscript",
     ".pth": "torchscript",
     ".togi": "artifact",
 }
-_ZOOS: tuple[Form, ...] = ("timm", "torchvision", "transformers", "hf", "sentence-transformers")
+_ZOOS: tuple[Form, ...] = (
+    "timm",
+    "torchvision",
+    "transformers",
+    "hf",
+    "sentence-transformers",
+    "diffusers",
+    "ultralytics",
+)
 _EXPECTED = (
     "A subject is named file.py:factory, package.module:factory, timm:NAME, torchvision:NAME, "
-    "transformers:NAME-or-folder, hf:ORG/NAME, sentence-transformers:NAME-or-folder, model.pt2, a TorchScript file, or "
-    "an artifact.togi."
+    "transformers:NAME-or-folder, hf:ORG/NAME, sentence-transformers:NAME-or-folder, diffusers:NAME-or-folder, "
+    "ultralytics:FILE.pt, model.ckpt?class=FILE.py:CLASS, model.pt2, a TorchScript file, or an artifact.togi."
 )
 
 
@@ -114,26 +131,89 @@ def parse(text: str) -> Spec:
 def check_locator(text: str) -> Spec:
     """The parsed locator, once all that can be known without importing torch or the user's code is known to be right.
 
-    Raises SubjectError (no such file or package, wrong kind of file) or UnknownNameError with the nearest known name.
+    Raises SubjectError (no such file or package, wrong kind of file, no right to read it) or UnknownNameError with the
+    nearest known name.
     """
     locator = parse(text)
+    with readable(text):
+        return _checked(locator)
+
+
+@contextmanager
+def readable(text: str) -> Iterator[None]:
+    """Raises SubjectError in place of an OSError: what a subject names cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        what = error.filename or "a file of it"
+        raise SubjectError(
+            f"{text}: {what} cannot be read ({error.strerror or error}). Give your user the right to read it and the "
+            "folders above it (chmod u+rX), or copy it to a place of yours"
+        ) from error
+
+
+def _checked(locator: Spec) -> Spec:
+    if "task" in locator.options:
+        catalogue.check_task(locator.options["task"])
     match locator.form:
         case "file":
             check_factory(_existing(locator), locator.factory, locator.text)
         case "package":
-            _check_package(locator)
+            check_package(locator.target, locator.factory, locator.text, zoos=_ZOOS)
         case "timm" | "torchvision" | "transformers":
             catalogue.check_installed(locator.form)
             catalogue.check_name(locator.form, locator.target)
+            if locator.form == "transformers" and locator.path.is_dir():
+                hub.check_own_code(locator.text, locator.path)
         case "hf":
             catalogue.check_installed("transformers")
             return hub.pinned(locator)
         case "sentence-transformers":
             catalogue.check_installed("sentence_transformers")
             return locator if locator.path.is_dir() else hub.pinned(locator)
+        case "diffusers":
+            catalogue.check_installed("diffusers")
+            return _with_index(locator) if locator.path.is_dir() else hub.pinned(locator)
+        case "ultralytics":
+            catalogue.check_installed("ultralytics")
+            _check_unpickled(locator, _existing(locator))
+        case "lightning":
+            _existing(locator)
+            _checked(class_of(locator))
         case "exported" | "torchscript" | "artifact":
             _existing(locator)
     return locator
+
+
+def class_of(locator: Spec) -> Spec:
+    """Where the class of a checkpoint is. Raises SubjectError where the locator does not say it."""
+    text = locator.options.get("class")
+    if not text:
+        raise SubjectError(
+            f"{locator.text}: a checkpoint holds weights, and its class says what they are of. Name the class: "
+            f"'{locator.target}?class=FILE.py:CLASS'"
+        )
+    named = parse(text)
+    if named.form not in ("file", "package"):
+        raise SubjectError(f"{locator.text}: class={text} is not a class: give FILE.py:CLASS or package.module:CLASS")
+    return named
+
+
+def _with_index(locator: Spec) -> Spec:
+    if not (locator.path / hub.PIPELINE).is_file():
+        raise SubjectError(
+            f"{locator.text}: {locator.path} holds no {hub.PIPELINE}, so it is not a pipeline of diffusers: "
+            "pipe.save_pretrained(DIR) writes one"
+        )
+    return locator
+
+
+def _check_unpickled(locator: Spec, path: Path) -> None:
+    if not permitted(Permit.PICKLE):
+        raise SubjectError(
+            f"{locator.text}: ultralytics keeps its models as pickles, and reading one runs whatever code is in it. If "
+            f"you trust who made {path}, add {Permit.PICKLE.how}"
+        )
 
 
 def _form(text: str, base: str) -> tuple[Form, str, str]:
@@ -162,6 +242,10 @@ def _no_factory(text: str, base: str) -> str:
         return f"{text}: which function? Name it as '{base}:factory'."
     if path.is_dir() and (path / "manifest.json").exists():
         return f"{text} looks like an artifact, but its name does not end in .togi: rename the folder."
+    if path.is_dir() and (path / hub.PIPELINE).exists():
+        return f"{text} looks like a pipeline of diffusers: name it as 'diffusers:{base}'."
+    if path.is_dir() and (path / "modules.json").exists():
+        return f"{text} looks like a model of sentence-transformers: name it as 'sentence-transformers:{base}'."
     if path.is_dir() and (path / "config.json").exists():
         return f"{text} looks like a transformers model: name it as 'transformers:{base}'."
     if path.suffix == ".onnx":
@@ -187,38 +271,3 @@ def _existing(locator: Spec) -> Path:
         raise SubjectError(f"{locator.text}: there is no folder {path.parent} (looked from {Path.cwd()}).")
     near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))
     raise SubjectError(f"{locator.text}: there is no file {path}{near} (looked from {Path.cwd()})")
-
-
-def _check_package(locator: Spec) -> None:
-    """Find the module's source without importing anything, not even its parents."""
-    search: Sequence[str] | None = None
-    *parents, last = locator.target.split(".")
-    for depth, part in enumerate([*parents, last], start=1):
-        name = ".".join(locator.target.split(".")[:depth])
-        module = _find(name, search)
-        if module is None:
-            siblings = [file.stem for folder in search or () for file in Path(folder).glob("[!_]*")]
-            near = nearest(part, _ZOOS if depth == 1 else siblings)
-            raise SubjectError(
-                f"{locator.text}: there is no module '{name}'{near or '.'} Install its package here, or run in "
-                "its folder."
-            )
-        search = module.submodule_search_locations
-        if search is None and depth <= len(parents):
-            raise SubjectError(f"{locator.text}: '{name}' is a module, not a package: it has no '{last}' inside.")
-    if module is not None and module.origin and module.origin.endswith(".py"):
-        check_factory(Path(module.origin), locator.factory, locator.text)
-
-
-def _find(name: str, search: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
-    """``importlib.util.find_spec`` for one level: that function would import the parent packages."""
-    if search is not None:
-        return importlib.machinery.PathFinder.find_spec(name, search)
-    local = importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd())])
-    if local is not None:
-        return local
-    loaded = sys.modules.get(name)
-    try:
-        return loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None

@@ -11,21 +11,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from togi.core.errors import SubjectError
+from togi.subject.hub import in_cache, offline
 from togi.subject.inputs import Subject
-from togi.subject.locator import Spec, check_locator
+from togi.subject.locator import Form, Spec, check_locator, parse, readable
 from togi.subject.validation import Validation
+
+_OF_THE_USER: frozenset[Form] = frozenset({"file", "package", "lightning"})
+"""Code of the user's own, which may ask whom it likes."""
 
 
 def locate(text: str, *, seed: int = 0) -> Subject:
     """The subject that a locator names (its forms: ``togi.subject.locator``). May import torch and the user's code.
 
     Models of timm, torchvision and transformers get random weights from ``seed``, unless their weights are in a local
-    file; nothing is downloaded.
+    file; nothing is downloaded without the permit for it.
 
     Raises SubjectError (cannot be found or built) or UnknownNameError (with the nearest name).
     """
+    if parse(text).form not in _OF_THE_USER:
+        offline()
     locator = check_locator(text)
-    with _seeded(seed):
+    with readable(text), _seeded(seed):
         subject = _build(locator, seed)
     return dataclasses.replace(subject, mode=locator.options["mode"]) if "mode" in locator.options else subject
 
@@ -60,7 +66,6 @@ def _build(locator: Spec, seed: int) -> Subject:
 
             return from_transformers(locator, seed)
         case "hf":
-            from togi.subject.hub import in_cache
             from togi.subject.sources.transformers import from_transformers
 
             return from_transformers(in_cache(locator), seed)
@@ -68,6 +73,18 @@ def _build(locator: Spec, seed: int) -> Subject:
             from togi.subject.sources.sentence_transformers import from_sentence_transformers
 
             return from_sentence_transformers(locator)
+        case "diffusers":
+            from togi.subject.sources.diffusers import from_diffusers
+
+            return from_diffusers(locator, seed)
+        case "ultralytics":
+            from togi.subject.sources.ultralytics import from_ultralytics
+
+            return from_ultralytics(locator, seed)
+        case "lightning":
+            from togi.subject.sources.lightning import from_checkpoint
+
+            return from_checkpoint(locator, seed)
         case "exported":
             from togi.subject.sources.exported import from_exported
 

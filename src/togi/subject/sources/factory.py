@@ -44,16 +44,19 @@ def from_factory(locator: Spec) -> Subject:
 
     Raises SubjectError with the user's own file, line and message when their code raises.
     """
-    module = _guarded(locator, "cannot be imported", lambda: _import(locator))
-    factory = _find(locator, module)
+    factory = named_in(locator)
     _check_callable(locator, factory)
     return as_subject(_guarded(locator, "raised", factory), locator.text)
 
 
+def named_in(locator: Spec) -> Any:
+    """What a file or module calls so, a function or a class. Raises SubjectError as ``from_factory``."""
+    return _find(locator, _guarded(locator, "cannot be imported", lambda: _import(locator)))
+
+
 def validation_from(locator: Spec) -> Validation:
     """Import the file or module, call the function, check what it returns. Raises SubjectError as ``from_factory``."""
-    module = _guarded(locator, "cannot be imported", lambda: _import(locator))
-    function = _find(locator, module)
+    function = named_in(locator)
     return as_validation(_guarded(locator, "raised", function), locator.text)
 
 

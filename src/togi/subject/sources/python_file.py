@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
@@ -27,6 +30,43 @@ def check_factory(path: Path, factory: str, text: str) -> None:
         f" It has {', '.join(offered)}." if offered else " It has no function that could be called without arguments."
     )
     raise UnknownNameError(f"{text}: {path} has no '{factory}'{near or '.'}{listed}")
+
+
+def check_package(target: str, factory: str, text: str, *, zoos: Iterable[str]) -> None:
+    """Find the module's source without importing anything, not even its parents, and check it as ``check_factory``.
+
+    ``zoos``: other names that may be meant. Raises as ``check_factory``.
+    """
+    search: Sequence[str] | None = None
+    *parents, last = target.split(".")
+    for depth, part in enumerate([*parents, last], start=1):
+        name = ".".join(target.split(".")[:depth])
+        module = _find(name, search)
+        if module is None:
+            siblings = [file.stem for folder in search or () for file in Path(folder).glob("[!_]*")]
+            near = nearest(part, zoos if depth == 1 else siblings)
+            raise SubjectError(
+                f"{text}: there is no module '{name}'{near or '.'} Install its package here, or run in its folder."
+            )
+        search = module.submodule_search_locations
+        if search is None and depth <= len(parents):
+            raise SubjectError(f"{text}: '{name}' is a module, not a package: it has no '{last}' inside.")
+    if module is not None and module.origin and module.origin.endswith(".py"):
+        check_factory(Path(module.origin), factory, text)
+
+
+def _find(name: str, search: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """``importlib.util.find_spec`` for one level: that function would import the parent packages."""
+    if search is not None:
+        return importlib.machinery.PathFinder.find_spec(name, search)
+    local = importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd())])
+    if local is not None:
+        return local
+    loaded = sys.modules.get(name)
+    try:
+        return loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
 
 
 def factories(path: Path) -> list[str]:

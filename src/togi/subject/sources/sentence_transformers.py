@@ -1,6 +1,7 @@
 """Subjects ``sentence-transformers:X``: ``encode`` of a model in a folder or in the cache of the Hub, with tokenizer.
 
-The samples are texts of several lengths, together and one alone. Nothing is downloaded, and no code of a model is run.
+The samples are texts of several lengths, together and one alone. Nothing is downloaded, and no code of a model is run,
+without the permits for it.
 """
 
 from __future__ import annotations
@@ -9,20 +10,13 @@ import os
 from typing import Any
 
 from togi.core.errors import SubjectError
+from togi.core.permits import Permit, permitted
 from togi.subject.hub import in_cache
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.locator import Spec
 from togi.subject.program import ProgramModule
+from togi.subject.sources.media import TEXTS
 from togi.subject.sources.transformers import check_files
-
-_TEXTS = (
-    "A knife must be sharpened patiently on a wet stone, first with a coarse grain and then with finer and finer ones.",
-    "Measure twice, cut once.",
-    "Before you change anything, find out where the time really goes.",
-    "The weather forecast for the mountains says that showers will arrive during the night and last until the evening.",
-    "The cat sleeps.",
-    "Which engine is fastest for this model?",
-)
 
 
 def from_sentence_transformers(locator: Spec) -> Subject:
@@ -38,7 +32,7 @@ def from_sentence_transformers(locator: Spec) -> Subject:
             "SentenceTransformer(DIR).save(NEW_DIR) writes safetensors"
         )
     model = _loaded(locator, str(folder.path))
-    texts = list(_TEXTS)
+    texts = list(TEXTS)
     return Subject(ProgramModule(model.encode), [Inputs((texts,)), Inputs((texts[1:2],))])
 
 
@@ -47,8 +41,11 @@ def _loaded(locator: Spec, folder: str) -> Any:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    trusted = permitted(Permit.REMOTE_CODE)
     try:
-        return sentence_transformers.SentenceTransformer(folder, device="cpu", local_files_only=True).eval()
+        return sentence_transformers.SentenceTransformer(
+            folder, device="cpu", local_files_only=True, trust_remote_code=trusted
+        ).eval()
     except Exception as error:  # foreign code
         raise SubjectError(
             f"{locator.text}: sentence-transformers cannot load it: {type(error).__name__}: {error}"

@@ -1,15 +1,18 @@
-"""Subjects ``timm:NAME``: any model of timm, with random weights, at the input size of its own configuration."""
+"""Subjects ``timm:NAME``: any model of timm, with random weights or published ones, at the input size of its own
+configuration."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from togi.core.errors import SubjectError
+from togi.core.permits import Permit
 from togi.subject.catalogue import check_installed
-from togi.subject.hub import cached_file
+from togi.subject.hub import NotCachedError, cached_file, or_downloaded
 from togi.subject.inputs import Subject
 from togi.subject.locator import Spec
 from togi.subject.made_inputs import made_tensor
@@ -55,10 +58,14 @@ def _with_published(locator: Spec, module: Any) -> Spec:
     if not name:
         raise SubjectError(f"{locator.text}: timm names no published weights of it: leave 'pretrained' out")
     check_installed("huggingface_hub")
-    found = cached_file(name, _FILE)
-    if found is None:
-        raise SubjectError(
+
+    def find() -> Path:
+        if (found := cached_file(name, _FILE)) is not None:
+            return found
+        raise NotCachedError(
             f"{locator.text}: its published weights ({name}) are not in the cache of this machine, and togi downloads "
-            f"nothing. Type: hf download {name} {_FILE}"
+            f"nothing. Type: hf download {name} {_FILE}, or add {Permit.DOWNLOAD.how}"
         )
+
+    found = or_downloaded(locator, find, name, [_FILE])
     return dataclasses.replace(locator, options={**locator.options, "weights": str(found)})

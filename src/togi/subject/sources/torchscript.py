@@ -39,8 +39,7 @@ def from_torchscript(locator: Spec, seed: int) -> Subject:
         raise SubjectError(f"{locator.text} cannot be loaded: {type(error).__name__}: {error}") from error
     generator = torch.Generator().manual_seed(seed)
     if "inputs" in locator.options:
-        texts = locator.options["inputs"].split(",")
-        sample: Inputs | None = Inputs(tuple(_asked_tensor(locator, text, generator) for text in texts))
+        sample: Inputs | None = asked_inputs(locator, generator)
     else:
         sample = _traced(locator, generator) or _from_graph(module, generator)
     if sample is None:
@@ -51,6 +50,12 @@ def from_torchscript(locator: Spec, seed: int) -> Subject:
             "write a factory that returns (torch.jit.load(...), sample)."
         )
     return Subject(module, sample)
+
+
+def asked_inputs(locator: Spec, generator: torch.Generator) -> Inputs:
+    """Make the inputs that the option ``inputs`` describes. Raises SubjectError."""
+    texts = locator.options["inputs"].split(",")
+    return Inputs(tuple(_asked_tensor(locator, text, generator) for text in texts))
 
 
 def _check_kind(locator: Spec) -> None:

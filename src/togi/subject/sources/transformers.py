@@ -1,7 +1,8 @@
 """Subjects ``transformers:X``: a local folder with a config.json, a model type (``bert``) or a class (``BertModel``).
 
-Weights are loaded where the folder holds them as safetensors, and random otherwise. Nothing is downloaded and no code
-of a model folder is run. The cache of keys and values is switched off: one call is one whole pass.
+Weights are loaded where the folder holds them as safetensors, and random otherwise. Nothing is downloaded, and code of
+a model folder is run with the permit for it alone. The cache of keys and values is switched off: one call is one whole
+pass.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
+from togi.subject.hub import check_own_code
 from togi.subject.inputs import Subject
 from togi.subject.locator import FORMS, Spec
 from togi.subject.made_inputs import made_tensor, vary_constants
@@ -25,7 +27,7 @@ from togi.subject.made_inputs import made_tensor, vary_constants
 
 def from_transformers(locator: Spec, seed: int) -> Subject:
     """Options: ``batch`` (1), ``length`` (tokens, 128 where the model takes that many), ``size`` (pixels), and any
-    value of the model's configuration: ``transformers:gpt2?n_layer=4&length=64``.
+    value of the model's configuration: ``transformers:gpt2?n_layer=4&length=64``. With ``task``, the whole pipeline.
 
     Raises SubjectError when transformers cannot build it or its inputs are of no known form.
     """
@@ -34,6 +36,10 @@ def from_transformers(locator: Spec, seed: int) -> Subject:
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if "task" in locator.options:
+        from togi.subject.sources.pipeline import from_pipeline
+
+        return from_pipeline(locator, seed)
     try:
         module = _model(transformers, locator, seed)
     except (SubjectError, UnknownNameError):
@@ -60,24 +66,33 @@ def _model(transformers: Any, locator: Spec, seed: int) -> Any:
 def _from_folder(transformers: Any, locator: Spec, seed: int) -> Any:
     path = locator.path
     folder = path if path.is_dir() else path.parent
-    config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+    trusted = check_own_code(locator.text, folder)
+    config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=trusted)
     config = _overridden(locator, config)
     _check_implementations(locator, config)
     if path.is_dir():
         check_files(locator)
-    cls = getattr(transformers, (config.architectures or [""])[0], None) or transformers.AutoModel
+    cls = _class(transformers, config)
+    own = {"trust_remote_code": trusted} if hasattr(cls, "from_config") else {}
     has_weights = any((folder / name).exists() for name in ("model.safetensors", "model.safetensors.index.json"))
     if has_weights and path.is_dir():
         # Threads that load weights may outlive the loading; a trial server that has threads cannot fork.
         os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
-        return cls.from_pretrained(str(folder), config=config, local_files_only=True, use_safetensors=True)
+        return cls.from_pretrained(str(folder), config=config, local_files_only=True, use_safetensors=True, **own)
     if any(folder.glob("pytorch_model*.bin")) and path.is_dir():
         raise SubjectError(
             f"{locator.text}: its weights are pickled (pytorch_model.bin), and togi does not unpickle. Convert them "
             "once: AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors."
         )
-    fresh = cls.from_config(config) if cls is transformers.AutoModel else cls._from_config(config)
-    return vary_constants(fresh, seed)
+    return vary_constants(cls.from_config(config, **own) if own else cls._from_config(config), seed)
+
+
+def _class(transformers: Any, config: Any) -> Any:
+    """What transformers has by the name of the architecture, else the automatic class that finds the folder's own."""
+    architecture = (config.architectures or [""])[0]
+    own = getattr(config, "auto_map", None) or {}
+    finds = (name for name, place in own.items() if str(place).endswith(f".{architecture}") and "Config" not in name)
+    return getattr(transformers, architecture, None) or getattr(transformers, next(finds, "AutoModel"))
 
 
 def _check_implementations(locator: Spec, config: Any) -> None:

@@ -1,7 +1,11 @@
-"""Weights of a model of timm or torchvision: made up, or from a local file without pickle (safetensors)."""
+"""Weights of a model of timm or torchvision: made up, or from a local file without pickle (safetensors). And how the
+pickles of other libraries are read."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +15,24 @@ from togi.subject.made_inputs import vary_constants
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+_RULES = {False: "TORCH_FORCE_WEIGHTS_ONLY_LOAD", True: "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"}
+"""Variables of torch, which overrule what a library asks of ``torch.load``."""
+
+
+@contextmanager
+def unpickling(*, trusted: bool) -> Iterator[None]:
+    """Meanwhile torch reads files as weights and plain values; ``trusted``: as whatever they hold."""
+    before = {name: os.environ.pop(name, None) for name in _RULES.values()}
+    os.environ[_RULES[trusted]] = "1"
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def give_weights(module: nn.Module, locator: Spec, seed: int) -> None:
