@@ -10,7 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import decoding, drawn, fit, fit_inference, lean, memory_prediction, operations, peers, programs
+from benchmarks import (
+    decoding,
+    drawn,
+    fit,
+    fit_inference,
+    lean,
+    memory_prediction,
+    operations,
+    peers,
+    precision,
+    programs,
+)
 
 from togi.render.proven_table import between
 
@@ -24,6 +35,7 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "memory_prediction": lambda data: memory_prediction.summary(data["results"]),
     "operations": operations.table,
     "peers": peers.table,
+    "precision": precision.table,
     "programs": programs.table,
 }
 """By the name of the file of figures."""

@@ -172,6 +172,7 @@ def test_studies_and_snapshots_are_read(bare: dict[str, str], tmp_path: Path) ->
 
 NEED_TORCH = {
     "tune": ["m.py:make"],
+    "precision": ["m.py:make", "--data", "m.py:data"],
     "run": ["m.py"],
     "check": ["m.py:make"],
     "memory": ["m.py:make"],

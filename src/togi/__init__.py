@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from togi import graphs, ops
 
     __version__: str
-    from togi.api import bench, check, compare, fit, load, memory, optimize, predict_memory, restore, tune
+    from togi.api import bench, check, compare, fit, load, memory, optimize, precision, predict_memory, restore, tune
     from togi.artifact.training import TrainingRecipe
     from togi.core.errors import BudgetError, FitError, TogiError, UndecidedError
     from togi.footprint.fit.plan import Plan
@@ -48,6 +48,7 @@ _PUBLIC = {
     "memory": "togi.api",
     "no_hidden_hooks": "togi.footprint.guard.hidden_hooks",
     "optimize": "togi.api",
+    "precision": "togi.api",
     "predict_memory": "togi.api",
     "restore": "togi.api",
     "tune": "togi.api",
@@ -77,6 +78,7 @@ __all__ = [
     "no_hidden_hooks",
     "ops",
     "optimize",
+    "precision",
     "predict_memory",
     "restore",
     "tune",

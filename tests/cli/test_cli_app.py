@@ -11,7 +11,7 @@ import pytest
 
 from togi.cli.app import run
 
-COMMANDS = "tune run check memory fit bench verify sign export fleet explain doctor report clean demo".split()
+COMMANDS = "tune precision run check memory fit bench verify sign export fleet explain doctor report clean demo".split()
 HEAVY = ("torch", "ray", "pydantic", "numpy", "onnxruntime", "openvino", "rich.live", "togi.core.records")
 
 

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 import togi
 from togi.cli.app import app_of
-from togi.core.choices import AccuracyMeasure, Effort, Objective
+from togi.core.choices import AccuracyMeasure, Direction, Effort, Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.settings import OPTIONS, Settings
@@ -38,8 +38,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "max_error": SHARES,
     "max_drop": st.none() | st.floats(0.0, 1e12),
     "min_agreement": st.none(),
-    "metric": st.none() | st.sampled_from(AccuracyMeasure),
+    "metric": st.none() | st.sampled_from([*AccuracyMeasure, "metric.py:score", "package.module:score"]),
+    "better": st.none(),
     "data": st.none() | st.sampled_from(["data.py:validation", "package.module:validation"]),
+    "calibration": st.none() | st.sampled_from(["data.py:calibration", "package.module:f", "pictures", "a folder"]),
     "allow": NAMES.map(lambda given: tuple(name for name in given if not all_techniques()[name].exact)),
     "only": NAMES,
     "without": NAMES,
@@ -130,6 +132,14 @@ def test_numbers_and_text_mean_the_same() -> None:
         ({"callers": 2}, "callers=2 are those of the objective throughput"),
         ({"data": "data.py"}, "data='data.py' names no function: give data.py:validation"),
         ({"metric": "acuracy"}, "did you mean 'accuracy'?"),
+        ({"metric": "metric.py:"}, "metric='metric.py:' names no function: give metric.py:score"),
+        ({"calibration": ""}, "calibration='' is neither a folder nor a function"),
+        ({"calibration": "data.py:"}, "names no function: give data.py:calibration"),
+        ({"better": "more"}, "there is no direction 'more'"),
+        ({"max_drop": 0.1, "metric": "kl", "better": "lower"}, "that of kl is known"),
+        ({"max_drop": 0.1, "data": "d.py:f", "better": "lower"}, "that of agreement is known"),
+        ({"min_agreement": 0.9, "metric": "kl"}, "metric=kl is another measure: limit it by max_drop"),
+        ({"min_agreement": 0.9, "metric": "m.py:f"}, "metric=m.py:f is another measure"),
         ({"min_agreement": "99"}, "min_agreement='99' is out of range"),
         ({"min_agreement": 0.9, "max_drop": 0.1}, "min_agreement=0.9 and max_drop=0.1 are two budgets"),
     ],
@@ -144,9 +154,19 @@ def test_what_is_not_a_setting_is_refused_in_one_line(given: dict[str, object], 
 def test_by_what_approximate_results_are_judged() -> None:
     assert Settings(max_error=0.1).judging is None
     own, named = Settings(max_drop=0.1).judging, Settings(max_drop=0.1, metric="kl").judging  # type: ignore[arg-type]
+    assert own is not None
+    assert named is not None
     assert own == Judging(max_drop=0.1)
     assert named == Judging(measure=AccuracyMeasure.KL, max_drop=0.1)
     assert Settings(max_drop=0.1, data="data.py:f").judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.1)
+    function = Settings(max_drop=0.1, metric="metric.py:score", better="lower")  # type: ignore[arg-type]
+    assert function.judging == Judging(
+        measure=AccuracyMeasure.OWN, metric="metric.py:score", better=Direction.LOWER, max_drop=0.1
+    )
+    assert Settings.of(parsed(function.arguments()), techniques=()) == function
+    assert own.by_own_metric
+    assert function.judging.by_own_metric
+    assert not named.by_own_metric
     agreement = Settings(min_agreement="99%")  # type: ignore[arg-type]
     assert agreement.judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - 0.99)
     assert agreement.allows("int8_openvino")

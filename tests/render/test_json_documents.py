@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.render.made_up_prices import made_up_prices
 from tests.render.made_up_study import machine, made_up_study
 from togi.artifact.export import Export
 from togi.claims import ClaimVerdict, Measured, MeasuredClaim
@@ -13,7 +14,7 @@ from togi.claims.prove import every_id
 from togi.cli.app import run
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import SCHEMA_VERSION, Outcome, Trial
-from togi.render.json import comparison_json, dumps, study_json
+from togi.render.json import comparison_json, dumps, price_list_json, study_json
 from togi.study.comparison import Comparison
 from togi.study.contestants import Contestant
 from togi.techniques import recipe
@@ -68,6 +69,15 @@ def test_the_parts_of_a_program_are_listed_as_a_choice() -> None:
 
 def test_an_export_has_the_documented_fields() -> None:
     assert set(Export.model_fields) == documented("What was exported")
+
+
+def test_a_price_list_has_the_documented_fields() -> None:
+    document = json.loads(dumps(price_list_json(made_up_prices())))
+    assert set(document) == documented("Prices")
+    of_a_price = documented("Prices", "A price:")
+    rows = [*document["prices"], document["all_in_8_bits"]]
+    assert all(set(row) == of_a_price for row in rows)
+    assert document["sensitive"] == "depthwise"
 
 
 def test_no_number_that_json_does_not_know() -> None:

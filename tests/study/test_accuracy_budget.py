@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import togi
-from togi.core.errors import SubjectError, TogiError
+from togi.core.errors import SubjectError, TogiError, UnknownNameError
 from togi.core.records import Outcome
 
 pytestmark = pytest.mark.usefixtures("brief_studies")
@@ -29,6 +29,12 @@ def without_metric():
 
 def broken_metric():
     return togi.Subject(*model(), metric=lambda outputs: 1 / (len(outputs) - 1))
+
+def data():
+    return [torch.randn(4, 8) for _ in range(20)]
+
+def raises(outputs):
+    return outputs["scores"]
 """
 
 
@@ -106,6 +112,49 @@ def test_data_without_a_budget_and_a_budget_without_data_are_refused_before_anyt
 def test_a_metric_that_is_missing_or_broken_is_told_once_before_any_trial(factory: str, said: str) -> None:
     with pytest.raises(SubjectError, match=said):
         togi.tune(f"models.py:{factory}", max_drop=0.01, time_limit_s=200)
+
+
+@pytest.mark.thorough
+def test_a_function_that_cannot_judge_the_data_ends_the_study_before_any_trial() -> None:
+    with pytest.raises(SubjectError, match=r"it raises .*TypeError.*on the original's outputs for validation sample 1"):
+        togi.tune("models.py:without_metric", data="models.py:data", metric="models.py:raises", max_drop=0.01)
+    with pytest.raises(UnknownNameError, match="no 'other'"):
+        togi.tune("models.py:without_metric", data="models.py:data", metric="models.py:other", max_drop=0.01)
+    with pytest.raises(SubjectError, match="not a function"):
+        togi.tune("models.py:without_metric", data="models.py:data", metric="models.py:torch", max_drop=0.01)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("upside_down", [False, True], ids=["as it is", "an error rate"])
+def test_a_metric_of_outputs_and_labels_judges_on_the_data(upside_down: bool) -> None:
+    """8 bits answer none of the rows, in whichever direction the metric goes."""
+
+    def share(outputs: list[Tensor], labels: list[Tensor]) -> float:
+        right = float((outputs[0].argmax(1) == labels[0]).float().mean())
+        return 1 - right if upside_down else right
+
+    torch.manual_seed(0)
+    rows = samples()
+    data = togi.Validation([rows + 0.01 * i for i in range(20)], labels=[LABELS] * 20)
+    study = togi.tune(
+        Outlier(),
+        rows,
+        data=data,
+        metric=share,
+        max_drop=0.3,
+        only=["onnxruntime", "int8_onnxruntime"],
+        effort="quick",
+        time_limit_s=200,
+    )
+    lowered = [trial for trial in study.record.trials if "int8_onnxruntime" in trial.recipe.techniques]
+    assert lowered
+    for trial in lowered:
+        assert trial.outcome is Outcome.WRONG
+        assert "metric (from " in trial.reason
+        assert trial.error is not None
+        assert trial.error.accuracy is not None
+        assert trial.error.accuracy.metric is not None
+        assert trial.error.accuracy.drop.mean > 0.5
 
 
 @pytest.mark.thorough

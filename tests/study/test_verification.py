@@ -13,7 +13,7 @@ from tests.study.made_artifacts import made_artifact
 from togi import api
 from togi.artifact.manifest import read_manifest
 from togi.artifact.save import write_manifest
-from togi.core.choices import AccuracyMeasure, Objective
+from togi.core.choices import AccuracyMeasure, Direction, Objective
 from togi.core.errors import ArtifactError, SubjectError
 from togi.core.judging import Judging
 from togi.core.permits import Permit, permitting
@@ -48,6 +48,10 @@ def validation(seed=2):
 
 def other_validation():
     return validation(3)
+
+def labelled():
+    model, samples = original()[0], validation()
+    return samples, [model(sample).detach() for sample in samples]
 
 def broken():
     return torch.nn.Linear(64, 64), torch.ones(4, 3)
@@ -129,14 +133,56 @@ def test_an_artifact_that_was_judged_on_data_asks_for_them(folder: Path) -> None
     assert verification._judging(folder, exact, None, None) is None, "what is exact is not judged"
 
 
-def judged_artifact(folder: Path) -> Path:
-    """Of a recipe that is judged on ``models.py:validation``, made without a study."""
-    lowered, judging = (
-        recipe(onnxruntime={"spinning": False}, int8_onnxruntime={"how": "dynamic"}, no_grad={}),
-        Judging(measure=AccuracyMeasure.RMS, max_drop=0.5),
-    )
+def test_a_metric_that_an_artifact_names_is_a_program_and_asked_for(folder: Path) -> None:
+    own = Judging(measure=AccuracyMeasure.OWN, metric="m.py:score", max_drop=0.01)
+    exact = read_manifest(artifact_of(folder, "models.py:original", None)).model_copy(update={"judging": own})
+    lowered = exact.model_copy(update={"recipe": recipe(bf16={"how": "cast"}, no_grad={})})
+    with pytest.raises(SubjectError, match=r"what m\.py:score says.*no program is run.*--metric m\.py:score"):
+        verification._judging(folder, lowered, None, "data.py:f")
+    mine = verification._judging(folder, lowered, None, "data.py:f", "mine.py:score")
+    assert mine == own.model_copy(update={"metric": "mine.py:score"})
+    by_agreement = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.01)
+    for other, said in ((by_agreement, "accepted for agreement"), (Judging(max_drop=0.1), "its subject's metric")):
+        with pytest.raises(SubjectError, match=said):
+            verification._judging(
+                folder, lowered.model_copy(update={"judging": other}), None, "data.py:f", "mine.py:score"
+            )
+
+
+@pytest.mark.thorough
+def test_an_artifact_is_proven_again_by_its_metric_and_another_one_is_told(folder: Path) -> None:
+    text = "def score(outputs, labels):\n    return float((outputs[0] - labels[0]).abs().mean() < {})\n"
+    (folder / "metric.py").write_text(text.format(0.1), encoding="utf-8")
+    own = Judging(measure=AccuracyMeasure.OWN, metric="metric.py:score", max_drop=0.5, better=Direction.HIGHER)
+    out = judged_artifact(folder, own, "labelled")
+    kept = read_manifest(out).proof.error
+    assert kept is not None
+    assert kept.accuracy is not None
+    assert kept.accuracy.metric is not None
+    assert (kept.accuracy.metric.name, kept.accuracy.metric.original) == ("metric.py:score", 1.0)
+
+    def verdict() -> str:
+        found = api.verify(
+            out, subject="models.py:original", data="models.py:labelled", metric="metric.py:score", time_limit_s=1
+        )
+        assert found.outcome is Outcome.OK
+        assert found.comparison.contestants[1].error is not None
+        assert found.comparison.contestants[1].error.accuracy is not None
+        return found.verdict
+
+    assert "code" not in verdict()
+    (folder / "metric.py").write_text(text.format(0.2), encoding="utf-8")
+    assert "The metric's code is not that by which it was accepted" in verdict()
+
+
+BY_RMS = Judging(measure=AccuracyMeasure.RMS, max_drop=0.5)
+
+
+def judged_artifact(folder: Path, judging: Judging = BY_RMS, data: str = "validation") -> Path:
+    """Of a recipe that is judged on a function of ``models.py``, made without a study."""
+    lowered = recipe(onnxruntime={"spinning": False}, int8_onnxruntime={"how": "dynamic"}, no_grad={})
     here, out = SubjectRef.here("locator", "models.py:original"), folder / "judged.togi"
-    with WorkerPool(here, machine(), device="cpu", seed=0, judging=judging, data="models.py:validation") as pool:
+    with WorkerPool(here, machine(), device="cpu", seed=0, judging=judging, data=f"models.py:{data}") as pool:
         limits = (Limits(), lambda _: None)
         known, _ = pool.survey(*limits)
         facts = pool.make_truth(known.facts, *limits)

@@ -20,6 +20,7 @@ from togi.verify import accuracy
 from togi.verify.accuracy import answer_once, judged, known_answers
 
 CLASSES, COUNT = 8, 400
+BUILT_IN = [measure for measure in AccuracyMeasure if measure is not AccuracyMeasure.OWN]
 
 
 class Scores(nn.Module):
@@ -63,7 +64,7 @@ def every(number: int, wrong: Callable[[Tensor], Tensor]) -> Callable[[Tensor], 
     return lambda x: wrong(x * 2) if next(calls) % number == 0 else x * 2
 
 
-@pytest.mark.parametrize("measure", AccuracyMeasure)
+@pytest.mark.parametrize("measure", BUILT_IN)
 def test_the_original_itself_loses_nothing(measure: AccuracyMeasure, tmp_path: Path) -> None:
     drop = measured(Scores(), measure, tmp_path).drop
     assert drop.mean == pytest.approx(0, abs=1e-5)
@@ -71,7 +72,7 @@ def test_the_original_itself_loses_nothing(measure: AccuracyMeasure, tmp_path: P
     assert least <= drop.seen == drop.planned <= COUNT // 2
 
 
-@pytest.mark.parametrize("measure", AccuracyMeasure)
+@pytest.mark.parametrize("measure", BUILT_IN)
 def test_what_is_wrong_once_in_ten_calls_loses_by_every_measure(measure: AccuracyMeasure, tmp_path: Path) -> None:
     accuracy = measured(every(10, lambda scores: -scores), measure, tmp_path)
     assert accuracy.drop.mean == pytest.approx(

@@ -14,6 +14,7 @@ from togi.core.errors import SubjectError
 from togi.subject.validation import Validation
 from togi.verify.measures import RowMeasure
 
+BUILT_IN = [measure for measure in AccuracyMeasure if measure is not AccuracyMeasure.OWN]
 KL_BY_HAND = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
 """From one half each to a quarter and three quarters."""
 
@@ -131,7 +132,7 @@ def test_of_masks_of_several_classes_the_mean_of_those_that_are_there_counts() -
     assert found == pytest.approx([1 - (1 / 2 + 2 / 3) / 2])
 
 
-@pytest.mark.parametrize("name", AccuracyMeasure)
+@pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize(
     "broken", [lambda a: torch.full_like(a, math.nan), lambda a: a[..., :2], lambda a: torch.cat([a, a])]
 )
@@ -140,3 +141,13 @@ def test_what_is_no_answer_is_lost_by_every_measure(name: AccuracyMeasure, broke
     labels = [torch.tensor([0, 2])] * 2
     assert worse(name, original, original, labels=labels) == pytest.approx([0, 0], abs=1e-6)
     assert worse(name, original, broken(original), labels=labels) == [1, 1]
+
+
+def test_characters_are_read_and_compared_with_labels_else_with_the_original() -> None:
+    """By hand: the original reads 1 2 3, the candidate 1 3 at the same steps; the label is 1 3 4."""
+    original = torch.eye(5)[torch.tensor([[1, 1, 2, 0, 3], [4, 0, 4, 0, 0]])]
+    candidate = torch.eye(5)[torch.tensor([[1, 1, 0, 0, 3], [4, 0, 4, 0, 0]])]
+    assert worse(AccuracyMeasure.CHARACTERS, original, candidate) == pytest.approx([1 / 3, 0])
+    labels = [torch.tensor([[1, 3, 4], [4, 4, -1]])] * 2
+    assert worse(AccuracyMeasure.CHARACTERS, original, candidate, labels=labels) == pytest.approx([-1 / 3, 0])
+    assert measure(AccuracyMeasure.CHARACTERS, [original, original]).graded

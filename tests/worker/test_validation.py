@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from togi.artifact.save import write_manifest
 from togi.core.choices import AccuracyMeasure
-from togi.core.errors import SubjectError
+from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.records import Facts, Outcome, Recipe, Trial
 from togi.decide.faithful import accept
@@ -39,6 +40,11 @@ def timed():
 
 def larger():
     return validation() + [torch.ones(9, 16)]
+
+def loader():
+    rows = torch.arange(64 * 16.0).reshape(64, 16)
+    data = torch.utils.data.TensorDataset(rows, torch.arange(64))
+    return torch.utils.data.DataLoader(data, batch_size=32)
 """
 INT8 = recipe(onnxruntime={"spinning": False}, int8_onnxruntime={"how": "dynamic"}, no_grad={})
 STATIC = recipe(onnxruntime={"spinning": False}, int8_onnxruntime={"how": "static"}, no_grad={})
@@ -65,7 +71,7 @@ def from_file(name: str) -> Any:
 def pool(data: str) -> WorkerPool:
     judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.2)
     subject = SubjectRef.here("locator", "models.py:model")
-    return WorkerPool(subject, machine(), device="cpu", seed=0, judging=judging, data=data)
+    return WorkerPool(subject, machine(), device="cpu", seed=0, judging=judging, data=data, calibrates=True)
 
 
 @pytest.mark.thorough
@@ -122,6 +128,33 @@ def test_validation_data_that_are_timed_too_are_told() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
+@pytest.mark.parametrize("given", ["models.py:loader", "folder"])
+def test_calibration_data_are_those_that_are_named(folder: Path, given: str) -> None:
+    """Batches of 32 with labels, and files of 8 rows, are the same batches of 8 as the sample has."""
+    rows = torch.arange(64 * 16.0).reshape(64, 16)
+    (folder / "folder").mkdir()
+    for number, piece in enumerate(rows.split(8)):
+        torch.save(piece.clone(), folder / "folder" / f"{number}.pt")
+    subject = SubjectRef.here("locator", "models.py:model")
+    with WorkerPool(subject, machine(), device="cpu", seed=0, calibration=given, calibrates=True) as processes:
+        survey, _ = processes.survey(*QUIET)
+        facts = processes.make_truth(survey.facts, *QUIET)
+        with processes.start(STATIC, facts, *QUIET) as tried:
+            saved = tried.save(folder / "int8.togi", 1.0)
+    assert saved.calibration == hash_of(samples_of(list(rows.split(8))))
+    assert not any("No calibration data" in note for note in facts.notes)
+
+
+@pytest.mark.parametrize("given", ["models.py:nothing_of_the_kind", "no_folder"])
+@pytest.mark.usefixtures("folder")
+def test_calibration_data_that_are_not_there_are_refused_when_the_subject_is_loaded(given: str) -> None:
+    subject = SubjectRef.here("locator", "models.py:model")
+    pool = WorkerPool(subject, machine(), device="cpu", seed=0, calibration=given)
+    with pytest.raises(TogiError, match=r"no 'nothing_of_the_kind'|is not a folder"), pool:
+        pass
+
+
 @pytest.mark.parametrize(("data", "said"), [("", "has none: give --data"), ("models.py:model", "Validation data are")])
 @pytest.mark.usefixtures("folder")
 def test_what_brings_no_validation_data_is_refused_when_it_is_loaded(data: str, said: str) -> None:

@@ -6,6 +6,7 @@ from togi.api.artifacts import export, load, sign
 from togi.api.checking import check
 from togi.api.comparing import bench, compare, verify
 from togi.api.footprint import fit, memory, predict_memory
+from togi.api.pricing import precision
 from togi.api.studies import read_study, repro
 from togi.api.tuning import optimize, restore, tune
 from togi.render.display import show_results
@@ -19,6 +20,7 @@ __all__ = [
     "load",
     "memory",
     "optimize",
+    "precision",
     "predict_memory",
     "read_study",
     "repro",

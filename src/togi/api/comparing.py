@@ -173,6 +173,7 @@ def verify(
     max_error: float | str | None = None,
     max_drop: float | str | None = None,
     data: str | None = None,
+    metric: str | None = None,
     trusted: Trusted | None = None,
     time_limit_s: float | str | None = None,
     seed: int = 0,
@@ -186,6 +187,7 @@ def verify(
             that is a model of a library, or ``trusted`` is given: no program is run because an artifact names it.
         max_error, max_drop: bounds on an approximate artifact, as for ``tune``; None: those that it was made with.
         data: ``FILE:function`` of the validation data of an artifact that was judged on some.
+        metric: ``FILE:function`` of the metric of one that was judged by such a function.
         trusted, native: as for ``load``.
         time_limit_s: for measuring; None: 60. All of it, with loading and verification, ends after five times as long,
             and two minutes at least.
@@ -205,6 +207,7 @@ def verify(
         max_error=None if max_error is None else parse_share(max_error, "max_error"),
         max_drop=None if max_drop is None else parse_drop(max_drop, "max_drop"),
         data=None if data is None else parse_function(data, "data"),
+        metric=None if metric is None else parse_function(metric, "metric"),
         trusted=trusted,
         progress=as_asked(progress, str(artifact)),
         native=native,

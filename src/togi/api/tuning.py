@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from togi.api.given import by_name_and_live
 from togi.artifact.save import check_writable, publish
 from togi.core.caches import default_journal, home
 from togi.core.choices import AccuracyMeasure, Direction, Effort, Mode, Objective
@@ -60,7 +61,7 @@ def tune(
     allow: str | Sequence[str] = (),
     only: str | Sequence[str] = (),
     without: str | Sequence[str] = (),
-    metric: Callable[[list[Any]], float] | AccuracyMeasure | str | None = None,
+    metric: Callable[..., float] | AccuracyMeasure | str | None = None,
     better: Direction | str | None = None,
     calibration: Any = None,
     dynamic: Dynamic | None = None,
@@ -78,8 +79,9 @@ def tune(
         step, optimizer, train_step: with a live module and ``train``: what its training step is, as of
             ``togi.Subject``.
         out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
-        better, calibration, dynamic: as of ``togi.Subject``; so are ``metric`` and ``data`` (its ``validation``) where
-            they are not text.
+        dynamic: as of ``togi.Subject``; so are ``metric``, ``data`` (its ``validation``) and ``calibration`` where they
+            are not text. With ``data``, a ``metric`` is given the outputs for one group of samples, and the labels if
+            there are any.
         mode: of a live module that is in training mode: ``eval`` calls ``eval()`` on the copy that is tuned, ``as-is``
             leaves each part in its mode. Needed only where these answer differently.
         journal: the file of studies; None: one for each user.
@@ -103,9 +105,12 @@ def tune(
         max_drop: The same up to this drop of the subject's metric.
         min_agreement: Try approximate techniques as long as this share of the validation data is proven to be answered
             as the original does: 99%.
-        metric: What --max-drop limits on the validation data. Default: agreement; without data the subject's own
-            metric, on its samples.
+        metric: What --max-drop limits on the validation data: a measure, or a function of outputs and labels (own: the
+            subject's). Default: agreement; without data the subject's own metric, on its samples.
+        better: Which values of the function that --metric names are. Default: found by damaging copies of the model.
         data: Validation data: a function that returns samples, (samples, labels) or a togi.Validation.
+        calibration: Calibration data: a function that returns samples or a DataLoader, or a folder of tensors or
+            pictures.
         allow: Of the approximate techniques try only this: an id, the beginning of ids (int8), or 'approximate' for
             all. The id of an exact one (openvino) lets it err beyond rounding, within the bound. With 'nan-
             differences', a number may stand where the original shows NaN.
@@ -125,10 +130,7 @@ def tune(
     from togi.doctor.storage import cache_limit_bytes, trim_caches
     from togi.study.run import run_study
 
-    own, validation = (None if isinstance(value, str) else value for value in (metric, data))
-    named = {name: value if isinstance(value, str) else None for name, value in (("metric", metric), ("data", data))}
-    if validation is not None and metric is None and max_drop is not None:
-        named["metric"] = AccuracyMeasure.AGREEMENT
+    named, extras = by_name_and_live(metric, data, calibration, judged=max_drop is not None)
     of_a_step = {"step": step, "optimizer": optimizer, "train_step": train_step}
     if not train and (named_parts := [name for name, value in of_a_step.items() if value is not None]):
         raise TogiError(
@@ -143,7 +145,10 @@ def tune(
         )
     if out is not None:
         check_writable(Path(out), force)
-    extras = {"metric": own, "better": better, "validation": validation, "calibration": calibration}
+    if isinstance(subject, str) and better is not None and settings.judging is None:
+        raise TogiError(f"better={better} is the direction of a metric, and none judges: give max_drop")
+    if not isinstance(subject, str):
+        extras["better"] = better
     extras |= {"dynamic": dynamic, "mode": mode, **of_a_step}
     began, most_bytes = time.monotonic(), cache_limit_bytes()
     ask_s = _LIVE_S if settings.time_limit_s is None else min(_LIVE_S, _LIVE_SHARE * settings.time_limit_s)

@@ -28,7 +28,9 @@ USAGE_ERROR = 2
 DEFECT = 3
 INTERRUPTED = 130
 DEBUG = "--debug"
-COMMANDS = tuple("tune run check memory fit bench verify sign export fleet explain doctor report clean demo".split())
+COMMANDS = tuple(
+    "tune precision run check memory fit bench verify sign export fleet explain doctor report clean demo".split()
+)
 """In the order of the help. Each is a function of its own name in a module of that name."""
 _OTHERS_FOLLOW = {"run": {"allow_interspersed_args": False}}
 """Settings of commands whose last arguments are those of another program."""

@@ -52,6 +52,12 @@ def verify(
             "--data", metavar="FILE:function", help="The validation data of an artifact that was judged on some."
         ),
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric", metavar="FILE:function", help="The metric of an artifact that was judged by such a function."
+        ),
+    ] = None,
     trusted: Trusted = None,
     no_native: NoNative = False,
     time_limit: TimeLimit = None,
@@ -80,6 +86,7 @@ def verify(
             max_error=max_error,
             max_drop=max_drop,
             data=data,
+            metric=metric,
             trusted=trusted,
             time_limit_s=time_limit,
             seed=seed,

@@ -91,6 +91,11 @@ class AccuracyMeasure(_NamedChoice):
     """One less the intersection over the union with the original's mask."""
     PERPLEXITY = "perplexity"
     """The logarithm of perplexity (with labels): 0.01 more is a perplexity 1 % higher. At most 1 a row."""
+    CHARACTERS = "characters"
+    """The character error rate of the text that is read from scores at each step (CTC), against the labels, else
+    against the original's text. At most 1 a row."""
+    OWN = "own"
+    """The user's own function of outputs and labels, of the samples of one group at a time."""
 
     @property
     def of_answers(self) -> bool:
@@ -101,6 +106,27 @@ class AccuracyMeasure(_NamedChoice):
             AccuracyMeasure.DECIDED,
             AccuracyMeasure.NEAREST,
         )
+
+
+class OperatorKind(_NamedChoice):
+    """A kind of convolution or matrix product, by what it is sensitive to. Each is of one kind, the first that fits."""
+
+    DEPTHWISE = "depthwise"
+    """Depthwise and other grouped convolutions."""
+    ATTENTION = "attention"
+    """Products of two activations."""
+    FIRST = "first"
+    """The first of the others."""
+    LAST = "last"
+    """And the last."""
+    SQUEEZE = "squeeze"
+    """Convolutions of a single place: squeeze and excitation."""
+    POINTWISE = "pointwise"
+    """Convolutions of 1 x 1."""
+    CONVOLUTION = "convolution"
+    """All other convolutions."""
+    LINEAR = "linear"
+    """Products with weights: MLPs and projections."""
 
 
 class Objective(_NamedChoice):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from togi.core.choices import AccuracyMeasure
+from togi.core.choices import AccuracyMeasure, Direction
 from togi.core.record import Record
 
 
@@ -12,7 +12,19 @@ class Judging(Record):
     measure: AccuracyMeasure | None = None
     """On validation data. None: the subject's own metric, on its samples."""
     max_drop: float
+    metric: str = ""
+    """Locator of the function of the measure ``own``. Empty: the subject's own metric."""
+    better: Direction | None = None
+    """Which values of the user's metric are better, where that was declared with the budget."""
+
+    by_all: bool = False
+    """All of the data judge, since nothing is chosen by them. Else one half chooses and the other confirms."""
 
     @property
     def on_data(self) -> bool:
         return self.measure is not None
+
+    @property
+    def by_own_metric(self) -> bool:
+        """The user's function judges: on validation data, or on the samples."""
+        return self.measure in (None, AccuracyMeasure.OWN)

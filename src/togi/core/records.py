@@ -286,6 +286,18 @@ class Drop(Record):
         return self.seen >= self.planned
 
 
+class OwnMetricReport(Record):
+    """What the user's own metric says of a candidate on validation data: means over the groups that were seen."""
+
+    name: str
+    """Its locator, or ``metric`` where the subject brought it."""
+    code: str
+    """The sha256 of its code and its declared direction. What it calls is not looked at."""
+    original: float
+    candidate: float
+    better: Direction
+
+
 class Accuracy(Record):
     """A candidate on validation data, next to the original."""
 
@@ -295,6 +307,8 @@ class Accuracy(Record):
     drop: Drop
     data: str = ""
     """The sha256 of all of the data, with labels and groups. Empty: written by a version that did not keep it."""
+    metric: OwnMetricReport | None = None
+    """Of the measure ``own``."""
 
 
 class ErrorReport(Record):

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from togi.core.choices import AccuracyMeasure, Effort, Objective
+from togi.core.choices import AccuracyMeasure, Direction, Effort, Objective
 from togi.core.device import parse_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.core.options import Option, options_of
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ALL = "approximate"
 NAN_DIFFERENCES = "nan-differences"
 """Of ``allow``: what the original shows as NaN may be a number."""
+_EXAMPLES = {"metric": "metric.py:score", "calibration": "data.py:calibration"}
+"""Of functions that an option names."""
 
 
 def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
@@ -39,8 +41,25 @@ def parse_function(given: Any, option: str) -> str:
     """``FILE.py:function`` or ``package.module:function``. Raises TogiError for what names no function."""
     target, colon, function = given.rpartition(":") if isinstance(given, str) else ("", "", "")
     if not (colon and target and function.isidentifier()):
-        raise TogiError(f"{option or 'data'}={given!r} names no function: give data.py:validation")
+        example = _EXAMPLES.get(option, "data.py:validation")
+        raise TogiError(f"{option or 'data'}={given!r} names no function: give {example}")
     return str(given)
+
+
+def parse_data(given: Any, option: str) -> str:
+    """``FILE.py:function``, or a folder, which is not looked for here. Raises TogiError for what is neither."""
+    if isinstance(given, str) and ":" in given:
+        return parse_function(given, option)
+    if not isinstance(given, str) or not given.strip():
+        raise TogiError(f"{option}={given!r} is neither a folder nor a function: give a folder, or data.py:calibration")
+    return given
+
+
+def parse_metric(given: Any, option: str) -> AccuracyMeasure | str:
+    """A measure by its name, or the user's function. Raises TogiError as ``parse_function``, and UnknownNameError."""
+    if isinstance(given, str) and ":" in given:
+        return parse_function(given, option)
+    return AccuracyMeasure.of(given, option)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,12 +163,21 @@ class Settings:
         ),
     ] = None
     metric: Annotated[
-        AccuracyMeasure | None,
+        AccuracyMeasure | str | None,
         Option(
-            "|".join(AccuracyMeasure),
-            AccuracyMeasure.of,
-            "What --max-drop limits on the validation data. Default: agreement; without data the subject's own metric, "
-            "on its samples.",
+            "|".join((*AccuracyMeasure, "FILE:function")),
+            parse_metric,
+            "What --max-drop limits on the validation data: a measure, or a function of outputs and labels (own: the "
+            "subject's). Default: agreement; without data the subject's own metric, on its samples.",
+            per_call=False,
+        ),
+    ] = None
+    better: Annotated[
+        Direction | None,
+        Option(
+            "|".join(Direction),
+            Direction.of,
+            "Which values of the function that --metric names are. Default: found by damaging copies of the model.",
             per_call=False,
         ),
     ] = None
@@ -159,6 +187,15 @@ class Settings:
             "FILE:function",
             parse_function,
             "Validation data: a function that returns samples, (samples, labels) or a togi.Validation.",
+            per_call=False,
+        ),
+    ] = None
+    calibration: Annotated[
+        str | None,
+        Option(
+            "FILE:function|FOLDER",
+            parse_data,
+            "Calibration data: a function that returns samples or a DataLoader, or a folder of tensors or pictures.",
             per_call=False,
         ),
     ] = None
@@ -212,6 +249,7 @@ class Settings:
             raise TogiError(
                 f"min_agreement={self.min_agreement:g} and max_drop={self.max_drop:g} are two budgets: give one of them"
             )
+        _check_metric(self)
         if self.train:
             _check_training(self)
         if self.callers is not None and self.objective is not Objective.THROUGHPUT:
@@ -249,8 +287,12 @@ class Settings:
             return Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - self.min_agreement)
         if self.max_drop is None:
             return None
-        agreement = None if self.data is None else AccuracyMeasure.AGREEMENT
-        return Judging(measure=self.metric or agreement, max_drop=self.max_drop)
+        measure, function = (None if self.data is None else AccuracyMeasure.AGREEMENT), ""
+        if isinstance(self.metric, AccuracyMeasure):
+            measure = self.metric
+        elif self.metric is not None:
+            measure, function = AccuracyMeasure.OWN, self.metric
+        return Judging(measure=measure, max_drop=self.max_drop, metric=function, better=self.better)
 
     @property
     def limit_s(self) -> float | None:
@@ -294,6 +336,21 @@ class Settings:
 
 
 OPTIONS = options_of(Settings)
+
+
+def _check_metric(settings: Settings) -> None:
+    """Raises TogiError for a measure that nothing would be judged by, or whose direction is known."""
+    metric, judging = settings.metric, settings.judging
+    if settings.min_agreement is not None and metric not in (None, AccuracyMeasure.AGREEMENT):
+        raise TogiError(
+            f"min_agreement={settings.min_agreement:g} is a budget of agreement, and metric={metric} is another "
+            "measure: limit it by max_drop instead"
+        )
+    if settings.better is not None and judging is not None and not judging.by_own_metric:
+        raise TogiError(
+            f"better={settings.better} is the direction of a metric of your own, and that of {judging.measure} is "
+            "known: leave it out"
+        )
 
 
 def _check_training(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import math
 
 from togi.core.choices import Direction
 from togi.core.judging import Judging
-from togi.core.records import ErrorReport, Outcome
+from togi.core.records import Accuracy, ErrorReport, Outcome
 from togi.decide import metric
 from togi.decide.paired import Standing, said, standing
 
@@ -177,13 +177,23 @@ def _accept_metric(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
     return Outcome.OK, f"approximate: {measured}, within the allowed {change} of {max_drop:g}{lower}"
 
 
+def _what_is_said(accuracy: Accuracy) -> str:
+    """``agreement``, or of the user's metric also from what it went to what."""
+    own = accuracy.metric
+    if own is None:
+        return accuracy.measure
+    return f"{own.name} (from {own.original:.4g} to {own.candidate:.4g}, {own.better} is better)"
+
+
 def _accept_accuracy(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
     """Proven on one half of the validation data where it is tried, and on the other where it was saved. What is outside
     passes one half at most once in 20 times, and both once in 400: of 20 such recipes all fail, 19 times in 20."""
     accuracy = error.accuracy
+    if accuracy is None and error.metric_problem:
+        return Outcome.WRONG, f"the metric cannot judge it: {error.metric_problem}"
     if accuracy is None:
         return Outcome.WRONG, "it is approximate, and was not judged on validation data"
-    measured = f"{accuracy.measure}: {said(accuracy.drop, max_drop, points=accuracy.measure.of_answers)}"
+    measured = f"{_what_is_said(accuracy)}: {said(accuracy.drop, max_drop, points=accuracy.measure.of_answers)}"
     if standing(accuracy.drop, max_drop) is not Standing.PROVEN:
         return Outcome.WRONG, measured
     return Outcome.OK, f"approximate: {measured}"

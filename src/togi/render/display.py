@@ -16,6 +16,7 @@ from togi.footprint.prediction.record import Prediction
 from togi.footprint.snapshot.record import SnapshotAccount
 from togi.lint.finding import CheckResult
 from togi.study.comparison import Agreement, Comparison, Verification
+from togi.study.price_records import PriceList
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,6 +30,7 @@ def show_results() -> None:
     as_text.register(Agreement, lambda agreement: agreement.verdict)
     as_text.register(Comparison, _comparison)
     as_text.register(Verification, _verification)
+    as_text.register(PriceList, _price_list)
     as_text.register(Account, _account)
     as_text.register(Prediction, _prediction)
     as_text.register(SnapshotAccount, _snapshot)
@@ -46,6 +48,12 @@ def _study(study: Study) -> str:
     from togi.render.study_text import study_text
 
     return _plain(study_text(study, width=_WIDTH))
+
+
+def _price_list(prices: PriceList) -> str:
+    from togi.render.price_list_text import price_list_text
+
+    return _plain(price_list_text(prices))
 
 
 def _comparison(comparison: Comparison) -> str:

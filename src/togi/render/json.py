@@ -20,6 +20,33 @@ from togi.render.next_steps import next_steps
 from togi.render.rows import Row, rows, warnings
 from togi.script.records import ScriptReport, ServedModule, TunedModule
 from togi.study.comparison import Comparison, Verification
+from togi.study.price_records import PricedRecipe, PriceList
+
+
+def price_list_json(prices: PriceList) -> dict[str, Any]:
+    """All prices, in the order of the table."""
+    facts = prices.facts.model_dump()
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "subject": prices.subject,
+        "measure": prices.measure,
+        "metric": prices.metric,
+        "samples": prices.samples,
+        "prices": [_price(price) for price in prices.prices],
+        "all_in_8_bits": None if prices.whole is None else _price(prices.whole),
+        "kinds": [{"kind": k.kind, "alone": _price(k.alone), "kept": _price(k.kept)} for k in prices.kinds],
+        "sensitive": None if prices.sensitive is None else prices.sensitive.kind,
+        "command": prices.command,
+        "took_s": prices.took_s,
+        "notes": list(prices.notes),
+        "machine": facts.pop("machine"),
+        "facts": facts,
+    }
+    return _document("precision", content)
+
+
+def _price(price: PricedRecipe) -> dict[str, Any]:
+    return price.model_dump() | {"recipe": _recipe(price.recipe)}
 
 
 def study_json(study: Study) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from typing_extensions import Self
@@ -13,6 +13,7 @@ from togi.core.settings import Settings
 from togi.journal import Journal, StudyLog, study_key
 from togi.search import Experience, Search
 from togi.search.experience import relevance
+from togi.search.space import Space
 from togi.study.measurement import Stopwatch
 from togi.study.pace import USUAL, Pace
 from togi.study.progress import Progress
@@ -57,6 +58,7 @@ class OpenStudy:
         loaded: float | None = None,
         resume: bool,
         firsts: Sequence[Recipe] | None = None,
+        listed: Callable[[Facts], Collection[Recipe]] | None = None,
         pace: Pace = USUAL,
     ) -> Self:
         """Go on with what the journal has of this study, and learn from its others; without ``resume`` neither.
@@ -65,6 +67,7 @@ class OpenStudy:
             fingerprint: of weights and inputs, where the subject's name does not pin them.
             started: when the study began, by ``time.monotonic``. ``loaded``: when its subject was.
             firsts: what is tried before all else.
+            listed: all that may be tried. None: whatever the techniques offer.
         """
         facts, settings = subject.facts, subject.settings
         header = Study(id="", subject=subject.name, facts=facts, settings=settings.as_json(), started=now())
@@ -93,6 +96,7 @@ class OpenStudy:
             settings,
             all_techniques(),
             [trial for trial in trials if processes.can_start(trial.recipe)],
+            space=None if listed is None else Space.listing(listed(facts), facts, all_techniques()),
             firsts=firsts,
             experience=experience,
             max_trials=pace.max_trials,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError
+from togi.core.judging import Judging
 from togi.core.quantities import seconds
-from togi.core.records import Outcome, ProgramTree, Study, Trial, reference_recipe
+from togi.core.records import Facts, Outcome, ProgramTree, Recipe, Study, Trial, reference_recipe
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
 from togi.decide.choose import Chosen, choose
@@ -27,6 +29,7 @@ from togi.study.progress import Progress
 from togi.study.runner import StudyRunner
 from togi.study.time_budget import GRACE_S
 from togi.study.tuned_subject import SURVEY_TIMEOUT_S, TunedSubject
+from togi.techniques import all_techniques
 from togi.worker.deadline import Deadline
 from togi.worker.launch import NoTimeLeft
 from togi.worker.pool import WorkerPool
@@ -34,6 +37,8 @@ from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
 
 _LOADING_X = 10.0
+_LISTED = "of listed recipes"
+"""Part of the key of a study in which these alone are tried: what it judges by is not what a choice is judged by."""
 
 
 def run_study(
@@ -54,6 +59,37 @@ def run_study(
 
     Raises TogiError when the subject cannot be loaded or run. KeyboardInterrupt leaves what is finished in the journal.
     """
+    with opened_study(
+        subject, name, settings, journal=journal, resume=resume, progress=progress, started=started, pace=pace
+    ) as study:
+        _announce(study)
+        if (needed_s := study.budget.least_s) > study.budget.left_s and not study.log.trials():
+            nothing = _as_it_is(needed_s, settings)
+            why = f"Nothing could be tried: {nothing.reason}"
+            return conclude(study, Decision(nothing, None, ()), untried=why), None
+        return _explored_and_decided(study, journal, keep, resume=resume)
+
+
+@contextmanager
+def opened_study(
+    subject: SubjectRef,
+    name: str,
+    settings: Settings,
+    *,
+    journal: Journal,
+    resume: bool,
+    progress: Progress,
+    started: float | None,
+    pace: Pace = USUAL,
+    judging: Judging | None = None,
+    listed: Callable[[Facts], Collection[Recipe]] | None = None,
+) -> Iterator[OpenStudy]:
+    """The study with its processes, the subject surveyed and captured. Raises as ``run_study``.
+
+    Args:
+        judging: by what approximate results are judged; None: as the settings say.
+        listed: all that may be tried, as of ``OpenStudy.open``; a study of its own in the journal.
+    """
     if started is None:
         started = time.monotonic()
     progress.message(f"loading {name}")
@@ -73,8 +109,10 @@ def run_study(
         callers=settings.callers_on(here.cpu_cores),
         from_host=settings.objective is Objective.END_TO_END,
         nan_differences=settings.nan_differences,
-        judging=settings.judging,
+        judging=judging or settings.judging,
         data=settings.data or "",
+        calibration=settings.calibration or "",
+        calibrates=_may_calibrate(settings),
         train=settings.train,
         deadline=deadline,
     ) as pool:
@@ -87,16 +125,24 @@ def run_study(
                     survey = pool.capture(survey, limits, tell)
         tuned = TunedSubject(pool, name, survey.facts, survey.signature, settings)
         study = OpenStudy.open(
-            tuned, fingerprint, journal, progress, started=started, loaded=loaded, resume=resume, pace=pace
+            tuned,
+            fingerprint if listed is None else f"{fingerprint} {_LISTED}",
+            journal,
+            progress,
+            started=started,
+            loaded=loaded,
+            resume=resume,
+            listed=listed,
+            pace=pace,
         )
         if settings.time_limit_s is None:  # else it holds already
             deadline.at = max(deadline.at, loaded + _longest_s(settings, pace))
-        _announce(study)
-        if (needed_s := study.budget.least_s) > study.budget.left_s and not study.log.trials():
-            nothing = _as_it_is(needed_s, settings)
-            why = f"Nothing could be tried: {nothing.reason}"
-            return conclude(study, Decision(nothing, None, ()), untried=why), None
-        return _explored_and_decided(study, journal, keep, resume=resume)
+        yield study
+
+
+def _may_calibrate(settings: Settings) -> bool:
+    calibrated = [technique.id for technique in all_techniques().values() if technique.calibrates]
+    return any(settings.allows(id) and id not in settings.without for id in calibrated)
 
 
 def _announce(study: OpenStudy) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -104,6 +104,16 @@ class StudyRunner:
                 return
         if seconds > 0 and not first_gain and search.stopped:
             progress.message(search.stopped)
+
+    def try_each(self, recipes: Iterable[Recipe]) -> None:
+        """Try those that nobody tried, in their order, until the study's time is over."""
+        log = self.study.log
+        for recipe in recipes:
+            while log.last(recipe) is None and (left_s := self.study.budget.left_s) > 0:
+                if log.claim(recipe):
+                    self._try(recipe, left_s)
+                    break
+                self._catch_up()
 
     def promises(self, seconds: float) -> float:
         """``Search.promises`` with so much time left."""

@@ -37,6 +37,7 @@ def verify_artifact(
     max_error: float | None,
     max_drop: float | None,
     data: str | None = None,
+    metric: str | None = None,
     trusted: Trusted | None,
     progress: Progress,
     native: bool = True,
@@ -48,6 +49,7 @@ def verify_artifact(
             library, unless ``trusted`` is given: an artifact does not decide which code is run.
         max_error, max_drop: bounds on an approximate artifact; None: those that it was made with.
         data: locator of the validation data of an artifact that was judged on some.
+        metric: locator of the function by which it was judged, if it was one.
         trusted: public keys, one of which has to have signed it; None: it need not be signed.
         native: it may be run by an engine whose files are a program.
 
@@ -57,7 +59,7 @@ def verify_artifact(
     check_files(artifact, manifest)
     locator = _original(artifact, manifest, signed=trusted is not None) if subject is None else subject
     check_locator(locator)
-    judging = _judging(artifact, manifest, max_drop, data)
+    judging = _judging(artifact, manifest, max_drop, data, metric)
     comparison = run_bench(
         [locator, str(artifact)],
         device=manifest.facts.device,
@@ -108,8 +110,10 @@ def verify_artifact(
     )
 
 
-def _judging(artifact: Path, manifest: Manifest, max_drop: float | None, data: str | None) -> Judging | None:
-    """By what the artifact is judged here. Raises SubjectError where that needs data which nobody named."""
+def _judging(
+    artifact: Path, manifest: Manifest, max_drop: float | None, data: str | None, metric: str | None = None
+) -> Judging | None:
+    """By what the artifact is judged here. Raises SubjectError where that needs data or a metric which nobody named."""
     if is_exact(manifest.recipe):
         return None
     judging = manifest.judging
@@ -122,18 +126,39 @@ def _judging(artifact: Path, manifest: Manifest, max_drop: float | None, data: s
             f"{artifact} was accepted for its {judging.measure} on validation data, which it does not hold. Name them: "
             "--data FILE:function"
         )
-    return judging
+    return None if judging is None else _with_metric(artifact, judging, metric)
+
+
+def _with_metric(artifact: Path, judging: Judging, metric: str | None) -> Judging:
+    """With the function that was named for it: no program is run because an artifact names it."""
+    if metric is not None and not (judging.on_data and judging.by_own_metric):
+        accepted = judging.measure or "its subject's metric on the samples"
+        raise SubjectError(
+            f"{artifact} was accepted for {accepted}, and --metric {metric} is another: leave it out, or tune again by "
+            "it"
+        )
+    if judging.metric and metric is None:
+        raise SubjectError(
+            f"{artifact} was accepted for what {judging.metric} says of it, which is a program, and no program is run "
+            f"because an artifact names it. If it is yours, name it: --metric {judging.metric}"
+        )
+    return judging if metric is None else judging.model_copy(update={"metric": metric})
 
 
 def _of_other_data(manifest: Manifest, tuned: Contestant) -> str:
     """Whether it was judged on other data than when it was accepted, in words that follow the verdict."""
     then, now = (error and error.accuracy for error in (manifest.proof.error, tuned.error))
-    if not then or not now or then.data in ("", now.data):
+    if not then or not now:
         return ""
+    changed = ""
+    if then.metric is not None and now.metric is not None and then.metric.code != now.metric.code:
+        changed = ". The metric's code is not that by which it was accepted, so that this is another test"
+    if then.data in ("", now.data):
+        return changed
     was = said(then.drop, 0 if manifest.judging is None else manifest.judging.max_drop, points=then.measure.of_answers)
     return (
-        f". The validation data are not those that it was accepted on (sha256 {then.data[:12]} then, {now.data[:12]} "
-        f"now), so that this is another test. Then: {was}"
+        f"{changed}. The validation data are not those that it was accepted on (sha256 {then.data[:12]} then, "
+        f"{now.data[:12]} now), so that this is another test. Then: {was}"
     )
 
 

@@ -91,8 +91,10 @@ class Subject:
         module: the model. It is never changed; trials work on copies.
         samples: one sample or a list of samples; the latency that is minimised is one pass over all of them.
         metric: ``metric(outputs) -> float``: the outputs of one pass over the samples, in order. With it, approximate
-            techniques are judged by the drop of the metric (``max_drop``).
-        calibration: samples for quantization; the given samples are used where there are none.
+            techniques are judged by the drop of the metric (``max_drop``). On validation data (the measure ``own``)
+            ``metric(outputs, labels)``, or without labels ``metric(outputs)``: of the samples of one group at a time.
+        calibration: samples for quantization: a list, a ``DataLoader`` or another iterable, or a folder of tensors or
+            pictures. None: the samples are used, with a note.
         step: the loss of a training step, ``step(module, sample) -> loss``, for ``togi memory --train`` and
             ``togi fit``, which run its backward pass.
         dynamic: dimensions that vary beyond what the samples show.
@@ -111,7 +113,7 @@ class Subject:
 
     module: nn.Module
     samples: Any
-    metric: Callable[[list[Any]], float] | None = None
+    metric: Callable[..., float] | None = None
     calibration: Any = None
     step: Callable[..., Any] | None = None
     dynamic: Dynamic | None = None
@@ -134,7 +136,9 @@ class Subject:
 
     @property
     def calibration_inputs(self) -> tuple[Inputs, ...]:
-        return samples_of(self.calibration) if self.calibration is not None else self.inputs
+        from togi.subject.calibration import calibration_of
+
+        return self.inputs if self.calibration is None else calibration_of(self.calibration, self.inputs)
 
 
 def _check_training(step: Any, optimizer: Any, train_step: Any) -> None:

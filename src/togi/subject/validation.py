@@ -113,16 +113,14 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.flatten().view(torch.uint8).numpy().tobytes()) if tensor.numel() else b""
 
 
-def shared(validation: Sequence[Inputs], timed: Sequence[Inputs], calibration: Sequence[Inputs] | None) -> list[str]:
-    """Sentences on samples that serve two purposes."""
+def shared(validation: Sequence[Inputs], timed: Sequence[Inputs], calibration: Sequence[Inputs]) -> list[str]:
+    """Sentences on samples that serve two purposes. ``calibration``: other samples than the timed."""
     known = set(hashes_of(validation))
     notes = []
-    for purpose, samples in (("timed", timed), ("calibrated on", calibration or ())):
+    for purpose, samples in (("timed", timed), ("calibrated on", calibration)):
         if count := len(known & set(hashes_of(samples))):
             notes.append(
                 f"{count} of the validation samples {'is' if count == 1 else 'are'} also {purpose}: what is judged by "
                 "them looks better than it is"
             )
-    if calibration is None:
-        notes.append("No calibration data are given, so 8-bit recipes are calibrated on the samples that are timed")
     return notes

@@ -105,6 +105,8 @@ class Technique(Remedy):
 
     captures: ClassVar[bool] = False
     """It works on what ``torch.export`` makes of the module."""
+    calibrates: ClassVar[bool] = False
+    """Some of its options take ranges from calibration inputs."""
     inductor: ClassVar[bool] = False
     """It compiles with Inductor, whose work is kept from run to run."""
     saves_memory_alone: ClassVar[bool] = False

@@ -19,13 +19,13 @@ from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.records import Accuracy, Drop
 from togi.decide.paired import Standing, by_group, flips, halves, scores, standing
-from togi.subject.behaviour import seed_all
 from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.subject.validation import Validation, hashes_of
-from togi.verify.leaves import fresh, tensors_in
+from togi.verify.leaves import tensors_in
 from togi.verify.measures import RowMeasure
+from togi.verify.own_metric import KnownScores, SeenGroups, answered
 
 FILE = "answers.safetensors"
 _LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -101,7 +101,7 @@ def _write(file: Path, answers: Sequence[Tensor]) -> None:
 def judged(
     call: Call,
     validation: Validation,
-    answers: Sequence[Tensor],
+    answers: Sequence[Tensor] | KnownScores,
     judging: Judging,
     *,
     confirmation: bool,
@@ -109,22 +109,28 @@ def judged(
     device: str,
 ) -> Accuracy:
     """How far ``call`` got worse than the original, on one half of the data. It ends early where that is surely too
-    far. Raises whatever ``call`` raises.
+    far. Raises whatever ``call`` raises, and CannotScore where the user's metric has no number for its outputs.
 
     Args:
-        answers: of the original, to all samples.
+        answers: of the original, to all samples; or what the user's metric says of them.
         confirmation: on the half that did not choose it.
     """
     assert judging.measure is not None
     inputs = validation.inputs
-    indices = _in_random_order(validation.group_of, halves(validation.group_of, seed)[confirmation], seed)
-    measured = _SeenRows(judging.measure, validation, answers, indices)
+    group_of = validation.group_of
+    asked = range(len(inputs)) if judging.by_all else halves(group_of, seed)[confirmation]
+    indices = _in_random_order(group_of, asked, seed)
+    measured: SeenGroups | _SeenRows
+    if isinstance(answers, KnownScores):
+        measured = SeenGroups(answers, indices)
+    else:
+        measured = _SeenRows(judging.measure, validation, answers, indices)
     looks = {max(1, round(share * len(indices))) for share in _LOOKS}
     for number, i in enumerate(indices, start=1):
-        measured.add(i, _answer(call, inputs[i].to(device), seed))
+        measured.add(i, call, inputs[i].to(device), seed)
         if number in looks and standing(measured.drop(), judging.max_drop) is Standing.OUTSIDE:
             break
-    return Accuracy(measure=judging.measure, confirmation=confirmation, drop=measured.drop(), data=validation.identity)
+    return measured.accuracy(confirmation=confirmation)
 
 
 def _in_random_order(group_of: Sequence[Hashable], indices: Sequence[int], seed: int) -> list[int]:
@@ -138,11 +144,7 @@ def _in_random_order(group_of: Sequence[Hashable], indices: Sequence[int], seed:
 
 def _answer(call: Call, sample: Inputs, seed: int) -> Tensor:
     """The first floating-point tensor of what it returns."""
-    given = fresh(sample)
-    seed_all(seed)
-    with torch.no_grad():
-        output = as_compared(call(*given.args, **given.kwargs))
-    for _, tensor in tensors_in(output, "output"):
+    for _, tensor in tensors_in(as_compared(answered(call, sample, seed)), "output"):
         if tensor.is_floating_point():
             return tensor.detach().to("cpu", torch.float32, copy=True)
     raise SubjectError(
@@ -157,6 +159,7 @@ class _SeenRows:
     def __init__(
         self, measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor], indices: Sequence[int]
     ) -> None:
+        self._measure, self._data = measure, validation.identity
         self._rows = RowMeasure(measure, validation, answers)
         self._gains = measure is AccuracyMeasure.ACCURACY
         self._group_of = validation.group_of
@@ -170,8 +173,9 @@ class _SeenRows:
         self._differences: list[float] = []
         self._groups: list[Any] = []
 
-    def add(self, i: int, candidate: Tensor) -> None:
-        differences = self._rows.worse(i, candidate)[self._rows.counted(i)].tolist()
+    def add(self, i: int, call: Call, sample: Inputs, seed: int) -> None:
+        """Raises whatever ``call`` raises."""
+        differences = self._rows.worse(i, _answer(call, sample, seed))[self._rows.counted(i)].tolist()
         self._differences += differences
         self._groups += [self._group_of[i]] * len(differences)
 
@@ -182,3 +186,6 @@ class _SeenRows:
             return scores(differences, self._planned)
         losses, gains = self._differences.count(1.0), self._differences.count(-1.0)
         return flips(losses, len(self._differences), self._planned, gains=gains if self._gains else None)
+
+    def accuracy(self, *, confirmation: bool) -> Accuracy:
+        return Accuracy(measure=self._measure, confirmation=confirmation, drop=self.drop(), data=self._data)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from togi.core.choices import AccuracyMeasure
 from togi.core.errors import SubjectError
 from togi.subject.validation import Validation
+from togi.verify.characters import BLANK, error_rate, read
 
 _LEAST_PROBABILITY = 1e-12
 _SUMS_TO_ONE = 1e-3
@@ -90,6 +91,10 @@ class RowMeasure:
                 return _rank_lost(*self._cosines(original, candidate))
             case AccuracyMeasure.NEAREST:
                 return self._neighbour_lost(i, *self._cosines(original, candidate))
+            case AccuracyMeasure.CHARACTERS:
+                return self._characters_lost(i, original, candidate)
+            case AccuracyMeasure.OWN:
+                raise AssertionError("the user's metric is asked, not computed here")
             case AccuracyMeasure.IOU:
                 masks = (self._masks(rows.reshape(self._answers[i].shape)) for rows in (original, candidate))
                 return torch.tensor([1 - _iou(*pair) for pair in zip(*masks, strict=True)])
@@ -139,6 +144,19 @@ class RowMeasure:
             cosines[own, self._first_row[i] + own] = -math.inf
         chosen = original.gather(1, candidate.argmax(1, keepdim=True))[:, 0]
         return (chosen < original.amax(1) - _AS_NEAR).float()
+
+    def _characters_lost(self, i: int, original: Tensor, candidate: Tensor) -> Tensor:
+        """By how much the character error rate of each row rises: against its label, else the original's text."""
+        of_original, of_candidate = ([read(row) for row in rows] for rows in (original, candidate))
+        right = of_original if self._labels is None else self._texts(i, len(of_original))
+        pairs = zip(of_original, of_candidate, right, strict=True)
+        return torch.tensor([error_rate(now, text) - error_rate(before, text) for before, now, text in pairs])
+
+    def _texts(self, i: int, count: int) -> list[list[int]]:
+        """The labels of sample ``i`` as the texts of its rows, without blanks and what fills up shorter ones."""
+        assert self._labels is not None
+        rows = torch.as_tensor(self._labels[i]).reshape(count, -1)
+        return [[kind for kind in row if kind > BLANK] for row in rows.tolist()]
 
     def _masks(self, answer: Tensor) -> Tensor:
         """The class of each place of each row, 0 where there is nothing. ``(N, C, H, W)`` has scores of C classes."""

@@ -59,20 +59,19 @@ class AskedMetric:
             return MetricFacts(problem=f"{problem} on the outputs of the original")
         again, _ = value_of(self.metric, outputs)
         if again != value:
-            return MetricFacts(problem=_random(value, again))
+            return MetricFacts(problem=said_again(value, again))
         if not self.damage:
             return MetricFacts(value=value, better=self.better)
         return judged(value, tuple(self._of_damaged(module, run)), self.better)
 
     def _of_damaged(self, module: nn.Module, run: Callable[[nn.Module], Sequence[Any]]) -> Iterator[float]:
         """What it says of damaged models. Left out are those that cannot run, or answer with what it cannot take."""
-        for seed in range(_DAMAGES):
+        for damaged in damaged_copies(module):
             try:
-                damaged = damaged_copy(module, seed)
-                outputs = None if damaged is None else run(damaged)
-            except Exception:  # foreign code: how a module is copied, and what it does with such weights
+                outputs = run(damaged)
+            except Exception:  # foreign code: what a module does with such weights
                 continue
-            value = None if outputs is None else value_of(self.metric, outputs)[0]
+            value = value_of(self.metric, outputs)[0]
             if value is not None:
                 yield value
 
@@ -91,12 +90,24 @@ def _text_of(code: CodeType) -> str:
     return f"{code.co_code.hex()} {code.co_names} {constants}"
 
 
-def _random(value: float, again: float | None) -> str:
+def said_again(value: float, again: float | None) -> str:
+    """What is wrong with a metric that says something else (None: nothing) of the same outputs."""
     said = "nothing" if again is None else f"{again:.6g}"
     return (
         f"it returns {value:.6g}, then {said}, for the same outputs: it draws random numbers, or changes the outputs "
         "in place"
     )
+
+
+def damaged_copies(module: nn.Module) -> Iterator[nn.Module]:
+    """Models that were damaged on purpose. Left out are those that cannot be copied, or have no weights to damage."""
+    for seed in range(_DAMAGES):
+        try:
+            damaged = damaged_copy(module, seed)
+        except Exception:  # foreign code: how a module is copied
+            continue
+        if damaged is not None:
+            yield damaged
 
 
 def damaged_copy(module: nn.Module, seed: int) -> nn.Module | None:

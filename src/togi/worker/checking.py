@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from togi.core.callers import Callers
 from togi.core.errors import Refused
@@ -21,6 +22,7 @@ from togi.subject.validation import Validation
 from togi.verify.accuracy import judged, known_answers
 from togi.verify.derived_inputs import variants
 from togi.verify.metric import Metric
+from togi.verify.own_metric import CannotScore, KnownScores, OwnMetric
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify, wrong_at_once
 from togi.worker.contender import Contender
@@ -67,15 +69,25 @@ class TrialCheck:
         self, report: ErrorReport, validation: Validation, judging: Judging, *, confirmation: bool
     ) -> ErrorReport:
         """The report of an approximate contender, with how it does on one half of the validation data."""
-        accuracy = judged(
-            self._contender.call,
-            validation,
-            known_answers(self._trial.folder / TRUTH_FOLDER, validation),
-            judging,
-            confirmation=confirmation,
-            seed=self._trial.config.seed,
-            device=self._trial.config.device,
-        )
+        config, folder = self._trial.config, self._trial.folder / TRUTH_FOLDER
+        known: Sequence[Tensor] | KnownScores
+        if config.metric_on_data:
+            own = OwnMetric(self._trial.whole.metric, validation, seed=config.seed, device=config.device)
+            known = own.known_scores(folder, judging.metric, self._trial.whole.better)
+        else:
+            known = known_answers(folder, validation)
+        try:
+            accuracy = judged(
+                self._contender.call,
+                validation,
+                known,
+                judging,
+                confirmation=confirmation,
+                seed=config.seed,
+                device=config.device,
+            )
+        except CannotScore as problem:
+            return report.model_copy(update={"metric_problem": str(problem)})
         return report.model_copy(update={"accuracy": accuracy})
 
     def known(self) -> tuple[Truth, list[Inputs]]:

@@ -13,15 +13,18 @@ from typing_extensions import assert_never
 
 from togi.core.choices import Direction
 from togi.core.errors import Refused
+from togi.decide.metric import MetricFacts
 from togi.graph.candidate import Candidate
 from togi.graph.capture import keep
 from togi.measure import keep_freed_memory
+from togi.subject.coverage import calibration_notes
 from togi.subject.sources.live import unpickled
 from togi.subject.validation import shared
 from togi.techniques.build import classify, fingerprint, first_candidate
 from togi.verify.accuracy import answer_once, check_calls
 from togi.verify.derived_inputs import variants
 from togi.verify.metric import identity_of
+from togi.verify.own_metric import OwnMetric
 from togi.verify.reference import make_truth
 from togi.worker import messages
 from togi.worker.answer import AnswerJob
@@ -132,27 +135,43 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             seed=self.config.seed,
             device=self.config.device,
             samples=len(start.samples),
-            metric=self.subject.metric,
-            better=None if self.subject.better is None else Direction.of(self.subject.better),
+            metric=None if self.config.metric_on_data else self.subject.metric,
+            better=self._better,
             damage=self.config.needs_metric,
             flops=None if facts.flops is None else facts.flops / facts.samples,
         )
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
-        notes = (*truth.facts.notes, *self._answered(start, folder))
         metric = truth.facts.metric
+        if self.config.needs_data and self.job.part is None:
+            self.enter("validation")
+            check_calls(self.subject.validation, self.surveyed.signature)
+            metric = self._answered(start, folder) or metric
+        notes = (*truth.facts.notes, *self._notes_on_data())
         problem = "" if metric is None else metric.problem
         self.channel.send(messages.TruthMade(notes=notes, metric_problem=problem))
 
-    def _answered(self, start: Candidate, folder: Path) -> list[str]:
-        """Have the original answer the validation data. Returns notes on these."""
-        if not self.config.needs_data or self.job.part is not None:
-            return []
-        self.enter("validation")
-        subject, config = self.subject, self.config
-        check_calls(subject.validation, self.surveyed.signature)
+    @property
+    def _better(self) -> Direction | None:
+        return None if self.subject.better is None else Direction.of(self.subject.better)
+
+    def _answered(self, start: Candidate, folder: Path) -> MetricFacts | None:
+        """Have the original answer the validation data. Returns what the user's metric says of it, if that judges."""
+        subject, config, validation = self.subject, self.config, self.subject.validation
+        if config.metric_on_data:
+            own = OwnMetric(subject.metric, validation, seed=config.seed, device=config.device)
+            return own.score_original(start.module, folder, self._better)
         identity = fingerprint(start.module)
-        answer_once(start.module, identity, subject.validation, folder, seed=config.seed, device=config.device)
-        calibration = None if subject.calibration is None else subject.calibration_inputs
-        return shared(subject.validation.inputs, subject.inputs, calibration)
+        answer_once(start.module, identity, validation, folder, seed=config.seed, device=config.device)
+        return None
+
+    def _notes_on_data(self) -> list[str]:
+        """On data that serve two purposes, and on what calibration data are like."""
+        subject, notes = self.subject, list[str]()
+        if self.job.part is not None:
+            return notes
+        if self.config.needs_data:
+            calibration = () if subject.calibration is None else subject.calibration_inputs
+            notes += shared(subject.validation.inputs, subject.inputs, calibration)
+        return [*notes, *calibration_notes(subject)] if self.config.calibrates else notes

@@ -21,8 +21,8 @@ def no_metric(subject: str) -> SubjectError:
     """Raised before anything is run, by whoever knows first: --max-drop allows nothing without a metric."""
     return SubjectError(
         f"--max-drop limits the drop of a metric, and {subject} has none, so nothing approximate could be accepted. "
-        "Return togi.Subject(module, samples, metric=...) from a factory, or give --max-error, which limits the "
-        "relative RMS error"
+        "Return togi.Subject(module, samples, metric=...) from a factory, give --metric FILE:function with --data, or "
+        "--max-error, which limits the relative RMS error"
     )
 
 
@@ -40,7 +40,7 @@ def _check_judged(name: str, judging: Judging | None, *, metric: Any, validation
         return
     if judging.on_data and validation is None:
         raise no_data(name)
-    if not judging.on_data and metric is None:
+    if judging.by_own_metric and not judging.metric and metric is None:
         raise no_metric(name)
 
 
@@ -110,12 +110,13 @@ def _ask_live(live: Any, answer: Path, device: str, seed: int, limit_s: float) -
 def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:
     from torch import nn
 
+    from togi.subject.calibration import with_calibration
     from togi.subject.inputs import Subject
     from togi.subject.program import as_module
 
     if isinstance(subject, Subject):
         given = {name: value for name, value in extras.items() if value is not None}
-        return dataclasses.replace(subject, module=as_module(subject.module), **given)
+        return with_calibration(dataclasses.replace(subject, module=as_module(subject.module), **given))
     subject = as_module(subject)
     if not isinstance(subject, nn.Module):
         raise SubjectError(
@@ -125,7 +126,7 @@ def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:
         )
     if inputs is None:
         raise SubjectError("a live module needs inputs=...: one sample or a list of samples to run it with")
-    return Subject(subject, inputs, **extras)
+    return with_calibration(Subject(subject, inputs, **extras))
 
 
 def dump(subject: Any, path: Path) -> None:

@@ -7,8 +7,9 @@ leave behind stays out of it: the first one (whether the inputs fit) is made by 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from togi.core.errors import SubjectError
 from togi.subject.hub import in_cache, offline
@@ -40,11 +41,33 @@ def locate_validation(text: str) -> Validation:
     """The validation data that ``FILE:function`` names. Raises SubjectError or UnknownNameError as ``locate``."""
     from togi.subject.sources.factory import validation_from
 
+    with _seeded(0):
+        return validation_from(_function(text, "validation data as data.py:validation"))
+
+
+def locate_metric(text: str) -> Callable[..., float]:
+    """The function that ``FILE:function`` names, which is not called. Raises as ``locate_validation``."""
+    from togi.subject.sources.factory import metric_from
+
+    with _seeded(0):
+        return metric_from(_function(text, "a metric as metric.py:score"))
+
+
+def locate_calibration(text: str) -> Any:
+    """What ``FILE:function`` returns, else the folder that is named. Raises as ``locate_validation``."""
+    from togi.subject.sources.factory import calibration_from
+
+    if ":" not in text:
+        return text
+    with _seeded(0):
+        return calibration_from(_function(text, "calibration data as data.py:calibration"))
+
+
+def _function(text: str, give: str) -> Spec:
     locator = check_locator(text)
     if locator.form not in ("file", "package"):
-        raise SubjectError(f"{text} names no function: give validation data as data.py:validation")
-    with _seeded(0):
-        return validation_from(locator)
+        raise SubjectError(f"{text} names no function: give {give}")
+    return locator
 
 
 def _build(locator: Spec, seed: int) -> Subject:

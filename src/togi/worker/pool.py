@@ -54,6 +54,8 @@ class WorkerPool:
         nan_differences: bool = False,
         judging: Judging | None = None,
         data: str = "",
+        calibration: str = "",
+        calibrates: bool = False,
         train: bool = False,
         deadline: Deadline | None = None,
         interpreter: str = "",
@@ -67,6 +69,8 @@ class WorkerPool:
             nan_differences: what is saved may answer with a number where the original shows NaN.
             judging: by what approximate results are judged besides their error.
             data: locator of the validation data; empty: those of the subject.
+            calibration: locator or folder of the calibration data; empty: those of the subject.
+            calibrates: what is tried may be calibrated, so that notes say what these data are like.
             train: its training step is tuned, not its calls.
         """
         self._device = device
@@ -86,6 +90,8 @@ class WorkerPool:
             interpreter=interpreter,
             judging=judging,
             data=data,
+            calibration=calibration,
+            calibrates=calibrates,
             train=train,
         )
         self.deadline = deadline or Deadline()

@@ -87,12 +87,22 @@ class ServerConfig(Request):
     """By what approximate results are judged besides their error: a subject without it is refused when it is loaded."""
     data: str = ""
     """Locator of the validation data; empty: those of the subject."""
+    calibration: str = ""
+    """Locator or folder of the calibration data; empty: those of the subject."""
+    calibrates: bool = False
+    """What is tried may be calibrated: notes say what the calibration data are like."""
     train: bool = False
     """What is surveyed, proven and tried is the subject's training step."""
 
     @property
     def needs_metric(self) -> bool:
-        return self.judging is not None and not self.judging.on_data
+        """The user's function judges."""
+        return self.judging is not None and self.judging.by_own_metric
+
+    @property
+    def metric_on_data(self) -> bool:
+        """It judges answers to the validation data, and none to the samples."""
+        return self.needs_metric and self.needs_data
 
     @property
     def needs_data(self) -> bool:

@@ -105,8 +105,10 @@ def _load(config: ServerConfig) -> Any:
         subject = load_subject(config.subject)
     if subject is None:
         return None
-    if config.needs_metric and subject.metric is None:
-        raise no_metric(config.subject.spec)
+    if config.calibration:
+        subject = with_calibration_of(subject, config)
+    if config.needs_metric:
+        subject = with_metric(subject, config)
     return with_validation(subject, config) if config.needs_data else subject
 
 
@@ -118,6 +120,36 @@ def _with_threads_of_subject(config: ServerConfig) -> ServerConfig:
     threads = torch.get_num_threads()
     machine = config.machine.model_copy(update={"threads": threads})
     return config.model_copy(update={"threads": threads, "machine": machine})
+
+
+def with_calibration_of(subject: Any, config: ServerConfig) -> Any:
+    """The subject with the calibration data that were named. Raises SubjectError where these hold no samples."""
+    from togi.core.errors import SubjectError
+    from togi.subject.calibration import with_calibration
+    from togi.worker.locate import locate_calibration
+
+    try:
+        return with_calibration(subject, locate_calibration(config.calibration))
+    except SubjectError as error:
+        raise SubjectError(f"calibration={config.calibration}: {error}") from None
+
+
+def with_metric(subject: Any, config: ServerConfig) -> Any:
+    """The subject with the metric by which it is judged. Raises SubjectError where there is none."""
+    import dataclasses
+
+    from togi.worker.locate import locate_metric
+
+    assert config.judging is not None
+    given: dict[str, Any] = {}
+    if config.judging.metric:
+        given["metric"] = locate_metric(config.judging.metric)
+    if config.judging.better is not None:
+        given["better"] = config.judging.better
+    subject = dataclasses.replace(subject, **given)
+    if subject.metric is None:
+        raise no_metric(config.subject.spec)
+    return subject
 
 
 def with_validation(subject: Any, config: ServerConfig) -> Any:

@@ -6,6 +6,7 @@ readable text; the script only sorts, filters and shows hints. Without it everyt
 
 from togi.render.html.findings_fragment import check_fragment
 from togi.render.html.memory_pages import account_fragment, account_html, fit_fragment, snapshot_html
+from togi.render.html.price_list_page import price_list_html
 from togi.render.html.proofs_page import proofs_html
 from togi.render.html.study_page import comparison_fragment, study_fragment, study_html
 
@@ -15,6 +16,7 @@ __all__ = [
     "check_fragment",
     "comparison_fragment",
     "fit_fragment",
+    "price_list_html",
     "proofs_html",
     "snapshot_html",
     "study_fragment",

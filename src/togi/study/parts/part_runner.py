@@ -159,7 +159,8 @@ def settings_of_parts(settings: Settings) -> Settings:
     of_the_process = [remedy.id for remedy in techniques if remedy.stage is Stage.RUNTIME and remedy.id != REFERENCE]
     allow = settings.allow if settings.max_error is not None else ()
     without = (*settings.without, *of_the_process)
-    return dataclasses.replace(settings, without=without, allow=allow, max_drop=None, min_agreement=None, metric=None)
+    judged: dict[str, None] = dict.fromkeys(("max_drop", "min_agreement", "metric", "better"))
+    return dataclasses.replace(settings, without=without, allow=allow, **judged)  # type: ignore[arg-type]
 
 
 def _pool(program: TunedSubject, part: Part, path: str) -> WorkerPool:

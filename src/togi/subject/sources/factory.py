@@ -18,6 +18,7 @@ from torch import nn
 from togi.core.errors import SubjectError, UnknownNameError, nearest
 from togi.core.quantities import a_type
 from togi.core.user_code import user_place
+from togi.subject.calibration import with_calibration
 from togi.subject.classes import name_of_file
 from togi.subject.inputs import Subject
 from togi.subject.locator import Spec
@@ -60,6 +61,25 @@ def validation_from(locator: Spec) -> Validation:
     return as_validation(_guarded(locator, "raised", function), locator.text)
 
 
+def calibration_from(locator: Spec) -> Any:
+    """Import the file or module, and call the function. Raises SubjectError as ``from_factory``."""
+    module = _guarded(locator, "cannot be imported", lambda: _import(locator))
+    return _guarded(locator, "raised", _find(locator, module))
+
+
+def metric_from(locator: Spec) -> Callable[..., float]:
+    """Import the file or module, and find the function, which is not called. Raises SubjectError as ``from_factory``,
+    and for what is not a function."""
+    module = _guarded(locator, "cannot be imported", lambda: _import(locator))
+    function: Callable[..., float] = _find(locator, module)
+    if not callable(function):
+        raise SubjectError(
+            f"{locator.text}: {locator.factory} is {_describe(function)}, not a function. A metric is given the "
+            "outputs, and the labels where there are any, and returns a number"
+        )
+    return function
+
+
 def as_subject(returned: Any, name: str) -> Subject:
     """Check what a factory returned, and make it a Subject. Raises SubjectError saying what it is and what is
     accepted."""
@@ -73,10 +93,10 @@ def as_subject(returned: Any, name: str) -> Subject:
     if not isinstance(subject.module, nn.Module):
         raise SubjectError(f"{name} gave {_describe(subject.module)} as the module. {_not_a_module(subject.module)}")
     try:
-        subject.inputs, subject.calibration_inputs  # noqa: B018  evaluated here so that the message names the factory
+        subject.inputs  # noqa: B018  evaluated here so that the message names the factory
+        return with_calibration(subject)
     except SubjectError as error:
         raise SubjectError(f"{name}: {error}") from None
-    return subject
 
 
 def _guarded_program(value: Any, name: str) -> Any:

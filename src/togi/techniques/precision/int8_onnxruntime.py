@@ -46,6 +46,7 @@ class Int8OnnxRuntime(LowerPrecision):
 
     id = "int8_onnxruntime"
     rank = 10
+    calibrates = True
     devices = frozenset({"cpu"})
     packages = (Package("onnxruntime", "onnx", "1.20"), Package("onnx", "onnx"))
     needs = frozenset({"engine:onnxruntime"})

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from togi.core.choices import OperatorKind
 from togi.core.errors import Refused
 from togi.core.instructions import exact_onednn_int8, has_vnni
 from togi.core.records import Facts, Machine
@@ -26,7 +27,8 @@ class Int8OpenVino(LowerPrecision):
     What it does: post-training quantization of the converted model. With a ``preset``, activations get fixed scales
     from calibration inputs: ``performance`` makes weights and activations symmetric, ``mixed`` lets activations be
     asymmetric. Modules with attention are treated as transformers: what is sensitive there stays in floating point.
-    ``keep=depthwise`` quantizes all but depthwise and other grouped convolutions, which err most.
+    ``keep=depthwise`` quantizes all but depthwise and other grouped convolutions, which err most. ``togi precision``
+    also tries ``keep`` and ``alone`` with other kinds of operators, to measure how sensitive each is.
     ``how=dynamic`` compresses weights alone, and the activations of matrix products are quantized while they run, by
     groups of 32; ``how=weights`` leaves activations in floating point. Both need no calibration inputs. ``rest=bf16``
     computes what is not quantized in bfloat16. On processors without VNNI weights of ``preset`` get 7 bits, since
@@ -55,6 +57,7 @@ class Int8OpenVino(LowerPrecision):
 
     id = "int8_openvino"
     rank = 10
+    calibrates = True
     devices = frozenset({"cpu"})
     packages = (Package("nncf", "nncf", "2.15"), Package("openvino", "nncf", "2025.0"))
     needs = frozenset({"engine:openvino"})
@@ -99,9 +102,10 @@ class Int8OpenVino(LowerPrecision):
             quantized = candidate.with_pass("openvino", partial(compress_openvino, dynamic=options["how"] == "dynamic"))
         else:
             transformer = bool(_ATTENTION & set(candidate.facts.functions))
-            kept = options.get("keep") == "depthwise"
+            keep = [OperatorKind.of(kind) for kind in str(options.get("keep") or "").split("+") if kind]
+            alone = OperatorKind.of(options["alone"]) if "alone" in options else None
             preset = str(options["preset"])
-            quantize = partial(quantize_openvino, preset=preset, transformer=transformer, keep_depthwise=kept)
+            quantize = partial(quantize_openvino, preset=preset, transformer=transformer, keep=keep, alone=alone)
             quantized = candidate.with_pass("openvino", quantize)
         if options.get("rest") != "bf16":
             return quantized

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from togi.core.choices import OperatorKind
 from togi.core.errors import Refused
 from togi.core.instructions import saturates
 from togi.graph.candidate import Candidate
+from togi.subject.calibration import MOST
 from togi.techniques.engine.programs.openvino_library import ACTIVATION_GROUP_KEY, no_telemetry, openvino
+from togi.techniques.precision.lowering.operator_kinds import all_others, operators_to_keep
 from togi.techniques.precision.lowering.weight_blocks import quantize_large_products
 
-MOST_CALIBRATION_INPUTS = 300
-_GROUPED = "GroupConvolution"
 _ACTIVATION_GROUP = 32
 """Activations that share a scale, which is OpenVINO's own choice on CPUs."""
 _PRODUCTS = ["MatMul", "Gemm"]
@@ -28,18 +29,24 @@ def calibration_tensors(candidate: Candidate) -> list[list[Tensor]]:
     """Flat inputs to calibrate on: the user's, or the samples."""
     inputs = candidate.calibration or candidate.samples
     signature = candidate.signature
-    return [signature.flatten_inputs(sample.args, sample.kwargs) for sample in inputs[:MOST_CALIBRATION_INPUTS]]
+    return [signature.flatten_inputs(sample.args, sample.kwargs) for sample in inputs[:MOST]]
 
 
 def quantize_openvino(
-    model: Any, candidate: Candidate, *, preset: str, transformer: bool, keep_depthwise: bool = False
+    model: Any,
+    candidate: Candidate,
+    *,
+    preset: str,
+    transformer: bool,
+    keep: Sequence[OperatorKind] = (),
+    alone: OperatorKind | None = None,
 ) -> Any:
-    """The ``ov.Model`` with 8-bit convolutions and matrix products; ``keep_depthwise``: but for grouped convolutions.
+    """The ``ov.Model`` with 8-bit convolutions and matrix products, but for those of the kinds to ``keep``; or only of
+    the kind ``alone``.
 
-    Raises Refused where these should be kept and there are none.
+    Raises Refused where there is none of a kind.
     """
-    if keep_depthwise and not any(node.get_type_name() == _GROUPED for node in model.get_ops()):
-        raise Refused("no convolution is grouped: there is nothing to keep in floating point")
+    left_out = operators_to_keep(model, keep) if alone is None else all_others(model, alone)
     with no_telemetry():
         import nncf
     nncf.set_log_level(logging.ERROR)
@@ -58,7 +65,7 @@ def quantize_openvino(
         model_type=nncf.ModelType.TRANSFORMER if transformer else None,
         subset_size=len(tensors),
         fast_bias_correction=True,
-        ignored_scope=nncf.IgnoredScope(types=[_GROUPED]) if keep_depthwise else None,
+        ignored_scope=nncf.IgnoredScope(names=left_out, validate=False) if left_out else None,
         advanced_parameters=_overflow_fixed() if seven_bits else None,
     )
 

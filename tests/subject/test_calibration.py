@@ -1,0 +1,174 @@
+"""Calibration data in whatever form people have them, as calls in the form of the samples."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from togi.core.errors import SubjectError
+from togi.subject.calibration import MOST, calibration_of, with_calibration
+from togi.subject.inputs import Inputs, Subject
+
+ROWS = torch.arange(40 * 6, dtype=torch.float32).reshape(40, 6)
+LABELS = torch.arange(40)
+SAMPLE = (Inputs((torch.zeros(4, 6),)),)
+
+
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield ROWS[0], 1
+
+
+def rows(calls: tuple[Inputs, ...]) -> torch.Tensor:
+    assert {tuple(call.args[0].shape) for call in calls} == {(4, 6)}
+    return torch.cat([call.args[0] for call in calls])
+
+
+FORMS: dict[str, Any] = {
+    "a list of batches": [ROWS[i : i + 4] for i in range(0, 40, 4)],
+    "a list of tuples with labels": [(ROWS[i : i + 4], LABELS[i : i + 4]) for i in range(0, 40, 4)],
+    "a loader of the samples' batch size": DataLoader(TensorDataset(ROWS, LABELS), batch_size=4),
+    "a loader of another batch size": DataLoader(TensorDataset(ROWS, LABELS), batch_size=16),
+    "a loader of single rows": DataLoader(TensorDataset(ROWS), batch_size=1),
+    "a data set": TensorDataset(ROWS, LABELS),
+    "a generator": ((row, label) for row, label in zip(ROWS, LABELS, strict=True)),
+    "one tensor of more rows": ROWS,
+}
+
+
+@pytest.mark.parametrize("given", FORMS.values(), ids=FORMS)
+def test_every_form_gives_the_same_rows_in_batches_of_the_samples(given: Any) -> None:
+    assert torch.equal(rows(calibration_of(given, SAMPLE)), ROWS)
+
+
+def test_a_named_argument_is_found_among_others() -> None:
+    form = (Inputs((), {"x": torch.zeros(4, 6)}),)
+    items = [{"label": LABELS[:4], "x": ROWS[i : i + 4]} for i in (0, 4)]
+    assert [list(call.kwargs) for call in calibration_of(items, form)] == [["x"], ["x"]]
+    with pytest.raises(SubjectError, match="has label, and the samples 'x' too"):
+        calibration_of([{"label": LABELS}], form)
+
+
+def test_a_batch_of_a_size_that_samples_have_stays_as_it_is() -> None:
+    samples = (SAMPLE[0], Inputs((torch.zeros(7, 6),)))
+    calls = calibration_of([ROWS[:7], ROWS[:4], ROWS[:2], ROWS[:2]], samples)
+    assert [len(call.args[0]) for call in calls] == [7, 4, 4]
+
+
+def test_many_are_taken_from_all_places_and_an_endless_iterable_ends() -> None:
+    sorted_by_class = [torch.full((4, 6), float(i // 100)) for i in range(1000)]
+    taken = calibration_of(sorted_by_class, SAMPLE)
+    assert len(taken) == MOST
+    assert {float(call.args[0][0, 0]) for call in taken} == set(map(float, range(10)))
+    assert len(calibration_of(Endless(), (Inputs((torch.zeros(1, 6),)),))) == MOST
+
+
+def test_a_generator_is_read_once_and_can_be_sent_to_another_process() -> None:
+    subject = with_calibration(Subject(nn.Linear(6, 2), torch.zeros(4, 6), calibration=(row for row in ROWS)))
+    sent = pickle.loads(pickle.dumps(subject))
+    for _ in range(2):
+        assert torch.equal(rows(sent.calibration_inputs), ROWS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "list of samples is empty"),
+        (iter(()), "hold no sample"),
+        (3, "a int, which holds no samples|int, which holds no samples"),
+        ([ROWS[:3]], "too few rows for a batch of 4"),
+        (["a picture"], "togi cannot call the module with"),
+        ("nowhere", "calibration='nowhere' is not a folder"),
+    ],
+)
+def test_what_holds_no_samples_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(SubjectError, match=said):
+        calibration_of(given, SAMPLE)
+
+
+def test_folders_of_tensors(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    (tmp_path / "below").mkdir()
+    torch.save(ROWS[:4], tmp_path / "a.pt")
+    torch.save((ROWS[4:8], LABELS[4:8]), tmp_path / "b.pt")
+    np.save(tmp_path / "below" / "c.npy", ROWS[8:12].numpy())
+    (tmp_path / "notes.txt").write_text("not data", encoding="utf-8")
+    assert torch.equal(rows(calibration_of(str(tmp_path), SAMPLE)), ROWS[:12])
+    named = tmp_path / "named"
+    named.mkdir()
+    np.savez(named / "a.npz", x=ROWS[:4].numpy(), label=LABELS[:4].numpy())
+    save_file({"x": ROWS[4:8].contiguous()}, str(named / "b.safetensors"))
+    calls = calibration_of(named, (Inputs((), {"x": torch.zeros(4, 6)}),))
+    assert torch.equal(torch.cat([call.kwargs["x"] for call in calls]), ROWS[:8])
+
+
+class Program:
+    def __reduce__(self) -> Any:
+        return print, ("it ran",)
+
+
+def test_nothing_in_a_folder_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, kept in (("a.pt", Program()), ("a.npy", None)):
+        file = tmp_path / name
+        if kept is None:
+            np.save(file, np.array([Program()], dtype=object), allow_pickle=True)
+        else:
+            torch.save(kept, file)
+        with pytest.raises(SubjectError, match=rf"calibration file .*{name} cannot be read"):
+            calibration_of(tmp_path, SAMPLE)
+        file.unlink()
+    assert "it ran" not in capsys.readouterr().out
+
+
+def pictures(folder: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(3):
+        pixels = np.zeros((20, 40, 3), dtype=np.uint8)
+        pixels[:, 10:30] = [255, 100 * number, 0]  # the middle, which is what a square keeps
+        image.fromarray(pixels).save(folder / f"{number}.png")
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize(("high", "scale"), [(1.0, 1 / 255), (255.0, 1.0)])
+def test_pictures_have_the_size_the_layout_and_the_range_of_the_samples(
+    tmp_path: Path, high: float, scale: float, last: bool
+) -> None:
+    pictures(tmp_path)
+    sample = torch.full((1, 10, 10, 3) if last else (1, 3, 10, 10), high)
+    calls = calibration_of(tmp_path, (Inputs((sample,)),))
+    for number, call in enumerate(calls):
+        picture = call.args[0] if last else call.args[0].permute(0, 2, 3, 1)
+        assert call.args[0].shape == sample.shape
+        assert picture[0, 5, 5].tolist() == pytest.approx([255 * scale, 100 * number * scale, 0])
+
+
+@pytest.mark.parametrize(
+    ("sample", "said"),
+    [
+        (torch.full((1, 3, 10, 10), -2.0), "normalised before the model"),
+        (torch.zeros(4, 6), "does not have the form"),
+    ],
+)
+def test_pictures_are_not_guessed_into_another_form(tmp_path: Path, sample: torch.Tensor, said: str) -> None:
+    pictures(tmp_path)
+    with pytest.raises(SubjectError, match=said):
+        calibration_of(tmp_path, (Inputs((sample,)),))
+
+
+def test_an_empty_folder_and_a_broken_picture_are_told(tmp_path: Path) -> None:
+    with pytest.raises(SubjectError, match=r"no file is one of .*\.npy"):
+        calibration_of(tmp_path, SAMPLE)
+    pytest.importorskip("PIL.Image")
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    with pytest.raises(SubjectError, match=r"a\.png cannot be read"):
+        calibration_of(tmp_path, (Inputs((torch.ones(1, 3, 8, 8),)),))
