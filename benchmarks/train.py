@@ -27,6 +27,7 @@ from typing import Any
 from benchmarks.rows import measured_here, measured_on, put_rows, read_rows
 
 from togi import api
+from togi.core.quantities import plural
 from togi.core.records import ErrorReport, Facts, Interval, Recipe
 from togi.core.version import version
 from togi.decide.faithful import MAX_UNITS
@@ -204,7 +205,13 @@ class Raced:
             self.fill(rows[way], running, raced)
         if best.is_reference:
             self.as_it_was(ours, rows[EAGER])
+            ours.over = self.over(EAGER, raced)
         return [*rows.values()]
+
+    def over(self, own: str, raced: RaceResult) -> dict[str, Ends]:
+        """How many times as fast as each other way it is."""
+        pairs = {way: raced.speed_x(own, way) for way in self.standing if way not in (own, OURS)}
+        return {way: ends for way, interval in pairs.items() if (ends := _ends(interval)) is not None}
 
     def by_hand(self, found: Recipe) -> RunningTrial:
         if self.facts.random and "torch_compile" in found.techniques:
@@ -230,8 +237,7 @@ class Raced:
             return
         row.ms, row.over_eager = _ends(entry.latency_ms), _ends(entry.speedup_x)
         if row.way == OURS:
-            pairs = {way: raced.speed_x(OURS, way) for way in self.standing if way != OURS}
-            row.over = {way: ends for way, interval in pairs.items() if (ends := _ends(interval)) is not None}
+            row.over = self.over(OURS, raced)
         try:
             footprint = running.footprint()
         except TrialEnded as ended:
@@ -308,8 +314,8 @@ def summary(ours: Sequence[dict[str, Any]], threads: int) -> Iterator[str]:
         found = [x for row in ours if (x := _over(row, way)) is not None]
         if found:
             yield (
-                f"On {threads} threads togi's step is {statistics.geometric_mean(found):.2f} x as fast as {way} "
-                f"(geometric mean of {len(found)} models, lowest {min(found):.2f})."
+                f"On {plural(threads, 'thread')} togi's step is {statistics.geometric_mean(found):.2f} x as fast as "
+                f"{way} (geometric mean of {plural(len(found), 'model')}, lowest {min(found):.2f})."
             )
     over_eager = [x for row in ours if (x := _over(row, EAGER)) is not None]
     if over_eager:

@@ -14,6 +14,7 @@ import torch
 from benchmarks import rows, train, train_models
 
 from togi.core.records import Facts
+from togi.measure import RaceResult
 from togi.subject.training import TrainingStep
 from togi.worker.locate import locate
 
@@ -35,7 +36,7 @@ def test_a_model_trains(name: str) -> None:
     before = {key: parameter.detach().clone() for key, parameter in step.parameters.items()}
     losses: list[float] = []
     for sample in step.samples:
-        step.run(sample, lambda loss: losses.append(float(loss)))
+        step.run(sample, lambda loss: losses.append(float(loss.detach())))
     assert len(losses) == train_models.SAMPLES
     assert all(torch.tensor(losses).isfinite())
     assert any(not torch.equal(before[key], parameter) for key, parameter in step.parameters.items())
@@ -63,10 +64,36 @@ def test_what_was_not_measured_has_no_figure() -> None:
     table = train.table([measured, failed, row("unet", train.COMPILED, None, failed="no compiler")])
     cells = next(line for line in table.splitlines() if "ran out of memory" in line).split(" | ")
     assert cells[3:6] == ["-", "-", "- (-)"]
-    assert f"1.40 x as fast as {train.EAGER} (geometric mean of 1 models" in table
-    assert f"1.20 x as fast as {train.COMPILED} (geometric mean of 1 models" in table
+    assert f"1.40 x as fast as {train.EAGER} (geometric mean of 1 model," in table
+    assert f"1.20 x as fast as {train.COMPILED} (geometric mean of 1 model," in table
     assert train.BY_HAND not in table.split("\n\n")[1]
     assert "on 1 of 1." in table
+
+
+def test_a_step_that_stays_as_it_is_counts_next_to_every_other_way() -> None:
+    """Else a mean would be of those models alone on which something was found."""
+    raced = RaceResult.model_validate(
+        {
+            "reference": train.EAGER,
+            "winner": train.EAGER,
+            "verdict": "cannot_tell",
+            "order": "",
+            "sentence": "",
+            "entries": [
+                {"name": train.EAGER, "rounds_ms": [10.0] * 12, "noise": {}},
+                {"name": train.COMPILED, "rounds_ms": [8.0] * 12, "noise": {}},
+            ],
+            "rounds": 12,
+            "wall_s": 1.0,
+            "criterion": {},
+        }
+    )
+    standing: Any = {train.EAGER: None, train.COMPILED: None}
+    nobody: Any = None
+    over = train.Raced(nobody, nobody, 1.0, standing).over(train.EAGER, raced)
+    assert over == {train.COMPILED: (0.8, 0.8, 0.8)}
+    ours = row("lstm", train.OURS, 1.1, over=over)
+    assert f"0.80 x as fast as {train.COMPILED}" in train.table([ours])
 
 
 def test_a_run_that_was_ended_keeps_what_was_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

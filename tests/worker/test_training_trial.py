@@ -101,7 +101,7 @@ def tried(
 def test_what_is_measured_is_built_once_and_proven(
     choices: dict[str, Any], expected: list[torch.dtype], config: ServerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another copy in float32 would be compiled for the proof alone."""
+    """There is no other copy in float32."""
     job, parent, built = tried(config, recipe(**choices, plain_step={}), monkeypatch)
     assert built == expected
     assert parent.answer(messages.Verified).report.faithful

@@ -83,8 +83,8 @@ class StepTruth:
             return self._observed(build(warm_copy(self.step, self.start, self.samples)))
 
     def observe_built(self, candidate: TrainingStep) -> ObservedStep:
-        """The same of a candidate that was built from the warm state, and is in that state again afterwards: the step
-        that was proven can be measured, and nothing is compiled for the proof alone."""
+        """The same of a candidate that was built from the warm state, and is in that state again afterwards: what was
+        proven can be measured, without another copy."""
         with self.step.undisturbed(), ieee_float32():
             before = Snapshot.of(candidate)
             found = self._observed(candidate)
