@@ -17,7 +17,7 @@ from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES, may_yet_lead
 from togi.search.experience import Experience
 from togi.search.failures import FailureModel
-from togi.search.features import RecipeFeatures
+from togi.search.features import Atoms, RecipeFeatures
 from togi.search.model import Regression, expected_improvement
 from togi.search.pool import RecipePool
 from togi.search.puzzles import slow_in_company
@@ -40,8 +40,9 @@ MODEST_SHARE = 1 / 3
 CHEAPER_X, AS_PROMISING = 0.5, 0.25
 """An engine is much cheaper than another at this share of its cost, if at least this share of its improvement is
 expected of it."""
-MUCH = 0.5
-"""While nothing is faster, the next trial promises at least this share of the most that any promises."""
+MUCH, LATER_S = 0.5, 10.0
+"""While nothing is faster, the next trial promises at least this share of the most that any promises, and takes at most
+so many seconds longer than the most worthwhile of these."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
 
@@ -118,7 +119,7 @@ class Search:
         self._gave_way: dict[Recipe, float] = {}
         """Seconds that trials took before they gave way to others. They are not at their end."""
         self._acquisitions: list[Acquisition] | None = None
-        self._slow_in_company: list[RecipeFeatures] | None = None
+        self._slow_in_company: dict[RecipeFeatures, Atoms] | None = None
         self._planned: int | None = None
         self._pool.refilled()
         for trial in trials:
@@ -352,8 +353,8 @@ class Search:
         return self._acquisitions
 
     def _acquire(self) -> list[Acquisition]:
-        slow = [features.atoms for features in self._puzzles()]
-        untried = [f for f in self._pool.refilled() if not any(atoms <= f.atoms for atoms in slow)]
+        blamed = set(self._puzzles().values())
+        untried = [f for f in self._pool.refilled() if not any(atoms <= f.atoms for atoms in blamed)]
         if not untried:
             return []
         mean, deviation = self._predict_latency(untried)
@@ -408,8 +409,9 @@ class Search:
         fastest = sorted(known, key=lambda trial: -trial.speedup_x.median)[: REMEMBERED // 2]
         return list({trial.recipe: trial for trial in (*fastest, *known[-REMEMBERED // 2 :])}.values())
 
-    def _puzzles(self) -> list[RecipeFeatures]:
-        """Recipes that are slow in company: nothing is learned of their choices, and what holds all of them waits."""
+    def _puzzles(self) -> dict[RecipeFeatures, Atoms]:
+        """Recipes that are slow in company, with what is to blame: nothing is learned from them, and what holds that is
+        not tried."""
         if self._slow_in_company is None:
             known = {self.space.features(trial.recipe): trial for trial in self._remembered()}
             self._slow_in_company = slow_in_company(known, self._latency)
@@ -437,10 +439,10 @@ class Search:
 
 
 def _first_gain(affordable: Sequence[Acquisition]) -> Acquisition:
-    """The most worthwhile of those that promise much. A first gain is worth more than a cheap trial, and most of it
-    soon more than all of it after a compilation."""
+    """A first gain is worth more than a cheap trial, and most of it soon more than all of it after a compilation."""
     least = MUCH * max(p.improvement for p in affordable)
-    return next(p for p in affordable if p.improvement >= least)
+    soonest = next(p for p in affordable if p.improvement >= least)
+    return max((p for p in affordable if p.cost_s <= soonest.cost_s + LATER_S), key=lambda p: p.improvement)
 
 
 def _engine(recipe: Recipe) -> str:
