@@ -51,6 +51,15 @@ def test_the_first_gain_does_not_wait_for_a_compilation(facts: Facts, latency_ms
     assert {"fused", "kept_memory"} <= first.techniques
 
 
+def test_more_threads_than_the_training_was_given_are_not_in_the_first_trial() -> None:
+    """Nothing is expected of them, and next to busy neighbours they cost a factor of ten."""
+    machine = FACTS.machine.model_copy(update={"threads": 1, "cpu_cores": 2})
+    search = begun(FACTS.model_copy(update={"machine": machine}), 300.0)
+    first = following(search)
+    assert "threads" not in first.techniques
+    assert {"channels_last", "fused", "kept_memory"} <= first.techniques
+
+
 GAINS = {"channels_last": 1.2, "fused": 1.04, "kept_memory": 1.1, "micro_batches": 0.97, "threads": 0.62}
 
 

@@ -56,6 +56,8 @@ class RecipeFeatures:
         self.recipe = recipe
         self.configurations = tuple(configurations)
         self.exact = all(configuration.technique.exact for configuration in configurations)
+        self.hopeful = all(c.is_grad_mode or c.expected_speedup_x > 1 for c in configurations)
+        """A gain is expected of each of its choices."""
         self.engine = next((configuration for configuration in configurations if configuration.is_engine), None)
         self.atoms = _atoms(configurations, self.engine)
         self.evidence = {configuration: _evidence(configuration, self.engine) for configuration in configurations}

@@ -240,7 +240,16 @@ class Search:
             self.out_of_time = True
             return None
         affordable = self._faithful_first(affordable)
-        return self._begun_instead(affordable[0] if gained else _first_gain(affordable), affordable)
+        return self._begun_instead(affordable[0] if gained else self._first_gain(affordable), affordable)
+
+    def _first_gain(self, affordable: Sequence[Acquisition]) -> Acquisition:
+        """A first gain is worth more than a cheap trial, and most of it soon more than all of it after a compilation. A
+        choice of which nothing is expected waits: another number of threads, say, can cost a factor of ten."""
+        least = MUCH * max(p.improvement for p in affordable)
+        promising = [p for p in affordable if p.improvement >= least]
+        soon = [p for p in promising if p.cost_s <= promising[0].cost_s + LATER_S]
+        hopeful = [p for p in soon if self.space.features(p.recipe).hopeful]
+        return max(hopeful or soon, key=lambda p: p.improvement)
 
     def _begun_instead(self, chosen: Acquisition, affordable: Sequence[Acquisition]) -> Acquisition:
         """A trial with the same engine that gave way, and so is sooner done."""
@@ -436,13 +445,6 @@ class Search:
         dropped = [c.label for c in best.listed if c not in recipe.listed]
         changes = [f"with {' and '.join(added)}"] * bool(added) + [f"without {' and '.join(dropped)}"] * bool(dropped)
         return f"the best so far {' and '.join(changes)}"
-
-
-def _first_gain(affordable: Sequence[Acquisition]) -> Acquisition:
-    """A first gain is worth more than a cheap trial, and most of it soon more than all of it after a compilation."""
-    least = MUCH * max(p.improvement for p in affordable)
-    soonest = next(p for p in affordable if p.improvement >= least)
-    return max((p for p in affordable if p.cost_s <= soonest.cost_s + LATER_S), key=lambda p: p.improvement)
 
 
 def _engine(recipe: Recipe) -> str:
