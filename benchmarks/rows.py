@@ -24,7 +24,15 @@ def measured_on(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def put_rows(path: Path, rows: Iterable[dict[str, Any]], by: str) -> None:
-    """Write the rows into the file, in the place of those with the same ``by``, else after the others."""
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    every = {row[by]: row for row in [*known, *rows]}
-    path.write_text(json.dumps([*every.values()], indent=1) + "\n", encoding="utf-8")
+    """Write the rows into the file, in the place of those with the same ``by``, else after the others. A run that is
+    ended meanwhile leaves the file as it was."""
+    every = {row[by]: row for row in [*read_rows(path), *rows]}
+    written = path.with_name(f"{path.name}.new")
+    written.write_text(json.dumps([*every.values()], indent=1) + "\n", encoding="utf-8")
+    written.replace(path)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Those of an earlier run; none where there is no file yet."""
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return rows

@@ -21,6 +21,7 @@ from benchmarks import (
     peers,
     precision,
     programs,
+    train,
 )
 
 from togi.render.proven_table import between
@@ -37,6 +38,7 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "peers": peers.table,
     "precision": precision.table,
     "programs": programs.table,
+    "train": train.table,
 }
 """By the name of the file of figures."""
 

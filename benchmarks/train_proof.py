@@ -1,6 +1,6 @@
 """Is an honest way to run a training step ever refused, and what does the proof cost?
 
-    python benchmarks/train_proof.py [--only NAME ...] [--seeds 3] [--json FILE]
+    python -m benchmarks.train_proof [--only NAME ...] [--seeds 3] [--json FILE]
 
 Every model takes a warm step with its optimizer in ways that are exact: fused and foreach optimizers, channels_last,
 one thread. Each must be faithful from each seed. A rate or a gradient that is off by a thousandth, and bf16, must not
@@ -18,7 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from benchmarks.train_models import (
+    Tagger,
+    adamw,
+    class_loss,
+    masked_words,
+    next_words,
+    own_loss,
+    pictures,
+    sgd,
+    tag_loss,
+)
 from torch import Tensor, nn
 
 from togi.core.records import ErrorReport
@@ -28,51 +38,25 @@ from togi.verify.step_truth import make_step_truth
 from togi.verify.training import Build, verify_step
 
 Make = Callable[[], Subject]
-
-
-def class_loss(module: nn.Module, sample: tuple[Tensor, Tensor]) -> Tensor:
-    given, labels = sample
-    return F.cross_entropy(module(given), labels)
-
-
-def own_loss(module: nn.Module, sample: dict[str, Tensor]) -> Tensor:
-    return module(**sample).loss
-
-
-def tag_loss(module: nn.Module, sample: tuple[Tensor, Tensor]) -> Tensor:
-    tokens, tags = sample
-    return F.cross_entropy(module(tokens).flatten(0, 1), tags.flatten())
-
-
-def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)
-
-
-def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-3)
-
-
-def pictures(module: nn.Module, rows: int, size: int, optimizer: Any) -> Subject:
-    samples = [(torch.randn(rows, 3, size, size), torch.randint(0, 10, (rows,))) for _ in range(4)]
-    return Subject(module.train(), samples, step=class_loss, optimizer=optimizer)
+SAMPLES = 4
 
 
 def resnet18() -> Subject:
     import torchvision
 
-    return pictures(torchvision.models.resnet18(num_classes=10), 8, 96, sgd)
+    return pictures(torchvision.models.resnet18(num_classes=10), 8, 96, sgd, SAMPLES)
 
 
 def mobilenetv3() -> Subject:
     import torchvision
 
-    return pictures(torchvision.models.mobilenet_v3_large(num_classes=10), 8, 96, adamw)
+    return pictures(torchvision.models.mobilenet_v3_large(num_classes=10), 8, 96, adamw, SAMPLES)
 
 
 def vit_tiny() -> Subject:
     import timm
 
-    return pictures(timm.create_model("vit_tiny_patch16_224", num_classes=10, img_size=96), 4, 96, adamw)
+    return pictures(timm.create_model("vit_tiny_patch16_224", num_classes=10, img_size=96), 4, 96, adamw, SAMPLES)
 
 
 def unet() -> Subject:
@@ -80,7 +64,7 @@ def unet() -> Subject:
     body = nn.Sequential(*(p for pair in zip(layers[::2], layers[1::2], strict=True) for p in (*pair, nn.ReLU())))
     module = nn.Sequential(body, nn.Dropout2d(0.1), nn.LazyConv2d(4, 1))
     module(torch.randn(2, 3, 64, 64))
-    samples = [(torch.randn(4, 3, 64, 64), torch.randint(0, 4, (4, 64, 64))) for _ in range(4)]
+    samples = [(torch.randn(4, 3, 64, 64), torch.randint(0, 4, (4, 64, 64))) for _ in range(SAMPLES)]
     return Subject(module.train(), samples, step=class_loss, optimizer=adamw)
 
 
@@ -88,7 +72,7 @@ def gpt2() -> Subject:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=2, n_embd=128, n_head=4, vocab_size=2000, use_cache=False)
-    samples = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 2000, (4, 2, 64)).unbind()]
+    samples = next_words(2, 64, 2000, SAMPLES)
     return Subject(GPT2LMHeadModel(config).train(), samples, step=own_loss, optimizer=adamw)
 
 
@@ -98,28 +82,13 @@ def bert() -> Subject:
     config = BertConfig(
         hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, vocab_size=2000
     )
-    samples = []
-    for _ in range(4):
-        ids = torch.randint(100, 2000, (8, 64))
-        labels = torch.where(torch.rand(8, 64) < 0.15, ids, -100)
-        samples.append({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels})
+    samples = masked_words(8, 64, 2000, SAMPLES)
     return Subject(BertForMaskedLM(config).train(), samples, step=own_loss, optimizer=adamw)
 
 
-class Tagger(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(1000, 64)
-        self.layers = nn.LSTM(64, 64, 2, batch_first=True, bidirectional=True, dropout=0.2)
-        self.head = nn.Linear(128, 20)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.layers(self.table(tokens))[0])
-
-
 def lstm() -> Subject:
-    samples = [(torch.randint(0, 1000, (8, 30)), torch.randint(0, 20, (8, 30))) for _ in range(4)]
-    return Subject(Tagger().train(), samples, step=tag_loss, optimizer=adamw)
+    samples = [(torch.randint(0, 1000, (8, 30)), torch.randint(0, 20, (8, 30))) for _ in range(SAMPLES)]
+    return Subject(Tagger(1000, 64, 64).train(), samples, step=tag_loss, optimizer=adamw)
 
 
 MODELS: dict[str, Make] = {make.__name__: make for make in (resnet18, mobilenetv3, vit_tiny, unet, gpt2, bert, lstm)}

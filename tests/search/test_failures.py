@@ -111,6 +111,6 @@ def test_the_chance_is_how_often_the_least_sure_part_has_worked(space: Space) ->
     assert model.chance(rough) == pytest.approx(0.85 * 0.95)
     model.learn(grad, measured_trial(grad.recipe, 1.0))
     assert model.chance(grad) == pytest.approx((1 + 2 * 0.95) / 3)
-    model.doubt(layout)  # counts as a failure of all its parts, and rules nothing out
-    assert model.chance(layout) == pytest.approx((2 * 0.95) / 3 * (1 + 2 * 0.95) / 4)
+    model.doubt(layout)  # counts as a failure of its parts, but for the mode that worked, and rules nothing out
+    assert model.chance(layout) == pytest.approx((2 * 0.95) / 3 * (1 + 2 * 0.95) / 3)
     assert not model.ruled_out(layout.atoms)

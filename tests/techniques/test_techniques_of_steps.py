@@ -21,7 +21,7 @@ from togi.techniques.base import Options, Refuses
 from togi.techniques.build import StepFailed, build_step
 from togi.techniques.registry import recipe
 from togi.verify.step_truth import make_step_truth
-from togi.verify.training import StepTruth, verify_step
+from togi.verify.training import StepTruth, verify_step, warm_copy
 from togi.worker.training_survey import survey_step
 
 OF_STEPS = [id for id, one in all_techniques().items() if one.trains]
@@ -107,6 +107,28 @@ def test_it_is_undone_without_a_trace(id: str, facts: Facts) -> None:
         built.undo()
         assert traces(step) == before
         step.run(step.samples[0])
+
+
+@pytest.mark.parametrize("id", [pytest.param(id, marks=SLOW if id == "torch_compile" else ()) for id in OF_STEPS])
+def test_a_step_that_was_proven_goes_on_as_one_that_nobody_observed(id: str, truth: StepTruth, facts: Facts) -> None:
+    """It is measured afterwards, from the warm state, with all that the technique made of it."""
+    if id == "allocator":
+        pytest.skip("it needs a process of its own")
+    for options in here(id, facts):
+        proven, other = (
+            technique(id).apply_step(warm_copy(truth.step, truth.start, truth.step.samples), options) for _ in range(2)
+        )
+        before = traces(proven)
+        found = truth.observe_built(proven)
+        assert found.first_ms > 0
+        assert traces(proven) == before
+        for step in (proven, other):
+            step.run(step.samples[0])
+        for (name, one), two in zip(proven.parameters.items(), other.parameters.values(), strict=True):
+            assert torch.equal(one, two), (options, name)
+            assert torch.equal(one.grad, two.grad), (options, name)
+        other.undo()
+        proven.undo()
 
 
 def test_what_was_done_is_undone_where_a_later_technique_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,10 @@ class FailureModel:
         return any(blamed <= recipe_atoms for blamed in self._ruled_out)
 
     def doubt(self, features: RecipeFeatures) -> None:
-        """It ran, but is of no use (it does not meet a limit): recipes like it become less likely, none is ruled
-        out."""
-        self._failed.update(_all_evidence(features))
+        """It ran, but is of no use (it does not meet a limit, or is slow in company): recipes like it become less
+        likely, none is ruled out."""
+        doubted = [evidence for choice, evidence in features.evidence.items() if not self._innocent(choice)]
+        self._failed.update(set().union(*doubted))
 
     def chance(self, features: RecipeFeatures) -> float:
         """Probability that the recipe works, from how often what it is made of has worked."""

@@ -33,6 +33,9 @@ _SLOW_EAGER, _OUTSIDE_TORCH, _OWN, _OWN_INSIDE = 0.4, 0.2, 0.4, 0.3
 """Of an engine's, together: what all have in common, which is how slow plain eager is on this model; what those outside
 of torch have in common; an engine's own; and that of one inside of torch, which runs some of eager's kernels."""
 
+_OF_A_STEP = 0.35
+"""What is left of these in a training step, of which a compiler changes less (eight small models: 0.98 to 1.26 x)."""
+
 ENGINES_DO_IT = 0.4
 """How much of a rewrite's or layout's expected log speed-up is left under an engine that compiles: most do the same on
 their own."""
@@ -53,11 +56,13 @@ class RecipeFeatures:
         self.recipe = recipe
         self.configurations = tuple(configurations)
         self.exact = all(configuration.technique.exact for configuration in configurations)
+        self.hopeful = all(c.is_grad_mode or c.expected_speedup_x > 1 for c in configurations)
+        """A gain is expected of each of its choices."""
         self.engine = next((configuration for configuration in configurations if configuration.is_engine), None)
         self.atoms = _atoms(configurations, self.engine)
         self.evidence = {configuration: _evidence(configuration, self.engine) for configuration in configurations}
         """What success and failure are counted on, for each configuration."""
-        spreads = dict(_features(configurations, self.engine))
+        spreads = dict(_features(configurations, self.engine, _OF_A_STEP if recipe.trains else 1.0))
         self.columns: NDArray[np.intp] = np.array([index.setdefault(f, len(index)) for f in spreads], dtype=np.intp)
         self.spreads: NDArray[np.float64] = np.array(list(spreads.values()))
         """Standard deviation of each feature's effect on log latency."""
@@ -78,21 +83,14 @@ def _expected_log_latency(
 
 
 def _features(
-    configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None
+    configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None, engines_vary: float
 ) -> Iterator[tuple[Feature, float]]:
-    """What the recipe may share with others, with the standard deviation of its effect."""
+    """What the recipe may share with others, with the standard deviation of its effect. ``engines_vary``: the share of
+    an engine's that is left."""
     family, engine_label = (engine.technique.id, engine.label) if engine else (EAGER, EAGER)
     if engine:
-        outside = OUTSIDE_TORCH in engine.technique.provides
-        yield ("engines",), _SLOW_EAGER
-        if outside:
-            yield ("engines", OUTSIDE_TORCH), _OUTSIDE_TORCH
-        yield ("engine", family), _OWN if outside else _OWN_INSIDE
-        if engine.choice.options:
-            yield ("engine", engine_label), 0.2
-        each = 0.2 / math.sqrt(max(1, len(engine.choice.options)))  # no less is known of an engine with more options
-        for key, value in engine.choice.options.items():
-            yield ("engine", family, key, str(value)), each
+        for feature, spread in _features_of_engine(engine):
+            yield feature, engines_vary * spread
     others = [configuration for configuration in configurations if not configuration.is_engine]
     for configuration in others:
         spread = 0.04 if configuration.is_grad_mode else STAGE_SPREAD[configuration.technique.stage]
@@ -105,6 +103,19 @@ def _features(
             yield ("choice", configuration.label, "on", family), spread * 0.5
     for first, second in itertools.combinations([c for c in others if not c.is_grad_mode], 2):
         yield ("pair", first.technique.id, second.technique.id), 0.05
+
+
+def _features_of_engine(engine: TechniqueConfiguration) -> Iterator[tuple[Feature, float]]:
+    family, outside = engine.technique.id, OUTSIDE_TORCH in engine.technique.provides
+    yield ("engines",), _SLOW_EAGER
+    if outside:
+        yield ("engines", OUTSIDE_TORCH), _OUTSIDE_TORCH
+    yield ("engine", family), _OWN if outside else _OWN_INSIDE
+    if engine.choice.options:
+        yield ("engine", engine.label), 0.2
+    each = 0.2 / math.sqrt(max(1, len(engine.choice.options)))  # no less is known of an engine with more options
+    for key, value in engine.choice.options.items():
+        yield ("engine", family, key, str(value)), each
 
 
 def _atoms(configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None) -> Atoms:

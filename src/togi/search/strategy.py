@@ -17,9 +17,10 @@ from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES, may_yet_lead
 from togi.search.experience import Experience
 from togi.search.failures import FailureModel
-from togi.search.features import RecipeFeatures
+from togi.search.features import Atoms, RecipeFeatures
 from togi.search.model import Regression, expected_improvement
 from togi.search.pool import RecipePool
+from togi.search.puzzles import slow_in_company
 from togi.search.space import Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
@@ -39,6 +40,9 @@ MODEST_SHARE = 1 / 3
 CHEAPER_X, AS_PROMISING = 0.5, 0.25
 """An engine is much cheaper than another at this share of its cost, if at least this share of its improvement is
 expected of it."""
+MUCH, LATER_S = 0.5, 10.0
+"""While nothing is faster, the next trial promises at least this share of the most that any promises, and takes at most
+so many seconds longer than the most worthwhile of these."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
 
@@ -115,6 +119,7 @@ class Search:
         self._gave_way: dict[Recipe, float] = {}
         """Seconds that trials took before they gave way to others. They are not at their end."""
         self._acquisitions: list[Acquisition] | None = None
+        self._slow_in_company: dict[RecipeFeatures, Atoms] | None = None
         self._planned: int | None = None
         self._pool.refilled()
         for trial in trials:
@@ -140,7 +145,7 @@ class Search:
 
     def tell(self, trial: Trial) -> str:
         """A trial has ended (or is read from the journal). Returns what it teaches, as a sentence, or nothing."""
-        self._acquisitions = None
+        self._acquisitions = self._slow_in_company = None
         self._gave_way.pop(trial.recipe, None)
         known = trial.recipe in self._trials
         self._trials[trial.recipe] = trial
@@ -153,7 +158,11 @@ class Search:
         measurement = trial.measured
         if measurement is not None and measurement.eligible and not self._budget.fits(measurement):
             self._failure_model.doubt(features)
-        lesson = "" if known else self._failure_model.learn(features, trial)
+        lesson = ""
+        if not known and features in self._puzzles():
+            self._failure_model.doubt(features)
+        elif not known:
+            lesson = self._failure_model.learn(features, trial)
         if lesson:
             self._pool.sift()
         if trial.recipe in [best.recipe for best in self._fastest_first()[:WIDENED_AROUND]]:
@@ -231,9 +240,16 @@ class Search:
             self.out_of_time = True
             return None
         affordable = self._faithful_first(affordable)
-        if not gained:  # a first gain is worth more than a cheap trial
-            return self._begun_instead(max(affordable, key=lambda p: p.improvement), affordable)
-        return self._begun_instead(affordable[0], affordable)
+        return self._begun_instead(affordable[0] if gained else self._first_gain(affordable), affordable)
+
+    def _first_gain(self, affordable: Sequence[Acquisition]) -> Acquisition:
+        """A first gain is worth more than a cheap trial, and most of it soon more than all of it after a compilation. A
+        choice of which nothing is expected waits: another number of threads, say, can cost a factor of ten."""
+        least = MUCH * max(p.improvement for p in affordable)
+        promising = [p for p in affordable if p.improvement >= least]
+        soon = [p for p in promising if p.cost_s <= promising[0].cost_s + LATER_S]
+        hopeful = [p for p in soon if self.space.features(p.recipe).hopeful]
+        return max(hopeful or soon, key=lambda p: p.improvement)
 
     def _begun_instead(self, chosen: Acquisition, affordable: Sequence[Acquisition]) -> Acquisition:
         """A trial with the same engine that gave way, and so is sooner done."""
@@ -346,7 +362,8 @@ class Search:
         return self._acquisitions
 
     def _acquire(self) -> list[Acquisition]:
-        untried = self._pool.refilled()
+        blamed = set(self._puzzles().values())
+        untried = [f for f in self._pool.refilled() if not any(atoms <= f.atoms for atoms in blamed)]
         if not untried:
             return []
         mean, deviation = self._predict_latency(untried)
@@ -367,10 +384,7 @@ class Search:
         return acquisitions
 
     def _predict_latency(self, untried: Sequence[RecipeFeatures]) -> tuple[Iterable[float], Iterable[float]]:
-        known = [trial for trial in measured(self._known()) if trial.eligible]
-        if len(known) > REMEMBERED:
-            fastest = sorted(known, key=lambda trial: -trial.speedup_x.median)[: REMEMBERED // 2]
-            known = list({trial.recipe: trial for trial in (*fastest, *known[-REMEMBERED // 2 :])}.values())
+        known = [trial for trial in self._remembered() if self.space.features(trial.recipe) not in self._puzzles()]
         observed = [-math.log(trial.speedup_x.median) for trial in known]
         return self._latency.predict([self.space.features(trial.recipe) for trial in known], observed, untried)
 
@@ -396,6 +410,21 @@ class Search:
     def _known(self) -> list[Trial]:
         """Trials that say something of other recipes: the original has no choice in common with any."""
         return [t for t in self._trials.values() if t.recipe.choices and self.space.holds(t.recipe)]
+
+    def _remembered(self) -> list[MeasuredTrial]:
+        known = [trial for trial in measured(self._known()) if trial.eligible]
+        if len(known) <= REMEMBERED:
+            return known
+        fastest = sorted(known, key=lambda trial: -trial.speedup_x.median)[: REMEMBERED // 2]
+        return list({trial.recipe: trial for trial in (*fastest, *known[-REMEMBERED // 2 :])}.values())
+
+    def _puzzles(self) -> dict[RecipeFeatures, Atoms]:
+        """Recipes that are slow in company, with what is to blame: nothing is learned from them, and what holds that is
+        not tried."""
+        if self._slow_in_company is None:
+            known = {self.space.features(trial.recipe): trial for trial in self._remembered()}
+            self._slow_in_company = slow_in_company(known, self._latency)
+        return self._slow_in_company
 
     def _best_log_latency(self) -> float:
         fastest = self._fastest_first()

@@ -7,7 +7,9 @@ that is wrong by a factor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -40,6 +42,8 @@ class ObservedStep:
     """How often the optimizer ran in the first step."""
     structure: tuple[str, ...]
     """Names of parameters and buffers that came or went."""
+    first_ms: float = 0.0
+    """What the first step took, with all that was compiled in it."""
 
     def all(self) -> dict[str, Tensor]:
         return self.tensors | self.later
@@ -64,10 +68,21 @@ class ObservedStep:
 
 Around = Callable[[], AbstractContextManager[Any]]
 """Makes what surrounds every run of a step, such as float64 arithmetic."""
+Keep = Callable[[str, Tensor], Tensor | None]
+"""Makes of a tensor, which is there for a moment, what is kept by its name; None where nothing is. Of a gradient that
+is added up in parts it is called for each sum, and the last one counts."""
+
+
+def kept_whole(_name: str, tensor: Tensor) -> Tensor:
+    return resting(tensor)
 
 
 def observe_steps(
-    step: TrainingStep, samples: Sequence[Inputs], original: TrainingStep, around: Around = nullcontext
+    step: TrainingStep,
+    samples: Sequence[Inputs],
+    original: TrainingStep,
+    around: Around = nullcontext,
+    keep: Keep = kept_whole,
 ) -> ObservedStep:
     """Run ``step`` on the first sample and observe it, then on the others, of which less is kept.
 
@@ -78,34 +93,36 @@ def observe_steps(
     before = {name: resting(plain(parameter)) for name, parameter in step.parameters.items()}
     names = names_of(step)
     first, *others = samples
-    watch = _StepWatch(step)
+    watch = _StepWatch(step, keep)
     with watch.watching(), around():
+        began = time.perf_counter()
         step.run(first.clone(), watch.take_loss)
+        first_ms = (time.perf_counter() - began) * 1e3
     watch.take_what_no_hook_saw()
     surroundings = Surroundings(original.train_step, step.optimizer)
-    tensors = {
-        "loss": watch.losses[0],
-        **{f"gradient {name}": gradient for name, gradient in watch.gradients.items()},
-        **_moved(step, before),
-        **_of_optimizer(step),
-        **{f"kept {name}": resting(plain(tensor)) for name, tensor in surroundings.tensors().items()},
-    }
+    tensors = {"loss": keep("loss", watch.losses[0])}
+    tensors.update({f"gradient {name}": gradient for name, gradient in watch.gradients.items()})
+    kept = ((f"kept {name}", plain(tensor)) for name, tensor in surroundings.tensors().items())
+    for name, tensor in itertools.chain(_moved(step, before), _of_optimizer(step), kept):
+        tensors[name] = keep(name, tensor)
     generators = GeneratorStates.now()
-    later: dict[str, Tensor] = {}
+    later: dict[str, Tensor | None] = {}
     for number, sample in enumerate(others, 2):
-        again = _StepWatch(step)
+        again = _StepWatch(step, keep)
         with around():
             step.run(sample.clone(), again.take_loss)
-        later[f"loss of step {number}"] = again.losses[0]
-    if others:
-        moved = _moved(step, before).items()
-        later.update({f"{name} after {len(samples)} steps": tensor for name, tensor in moved})
+        loss = f"loss of step {number}"
+        later[loss] = keep(loss, again.losses[0])
+    for name, tensor in _moved(step, before) if others else ():
+        moved = f"{name} after {len(samples)} steps"
+        later[moved] = keep(moved, tensor)
     return ObservedStep(
-        tensors=tensors,
-        later=later,
+        tensors=_known(tensors),
+        later=_known(later),
         generators=generators,
         optimizer_steps=watch.optimizer_steps,
         structure=tuple(sorted(names ^ names_of(step))),
+        first_ms=first_ms,
     )
 
 
@@ -130,7 +147,8 @@ class _StepWatch:
     """Takes what is there for a moment only: the loss, and gradients before anything changes them."""
 
     step: TrainingStep
-    gradients: dict[str, Tensor] = field(default_factory=dict)
+    keep: Keep
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
     optimizer_steps: int = 0
 
@@ -164,7 +182,7 @@ class _StepWatch:
             gradient = parameter.grad
             if name in self.gradients or gradient is None or self._is_old(name, gradient):
                 continue
-            self.gradients[name] = resting(plain(gradient))
+            self._take(name, gradient)
 
     def _is_old(self, name: str, gradient: Tensor) -> bool:
         found, version = self._found.get(name, (None, 0))
@@ -173,30 +191,36 @@ class _StepWatch:
     def _taker(self, name: str) -> Callable[[nn.Parameter], None]:
         def take(parameter: nn.Parameter) -> None:
             if parameter.grad is not None:
-                self.gradients[name] = resting(plain(parameter.grad))
+                self._take(name, parameter.grad)
 
         return take
 
+    def _take(self, name: str, gradient: Tensor) -> None:
+        self.gradients[name] = self.keep(f"gradient {name}", plain(gradient))
 
-def _moved(step: TrainingStep, before: dict[str, Tensor]) -> dict[str, Tensor]:
+
+def _moved(step: TrainingStep, before: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Updates since ``before``, and buffers."""
-    after = {name: plain(parameter) for name, parameter in step.parameters.items()}
-    updates = {
-        f"update {name}": resting(tensor - before[name])
-        for name, tensor in after.items()
-        if name in before and tensor.shape == before[name].shape
-    }
-    buffers = {f"buffer {name}": resting(plain(buffer)) for name, buffer in step.original.named_buffers()}
-    return updates | buffers
+    for name, parameter in step.parameters.items():
+        after = plain(parameter)
+        if name in before and after.shape == before[name].shape:
+            yield f"update {name}", after - before[name]
+    for name, buffer in step.original.named_buffers():
+        yield f"buffer {name}", plain(buffer)
 
 
-def _of_optimizer(step: TrainingStep) -> dict[str, Tensor]:
+def _of_optimizer(step: TrainingStep) -> Iterator[tuple[str, Tensor]]:
     """Its state, and the settings of its groups."""
     if step.optimizer is None:
-        return {}
-    state = {f"state {name}": resting(plain(t)) for name, t in state_tensors(step.optimizer, step.parameters)}
-    numbers = settings_of(step.optimizer).items()
-    return state | {f"setting {name}": torch.tensor(number, dtype=torch.float64) for name, number in numbers}
+        return
+    for name, tensor in state_tensors(step.optimizer, step.parameters):
+        yield f"state {name}", plain(tensor)
+    for name, number in settings_of(step.optimizer).items():
+        yield f"setting {name}", torch.tensor(number, dtype=torch.float64)
+
+
+def _known(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def names_of(step: TrainingStep) -> set[str]:

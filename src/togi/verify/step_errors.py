@@ -29,23 +29,44 @@ _FOLLOWS = ("update ", "state ")
 _DISCRETE = Unit(rms=MISMATCH_FLOOR, peak=MISMATCH_FLOOR)
 
 
+class Distances:
+    """How far each tensor of a run is from the truth, measured as soon as it is there: of the run nothing is kept."""
+
+    def __init__(self, eager: ObservedStep, truth: ObservedStep) -> None:
+        self._eagers, self._truths = eager.all(), truth.all()
+        self.found: dict[str, Difference] = {}
+        self.loss: Tensor | None = None
+
+    def take(self, name: str, tensor: Tensor) -> None:
+        """A tensor of the run (``observed_step.Keep``)."""
+        if name == "loss":
+            self.loss = tensor
+        eager, truth = self._eagers.get(name), self._truths.get(name)
+        if eager is not None and truth is not None and continuous(eager) and tensor.shape == eager.shape:
+            self.found[name] = distance(tensor, truth, eager)
+
+
 class SpreadInFloat32:
     """How far the original's own runs are from the truth: as it is, and with parameters moved by some roundings."""
 
     def __init__(self, eager: ObservedStep, truth: ObservedStep) -> None:
         """``truth``: in float64, else ``eager`` itself."""
+        self._eager, self._truth = eager, truth
         self._eagers, self._truths = eager.all(), truth.all()
         self._times = 1.0 if truth is eager else STEP_SPREAD
         self._moved: dict[str, list[Difference]] = {name: [] for name in eager.tensors}
         self.losses: list[Tensor] = []
         """Of the runs that were added."""
 
-    def add(self, run: ObservedStep) -> None:
-        self.losses.append(run.tensors["loss"])
-        for name, tensor in run.all().items():
-            eager, truth = self._eagers.get(name), self._truths.get(name)
-            if eager is not None and truth is not None and continuous(eager) and tensor.shape == eager.shape:
-                self._moved.setdefault(name, []).append(distance(tensor, truth, eager))
+    def distances(self) -> Distances:
+        """For a run that is about to begin."""
+        return Distances(self._eager, self._truth)
+
+    def add(self, run: Distances) -> None:
+        if run.loss is not None:
+            self.losses.append(run.loss)
+        for name, found in run.found.items():
+            self._moved.setdefault(name, []).append(found)
 
     def units(self, sizes: Mapping[str, float]) -> tuple[dict[str, Unit], dict[str, Unit]]:
         """By name: the unit of each tensor, and its unit if an activation has tipped over, which then changes a
@@ -117,16 +138,15 @@ def distance(found: Tensor, truth: Tensor, eager: Tensor) -> Difference:
     )
 
 
-def units_in_float64(exact: ObservedStep, nudged: ObservedStep, sizes: Mapping[str, float]) -> dict[str, Unit]:
-    """By name. ``nudged``: the twin with all parameters moved by one rounding."""
-    moved = nudged.all()
-    return {name: _unit_in_float64(tensor, moved.get(name), sizes[name]) for name, tensor in exact.all().items()}
+def units_in_float64(exact: ObservedStep, nudged: Distances, sizes: Mapping[str, float]) -> dict[str, Unit]:
+    """By name. ``nudged``: how far the twin with all parameters moved by one rounding is from the twin."""
+    return {name: _unit_in_float64(tensor, nudged.found.get(name), sizes[name]) for name, tensor in exact.all().items()}
 
 
-def _unit_in_float64(exact: Tensor, nudged: Tensor | None, size: float) -> Unit:
+def _unit_in_float64(exact: Tensor, nudged: Difference | None, size: float) -> Unit:
     if not continuous(exact):
         return _DISCRETE
-    noise = distance(exact if nudged is None or nudged.shape != exact.shape else nudged, exact, exact)
+    noise = distance(exact, exact, exact) if nudged is None else nudged
     return Unit(
         rms=unit_in_float64(noise.scale, noise.rms, size), peak=unit_in_float64(noise.largest, noise.peak, size)
     )

@@ -24,9 +24,9 @@ from togi.subject.training import Snapshot, TrainingStep
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.draws import NarrowDraws
 from togi.verify.float64 import float64_arithmetic, float64_by_default, nudge_parameters
-from togi.verify.observed_step import Around, ObservedStep, counting_steps, names_of, observe_steps
+from togi.verify.observed_step import Around, Keep, ObservedStep, counting_steps, kept_whole, names_of, observe_steps
 from togi.verify.reference import branches, may_branch
-from togi.verify.step_errors import SpreadInFloat32, apart_beyond_noise, sizes_of, units_in_float64
+from togi.verify.step_errors import Distances, SpreadInFloat32, apart_beyond_noise, sizes_of, units_in_float64
 from togi.verify.training import StepTruth, warm_copy, warm_twin
 from togi.verify.units import Unit
 
@@ -126,33 +126,44 @@ class _TruthOfStep:
             _check_structure(names ^ names_of(step))
             return Snapshot.of(step), count[0]
 
-    def _run(self, samples: Sequence[Inputs], roundings: int = 0, number: int = 0) -> ObservedStep:
+    def _run(
+        self, samples: Sequence[Inputs], roundings: int = 0, number: int = 0, keep: Keep = kept_whole
+    ) -> ObservedStep:
         """The original's steps from the warm state, with parameters moved by some roundings."""
         step = warm_copy(self.step, self.start, samples)
         if roundings:
             nudge_parameters(step.original, self.seed + 1000 * (number + 1), roundings)
         with explained_step(step, self.warm_steps + 1):
-            return observe_steps(step, samples, self.step)
+            return observe_steps(step, samples, self.step, keep=keep)
 
     def _spread(self, eager: ObservedStep, exact: ObservedStep | None, again: ObservedStep) -> SpreadInFloat32:
         """The original's runs with parameters moved. Where there is no float64, with the steps after the proven one,
         which are judged in float32 then."""
         spread = SpreadInFloat32(eager, exact or eager)
-        spread.add(again)
+        repeated = spread.distances()
+        for name, tensor in again.all().items():
+            repeated.take(name, tensor)
+        spread.add(repeated)
         samples = self.samples if exact is None else self.samples[:1]
         for number, roundings in enumerate(NUDGES):
-            spread.add(self._run(samples, roundings, number))
+            moved = spread.distances()
+            self._run(samples, roundings, number, moved.take)
+            spread.add(moved)
         return spread
 
     def _exact_units(self, exact: ObservedStep, around: Around, sizes: dict[str, float]) -> dict[str, Unit]:
-        return units_in_float64(exact, self._run_twin(self.samples, around, roundings=1), sizes)
+        nudged = Distances(exact, exact)
+        self._run_twin(self.samples, around, roundings=1, keep=nudged.take)
+        return units_in_float64(exact, nudged, sizes)
 
-    def _run_twin(self, samples: Sequence[Inputs], around: Around, roundings: int = 0) -> ObservedStep:
+    def _run_twin(
+        self, samples: Sequence[Inputs], around: Around, roundings: int = 0, keep: Keep = kept_whole
+    ) -> ObservedStep:
         with self.step.surroundings.widened():
             twin = warm_twin(self.step, self.start, samples)
             if roundings:
                 nudge_parameters(twin.original, self.seed, roundings)
-            return observe_steps(twin, twin.samples, self.step, around)
+            return observe_steps(twin, twin.samples, self.step, around, keep)
 
     def _float64(self, eager: ObservedStep, ignored: frozenset[str]) -> tuple[ObservedStep | None, Around, str]:
         """The step in float64, what surrounds it, and why there is none.

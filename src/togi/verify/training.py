@@ -80,8 +80,19 @@ class StepTruth:
     def observe(self, build: Build) -> ObservedStep:
         """What a candidate does in float32. Raises whatever it raises."""
         with self.step.undisturbed(), ieee_float32():
-            candidate = build(warm_copy(self.step, self.start, self.samples))
-            return observe_steps(candidate, self.samples, self.step).without(self.ignored)
+            return self._observed(build(warm_copy(self.step, self.start, self.samples)))
+
+    def observe_built(self, candidate: TrainingStep) -> ObservedStep:
+        """The same of a candidate that was built from the warm state, and is in that state again afterwards: what was
+        proven can be measured, without another copy."""
+        with self.step.undisturbed(), ieee_float32():
+            before = Snapshot.of(candidate)
+            found = self._observed(candidate)
+            before.restore(candidate)
+            return found
+
+    def _observed(self, candidate: TrainingStep) -> ObservedStep:
+        return observe_steps(candidate, self.samples, self.step).without(self.ignored)
 
     def observe_twin(self, build: Build) -> ObservedStep:
         """What it does in float64. Raises whatever it raises."""
@@ -105,10 +116,13 @@ def warm_twin(step: TrainingStep, start: Snapshot, samples: Sequence[Inputs]) ->
     return dataclasses.replace(twin, samples=tuple(widened_inputs(sample, device) for sample in samples))
 
 
-def verify_step(build: Build, truth: StepTruth, *, to_the_bit: bool = False) -> ErrorReport:
+def verify_step(
+    build: Build, truth: StepTruth, *, to_the_bit: bool = False, found: ObservedStep | None = None
+) -> ErrorReport:
     """Compare the step that ``build`` makes with the original's, from the same warm state.
 
     Args:
+        found: what a step that ``build`` made did in float32 (``StepTruth.observe_built``). None: one is made for this.
         to_the_bit: the candidate claims to be equal to the bit, so that any difference is a problem where the
             original's own runs are equal.
 
@@ -122,7 +136,7 @@ def verify_step(build: Build, truth: StepTruth, *, to_the_bit: bool = False) -> 
     """
     if truth.unrepeatable:
         return _report({}, [truth.unrepeatable], truth.notes)
-    found = truth.observe(build)
+    found = truth.observe(build) if found is None else found
     problems, differing = problems_of(found, truth.eager), found.differing(truth.eager)
     if not problems and not differing:
         return _report(_no_errors(truth), [], [*truth.notes, "Equal to the original's step to the bit."])

@@ -1,7 +1,8 @@
 """The jobs of a child where a training step is tuned: its survey, its truth, and the trial of a recipe.
 
-A trial begins at the same warm state as the truth. What is measured is a step of its own, whose state moves on from
-turn to turn as in a training; rounds are paired, so that times that depend on values cancel out.
+A trial begins at the same warm state as the truth. What is measured is the step that was proven in float32, put back
+to that state. It moves on from turn to turn as in a training; rounds are paired, so that times that depend on values
+cancel out.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ def _truth_file(folder: Path) -> Path:
 class TrainingTrialJob(ChildJob[messages.AnyTrial]):
     """A recipe, or the record of one, applied to the subject's training step."""
 
+    first_call_ms: float | None = None
+    """Of the step that the proof began with: what compiles in its first step did it there."""
+
     def run(self) -> None:
         """Ends when the parent closes the channel."""
         self.enter("build")
@@ -100,7 +104,11 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
         def build(step: TrainingStep) -> TrainingStep:
             return build_step(self.recipe, step)
 
-        return verify_step(build, truth, to_the_bit=equals_to_the_bit(self.recipe))
+        found = None
+        if not truth.unrepeatable:
+            found = truth.observe_built(self.step)
+            self.first_call_ms = found.first_ms
+        return verify_step(build, truth, to_the_bit=equals_to_the_bit(self.recipe), found=found)
 
     def _call(self, *args: Any, **kwargs: Any) -> None:
         self.step.run(Inputs(args, kwargs))
@@ -130,7 +138,9 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
 
     def _warmed(self, limit_s: float | None) -> Warmup:
         run = functools.partial(warm, self._call, self.step.samples, device=self.config.device)
-        return run() if limit_s is None else run(limit_s=limit_s)
+        warmed = run() if limit_s is None else run(limit_s=limit_s)
+        known = self.first_call_ms
+        return warmed if known is None else warmed.model_copy(update={"first_call_ms": known})
 
     def _turn(self, passes: int) -> Turn:
         return take_turn(self._call, self.step.samples, passes, device=self.config.device)
