@@ -73,6 +73,8 @@ def test_settings_arrive_in_the_api_with_their_units(fake: FakeTune, tmp_path: P
         "max_drop": 0.01,
         "min_agreement": None,
         "metric": "kl",
+        "better": None,
+        "calibration": None,
         "data": "data.py:validation",
         "allow": ["approximate"],
         "only": ["no_grad"],

@@ -55,6 +55,10 @@ if sys.argv[1:] == ["control"]:
         socket.create_connection(("example.org", 80))
     except OSError:
         sys.exit()
+if sys.argv[1:]:
+    __import__(sys.argv[1])  # as the user's file may do before togi does: that reports by itself
+    if sys.argv[2:] == ["alone"]:
+        sys.exit()
 import onnxruntime, torch
 from togi.techniques.engine.programs.openvino_library import openvino
 with torch.no_grad():
@@ -110,6 +114,18 @@ def test_engines_connect_to_nothing(counter: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("openvino")
     assert seen(counter, tmp_path, command=[sys.executable, "-P", "-c", USES]) == ("", [])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("imported", ["openvino", "nncf"])
+def test_togi_adds_nothing_to_what_an_earlier_import_reported(counter: Path, tmp_path: Path, imported: str) -> None:
+    for package in ("onnxruntime", "openvino", imported):
+        pytest.importorskip(package)
+    command = [sys.executable, "-P", "-c", USES, imported]
+    for folder in ("alone", "both"):
+        (tmp_path / folder).mkdir()
+    reported, _ = seen(counter, tmp_path / "alone", "alone", command=command)
+    assert seen(counter, tmp_path / "both", command=command)[0] == reported
 
 
 @pytest.mark.thorough

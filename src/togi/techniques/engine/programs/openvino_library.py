@@ -36,19 +36,20 @@ def openvino() -> ModuleType:
 
 @contextmanager
 def no_telemetry() -> Iterator[None]:
-    """Within the block, what is imported finds no ``openvino_telemetry`` and uses its own stub. What was imported
-    before is given that stub."""
+    """Within the block, what is imported finds no ``openvino_telemetry`` and uses its own stub. If that was imported
+    before, it sends nothing from now on."""
     name = "openvino_telemetry"
-    before = sys.modules.get(name)
-    if before is None:
+    missing = name not in sys.modules
+    if missing:
         sys.modules[name] = None  # type: ignore[assignment]
+    elif sys.modules[name] is not None:
+        importlib.import_module(f"{name}.utils.sender").TelemetrySender.send = _send_nothing
     try:
         yield
     finally:
-        if before is None:
+        if missing:
             sys.modules.pop(name, None)
-    reporting = sys.modules.get("openvino.tools.ovc.telemetry_utils")
-    if before is not None and reporting is not None:
-        from openvino.tools.ovc import telemetry_stub
 
-        vars(reporting)["tm"] = telemetry_stub
+
+def _send_nothing(*_: object) -> None:
+    """In place of ``TelemetrySender.send``: whoever reports has taken hold of it long ago, each in another module."""
