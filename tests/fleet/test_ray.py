@@ -149,6 +149,7 @@ def test_a_killed_driver_leaves_no_study_and_goes_on(nodes: Nodes, folder: Path)
     assert second.returncode == 0, said
 
 
+@pytest.mark.thorough
 def test_a_token_is_asked_for_by_default(nodes: Nodes, folder: Path) -> None:
     """Without one anywhere. Ray refuses another token, too, after twenty seconds."""
     bare = {name: value for name, value in nodes.environment.items() if not name.startswith("RAY_AUTH")}

@@ -197,6 +197,7 @@ def test_an_object_that_is_called_with_texts_is_faster_for_texts_of_any_length(p
     assert served(pipeline.model) == (before[0] + 3, before[1])
 
 
+@pytest.mark.thorough
 def test_what_is_in_a_pipeline_is_taken_out_and_loaded_again(pipeline: TextPipeline, home: Path) -> None:
     assert togi.restore(pipeline) is pipeline
     assert not switched(pipeline.model)
@@ -205,6 +206,7 @@ def test_what_is_in_a_pipeline_is_taken_out_and_loaded_again(pipeline: TextPipel
     assert switched(pipeline.model) == [pipeline.model]
 
 
+@pytest.mark.thorough
 def test_a_saved_program_does_not_go_into_its_model_alone(pipeline: TextPipeline, home: Path) -> None:
     with pytest.raises(ArtifactError, match=r"was made of TextPipeline, and this is Sleeper: give togi\.optimize what"):
         togi.optimize(sleeper(), using=home / "pipeline.togi")

@@ -110,6 +110,7 @@ def test_recipes_of_a_live_step_are_tried_next_to_the_step_as_it_is(study: Study
     assert all(trial.footprint is not None and trial.footprint.peak_bytes > 0 for trial in tried)
 
 
+@pytest.mark.thorough
 def test_what_is_chosen_is_a_record_with_its_proof(study: StudyResult, tmp_path: Path) -> None:
     record = togi.TrainingRecipe.read(study.best.save(tmp_path / "step.togi"))
     assert record.recipe == study.best.recipe
@@ -128,6 +129,7 @@ def test_what_is_chosen_is_a_record_with_its_proof(study: StudyResult, tmp_path:
     assert not torch.equal(before, module[0].weight)  # type: ignore[index]
 
 
+@pytest.mark.thorough
 def test_a_training_study_is_reported_as_one(
     study: StudyResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

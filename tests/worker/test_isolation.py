@@ -14,7 +14,7 @@ from togi import api
 from togi.core.records import Outcome, Study
 from togi.techniques import registry
 
-pytestmark = pytest.mark.usefixtures("brief_studies")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("brief_studies")]
 
 HERE = Path(__file__).parent / "hostile"
 NAMES = [
@@ -100,7 +100,6 @@ EXPECTED: dict[str, tuple[Outcome | tuple[Outcome, ...], str]] = {
 }
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_each_gets_its_outcome(study: Study, name: str) -> None:
     outcome, words = EXPECTED[name]
