@@ -61,7 +61,7 @@ def test_the_notebook_runs_and_its_results_show_themselves(tmp_path: Path, monke
         if output.output_type == "execute_result"
     ]
     study, raced, account, fitted, checked = shown
-    assert "best trade-offs" in study or "speed-up over eager" in study
+    assert '<th scope="col">speed-up</th>' in study  # of whatever this machine had the time to try
     assert "fast(x)" in raced
     assert "memory alive, MiB" in account
     assert "fits 14.0 MiB: peak" in fitted
