@@ -36,7 +36,6 @@ class Subject:
     def __init__(module: nn.Module, samples: Any, metric: Callable[..., float] | None = None, calibration: Any = None, step: Callable[..., Any] | None = None, dynamic: Dynamic | None = None, mode: Mode | str | None = None, better: Direction | str | None = None, validation: Validation | None = None, optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None, train_step: Callable[..., Any] | None = None) -> None: ...
     better: Direction | str | None
     calibration: Any
-    calibration_inputs: tuple[Inputs, ...]
     dynamic: Dynamic | None
     inputs: tuple[Inputs, ...]
     metric: Callable[..., float] | None

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from togi.subject.calibration import calibration_inputs
+
 FILE = Path(__file__).parents[2] / "examples" / "photos.py"
 
 
@@ -30,7 +32,7 @@ def test_the_subject(photos):
     assert [tuple(s.args[0].shape) for s in subject.inputs] == [(1, 3, 224, 224)] * 4
     values = torch.cat([s.args[0] for s in subject.inputs])
     assert -1 <= values.min() < 0 < values.max() <= 1
-    assert len(subject.calibration_inputs) == len(photos.FOR_CALIBRATION)
+    assert len(calibration_inputs(subject)) == len(photos.FOR_CALIBRATION)
 
 
 def test_main_compares_with_an_artifact(photos, capsys, monkeypatch):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import togi
 from togi.core.errors import SubjectError, TogiError, UnknownNameError
-from togi.core.records import Outcome
+from togi.core.records import Outcome, Trial
 
 pytestmark = pytest.mark.usefixtures("brief_studies")
 
@@ -54,6 +54,18 @@ class Outlier(nn.Module):
 
 def samples() -> Tensor:
     return torch.cat([torch.eye(8)[LABELS], torch.full((len(LABELS), 1), 1e3)], 1)
+
+
+def tuned(rows: Tensor, **given: Any) -> togi.StudyResult:
+    """The classifier, in float32 and in 8 bits, which are always worse."""
+    only = ["onnxruntime", "int8_onnxruntime"]
+    return togi.tune(Outlier(), rows, only=only, effort="quick", time_limit_s=200, **given)
+
+
+def lowered_trials(study: togi.StudyResult) -> list[Trial]:
+    lowered = [trial for trial in study.record.trials if "int8_onnxruntime" in trial.recipe.techniques]
+    assert lowered
+    return lowered
 
 
 def error_rate(outputs: list[Tensor]) -> float:
@@ -136,18 +148,13 @@ def test_a_metric_of_outputs_and_labels_judges_on_the_data(upside_down: bool) ->
     torch.manual_seed(0)
     rows = samples()
     data = togi.Validation([rows + 0.01 * i for i in range(20)], labels=[LABELS] * 20)
-    study = togi.tune(
-        Outlier(),
+    study = tuned(
         rows,
         data=data,
         metric=share,
         max_drop=0.3,
-        only=["onnxruntime", "int8_onnxruntime"],
-        effort="quick",
-        time_limit_s=200,
     )
-    lowered = [trial for trial in study.record.trials if "int8_onnxruntime" in trial.recipe.techniques]
-    assert lowered
+    lowered = lowered_trials(study)
     for trial in lowered:
         assert trial.outcome is Outcome.WRONG
         assert "metric (from " in trial.reason
@@ -168,17 +175,12 @@ def test_a_broken_metric_that_limits_nothing_costs_nothing() -> None:
 def test_a_recipe_that_is_always_wrong_is_not_within_the_drop_of_an_error_rate() -> None:
     """It was chosen at 7.4 x: "from 0 to 0.875, within the allowed drop of 0.005"."""
     torch.manual_seed(0)
-    study = togi.tune(
-        Outlier(),
+    study = tuned(
         samples(),
         metric=error_rate,
         max_drop=0.005,
-        only=["onnxruntime", "int8_onnxruntime"],
-        effort="quick",
-        time_limit_s=200,
     )
-    lowered = [trial for trial in study.record.trials if "int8_onnxruntime" in trial.recipe.techniques]
-    assert lowered
+    lowered = lowered_trials(study)
     assert {trial.outcome for trial in lowered} == {Outcome.WRONG}
     assert all("from 0 to 0.875, a rise above the allowed 0.005" in trial.reason for trial in lowered)
     assert study.record.best is not None
@@ -189,17 +191,12 @@ def test_a_recipe_that_disagrees_is_stopped_early_and_not_chosen() -> None:
     torch.manual_seed(0)
     rows = samples()
     data = [rows[i % len(rows)][None].repeat(32, 1) + 0.01 * i for i in range(40)]
-    study = togi.tune(
-        Outlier(),
+    study = tuned(
         samples(),
         data=togi.Validation(data),
         min_agreement=0.98,
-        only=["onnxruntime", "int8_onnxruntime"],
-        effort="quick",
-        time_limit_s=200,
     )
-    lowered = [trial for trial in study.record.trials if "int8_onnxruntime" in trial.recipe.techniques]
-    assert lowered
+    lowered = lowered_trials(study)
     for trial in lowered:
         assert trial.outcome is Outcome.WRONG
         assert "show a drop of at least" in trial.reason

@@ -15,6 +15,7 @@ from typing import Any
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
+from togi.subject.calibration_folder import files_in, read_file
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.leaves import is_array
 
@@ -32,9 +33,7 @@ def calibration_of(given: Any, samples: Sequence[Inputs]) -> tuple[Inputs, ...]:
     An iterator is used up: ``with_calibration`` keeps what it gave.
     """
     if isinstance(given, (str, Path)):
-        from togi.subject.calibration_folder import read_folder
-
-        items: Iterable[Any] = read_folder(Path(given), samples[0], MOST)
+        items: Iterable[Any] = (read_file(file, samples[0]) for file in spread(files_in(Path(given)), MOST))
     elif _is_sample(given):
         items = [given]
     else:
@@ -45,6 +44,11 @@ def calibration_of(given: Any, samples: Sequence[Inputs]) -> tuple[Inputs, ...]:
     return tuple(calls)
 
 
+def calibration_inputs(subject: Subject) -> tuple[Inputs, ...]:
+    """What 8-bit recipes are calibrated on: the samples, unless the subject has calibration data."""
+    return subject.inputs if subject.calibration is None else calibration_of(subject.calibration, subject.inputs)
+
+
 def with_calibration(subject: Subject, given: Any = None) -> Subject:
     """The subject with calibration data that can be read as often as one likes, and sent to another process; ``given``:
     others than its own. Raises SubjectError as ``calibration_of``."""
@@ -52,7 +56,7 @@ def with_calibration(subject: Subject, given: Any = None) -> Subject:
         subject = dataclasses.replace(subject, calibration=given)
     if subject.calibration is None:
         return subject
-    return dataclasses.replace(subject, calibration=list(subject.calibration_inputs))
+    return dataclasses.replace(subject, calibration=list(calibration_inputs(subject)))
 
 
 def in_form(item: Any, form: Inputs) -> Inputs:

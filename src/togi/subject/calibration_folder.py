@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,26 +16,25 @@ _PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"
 _TENSORS = frozenset({".pt", ".npy", ".npz", ".safetensors"})
 
 
-def read_folder(folder: Path, form: Inputs, most: int) -> Iterator[Any]:
-    """What the files hold, in the order of their names: at most so many, from all of the folder and those below it.
-
-    Raises SubjectError where it is not a folder, holds no such file, or one cannot be read.
-    """
-    from togi.subject.calibration import spread
-
+def files_in(folder: Path) -> list[Path]:
+    """Of the folder and those below it, in the order of their names. Raises SubjectError where there are none."""
     if not folder.is_dir():
         raise SubjectError(f"calibration={str(folder)!r} is not a folder. Give one, or data.py:function")
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _PICTURES | _TENSORS and path.is_file())
     if not files:
         kinds = ", ".join(sorted(_TENSORS | _PICTURES))
         raise SubjectError(f"the folder {folder} holds no calibration data: no file is one of {kinds}")
-    for file in spread(files, most):
-        try:
-            yield _picture(file, form) if file.suffix.lower() in _PICTURES else _tensors(file)
-        except SubjectError:
-            raise
-        except Exception as error:  # foreign code: decoders, on whatever the file holds
-            raise SubjectError(f"the calibration file {file} cannot be read: {first_line(error)}") from error
+    return files
+
+
+def read_file(file: Path, form: Inputs) -> Any:
+    """What it holds; a picture in the form of the samples. Raises SubjectError where it cannot be read."""
+    try:
+        return _picture(file, form) if file.suffix.lower() in _PICTURES else _tensors(file)
+    except SubjectError:
+        raise
+    except Exception as error:  # foreign code: decoders, on whatever the file holds
+        raise SubjectError(f"the calibration file {file} cannot be read: {first_line(error)}") from error
 
 
 def _tensors(file: Path) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from togi.subject.calibration import calibration_inputs
 from togi.subject.inputs import Inputs, Subject
 
 _UNRELATED = 0.05
@@ -24,7 +25,7 @@ _LIKE = "give some hundred inputs like those that the model will meet (calibrati
 
 def calibration_notes(subject: Subject) -> list[str]:
     """What a user should know of the calibration data."""
-    given = subject.calibration_inputs
+    given = calibration_inputs(subject)
     notes = []
     if subject.calibration is None:
         notes.append(

@@ -111,6 +111,32 @@ def check_own_code(text: str, folder: Path) -> bool:
     return True
 
 
+def check_files(locator: Spec) -> None:
+    """That transformers reads weights from safetensors of the folder alone: of what an index names, it unpickles files
+    that end otherwise.
+
+    Raises SubjectError.
+    """
+    if (locator.path / "adapter_config.json").exists():
+        raise SubjectError(
+            f"{locator.text}: it holds an adapter (adapter_config.json), whose base may be downloaded: merge it into "
+            "the model, and save that with save_pretrained(NEW_DIR)"
+        )
+    for index in locator.path.glob("*.index.json"):
+        try:
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError):
+            raise SubjectError(
+                f"{locator.text}: {index.name} cannot be read as a list of weights: it is damaged"
+            ) from None
+        strange = [name for name in named if not re.fullmatch(r"[\w\-][\w.\-]*\.safetensors", str(name))]
+        if strange and "safetensors" in index.name:
+            raise SubjectError(
+                f"{locator.text}: {index.name} names {strange[0]!r}, which is not a safetensors file of the folder, "
+                "and togi does not unpickle. AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
+            )
+
+
 def or_downloaded(
     locator: Spec, find: Callable[[], Path], name: str, files: Sequence[str], revision: str | None = None
 ) -> Path:

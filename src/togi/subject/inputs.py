@@ -134,12 +134,6 @@ class Subject:
     def inputs(self) -> tuple[Inputs, ...]:
         return samples_of(self.samples)
 
-    @property
-    def calibration_inputs(self) -> tuple[Inputs, ...]:
-        from togi.subject.calibration import calibration_of
-
-        return self.inputs if self.calibration is None else calibration_of(self.calibration, self.inputs)
-
 
 def _check_training(step: Any, optimizer: Any, train_step: Any) -> None:
     if optimizer is not None and not callable(optimizer):

@@ -75,15 +75,7 @@ _SUFFIXES: dict[str, Form] = {
     ".pth": "torchscript",
     ".togi": "artifact",
 }
-_ZOOS: tuple[Form, ...] = (
-    "timm",
-    "torchvision",
-    "transformers",
-    "hf",
-    "sentence-transformers",
-    "diffusers",
-    "ultralytics",
-)
+_ZOOS = tuple(form for form in FORMS if form not in ("file", "package", *_SUFFIXES.values()))
 _EXPECTED = (
     "A subject is named file.py:factory, package.module:factory, timm:NAME, torchvision:NAME, "
     "transformers:NAME-or-folder, hf:ORG/NAME, sentence-transformers:NAME-or-folder, diffusers:NAME-or-folder, "

@@ -15,6 +15,7 @@ from togi.core.device import parse_device
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.machine import nvml
+from togi.subject.calibration import calibration_inputs
 from togi.subject.inputs import Inputs, Subject
 from togi.torch_internals.modules import compiled_original, in_training
 
@@ -56,7 +57,7 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
     return Prepared(
         module=_moved(copied, device),
         samples=tuple(sample.to(device) for sample in subject.inputs),
-        calibration=tuple(sample.to(device) for sample in subject.calibration_inputs),
+        calibration=tuple(sample.to(device) for sample in calibration_inputs(subject)),
         training=mode is Mode.AS_IS and next(training_parts(module), None) is not None,
         notes=tuple(notes),
     )

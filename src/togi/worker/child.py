@@ -17,6 +17,7 @@ from togi.decide.metric import MetricFacts
 from togi.graph.candidate import Candidate
 from togi.graph.capture import keep
 from togi.measure import keep_freed_memory
+from togi.subject.calibration import calibration_inputs
 from togi.subject.coverage import calibration_notes
 from togi.subject.sources.live import unpickled
 from togi.subject.validation import shared
@@ -172,6 +173,6 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
         if self.job.part is not None:
             return notes
         if self.config.needs_data:
-            calibration = () if subject.calibration is None else subject.calibration_inputs
+            calibration = () if subject.calibration is None else calibration_inputs(subject)
             notes += shared(subject.validation.inputs, subject.inputs, calibration)
         return [*notes, *calibration_notes(subject)] if self.config.calibrates else notes

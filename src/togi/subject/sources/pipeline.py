@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from togi.core.errors import SubjectError, UnknownNameError
-from togi.subject.hub import check_own_code
+from togi.subject.hub import check_files, check_own_code
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.locator import Spec
 from togi.subject.program import ProgramModule
@@ -97,8 +97,6 @@ def _class(implementation: Any) -> type:
 
 def _check_folder(locator: Spec, folder: Path, pipeline_class: type) -> None:
     """That all pieces are there: where a tokenizer is missing, transformers may make one up that knows no words."""
-    from togi.subject.sources.transformers import check_files
-
     check_files(locator)
     for flag, (piece, files, cls) in _PIECES.items():
         if getattr(pipeline_class, flag, None) is True and not any((folder / file).exists() for file in files):

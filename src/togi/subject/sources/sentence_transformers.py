@@ -11,12 +11,11 @@ from typing import Any
 
 from togi.core.errors import SubjectError
 from togi.core.permits import Permit, permitted
-from togi.subject.hub import in_cache
+from togi.subject.hub import check_files, in_cache
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.locator import Spec
 from togi.subject.program import ProgramModule
 from togi.subject.sources.media import TEXTS
-from togi.subject.sources.transformers import check_files
 
 
 def from_sentence_transformers(locator: Spec) -> Subject:

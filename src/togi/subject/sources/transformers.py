@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import json
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
-from togi.subject.hub import check_own_code
+from togi.subject.hub import check_files, check_own_code
 from togi.subject.inputs import Subject
 from togi.subject.locator import FORMS, Spec
 from togi.subject.made_inputs import made_tensor, vary_constants
@@ -120,32 +119,6 @@ def _configs(config: Any) -> Iterator[Any]:
     for value in vars(config).values():
         if hasattr(value, "model_type"):
             yield from _configs(value)
-
-
-def check_files(locator: Spec) -> None:
-    """That transformers reads weights from safetensors of the folder alone: of what an index names, it unpickles files
-    that end otherwise.
-
-    Raises SubjectError.
-    """
-    if (locator.path / "adapter_config.json").exists():
-        raise SubjectError(
-            f"{locator.text}: it holds an adapter (adapter_config.json), whose base may be downloaded: merge it into "
-            "the model, and save that with save_pretrained(NEW_DIR)"
-        )
-    for index in locator.path.glob("*.index.json"):
-        try:
-            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError):
-            raise SubjectError(
-                f"{locator.text}: {index.name} cannot be read as a list of weights: it is damaged"
-            ) from None
-        strange = [name for name in named if not re.fullmatch(r"[\w\-][\w.\-]*\.safetensors", str(name))]
-        if strange and "safetensors" in index.name:
-            raise SubjectError(
-                f"{locator.text}: {index.name} names {strange[0]!r}, which is not a safetensors file of the folder, "
-                "and togi does not unpickle. AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
-            )
 
 
 def _overridden(locator: Spec, config: Any) -> Any:
