@@ -27,7 +27,7 @@ from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import RunningTrial, TrialEnded
 
-TUNED_S = {"cpu": 60, "cuda": 120}
+TUNED_S = {"cpu": 60, "cuda": 100}
 ONLY = {"cpu": ("onnxruntime",), "cuda": ()}
 """On a CPU a study that ends by itself, after as much work on any machine; a GPU gets all that its time allows."""
 LONGEST_RACE_S = 60.0

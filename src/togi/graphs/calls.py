@@ -4,7 +4,7 @@ calling the function."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ class ServedCalls:
         self.fn, self.gradients = fn, gradients
         flat = [tree_flatten((sample.args, dict(sample.kwargs))) for sample in samples]
         self._form, self._others = flat[0][1], without_tensors(flat[0][0])
+        self._plain_arguments = all(isinstance(each, Tensor) for each in samples[0].args) and not samples[0].kwargs
         rows = [[leaf for leaf in leaves if isinstance(leaf, Tensor)] for leaves, _ in flat]
         kinds = [[(t.dtype, t.device, t.dim()) for t in row] for row in rows]
         if any(form != self._form for _, form in flat) or not all(
@@ -134,10 +135,19 @@ class ServedCalls:
         """Build what a call returns that computes these tensors."""
         return with_tensors(self._result_leaves, results, self._result_form)
 
+    def flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Any]:
+        """The leaves of a call's arguments, and their form. Of tensors by position that is known: taking it apart
+        would take longer than the replay of a small graph."""
+        if self._plain_arguments and not kwargs and len(args) == len(self.tensors):
+            if all(isinstance(each, Tensor) for each in args):
+                return args, self._form
+        return tree_flatten((args, kwargs))
+
     def size_of(self, leaves: Sequence[Any], form: Any) -> int | str:
         """The size of a call that a graph could serve; else the reason why none could."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if form != self._form or not same_values(self._others, without_tensors(leaves)):
+        known = form is self._form or form == self._form
+        if not known or not same_values(self._others, without_tensors(leaves)):
             return "other arguments than the samples'"
         alike = zip(tensors, self.tensors, strict=True)
         if any((t.dtype, t.device, t.dim()) != (s.dtype, s.device, s.dim()) for t, s in alike):

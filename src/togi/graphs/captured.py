@@ -179,7 +179,7 @@ class CapturedFunction:
     def _answer(self, args: Sequence[Any], kwargs: Mapping[str, Any], lease: Lease | None = None) -> Any:
         if torch.compiler.is_compiling() or self._device.capturing():
             return self._fn(*args, **kwargs)  # a part of what somebody else compiles or captures
-        leaves, form = tree_flatten((args, kwargs))
+        leaves, form = self._served.flat(args, kwargs)
         size_or_reason = self._served.size_of(leaves, form)
         if isinstance(size_or_reason, int):
             with self._pool.lock, self._device.current():

@@ -68,9 +68,9 @@ class Captures:
             return f"sizes above the largest bucket ({self.buckets[-1]})"
         if self.buckets[at] in self.eager:
             return "a graph was not faster than eager"
-        captured = [bucket for bucket in self.buckets[at:] if bucket in self]
-        if captured:
-            return captured[0]
+        captured = next((bucket for bucket in self.buckets[at:] if bucket in self), None)
+        if captured is not None:
+            return captured
         bucket = self.buckets[at]
         if self._times[bucket] >= _MOST_TIMES:
             return "its graph was dropped for others' again and again: give the pool more memory"

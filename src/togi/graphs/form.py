@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,14 +17,21 @@ Shape = tuple[int | None, ...]
 
 
 class SharedTensors:
-    """The tensors of all calls (or results): shapes by size, and one buffer each that all sizes share."""
+    """The tensors of all calls (or results): shapes by size, and one buffer each that all sizes share.
+
+    Views of them are made once for each size and bucket: a replay of a small model takes less time than making them.
+    """
 
     def __init__(self, shapes: Sequence[Shape], like: Sequence[Tensor]) -> None:
         self.shapes, self._like = shapes, like
         self._memory: list[Tensor] = []
+        self._views: dict[int, tuple[Tensor, ...]] = {}
+        self._parts: dict[tuple[int, int], tuple[_Part, ...]] = {}
 
     def allocate(self, largest: int) -> int:
         """Room for sizes up to ``largest``; bytes."""
+        self._views.clear()
+        self._parts.clear()
         self._memory = [
             torch.empty(_numel(shape, largest), dtype=like.dtype, device=like.device)
             for shape, like in zip(self.shapes, self._like, strict=True)
@@ -30,24 +39,56 @@ class SharedTensors:
         return sum(memory.nbytes for memory in self._memory)
 
     def views(self, bucket: int) -> tuple[Tensor, ...]:
-        return tuple(
-            memory[: _numel(shape, bucket)].view(shape_at(shape, bucket))
-            for shape, memory in zip(self.shapes, self._memory, strict=True)
-        )
+        if bucket not in self._views:
+            with _plain_tensors():
+                self._views[bucket] = tuple(
+                    memory[: _numel(shape, bucket)].view(shape_at(shape, bucket))
+                    for shape, memory in zip(self.shapes, self._memory, strict=True)
+                )
+        return self._views[bucket]
 
     def write(self, tensors: Sequence[Tensor | None], n: int, bucket: int, pads: Sequence[float]) -> None:
         """A call's, and what pads them to the bucket; None where there is nothing to write."""
-        for mine, tensor, shape, pad in zip(self.views(bucket), tensors, self.shapes, pads, strict=True):
-            if tensor is None:
-                continue
-            for dim, extent in enumerate(shape):
-                if extent is None and n < bucket:
-                    mine.narrow(dim, n, bucket - n).fill_(pad)
-            _real_part(mine, shape, n).copy_(tensor)
+        for part, tensor, pad in zip(self._parts_of(n, bucket), tensors, pads, strict=True):
+            if tensor is not None:
+                for padded in part.padding:
+                    padded.fill_(pad)
+                part.real.copy_(tensor)
 
     def read(self, n: int, bucket: int) -> list[Tensor]:
         """The part of each that a call of size ``n`` has, in the shared memory."""
-        return [_real_part(view, shape, n) for view, shape in zip(self.views(bucket), self.shapes, strict=True)]
+        return [part.real for part in self._parts_of(n, bucket)]
+
+    def _parts_of(self, n: int, bucket: int) -> tuple[_Part, ...]:
+        if (n, bucket) not in self._parts:
+            with _plain_tensors():
+                pairs = zip(self.views(bucket), self.shapes, strict=True)
+                self._parts[n, bucket] = tuple(_part(view, shape, n, bucket) for view, shape in pairs)
+        return self._parts[n, bucket]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Of one shared tensor: what a call has of it, and what is padded."""
+
+    real: Tensor
+    padding: tuple[Tensor, ...]
+
+
+def _part(tensor: Tensor, shape: Shape, n: int, bucket: int) -> _Part:
+    real, padding = tensor, []
+    for dim, extent in enumerate(shape):
+        if extent is None:
+            real = real.narrow(dim, 0, n)
+            padding += [tensor.narrow(dim, n, bucket - n)] if n < bucket else []
+    return _Part(real, tuple(padding))
+
+
+@contextmanager
+def _plain_tensors() -> Iterator[None]:
+    """What is kept is used by calls in every mode: views of inference mode could not be written to in another."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def shape_at(shape: Shape, n: int) -> tuple[int, ...]:
@@ -56,12 +97,6 @@ def shape_at(shape: Shape, n: int) -> tuple[int, ...]:
 
 def _numel(shape: Shape, n: int) -> int:
     return torch.Size(shape_at(shape, n)).numel()
-
-
-def _real_part(tensor: Tensor, shape: Shape, n: int) -> Tensor:
-    for dim, extent in enumerate(shape):
-        tensor = tensor.narrow(dim, 0, n) if extent is None else tensor
-    return tensor
 
 
 def shapes_of(rows: Sequence[Sequence[Tensor]]) -> list[Shape]:
