@@ -176,6 +176,7 @@ class Process:
         self._asked_for("start")
         took_s = min(self._left_s, limits.timeout_s)
         self._clock.now_s, self._left_s, self._limit_s = self._clock.now_s + took_s, self._left_s - took_s, took_s
+        self.phases_s["build"] = self.phases_s.get("build", 0.0) + took_s
         if self._left_s > 0:
             raise GaveWay(self) if limits.gives_way else self.end(Outcome.TIMED_OUT, "it took too long", "build")  # type: ignore[arg-type]
 

@@ -16,6 +16,7 @@ from togi.techniques import recipe
 from togi.worker.supervise import Limits
 
 REFERENCE = trial(REFERENCE_RECIPE, 1.0)
+COMPILED = recipe(torch_compile={"mode": "default", "freezing": False}, no_grad={})
 NO_FILE_FORM = Does(saved=Saved(unsaveable="it runs the live module"))
 
 
@@ -204,3 +205,20 @@ def test_of_a_part_what_is_chosen_anew_is_saved_anew(tmp_path: Path) -> None:
         finals.set_aside(each, "the program was not right with it")
     assert finals.save_only().folder is None
     assert set(finals.unusable) == {FAST, NEXT}
+
+
+def test_what_takes_longer_to_prove_than_there_is_time_gives_way_to_what_does_not(tmp_path: Path) -> None:
+    """Compiled code is compiled again in the process that proves it. A gain must not be lost to that."""
+    took = {"build": 40.0, "verify": 1.0}
+    slow_proof = trial(COMPILED, 3.0, phases_s=took)
+    study = open_study(tmp_path, REFERENCE, slow_proof, trial(NEXT, 2.0, phases_s=took), time_limit_s=30)
+    assert chosen(decided(tmp_path, study)) == NEXT
+    assert proven(study) == [NEXT]
+    why = "saving and proving it takes about 43 s, and 30 s were left"
+    assert f"{COMPILED.label} was set aside: {why}." in study.notes
+
+
+def test_where_nothing_else_is_faster_it_is_tried_all_the_same(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE, trial(COMPILED, 3.0, phases_s={"build": 40.0}), time_limit_s=30)
+    assert chosen(decided(tmp_path, study)) == COMPILED
+    assert proven(study) == [COMPILED]

@@ -274,3 +274,15 @@ def test_what_is_slower_is_not_measured_again(tmp_path: Path) -> None:
     runner.explore(runner.study.budget.explore_s(), first_gain=True)
     assert isinstance(runner.study.progress, Said)
     assert not any("openvino" in text and "measured again" in text for text in runner.study.progress.messages)
+
+
+def test_trials_leave_time_to_compile_the_best_once_more(tmp_path: Path) -> None:
+    """In the process that proves it."""
+    runner = planted(tmp_path, COMPILED, torch_compile=Does.faster(3.0, builds_s=20.0), openvino=Does(builds_s=3.0))
+    study = runner.study
+    runner.explore(study.budget.explore_s())
+    best, others = study.log.last(COMPILED), len(study.log.trials())
+    assert best is not None
+    assert best.phases_s["build"] == 20.0
+    assert others > 3
+    assert study.budget.left_s >= study.budget.proof_s >= 20.0

@@ -151,3 +151,15 @@ def test_a_trial_that_hangs_leaves_something_to_others(left_s: float, expected_s
 )
 def test_a_trial_gives_way_to_what_should_take_much_less(left_s: float, expected_s: float, share_s: float) -> None:
     assert share_of_trial_s(left_s, expected_s, modest=True) == share_s
+
+
+def test_what_is_compiled_again_when_it_is_loaded_leaves_less_for_trials() -> None:
+    studied = budget(loading_s=0.0, time_limit_s=100.0)
+    studied.know_reference({"start": 1.0, "build": 1.0, "verify": 1.0, "measure": 20.0})
+    before_s = studied.proof_s
+    studied.know_best({"start": 1.0, "build": 2.0, "verify": 15.0, "measure": 30.0})
+    assert studied.proof_s == before_s + 15.0
+    assert studied.least_proof_s({"build": 20.0}) == 20.0 + 2.0, "with the least that it is asked for"
+    studied.know_best({})  # another is the best now, whose files hold what was compiled
+    assert studied.proof_s == before_s
+    assert studied.least_proof_s({}) == 3.0 + 2.0, "as long as the original"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from togi.subject.domain import Domain
+from togi.subject.domain import Domain, extremes_together, refusals_on_device
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.made_inputs import samples_from_signature
 from togi.subject.prepare import prepare
@@ -94,6 +94,7 @@ LARGE = {
     "a view": torch.zeros(400, 401)[::2, 1:].T,
     "many rows": torch.zeros(100_001, 1),
     "a scalar": torch.tensor(0.0),
+    "half as wide": torch.zeros(3, 200, 301, dtype=torch.bfloat16),
     "whole numbers": torch.zeros(70_000, dtype=torch.int64),
 }
 
@@ -141,6 +142,24 @@ def test_looking_at_values_wakes_none_of_torchs_threads(layout: str) -> None:
     """They would wait busily for milliseconds, on cores that an engine's own threads need."""
     x = LARGE[layout]
     rows = x.dim() > 1 and x.shape[-1] < 2**15
-    with _Largest() as largest:
-        Domain(low=-1, high=1, empty_rows=not rows).refusal(x)
-    assert 0 < largest.elements < 2**15  # as few as torch reduces on one thread
+    for looked_at in (x, x.to(torch.float16)):  # NumPy, which has no threads, looks at the wider types
+        with _Largest() as largest:
+            Domain(low=-1, high=1, empty_rows=not rows).refusal(looked_at)
+        assert largest.elements < 2**15  # as few as torch reduces on one thread
+    assert largest.elements > 0
+
+
+def test_what_lies_on_a_device_is_looked_at_together() -> None:
+    """The same extremes as those of each alone, with one fetch for whole numbers and one for others."""
+    floats = [torch.randn(3, 5), torch.tensor([1.0, math.nan]), torch.randn(4).to(torch.bfloat16)]
+    whole = [torch.randint(-9, 9, (7,)), torch.tensor([2**62, -(2**62)]), torch.tensor([True, False]), torch.tensor(3)]
+    tensors = [floats[0], whole[0], whole[1], floats[1], whole[2], floats[2], whole[3]]
+    alone = [tuple(bound.item() for bound in tensor.aminmax()) for tensor in tensors]
+    together = extremes_together(tensors)
+    assert [str(tuple(map(float, pair))) for pair in together] == [str(tuple(map(float, pair))) for pair in alone]
+    assert together[2] == (-(2**62), 2**62)  # not rounded to a float
+    assert extremes_together([]) == []
+    domains = [Domain(low=-1, high=1), Domain(), Domain(high=2**61), Domain(low=0), Domain(empty_rows=False)]
+    asked = list(zip(domains, tensors, strict=False))
+    assert refusals_on_device(asked) == [domain.refusal(tensor) for domain, tensor in asked]
+    assert [bool(refusal) for refusal in refusals_on_device(asked)] == [True, False, True, True, False]

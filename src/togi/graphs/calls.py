@@ -138,9 +138,9 @@ class ServedCalls:
     def flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Any]:
         """The leaves of a call's arguments, and their form. Of tensors by position that is known: taking it apart
         would take longer than the replay of a small graph."""
-        if self._plain_arguments and not kwargs and len(args) == len(self.tensors):
-            if all(isinstance(each, Tensor) for each in args):
-                return args, self._form
+        alike = self._plain_arguments and not kwargs and len(args) == len(self.tensors)
+        if alike and all(isinstance(each, Tensor) for each in args):
+            return args, self._form
         return tree_flatten((args, kwargs))
 
     def size_of(self, leaves: Sequence[Any], form: Any) -> int | str:

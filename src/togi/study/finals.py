@@ -6,12 +6,14 @@ measurement becomes its last trial: where it does not bear out the choice, anoth
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from togi.core.quantities import seconds
 from togi.core.records import Interval, Recipe, measured
 from togi.decide.budget import Budget
 from togi.decide.choose import Chosen, acceptable, choose, extends, rank
@@ -105,10 +107,27 @@ class Finals:
             candidate = chosen.trial.recipe
             if self._prover.proven and self._time_is_up() and not candidate.is_reference:
                 self.set_aside(candidate, "it could not be proven within the time limit")
+            elif not self._prover.proven and self._takes_too_long(candidate) and self._others_in_time(candidate):
+                left_s, takes_s = self._study.budget.left_s, self._least_proof_s(candidate)
+                why = f"saving and proving it takes about {seconds(takes_s)}, and {seconds(max(0.0, left_s))} were left"
+                self.set_aside(candidate, why)
             else:
                 self._prover.save_and_prove(candidate)
             chosen = self.choice()
         return chosen
+
+    def _takes_too_long(self, recipe: Recipe) -> bool:
+        return not recipe.is_reference and self._least_proof_s(recipe) > self._study.budget.left_s
+
+    def _others_in_time(self, candidate: Recipe) -> bool:
+        """Something else that is faster than the original can be saved and proven in the time that is left."""
+        ranked = rank(self._study.trials(), self._limits)
+        faster = itertools.takewhile(lambda recipe: not recipe.is_reference, ranked)
+        settled = {candidate, *self.unusable}
+        return any(recipe not in settled and not self._takes_too_long(recipe) for recipe in faster)
+
+    def _least_proof_s(self, recipe: Recipe) -> float:
+        return self._study.budget.least_proof_s(self._study.compiled_when_loaded(recipe))
 
     def _time_is_up(self) -> bool:
         return self._study.budget.left_s < self._study.budget.proof_s

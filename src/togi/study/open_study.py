@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from typing_extensions import Self
@@ -20,7 +20,7 @@ from togi.study.progress import Progress
 from togi.study.time_budget import TimeBudget
 from togi.study.tuned_subject import TunedSubject
 from togi.study.warm_processes import WarmProcesses
-from togi.techniques import all_techniques
+from togi.techniques import Engine, all_techniques, technique
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,25 @@ class OpenStudy:
         parts = (subject, log, search, experience, budget, stopwatch, processes, progress, pace)
         return cls(*parts, notes=notes, earlier_s=earlier_s)
 
+    def allow_for_best(self) -> None:
+        """Time for the proof of the recipe that would be saved now is not given to trials."""
+        self.budget.know_best(self.compiled_when_loaded(next(iter(self.search.finalists(1)), None)))
+
+    def compiled_when_loaded(self, recipe: Recipe | None) -> Mapping[str, float]:
+        """How long each phase of its trial took, if loading it from its files will take as long; else none."""
+        trial = None if recipe is None else self.log.last(recipe)
+        if trial is None or recipe is None or not any(_compiles(choice.technique) for choice in recipe.choices):
+            return {}
+        return trial.phases_s
+
     def trials(self) -> list[Trial]:
         """Those of the log from which can be chosen."""
         return [trial for trial in self.log.trials() if self.processes.can_start(trial.recipe)]
+
+
+def _compiles(id: str) -> bool:
+    engine = technique(id)
+    return isinstance(engine, Engine) and engine.compiles_when_loaded
 
 
 def _learned_before(journal: Journal, log: StudyLog, facts: Facts, settings: Settings) -> Experience:

@@ -66,6 +66,7 @@ class StudyRunner:
         if last is None or last.timing is None:
             raise reference_failed(self.study.subject.name, "" if last is None else last.reason)
         budget.know_reference(last.phases_s)
+        self.study.allow_for_best()  # of trials that the journal has
 
     def explore(
         self,
@@ -84,16 +85,18 @@ class StudyRunner:
         if first_gain and search.gained():
             return
         until, last = self._clock() + seconds, math.inf if trials is None else self.tried + trials
+        budget, compiling_s = self.study.budget, self.study.budget.compiling_s
         search.allow(max(1.0, seconds))
         while self.tried < last:
             candidate = search.next(log.claimed())
-            if self._measured_again(candidate, until - self._clock()):
+            ends = until - (budget.compiling_s - compiling_s)  # the best may have become one whose proof takes longer
+            if self._measured_again(candidate, ends - self._clock()):
                 if first_gain and search.gained():
                     return
                 continue
             if candidate is None:
                 break
-            left_s = self._timeout_s if candidate.is_reference else until - self._clock()
+            left_s = self._timeout_s if candidate.is_reference else ends - self._clock()
             if left_s <= 0:
                 return
             if not log.claim(candidate):
@@ -173,6 +176,7 @@ class StudyRunner:
         study.budget.know_validation(trial.phases_s)
         self.tried += 1
         self._tell(trial)
+        study.allow_for_best()
         if trial.outcome is Outcome.UNSTABLE and _may_be_faster(trial) and study.processes.is_warm(candidate):
             self._disturbed[candidate] = trial
         self._prune()

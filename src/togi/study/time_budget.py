@@ -68,6 +68,13 @@ class TimeBudget:
         self._reference_s = 0.0
         self._reference_phases_s: Mapping[str, float] = {}
         self._validation_s = 0.0
+        self.compiling_s = 0.0
+        """What loading the best recipe so far takes besides what loading any does, since it is compiled anew."""
+
+    def know_best(self, phases_s: Mapping[str, float]) -> None:
+        """How long each phase took of the trial whose recipe would be saved now, if its engine compiles when it is
+        loaded; else none."""
+        self.compiling_s = max(0.0, _building_s(phases_s) - _building_s(self._reference_phases_s))
 
     def know_validation(self, phases_s: Mapping[str, float]) -> None:
         """How long a trial was on one half of the validation data, if it was judged: the proof is on the other. Those
@@ -142,11 +149,15 @@ class TimeBudget:
     def _proof_without_asking_s(self) -> float:
         """To export what is saved and what it falls back on, to start and verify both as the reference was, and to
         judge and time it."""
-        phases_s = self._reference_phases_s
-        # its turns next to others count as "measure" too
-        as_reference_s = sum(took_s for phase, took_s in phases_s.items() if phase != "measure")
-        twice_s = 2 * (self._export_s + as_reference_s)
-        return self.pace.proof_s + twice_s + phases_s.get("verify", 0.0) + self._validation_s
+        verify_s = self._reference_phases_s.get("verify", 0.0)
+        twice_s = 2 * (self._export_s + _building_s(self._reference_phases_s))
+        return self.pace.proof_s + twice_s + self.compiling_s + verify_s + self._validation_s
+
+    def least_proof_s(self, phases_s: Mapping[str, float]) -> float:
+        """How long it takes at the least until a recipe is saved and right, loaded from its files; its trial then tells
+        how fast it is. ``phases_s``: as for ``know_best``."""
+        loading_s = max(_building_s(phases_s), _building_s(self._reference_phases_s))
+        return self._export_s + _LEAST_ASKED_S + loading_s
 
     @property
     def _wanted_ask_s(self) -> float:
@@ -158,6 +169,11 @@ class TimeBudget:
     @property
     def _loading_s(self) -> float:
         return 0.0 if self.loaded is None else self.loaded - self.started
+
+
+def _building_s(phases_s: Mapping[str, float]) -> float:
+    """What a trial took until it was verified on the samples: its turns, next to those of others too, come after."""
+    return sum(took_s for phase, took_s in phases_s.items() if phase not in ("measure", "validate"))
 
 
 def share_of_trial_s(left_s: float, expected_s: float, *, modest: bool = False) -> float:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from togi.subject.conditions import condition, sizes_in
+from togi.subject.domain import refusals_on_device
 from togi.subject.refused_calls import other_input, sizes_apart, unmet_condition, values_outside
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class AdmittedCalls:
         ]
         self._related = [(*relation.one, *relation.other, relation.more, relation) for relation in signature.relations]
         self._restricted = signature.restricted
+        self._on_device = any(device != "cpu" for device in signature.devices)
         self.conditions = [(text, condition(text)) for text in signature.conditions]
         self._conditioned_sizes = list(dict.fromkeys(size for text in signature.conditions for size in sizes_in(text)))
         self._sizes_met: set[tuple[int, ...]] = set()
@@ -65,10 +67,15 @@ class AdmittedCalls:
     def _check_domains(self, tensors: Sequence[Any]) -> None:
         from togi.torch_internals.deferred import Deferred
 
-        for position, domain in self._restricted:
-            # what an engine keeps from its own last answer is not fetched to be looked at
-            if type(tensors[position]) is not Deferred and (outside := domain.refusal(tensors[position])):
-                raise values_outside(self._signature, position, outside)
+        # what an engine keeps from its own last answer is not fetched to be looked at
+        asked = [(at, domain) for at, domain in self._restricted if type(tensors[at]) is not Deferred]
+        if self._on_device:
+            found = refusals_on_device([(domain, tensors[at]) for at, domain in asked])
+        else:
+            found = [domain.refusal(tensors[at]) for at, domain in asked]
+        for (at, _), outside in zip(asked, found, strict=True):
+            if outside:
+                raise values_outside(self._signature, at, outside)
 
     def _check_conditions(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> None:
         if sizes in self._sizes_met:

@@ -250,6 +250,8 @@ class Engine(Technique):
     do whatever the process may."""
     files: ClassVar[tuple[str, ...]] = ()
     """Names of the files that it writes into an artifact, the model first. Only these are exported."""
+    compiles_when_loaded: ClassVar[bool] = False
+    """Its files hold what it compiles, not what it compiled: loading them takes as long as building did."""
 
     def repro(self, options: Options, threads: int | None) -> str | None:
         """Python lines that make ``run(*tensors)`` from ``program`` (an ExportedProgram) and ``samples`` without togi.

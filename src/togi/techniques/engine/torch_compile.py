@@ -52,6 +52,7 @@ class TorchCompile(Engine):
     trains = True
     provides = frozenset({"engine:torch_compile"})
     files = ("model.pt2",)
+    compiles_when_loaded = True
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return no_compiler(facts) or Applies()
