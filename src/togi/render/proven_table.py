@@ -29,14 +29,16 @@ def table() -> str:
 
 
 def _on_cuda(mark: Mark) -> str:
-    """The day, with the device and the figure."""
+    """The day and the figure; the device, if ``sentence`` names several."""
     if "cuda" not in mark.days:
         return "-"
     proof = proofs().get(mark.part, {}).get("cuda")
     if proof is None:
         return NOT_YET
     speed = f"; speed: {proof['speed']}" if "speed" in proof else ""
-    return f"{proof['date']}, {proof['device']}: {proof['figure']}{speed}".replace("|", "\\|")
+    devices = {proven["cuda"]["device"] for proven in proofs().values() if "cuda" in proven}
+    where = f", {proof['device']}" if len(devices) > 1 else ""
+    return f"{proof['date']}{where}: {proof['figure']}{speed}".replace("|", "\\|")
 
 
 def sentence() -> str:
