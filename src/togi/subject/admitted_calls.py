@@ -24,7 +24,10 @@ class AdmittedCalls:
     def __init__(self, signature: Signature) -> None:
         import torch
 
+        from togi.torch_internals.deferred import Deferred
+
         self._signature = signature
+        self._deferred = Deferred
         self._inputs = [
             (
                 getattr(torch, facts.dtype, None),
@@ -65,16 +68,16 @@ class AdmittedCalls:
             self._check_domains(tensors)
 
     def _check_domains(self, tensors: Sequence[Any]) -> None:
-        from togi.torch_internals.deferred import Deferred
-
-        # what an engine keeps from its own last answer is not fetched to be looked at
-        asked = [(at, domain) for at, domain in self._restricted if type(tensors[at]) is not Deferred]
+        deferred = self._deferred  # what an engine keeps from its own last answer is not fetched to be looked at
         if self._on_device:
+            asked = [(at, domain) for at, domain in self._restricted if type(tensors[at]) is not deferred]
             found = refusals_on_device([(domain, tensors[at]) for at, domain in asked])
-        else:
-            found = [domain.refusal(tensors[at]) for at, domain in asked]
-        for (at, _), outside in zip(asked, found, strict=True):
-            if outside:
+            for (at, _), outside in zip(asked, found, strict=True):
+                if outside:
+                    raise values_outside(self._signature, at, outside)
+            return
+        for at, domain in self._restricted:
+            if type(tensors[at]) is not deferred and (outside := domain.refusal(tensors[at])):
                 raise values_outside(self._signature, at, outside)
 
     def _check_conditions(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> None:

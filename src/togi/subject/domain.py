@@ -68,7 +68,7 @@ class Domain(Record):
 
         One pass over the tensor, two where rows count. An empty tensor lies inside.
         """
-        return self._refusal(tensor, _extremes(tensor.detach()) if self._extremes_count(tensor) else None)
+        return self._refusal(tensor, _extremes(tensor) if self._extremes_count(tensor) else None)
 
     def _extremes_count(self, tensor: Tensor) -> bool:
         return (self.bounded or not self.constant) and tensor.numel() > 0
@@ -144,8 +144,11 @@ def extremes_together(tensors: Sequence[Tensor]) -> list[tuple[Number, Number]]:
 
 def _extremes(tensor: Tensor) -> tuple[Number, Number]:
     """Smallest and largest element; NaN where one is."""
-    if tensor.device.type == "cpu" and tensor.numel() >= _FOR_ONE_THREAD and tensor.element_size() != 2:
-        numbers = tensor.numpy()  # no threads at all, in a fifth of the time; not for types of 16 bits
+    if tensor.numel() < _FOR_ONE_THREAD:
+        low, high = tensor.aminmax()
+        return low.item(), high.item()
+    if tensor.device.type == "cpu" and tensor.element_size() != 2:
+        numbers = tensor.detach().numpy()  # no threads at all, in a fifth of the time; not for types of 16 bits
         return numbers.min().item(), numbers.max().item()
     of_pieces = [[bound.item() for bound in piece.aminmax()] for piece in _pieces(tensor, tensor.dim())]
     if any(low != low for low, _ in of_pieces):
