@@ -170,7 +170,8 @@ def against_exact(lengths: list[int], device: str) -> tuple[bool | None, str]:
     buckets_ms, exact_ms = (take_turn(call, inputs, 5, device=device).pass_ms for call in (buckets, exact))
     plan = buckets.plan()
     speed, memory_share = exact_ms / buckets_ms, plan.held_bytes / max(1, exact_bytes)
-    took = f"{len(plan.buckets)} graphs, {plan.padding:.0%} padding: {buckets_ms:.3f} ms, {plan.held_bytes / MIB:.1f} MiB"
+    padded = f"{len(plan.buckets)} graphs, {plan.padding:.0%} padding"
+    took = f"{padded}: {buckets_ms:.3f} ms, {plan.held_bytes / MIB:.1f} MiB"
     beside = f"{len(set(lengths))} exact ones: {exact_ms:.3f} ms, {exact_bytes / MIB:.1f} MiB"
     return (
         speed >= SHARE_OF_SPEED and memory_share <= SHARE_OF_MEMORY,

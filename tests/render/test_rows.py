@@ -26,6 +26,7 @@ from togi.render.rows import (
     rows,
     speed,
     warnings,
+    what_to_know,
 )
 
 
@@ -34,6 +35,15 @@ def test_measured_recipes_come_first_by_speed_up() -> None:
     speedups = [row.speedup_x.median if row.speedup_x else 1.0 for row in found if row.trial.eligible]
     assert speedups == sorted(speedups, reverse=True)
     assert [row.trial.eligible for row in found] == [True] * 10 + [False] * 7
+
+
+def test_where_the_time_of_a_step_goes_is_told() -> None:
+    study = made_up_study()
+    assert not any("A pass of the step" in said for said in what_to_know(study, rows(study)))
+    phases = {"forward": 30.0, "backward": 60.0, "optimizer": 8.0, "the rest": 2.0}
+    of_a_step = study.model_copy(update={"facts": study.facts.model_copy(update={"phases_ms": phases})})
+    said = "A pass of the step as it is takes about 100 ms: forward 30%, backward 60%, optimizer 8%, the rest 2%."
+    assert said in what_to_know(of_a_step, rows(of_a_step))
 
 
 def test_one_row_per_recipe_with_its_last_trial() -> None:

@@ -200,6 +200,8 @@ def test_an_own_loop_is_changed_by_its_module_and_optimizer_alone() -> None:
 def test_facts_say_what_the_step_draws_and_what_its_optimizer_can(facts: Facts) -> None:
     assert (facts.optimizer, facts.random) == ("AdamW", False)
     assert facts.optimizer_options == ("fused", "foreach", "capturable")
+    assert list(facts.phases_ms) == ["forward", "backward", "optimizer", "the rest"]
+    assert sum(facts.phases_ms.values()) == facts.latency_ms
     drawing = ComputesWith(lambda module, x: module.layer(x.flatten(1)) * torch.rand(5), layer=nn.Linear(192, 5))
     rprop = step_of(drawing, optimizer=lambda p: torch.optim.Rprop(p, lr=1e-3))
     found = survey_step(rprop, seed=0, machine=machine("cpu")).facts

@@ -220,6 +220,8 @@ class Facts(Record):
     """Of the step: its class; empty where it has none."""
     optimizer_options: tuple[str, ...] = ()
     """Of ``fused``, ``foreach`` and ``capturable``, which the optimizer's groups know."""
+    phases_ms: dict[str, float] = Field(default_factory=dict)
+    """Of a training step: ``latency_ms`` by phase (forward, backward, optimizer, the rest), as rough as that."""
     own_loop: bool = False
     """The step is the user's whole loop body, which calls backward and the optimizer by itself."""
     notes: tuple[str, ...] = ()

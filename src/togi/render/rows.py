@@ -6,14 +6,14 @@ The terminal, the JSON and the HTML report show these rows; what they look like 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from typing_extensions import assert_never
 
 from togi.core.choices import Objective
 from togi.core.quantities import bounds, milliseconds, relative, significant, size, times
-from togi.core.records import ErrorReport, Interval, Outcome, Recipe, Study, Timing, Trial
+from togi.core.records import ErrorReport, Facts, Interval, Outcome, Recipe, Study, Timing, Trial
 from togi.decide.budget import Budget
 from togi.decide.choose import front, why_not
 from togi.decide.faithful import is_tie, of_the_parts
@@ -116,7 +116,15 @@ def what_to_know(study: Study, rows: Sequence[Row]) -> tuple[str, ...]:
     """What the subject, the measurements and the chosen recipe's trial say of themselves, in sentences."""
     chosen = chosen_of(rows)
     of_chosen = (*chosen.trial.notes, decisions(chosen.trial.error)) if chosen else ()
-    return (*study.facts.notes, *warnings(study), *filter(None, of_chosen))
+    return (*study.facts.notes, *_phases(study.facts), *warnings(study), *filter(None, of_chosen))
+
+
+def _phases(facts: Facts) -> Iterator[str]:
+    """How long each phase of a training step takes before anything is changed."""
+    whole_ms = sum(facts.phases_ms.values())
+    if whole_ms > 0:
+        shares = [f"{phase} {ms / whole_ms:.0%}" for phase, ms in facts.phases_ms.items()]
+        yield f"A pass of the step as it is takes about {milliseconds(whole_ms)}: {', '.join(shares)}."
 
 
 def left(study: Study) -> tuple[str, ...]:

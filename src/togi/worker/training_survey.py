@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from togi.core.records import Facts, Machine
+from togi.measure.phases import phases_ms
 from togi.subject.behaviour import GeneratorStates, seed_all
 from togi.subject.inputs import Inputs
 from togi.subject.inventory import class_name, count_functions, count_modules, parameter_facts, shared_parameters
@@ -37,7 +37,7 @@ def survey_step(step: TrainingStep, *, seed: int, machine: Machine) -> Survey:
         losses = _losses(step)
         random = bool(GeneratorStates.now().differ_from(before))
         functions = count_functions(lambda: step.run(step.samples[0].clone()))
-        latency_ms = min(_pass_ms(step), _pass_ms(step))
+        phases = min((_pass_ms(step) for _ in range(2)), key=lambda each: sum(each.values()))
     signature = Signature.of(_StepInputs(), step.samples, losses)
     facts = Facts(
         device=next(step.original.parameters()).device.type,
@@ -51,7 +51,8 @@ def survey_step(step: TrainingStep, *, seed: int, machine: Machine) -> Survey:
         outputs=signature.outputs_facts,
         samples=len(step.samples),
         functions=functions,
-        latency_ms=latency_ms,
+        latency_ms=sum(phases.values()),
+        phases_ms=phases,
         train=True,
         optimizer="" if step.optimizer is None else type(step.optimizer).__name__,
         optimizer_options=_options_of(step),
@@ -69,11 +70,12 @@ def _losses(step: TrainingStep) -> list[Tensor]:
     return losses
 
 
-def _pass_ms(step: TrainingStep) -> float:
-    began = time.perf_counter()
-    for sample in step.samples:
-        step.run(sample)
-    return (time.perf_counter() - began) * 1e3
+def _pass_ms(step: TrainingStep) -> dict[str, float]:
+    def run() -> None:
+        for sample in step.samples:
+            step.run(sample)
+
+    return phases_ms(run, step.module)
 
 
 def _options_of(step: TrainingStep) -> tuple[str, ...]:
