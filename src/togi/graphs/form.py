@@ -16,6 +16,10 @@ Shape = tuple[int | None, ...]
 """None where a dimension is the size of the call."""
 
 
+_MOST_PARTS = 1000
+"""Sizes whose views are kept: some kilobytes each."""
+
+
 class SharedTensors:
     """The tensors of all calls (or results): shapes by size, and one buffer each that all sizes share.
 
@@ -61,6 +65,8 @@ class SharedTensors:
 
     def _parts_of(self, n: int, bucket: int) -> tuple[_Part, ...]:
         if (n, bucket) not in self._parts:
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.clear()
             with _plain_tensors():
                 pairs = zip(self.views(bucket), self.shapes, strict=True)
                 self._parts[n, bucket] = tuple(_part(view, shape, n, bucket) for view, shape in pairs)

@@ -20,7 +20,7 @@ from togi.study.progress import Progress
 from togi.study.time_budget import TimeBudget
 from togi.study.tuned_subject import TunedSubject
 from togi.study.warm_processes import WarmProcesses
-from togi.techniques import Engine, all_techniques, technique
+from togi.techniques import Engine, all_techniques
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class OpenStudy:
     def compiled_when_loaded(self, recipe: Recipe | None) -> Mapping[str, float]:
         """How long each phase of its trial took, if loading it from its files will take as long; else none."""
         trial = None if recipe is None else self.log.last(recipe)
-        if trial is None or recipe is None or not any(_compiles(choice.technique) for choice in recipe.choices):
+        if trial is None or not any(_compiles_when_loaded(choice.technique) for choice in trial.recipe.every_choice):
             return {}
         return trial.phases_s
 
@@ -121,8 +121,8 @@ class OpenStudy:
         return [trial for trial in self.log.trials() if self.processes.can_start(trial.recipe)]
 
 
-def _compiles(id: str) -> bool:
-    engine = technique(id)
+def _compiles_when_loaded(id: str) -> bool:
+    engine = all_techniques().get(id)  # the journal may have trials of one that is no longer installed
     return isinstance(engine, Engine) and engine.compiles_when_loaded
 
 
