@@ -38,6 +38,12 @@ def test_exit_codes_and_words(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
+def test_its_process_waits_for_togi() -> None:
+    """On Windows ``os.exec*`` ends the caller at once, with 0, whatever togi finds."""
+    steps = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["runs"]["steps"]
+    assert not any("os.exec" in line.partition("#")[0] for step in steps for line in step.get("run", "").splitlines())
+
+
 MODELS = """
 import torch
 

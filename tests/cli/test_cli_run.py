@@ -193,6 +193,17 @@ def test_what_was_called_before_an_early_end_is_reported(last: str, code: int, t
     assert ("nothing is tuned, since it" in done.stderr) is not tuned
 
 
+@pytest.mark.parametrize(("last", "code"), [("import os; os._exit(0)", 0), ("import os; os._exit(4)", 4), ("", 0)])
+def test_the_document_is_printed_however_the_script_ends(last: str, code: int, tmp_path: Path) -> None:
+    script = written(
+        tmp_path, f"{NETS}\nprint('its own')\nwith torch.no_grad():\n    Fast()(torch.ones(2, 64))\n{last}\n"
+    )
+    done = run_togi(script, options=("--json", "--report"))
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["exit_code"]) == (code, code)
+    assert [module["module"] for module in document["modules"]] == ["Fast"]
+
+
 @pytest.mark.thorough
 def test_each_module_has_its_result_and_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     call = """

@@ -255,3 +255,12 @@ def test_a_path_has_no_part_in_it(tmp_path: Path) -> None:
     )
     assert ended.returncode == 2
     assert "checks what an editor opens, and src was named: leave it out" in ended.stderr
+
+
+@pytest.mark.parametrize("uri", ["vscode-notebook-cell:{}/a.ipynb#W0", "git:{}/train.py?ref=HEAD", "file://{}/a.ipynb"])
+def test_what_is_no_file_of_source_gets_no_findings(uri: str, editor: Editor, tmp_path: Path) -> None:
+    """A cell has its notebook's path, and would be read as JSON."""
+    document = {"uri": uri.format(tmp_path), "languageId": "python", "version": 1, "text": FAULT}
+    editor.tell("textDocument/didOpen", textDocument=document)
+    assert editor.diagnostics() == []
+    assert editor.shows(FAULT)

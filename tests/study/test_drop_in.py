@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -252,6 +253,17 @@ def test_restore_finds_what_another_library_has_wrapped_since(home: Path) -> Non
     with torch.no_grad():
         assert torch.equal(other(X), sleeper()(X))
     assert installed.counts == {"": (0, 0)}
+
+
+@pytest.mark.usefixtures("module")
+def test_restore_finds_what_a_module_holds_besides_its_own_parts(home: Path) -> None:
+    """As ultralytics' models do: the network is in ``model.predictor.model``."""
+    inside = togi.optimize(sleeper(), using=home / "saved")
+    model = nn.Module()
+    model.predictor = SimpleNamespace(model=inside)
+    assert inside not in list(model.modules())
+    togi.restore(model)
+    assert not switched(inside)
 
 
 @pytest.mark.thorough

@@ -15,7 +15,7 @@ from togi.artifact.part_engine import PartEngine
 from togi.artifact.switch import Switch
 from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, TogiError
-from togi.subject.program import ProgramModule
+from togi.subject.program import ProgramModule, reachable_modules
 
 _AT_WORK: weakref.WeakSet[Installed] = weakref.WeakSet()
 """All that was put in and not taken out. A switch holds its own, so each lives as long as the modules that it is in."""
@@ -85,8 +85,9 @@ class Installed:
 
 
 def installed_in(program: nn.Module) -> list[Installed]:
-    """All that is at work in the modules of ``program``, below wrappers that other libraries put round it, too."""
-    modules = {id(module) for module in program.modules()}
+    """All that is at work in the modules of ``program``, below wrappers that other libraries put round it, too, and in
+    those that it holds besides its own parts (``self.predictor.model``)."""
+    modules = {id(module) for reached in reachable_modules(program).values() for module in reached.modules()}
     return [one for one in list(_AT_WORK) if any(id(switch.module) in modules for switch in one.switches)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ from togi.core.errors import TogiError
 from togi.core.needs_torch import need_torch
 
 if TYPE_CHECKING:
+    from togi.script.main_module import ScriptEnd
     from togi.script.records import ScriptIndex
 
 TIME_LIMIT_S = 60.0
@@ -71,19 +72,27 @@ def run(
     if index is None and not report:
         check_replaceable(folder)
         _check_parent(folder)
-    with _standard_output_kept(json):
-        work: FirstRun | LaterRun
-        if index is not None:
-            work = LaterRun(folder, index, str(script))
-        else:
-            work = FirstRun(None if report else folder, str(script), time_limit_s=time_limit, seed=seed)
-        work.begin()
-        ended = run_as_main(script, arguments or (), work.finish)
-    if json and work.document is not None:
-        from togi.cli.output import print_json
+    work: FirstRun | LaterRun
+    if index is not None:
+        work = LaterRun(folder, index, str(script))
+    else:
+        work = FirstRun(None if report else folder, str(script), time_limit_s=time_limit, seed=seed)
+    with ExitStack() as output:
+        output.enter_context(_standard_output_kept(json))
 
-        print_json({**work.document(), "exit_code": ended.code or work.code})
-    return ended.code or work.code
+        def finish(end: ScriptEnd) -> int:
+            work.finish(end)
+            code = end.code or work.code
+            output.close()
+            if json and work.document is not None:
+                from togi.cli.output import print_json
+
+                print_json({**work.document(), "exit_code": code})
+                sys.stdout.flush()  # a script that leaves by os._exit leaves nobody behind who does
+            return code
+
+        work.begin()
+        return run_as_main(script, arguments or (), finish)
 
 
 def own_arguments(arguments: Sequence[str]) -> int:

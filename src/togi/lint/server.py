@@ -138,7 +138,9 @@ class _Answers:
     def _checked(self, document: Any) -> _Checked:
         number, checked = self._known.get(document.uri, (None, None))
         if checked is None or number != document.version:
-            checked = _check(Path(document.path), document.source, self._settings)
+            checked = _Checked(document.source)
+            if _is_source(document):
+                checked = _check(Path(document.path), document.source, self._settings)
             self._known[document.uri] = (document.version, checked)
         return checked
 
@@ -173,6 +175,12 @@ class _Answers:
             whole = types.TextEdit(range=lines.whole(), new_text=text)
             kind = types.CodeActionKind.SourceFixAll
             yield types.CodeAction(title="togi: fix what is safe to fix", kind=kind, edit=lines.edit([whole]))
+
+
+def _is_source(document: Any) -> bool:
+    """A file, or one that was not saved yet. A cell of a notebook has the notebook's path, and a diff view that of the
+    file beside it."""
+    return document.uri.partition(":")[0] in ("file", "untitled") and not document.path.endswith(".ipynb")
 
 
 def _check(path: Path, text: str, settings: Overrides) -> _Checked:

@@ -53,8 +53,9 @@ def check_script(script: Path) -> None:
         raise SubjectError(f"there is no file {script}: give a Python file, then its own arguments{more}")
 
 
-def run_as_main(script: Path, arguments: Sequence[str], finish: Callable[[ScriptEnd], None]) -> ScriptEnd:
-    """Run the script in this process, and call ``finish`` once when it has ended, in whichever way.
+def run_as_main(script: Path, arguments: Sequence[str], finish: Callable[[ScriptEnd], int]) -> int:
+    """Run the script in this process, and call ``finish`` once when it has ended, in whichever way. Returns the exit
+    code of the process, which ``finish`` knows; a script that leaves by ``os._exit`` ends with it here.
 
     A process that the script forked, and that comes back here, does not finish: it ends with the code of its own part.
     """
@@ -63,10 +64,11 @@ def run_as_main(script: Path, arguments: Sequence[str], finish: Callable[[Script
     def end(how: HowItEnded, code: int) -> ScriptEnd:
         return ScriptEnd(code, how, time.perf_counter() - began)
 
-    def leave(code: int) -> None:
-        if os.getpid() == owner and threading.current_thread() is threading.main_thread():
-            restore()
-            finish(end(HowItEnded.LEFT, code))
+    def leave(code: int) -> int:
+        if os.getpid() != owner or threading.current_thread() is not threading.main_thread():
+            return code
+        restore()
+        return finish(end(HowItEnded.LEFT, code))
 
     restore, namespace = _surroundings(), _become_main(script, arguments)
     with _before_os_exit(leave):
@@ -75,8 +77,8 @@ def run_as_main(script: Path, arguments: Sequence[str], finish: Callable[[Script
         with suppress(Exception):  # what the script printed comes first
             sys.stdout.flush()
         restore()
-        finish(ended)
-    return ended
+        return finish(ended)
+    return ended.code
 
 
 def _become_main(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
@@ -171,14 +173,14 @@ def _of_the_script(trace: types.TracebackType | None) -> types.TracebackType | N
 
 
 @contextmanager
-def _before_os_exit(then: Callable[[int], None]) -> Iterator[None]:
-    """``os._exit`` ends a process without a word to anybody; it does ``then`` first. A process that was forked leaves
-    at once, since ``then`` looks at whose it is."""
+def _before_os_exit(then: Callable[[int], int]) -> Iterator[None]:
+    """``os._exit`` ends a process without a word to anybody; it does ``then`` first, and ends with its code. A process
+    that was forked leaves at once, since ``then`` looks at whose it is."""
     original = os._exit
 
     def leave(status: int) -> Any:
         try:
-            then(status)
+            status = then(status)
         finally:
             original(status)
 
