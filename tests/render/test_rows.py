@@ -208,6 +208,15 @@ def test_what_is_not_faster_beyond_doubt_or_from_an_older_journal_is_no_gain() -
     assert gains(study.model_copy(update={"trials": (*study.trials[:5], *resumed)})) == ()
 
 
+def test_a_gain_that_a_second_measurement_showed_is_one_then() -> None:
+    """The first was disturbed."""
+    chosen = recipe(OPENVINO, NO_GRAD)
+    again = ran(chosen, 20.0, 2.0, 0.5, (100, 10), ended_s=14.0)
+    disturbed = again.model_copy(update={"outcome": Outcome.UNSTABLE, "ended_s": 10.0})
+    study = made_up_study().model_copy(update={"trials": (disturbed, again, again)})
+    assert [(gain.trial.recipe, gain.ended_s) for gain in gains(study)] == [(chosen, 14.0)]
+
+
 def test_what_does_not_fit_is_no_gain() -> None:
     study = made_up_study()
     small = study.model_copy(update={"settings": {**study.settings, "max_memory_bytes": 50 << 20}})

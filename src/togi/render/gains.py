@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from togi.core.choices import Objective
 from togi.core.quantities import milliseconds, plural, seconds, times
-from togi.core.records import MeasuredTrial, Recipe, Study, Trial, measured
+from togi.core.records import MeasuredTrial, Outcome, Recipe, Study, Trial, measured
 from togi.decide.break_even import break_even
 from togi.decide.budget import Budget
 from togi.decide.choose import acceptable
@@ -30,7 +30,10 @@ def gains(study: Study) -> tuple[Gain, ...]:
     so_far: list[Gain] = []
     first: dict[Recipe, MeasuredTrial] = {}  # race and proof come later
     for measurement in measured(study.trials):
-        first.setdefault(measurement.recipe, measurement)
+        known = first.get(measurement.recipe)
+        if known is None or known.outcome is Outcome.UNSTABLE:  # what was disturbed is measured again
+            first.pop(measurement.recipe, None)
+            first[measurement.recipe] = measurement
     timed = [(m.trial.ended_s, m) for m in first.values() if m.trial.ended_s is not None]
     clock = [ended_s for ended_s, _ in timed]
     if len(timed) < len(first) or clock != sorted(clock):
