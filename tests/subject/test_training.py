@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
 
 from togi.core.errors import SubjectError
+from togi.lint.trace.compiled import prepared_run
 from togi.subject.inputs import Subject
 from togi.subject.training import Snapshot, TrainingStep
 
@@ -153,6 +156,32 @@ def test_modes_are_those_of_the_module_that_was_given() -> None:
     assert step.module.training
     assert not step.module[1].training  # type: ignore[index]
     assert TrainingStep.of(Subject(net().eval(), SAMPLE, step=square)).module[1].training  # type: ignore[index]
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, partial(torch.compile, backend="eager")])
+def test_a_wrapper_hides_no_mode(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    module = net()
+    wrapped = wrap(module)
+    module[1].eval()
+    subject = Subject(wrapped, SAMPLE, step=square, optimizer=adam)
+    step = TrainingStep.of(subject)
+    assert step.module.training
+    assert not step.module[1].training  # type: ignore[index]
+    assert not prepared_run(subject, "cpu").module[1].training  # type: ignore[index]
+    module.eval()
+    assert TrainingStep.of(subject).module[1].training, "a module in eval() is trained as a whole"  # type: ignore[index]
+
+
+def test_what_can_be_taken_back_is_where_something_else_cannot() -> None:
+    def fails() -> None:
+        raise ValueError("no")
+
+    undone: list[str] = []
+    step = TrainingStep.of(Subject(net(), SAMPLE, step=square, optimizer=adam))
+    step = step.changed(lambda: undone.append("first")).changed(fails).changed(lambda: undone.append("last"))
+    with pytest.raises(ValueError, match="no"):
+        step.undo()
+    assert undone == ["last", "first"]
 
 
 @pytest.mark.parametrize(

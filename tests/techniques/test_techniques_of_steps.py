@@ -90,6 +90,7 @@ def traces(step: TrainingStep) -> dict[str, Any]:
         "state": [value.stride() for entry in state for value in entry.values() if isinstance(value, Tensor)],
         "groups": [{name: value for name, value in g.items() if name != "params"} for g in step.optimizer.param_groups],
         "hooks": len(step.module._forward_pre_hooks),
+        "optimizer's hooks": [len(hooks) for name, hooks in vars(step.optimizer).items() if name.endswith("_hooks")],
         "threads": torch.get_num_threads(),
         "compiled": step.module._compiled_call_impl,
     }

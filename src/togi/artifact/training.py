@@ -174,8 +174,8 @@ class AppliedRecipe:
 
     def remove(self) -> None:
         """Take it off: module, optimizer and process are as before, but for what was trained meanwhile."""
-        self._step.undo()
-        self._step = dataclasses.replace(self._step, undone_by=())
+        applied, self._step = self._step, dataclasses.replace(self._step, undone_by=())
+        applied.undo()
 
     def __enter__(self) -> Self:
         return self

@@ -82,14 +82,19 @@ def copy_to_ask(subject: Subject) -> nn.Module:
 
 def is_undecided(subject: Subject) -> bool:
     """It is in training mode, and nobody said that this, or ``eval()``, is meant."""
-    return subject.mode is None and _is_training(_unwrapped(subject.module, []))
+    return subject.mode is None and given_in_training(subject)
+
+
+def given_in_training(subject: Subject) -> bool:
+    """The module itself, whatever it is wrapped in, was handed over in training mode."""
+    return _is_training(_unwrapped(subject.module, []))
 
 
 def in_given_modes(subject: Subject, prepared: nn.Module) -> nn.Module:
     """A copy of ``prepared`` that shares its parameters, in the mode that the subject was handed over in. Raises
     whatever copying raises."""
     copied = sharing_parameters(prepared)
-    restore_modes(copied, _unwrapped(subject.module, []))
+    restore_modes(copied, subject.module)
     return copied
 
 
@@ -202,9 +207,13 @@ def _set_eval(module: nn.Module) -> None:
 
 
 def restore_modes(module: nn.Module, original: nn.Module) -> None:
-    """Each part of a prepared ``module`` in the mode that it was handed over in; an exported program has none."""
+    """Each part of a prepared ``module`` in the mode that it was handed over in; an exported program has none.
+
+    ``original`` is as it was given, with wrappers, which a prepared module does not have.
+    """
     if is_exported(module):
         return
+    original = _unwrapped(original, [])
     modes = {name: in_training(part) for name, part in original.named_modules()}
     for name, part in module.named_modules():
         part.training = modes.get(name, in_training(original))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from togi.core.quantities import a_type
 from togi.subject.behaviour import GeneratorStates
 from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.optimizers import MakeOptimizer, OptimizerState, again, made_optimizer, trainable
-from togi.subject.prepare import Prepared, is_exported, named_tensors, prepare, restore_modes
+from togi.subject.prepare import Prepared, given_in_training, is_exported, named_tensors, prepare, restore_modes
 from togi.subject.resting import resting
 from togi.subject.surroundings import Surroundings
 from togi.torch_internals.modules import compiled_original, has_hooks, in_training, own_buffers
@@ -143,9 +143,10 @@ class TrainingStep:
         return replace(self, undone_by=(undo, *self.undone_by), notes=notes, **fields)
 
     def undo(self) -> None:
-        """Take back all changes in place."""
-        for undo in self.undone_by:
-            undo()
+        """Take back all changes in place. Where one cannot be, the others are, and its error is raised at the end."""
+        with ExitStack() as stack:
+            for undo in reversed(self.undone_by):
+                stack.callback(undo)
 
     def copy(self, copied: Callable[[nn.Module], nn.Module] = copy.deepcopy) -> Self:
         """A step on a copy of the module, with an optimizer that has not run. ``copied`` may change the dtype.
@@ -229,7 +230,7 @@ def prepared_for_training(subject: Subject, *, device: str = "cpu") -> Prepared:
     training as a whole."""
     _check_hooks(subject.module)
     prepared = prepare(subject, device=device, train=True)
-    if subject.module.training or is_exported(prepared.module):
+    if given_in_training(subject) or is_exported(prepared.module):
         restore_modes(prepared.module, subject.module)
     else:
         prepared.module.train()

@@ -16,6 +16,7 @@ from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture
 from togi.subject.nested import mapped
 from togi.subject.signature import Signature
+from togi.techniques.optimizer_layout import keep_alike
 from togi.torch_internals.modules import convert_tensors
 
 if TYPE_CHECKING:
@@ -103,8 +104,7 @@ def with_memory_format(candidate: Candidate, memory_format: torch.memory_format)
 def step_in_memory_format(step: TrainingStep, memory_format: torch.memory_format) -> TrainingStep:
     """The training step with parameters, the optimizer's state and the module's inputs in another memory format.
 
-    A fused optimizer walks through a parameter, its gradient and its state as if they lay in memory alike. Raises
-    Refused where no parameter changes its layout.
+    The optimizer's state goes along (``keep_alike``). Raises Refused where no parameter changes its layout.
     """
     rank = RANKS[memory_format]
     module, before = step.module, {name: p.stride() for name, p in step.parameters.items()}
@@ -129,9 +129,11 @@ def step_in_memory_format(step: TrainingStep, memory_format: torch.memory_format
         return mapped(args, converted), mapped(kwargs, converted)
 
     hook = module.register_forward_pre_hook(inputs, with_kwargs=True, prepend=True)
+    no_longer_alike = (lambda: None) if step.optimizer is None else keep_alike(step.optimizer)
 
     def undo() -> None:
         hook.remove()
+        no_longer_alike()
         convert(torch.contiguous_format)
 
     return step.changed(undo)

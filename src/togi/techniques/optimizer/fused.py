@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
 from togi.core.records import Facts, Stage
@@ -28,7 +28,9 @@ class Fused(StepTechnique):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html (fused)
 
     Cost and risk: exact up to rounding. The kernel takes parameter, gradient and state to lie in memory alike, and does
-    not look: togi converts the state where it converts parameters, and proves every update.
+    not look: togi compares their strides before every step, and converts what lies otherwise. Checkpoints of the
+    optimizer are as without it. A group that the kernel cannot take in some step (a parameter of SGD with momentum that
+    is unfrozen later, a parameter that is no longer dense) is stepped as without it.
     """
 
     id = "fused"
@@ -45,28 +47,26 @@ class Fused(StepTechnique):
         return Applies()
 
     def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
+        from togi.techniques.fused_groups import FusedGroups
+        from togi.techniques.optimizer_layout import is_dense, keep_alike
+
         optimizer = step.optimizer
         if optimizer is None:
             raise Refused("the step has no optimizer")
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if not all(parameter.is_floating_point() and not parameter.is_sparse for parameter in parameters):
-            raise Refused("a parameter is not of a dense floating-point type")
-        before = [{name: group.get(name) for name in ("fused", "foreach")} for group in optimizer.param_groups]
+        if not all(parameter.is_floating_point() for parameter in parameters):
+            raise Refused("a parameter is not of a floating-point type")
+        if strange := [tuple(parameter.shape) for parameter in parameters if not is_dense(parameter)]:
+            raise Refused(
+                f"a parameter of the shape {strange[0]} is not dense (columns of a larger tensor, or sparse), and the "
+                "kernel would write to what lies between its elements"
+            )
+        # in this order before every step: which groups are fused in it, then how their tensors lie
+        groups = FusedGroups(optimizer)
+        no_longer_alike = keep_alike(optimizer)
 
         def undo() -> None:
-            for group, settings in zip(optimizer.param_groups, before, strict=True):
-                group.update(settings)
+            no_longer_alike()
+            groups.release()
 
-        for group in optimizer.param_groups:
-            group.update(fused=True, foreach=None)
-        _count_in_tensors(optimizer)
         return step.changed(undo)
-
-
-def _count_in_tensors(optimizer: Any) -> None:
-    """The kernel reads the count of steps from a tensor next to the parameter, in float32."""
-    import torch
-
-    for parameter, state in optimizer.state.items():
-        if isinstance(state, dict) and "step" in state:
-            state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=parameter.device)
