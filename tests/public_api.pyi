@@ -17,6 +17,7 @@ class Inputs:
 class Plan(Record):
     def apply(module: nn.Module) -> nn.Module: ...
     architecture: dict[str, str]
+    autocast: str
     def backward(module: nn.Module, sample: Any, step: Callable[[nn.Module, Any], Tensor], *, weigh: Callable[[Any], Any] | None = None, scale: Callable[[Tensor], Tensor] | None = None) -> Tensor: ...
     budget_bytes: int
     chunks: tuple[Chunk, ...]

@@ -50,11 +50,11 @@ def run(step: TrainingStep, count: int = 2) -> None:
 def by_closure(step: TrainingStep) -> None:
     """As trainers of other libraries do: the gradients are made inside of the optimizer's step."""
 
-    def closure() -> Tensor:
+    def closure() -> float:
         step.module.zero_grad()
         loss = step.loss(step.module, step.samples[0])
         loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+        return loss.item()
 
     the_optimizer(step).step(closure)
     the_optimizer(step).step(closure=closure)
@@ -79,9 +79,9 @@ def load_a_checkpoint(step: TrainingStep) -> None:
 
 
 def convert_the_module(step: TrainingStep) -> None:
-    step.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    step.module.to(memory_format=torch.channels_last)
     run(step)
-    step.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    step.module.to(memory_format=torch.contiguous_format)
     run(step)
 
 
@@ -157,7 +157,9 @@ def test_a_parameter_may_be_unfrozen_while_it_is_fused(optimizer: str, happen: C
     plain, built = both_ways("both", optimizer, happen)
     equal(plain, built)
     run(built, 1)
-    assert all(group["fused"] for group in the_optimizer(built).param_groups), "the kernel is back once all have a state"
+    assert all(group["fused"] for group in the_optimizer(built).param_groups), (
+        "the kernel is back once all have a state"
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)

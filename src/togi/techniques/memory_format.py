@@ -129,11 +129,12 @@ def step_in_memory_format(step: TrainingStep, memory_format: torch.memory_format
         return mapped(args, converted), mapped(kwargs, converted)
 
     hook = module.register_forward_pre_hook(inputs, with_kwargs=True, prepend=True)
-    no_longer_alike = (lambda: None) if step.optimizer is None else keep_alike(step.optimizer)
+    no_longer_alike = None if step.optimizer is None else keep_alike(step.optimizer)
 
     def undo() -> None:
         hook.remove()
-        no_longer_alike()
+        if no_longer_alike is not None:
+            no_longer_alike()
         convert(torch.contiguous_format)
 
     return step.changed(undo)

@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from togi.core.errors import FitError
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import SavePolicy
+from togi.footprint.trainers.memory_budget import MemoryBudget
+from togi.subject.inputs import as_given
 
 pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
 
@@ -56,9 +58,9 @@ def _data() -> DataLoader[Any]:
     return DataLoader(TensorDataset(pixels, labels), batch_size=64, shuffle=True)
 
 
-def _trained(folder: Path, *callbacks: Any, plan: Plan | None = None) -> Net:
+def _trained(folder: Path, *callbacks: Any, plan: Plan | None = None, net: type[Net] = Net, **how: Any) -> Net:
     pl.seed_everything(1, verbose=False)
-    module = Net()
+    module = net()
     if plan is not None:
         plan.apply(module)
     trainer = pl.Trainer(
@@ -70,6 +72,7 @@ def _trained(folder: Path, *callbacks: Any, plan: Plan | None = None) -> Net:
         enable_progress_bar=False,
         callbacks=list(callbacks),
         default_root_dir=folder,
+        **how,
     )
     trainer.fit(module, _data())
     return module
@@ -105,7 +108,10 @@ def test_the_callback_plans_applies_and_says_what_it_cost(tmp_path: Path, capsys
     said = capsys.readouterr().err
     assert "equal to the bit" in said
     assert "6 steps under the plan took" in said
-    _same(plain, _trained(tmp_path, LightningMemoryBudget("440KiB", plan=tmp_path / "plan.json")))
+    read = LightningMemoryBudget("440KiB", plan=tmp_path / "plan.json")
+    _same(plain, _trained(tmp_path, read))
+    with pytest.raises(FitError, match="made with autocast off, and this training runs with autocast bfloat16"):
+        _trained(tmp_path, read, precision="bf16-mixed")
 
 
 def test_what_does_not_fit_is_said_in_words_of_lightning(tmp_path: Path) -> None:
@@ -113,3 +119,59 @@ def test_what_does_not_fit_is_said_in_words_of_lightning(tmp_path: Path) -> None
 
     with pytest.raises(FitError, match="accumulate_grad_batches"):
         _trained(tmp_path, LightningMemoryBudget("1KiB", time_limit="20s"))
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true", "64-true"])
+def test_the_step_that_is_planned_is_the_trainers(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from togi.footprint.trainers.lightning import LightningMemoryBudget
+
+    seen: list[Any] = []
+
+    class Watched(Net):
+        def forward(self, pixels: Tensor) -> Tensor:
+            answer = super().forward(pixels)
+            seen.append((pixels.dtype, answer.dtype, torch.get_default_dtype(), torch.is_autocast_cache_enabled()))
+            return answer
+
+        def log(self, *_: Any, **__: Any) -> None:
+            """Not while the training begins."""
+
+    def begin(_: MemoryBudget, module: nn.Module, batch: Any, step: Any, **__: Any) -> None:
+        step(module, as_given(batch()))
+
+    monkeypatch.setattr(MemoryBudget, "begin", begin)
+    _trained(tmp_path, LightningMemoryBudget("1GiB"), net=Watched, precision=precision)
+    planned, *trained = seen
+    assert len(trained) == 6
+    assert set(trained) == {planned}
+
+
+@pytest.mark.parametrize(
+    ("precision", "memory"),
+    [("bf16-mixed", "380KiB"), pytest.param("bf16-true", "230KiB", marks=pytest.mark.thorough)],
+)
+def test_a_plan_holds_in_the_precision_of_the_trainer(precision: str, memory: str, tmp_path: Path) -> None:
+    from togi.footprint.trainers.lightning import LightningMemoryBudget
+
+    callback = LightningMemoryBudget(memory, plan=tmp_path / "plan.json", time_limit="20s")
+    planned = _trained(tmp_path, callback, precision=precision)
+    _same(_trained(tmp_path, precision=precision), planned)
+    found = callback.budget.result
+    assert found is not None
+    assert found.plan.policies
+    assert found.plain.peak_bytes > found.budget_bytes
+    assert Plan.load(tmp_path / "plan.json").autocast == ("bfloat16" if precision == "bf16-mixed" else "off")
+
+
+def test_a_precision_that_is_not_known_is_named(tmp_path: Path) -> None:
+    from lightning.pytorch.plugins.precision import MixedPrecision
+
+    from togi.footprint.trainers.lightning import LightningMemoryBudget
+
+    class OwnPrecision(MixedPrecision):
+        """May save other tensors."""
+
+    with pytest.raises(FitError, match="precision plugin OwnPrecision"):
+        _trained(tmp_path, LightningMemoryBudget("1GiB"), plugins=[OwnPrecision("bf16-mixed", "cpu")])

@@ -102,7 +102,14 @@ def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytes
     def no_batch() -> Any:
         raise AssertionError("nothing is planned")
 
-    budget.begin(module, no_batch, lambda *_: torch.ones(()), optimizer="none", accumulates=False, remedy="")
+    def no_optimizer() -> str:
+        raise FitError("its state is not known")
+
+    def begin(budget: MemoryBudget, autocast: str | None = None) -> None:
+        options: dict[str, Any] = {"autocast": autocast, "accumulates": False, "remedy": ""}
+        budget.begin(module, no_batch, lambda *_: torch.ones(()), optimizer=no_optimizer, **options)
+
+    begin(budget)
     assert forward_of(module) is not None
     for _ in range(3):
         budget.step_begins()
@@ -113,3 +120,9 @@ def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytes
     said = capsys.readouterr().err
     assert "plan.json" in said
     assert said.count("3 steps under the plan took") == 1
+    Plan.load(tmp_path / "plan.json").model_copy(update={"autocast": "bfloat16"}).save(tmp_path / "plan.json")
+    with pytest.raises(FitError, match="made with autocast bfloat16, and this training runs with autocast off"):
+        begin(MemoryBudget("1GiB", tmp_path / "plan.json", None))
+    assert "forward" not in vars(module)
+    begin(budget := MemoryBudget("1GiB", tmp_path / "plan.json", None), "bfloat16")
+    budget.end()

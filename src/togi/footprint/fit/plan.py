@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PLAN_VERSION: Final = 2
 """Of the JSON of a plan and of a result."""
+NO_AUTOCAST: Final = "off"
 _NAMED = 3
 """Differences that an error names; the rest is counted."""
 
@@ -46,6 +47,9 @@ class Plan(Record):
     """For inference: modules that are called with slices."""
     micro_batches: int = 1
     """For training: in how many parts a batch goes through forward and backward; ``backward`` does it."""
+    autocast: str = ""
+    """What the autocast round the step computed in, where a trainer runs one; ``off`` where it runs none. Empty if the
+    plan was made without a trainer."""
     peak_bytes: int | None = None
     """Measured: everything alive at the peak of a step, parameters and optimizer state included."""
     step_ms: float | None = None

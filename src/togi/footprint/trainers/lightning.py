@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from torch import Tensor
 
 from togi.core.errors import FitError
@@ -22,6 +26,16 @@ _KNOWN = (
     "Let configure_optimizers return one of torch's AdamW, Adam or SGD, or give plan=..., the file that 'togi fit "
     "--out' wrote for this module"
 )
+
+
+_PRECISIONS: dict[type[Precision], dict[str, tuple[str | None, str | None]]] = {
+    Precision: {"32-true": (None, None)},
+    MixedPrecision: {"16-mixed": ("float16", None), "bf16-mixed": ("bfloat16", None)},
+    HalfPrecision: {"16-true": (None, "float16"), "bf16-true": (None, "bfloat16")},
+    DoublePrecision: {"64-true": (None, "float64")},
+}
+"""The plugins whose step can be repeated without a Trainer: by their precision, what autocast computes in, and the
+default dtype of new tensors."""
 
 
 class LightningMemoryBudget(Callback):
@@ -57,17 +71,21 @@ class LightningMemoryBudget(Callback):
             raise FitError(
                 f"configure_optimizers returned {len(trainer.optimizers)} optimizers: a plan is for a step with one"
             )
+        autocast, default = _precision_of(trainer.precision_plugin)
         self.budget.begin(
             pl_module,
             lambda: on_device_of(pl_module, _as_argument(self._batch(trainer))),
-            training_loss,
-            optimizer=optimizer_name(trainer.optimizers[0], _KNOWN),
+            partial(training_loss, autocast=autocast, default=default),
+            optimizer=lambda: optimizer_name(trainer.optimizers[0], _KNOWN),
+            autocast=autocast,
             accumulates=trainer.accumulate_grad_batches > 1,
             remedy=f"{_SMALLER}.",
         )
 
     def _batch(self, trainer: Any) -> Any:
-        return self.sample if self.sample is not None else largest_batch(trainer.train_dataloader)
+        """As the Trainer gives it to ``training_step``."""
+        batch = self.sample if self.sample is not None else largest_batch(trainer.train_dataloader)
+        return trainer.precision_plugin.convert_input(batch)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self.budget.step_begins()
@@ -82,13 +100,14 @@ class LightningMemoryBudget(Callback):
         self.budget.end()
 
 
-def training_loss(module: Any, batch: Any) -> Tensor:
-    """The loss of ``training_step``.
+def training_loss(module: Any, batch: Any, *, autocast: str | None, default: str | None) -> Tensor:
+    """The loss of ``training_step``, in the precision of the Trainer.
 
     Raises:
         FitError: it returns none, as with manual optimization.
     """
-    outputs = module.training_step(batch, 0)
+    with _in_precision(next(module.parameters()).device.type, autocast, default):
+        outputs = module.training_step(batch, 0)
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     if not isinstance(loss, Tensor):
         raise FitError(
@@ -96,6 +115,31 @@ def training_loss(module: Any, batch: Any) -> Tensor:
             "automatic_optimization=False no plan can be made"
         )
     return loss
+
+
+@contextmanager
+def _in_precision(device: str, autocast: str | None, default: str | None) -> Iterator[None]:
+    """As the plugin's ``forward_context``: its autocast keeps no copies of the weights."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, default) if default else before)
+    cast = torch.autocast(device, getattr(torch, autocast), cache_enabled=False) if autocast else nullcontext()
+    try:
+        with cast:
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _precision_of(plugin: Any) -> tuple[str | None, str | None]:
+    """What autocast computes in, and the default dtype, each None where the plugin sets none."""
+    try:
+        return _PRECISIONS[type(plugin)][plugin.precision]
+    except KeyError:
+        raise FitError(
+            f"this Trainer runs with the precision plugin {type(plugin).__name__}, and which memory a step takes under "
+            "it is not known. Give Trainer one of precision='32-true', 'bf16-mixed', '16-mixed', 'bf16-true', "
+            "'16-true' or '64-true', or leave the callback out"
+        ) from None
 
 
 def _as_argument(batch: Any) -> Inputs:

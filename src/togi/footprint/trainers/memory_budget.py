@@ -19,7 +19,7 @@ from togi.core.errors import FitError
 from togi.core.printable import printable
 from togi.core.quantities import a_type, milliseconds, parse_duration, parse_size, plural, size
 from togi.footprint.calls import FIT, FitRequest
-from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.plan import NO_AUTOCAST, Plan
 from togi.footprint.fit.result import FitResult
 from togi.subject.inputs import Inputs
 from togi.torch_internals.tensors import tensors_of
@@ -50,20 +50,27 @@ class MemoryBudget:
         batch: Callable[[], Any],
         step: Callable[[nn.Module, Any], Tensor],
         *,
-        optimizer: str,
+        optimizer: Callable[[], str],
+        autocast: str | None,
         accumulates: bool,
         remedy: str,
     ) -> None:
-        """Put a plan on the module: the file's, else one that is made now, from ``batch()``.
+        """Put a plan on the module: the file's, else one that is made now, from ``batch()`` and for ``optimizer()``.
+
+        Args:
+            autocast: the dtype that the trainer's autocast computes in, None without one. It decides what is saved.
 
         Raises:
-            FitError: nothing fits; ``remedy`` says what does.
+            FitError: nothing fits; ``remedy`` says what does. Or the file's plan was made under another autocast.
         """
         if self.plan_file is not None and self.plan_file.exists():
-            self.plan = Plan.load(self.plan_file)
+            self.plan = _read(self.plan_file, autocast or NO_AUTOCAST)
             self._say(f"{self.plan} (read from {self.plan_file})")
         else:
-            self.plan = self._planned(module, batch(), step, optimizer, accumulates, remedy)
+            plan = self._planned(module, batch(), step, optimizer(), accumulates, remedy)
+            self.plan = plan.model_copy(update={"autocast": autocast or NO_AUTOCAST})
+            if self.plan_file is not None:
+                self.plan.save(self.plan_file)
         self.plan.apply(module)
         self._module = module
 
@@ -88,10 +95,7 @@ class MemoryBudget:
                 f"{size(self.result.chosen.peak_bytes + kept_bytes)}. {remedy}"
             )
         self._say(str(self.result))
-        plan = self.result.plan.model_copy(update={"subject": name})
-        if self.plan_file is not None:
-            plan.save(self.plan_file)
-        return plan
+        return self.result.plan.model_copy(update={"subject": name})
 
     def step_begins(self) -> None:
         self._began = time.perf_counter()
@@ -119,6 +123,17 @@ class MemoryBudget:
 
     def _say(self, text: str) -> None:
         print(printable(f"togi: {text}"), file=sys.stderr)
+
+
+def _read(file: Path, autocast: str) -> Plan:
+    plan = Plan.load(file)
+    if plan.autocast not in ("", autocast):
+        raise FitError(
+            f"the plan in {file} was made with autocast {plan.autocast}, and this training runs with autocast "
+            f"{autocast}: a step saves other tensors, so neither the plan nor its figures hold. Delete the file, or "
+            "name another one, to have a plan made, or train in the precision of the plan"
+        )
+    return plan
 
 
 def largest_batch(loader: Any) -> Any:

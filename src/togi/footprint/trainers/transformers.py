@@ -51,11 +51,13 @@ class TrainerMemoryBudget(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **given: Any) -> None:
         _check_one_process(args)
+        autocast = _autocast_dtype(args)
         self.budget.begin(
             model,
             lambda: on_device_of(model, self.sample or largest_batch(given.get("train_dataloader"))),
-            partial(loss_of, dtype=_autocast_dtype(args)),
-            optimizer=optimizer_name(given.get("optimizer"), _KNOWN),
+            partial(loss_of, dtype=autocast),
+            optimizer=lambda: optimizer_name(given.get("optimizer"), _KNOWN),
+            autocast=autocast,
             accumulates=args.gradient_accumulation_steps > 1,
             remedy=f"{_SMALLER}.",
         )
