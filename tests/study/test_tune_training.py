@@ -206,6 +206,24 @@ def test_a_recipe_of_module_and_optimizer_leaves_the_loop_to_the_user() -> None:
         recorded(torch_compile={"of": "loss"}).apply(module, optimizer)
 
 
+def test_what_fails_while_a_recipe_is_taken_off_is_not_repeated() -> None:
+    module = network()
+    applied = recorded(channels_last={}, fused={}).apply(module, adamw(module.parameters()), loss_of)
+    calls: list[str] = []
+
+    def fails() -> None:
+        calls.append("again")
+        raise ValueError("no")
+
+    applied._step = applied._step.changed(fails)
+    with pytest.raises(ValueError, match="no"):
+        applied.remove()
+    applied.remove()
+    assert calls == ["again"]
+    assert not module._forward_pre_hooks
+    assert all(parameter.is_contiguous() for parameter in module.parameters())
+
+
 def test_another_module_or_optimizer_is_refused() -> None:
     module = network()
     with pytest.raises(ArtifactError, match="the optimizer is SGD and was AdamW"):

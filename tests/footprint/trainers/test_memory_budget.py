@@ -126,3 +126,17 @@ def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytes
     assert "forward" not in vars(module)
     begin(budget := MemoryBudget("1GiB", tmp_path / "plan.json", None), "bfloat16")
     budget.end()
+
+
+def test_the_callback_of_transformers_tells_its_autocast(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from togi.footprint.trainers.transformers import TrainerMemoryBudget
+
+    Plan(autocast="bfloat16").save(tmp_path / "plan.json")
+    callback = TrainerMemoryBudget("1GiB", plan=tmp_path / "plan.json")
+    args = SimpleNamespace(world_size=1, n_gpu=0, bf16=True, fp16=False, gradient_accumulation_steps=1)
+    callback.on_train_begin(args, None, None, model=nn.Linear(2, 2))
+    callback.budget.end()
+    args.bf16 = False
+    with pytest.raises(FitError, match="runs with autocast off"):
+        callback.on_train_begin(args, None, None, model=nn.Linear(2, 2))
