@@ -16,7 +16,7 @@ Shape = tuple[int | None, ...]
 """None where a dimension is the size of the call."""
 
 
-_MOST_PARTS = 1000
+_MOST_KEPT = 1000
 """Sizes whose views are kept: some kilobytes each."""
 
 
@@ -30,12 +30,12 @@ class SharedTensors:
         self.shapes, self._like = shapes, like
         self._memory: list[Tensor] = []
         self._views: dict[int, tuple[Tensor, ...]] = {}
-        self._parts: dict[tuple[int, int], tuple[_Part, ...]] = {}
+        self._kept: dict[tuple[int, int], tuple[_Slices, ...]] = {}
 
     def allocate(self, largest: int) -> int:
         """Room for sizes up to ``largest``; bytes."""
         self._views.clear()
-        self._parts.clear()
+        self._kept.clear()
         self._memory = [
             torch.empty(_numel(shape, largest), dtype=like.dtype, device=like.device)
             for shape, like in zip(self.shapes, self._like, strict=True)
@@ -53,7 +53,7 @@ class SharedTensors:
 
     def write(self, tensors: Sequence[Tensor | None], n: int, bucket: int, pads: Sequence[float]) -> None:
         """A call's, and what pads them to the bucket; None where there is nothing to write."""
-        for part, tensor, pad in zip(self._parts_of(n, bucket), tensors, pads, strict=True):
+        for part, tensor, pad in zip(self._slices_of(n, bucket), tensors, pads, strict=True):
             if tensor is not None:
                 for padded in part.padding:
                     padded.fill_(pad)
@@ -61,33 +61,33 @@ class SharedTensors:
 
     def read(self, n: int, bucket: int) -> list[Tensor]:
         """The part of each that a call of size ``n`` has, in the shared memory."""
-        return [part.real for part in self._parts_of(n, bucket)]
+        return [part.real for part in self._slices_of(n, bucket)]
 
-    def _parts_of(self, n: int, bucket: int) -> tuple[_Part, ...]:
-        if (n, bucket) not in self._parts:
-            if len(self._parts) >= _MOST_PARTS:
-                self._parts.clear()
+    def _slices_of(self, n: int, bucket: int) -> tuple[_Slices, ...]:
+        if (n, bucket) not in self._kept:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
             with _plain_tensors():
                 pairs = zip(self.views(bucket), self.shapes, strict=True)
-                self._parts[n, bucket] = tuple(_part(view, shape, n, bucket) for view, shape in pairs)
-        return self._parts[n, bucket]
+                self._kept[n, bucket] = tuple(_slices(view, shape, n, bucket) for view, shape in pairs)
+        return self._kept[n, bucket]
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Slices:
     """Of one shared tensor: what a call has of it, and what is padded."""
 
     real: Tensor
     padding: tuple[Tensor, ...]
 
 
-def _part(tensor: Tensor, shape: Shape, n: int, bucket: int) -> _Part:
+def _slices(tensor: Tensor, shape: Shape, n: int, bucket: int) -> _Slices:
     real, padding = tensor, []
     for dim, extent in enumerate(shape):
         if extent is None:
             real = real.narrow(dim, 0, n)
             padding += [tensor.narrow(dim, n, bucket - n)] if n < bucket else []
-    return _Part(real, tuple(padding))
+    return _Slices(real, tuple(padding))
 
 
 @contextmanager

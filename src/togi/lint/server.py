@@ -178,8 +178,8 @@ class _Answers:
 
 
 def _is_source(document: Any) -> bool:
-    """A file, or one that was not saved yet. A cell of a notebook has the notebook's path, and a diff view that of the
-    file beside it."""
+    """A file, or one that was not saved yet. A cell of a notebook has the notebook's path, and an old version in a
+    diff view that of the file."""
     return document.uri.partition(":")[0] in ("file", "untitled") and not document.path.endswith(".ipynb")
 
 
