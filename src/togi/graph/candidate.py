@@ -21,32 +21,6 @@ from togi.subject.signature import Signature
 Context = Callable[[], AbstractContextManager[Any]]
 
 
-class ProcessWide:
-    """A context that sets something for the whole process, for calls that overlap in threads: the first of them sets
-    it, the last puts it back. Otherwise one that ends later would put back what another one had set."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._lock = threading.Lock()
-        self._calls = 0
-        self._set = ExitStack()
-
-    def __call__(self) -> ProcessWide:
-        return self
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._calls == 0:
-                self._set.enter_context(self._context())
-            self._calls += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._calls -= 1
-            if self._calls == 0:
-                self._set.close()
-
-
 class Program(abc.ABC):
     """A callable that an engine made: called like the original, returns the original's output structure."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from togi.core.errors import Refused
 from togi.core.records import Stage
 from togi.core.settings import Settings
-from togi.graph.candidate import Candidate, ProcessWide
+from togi.graph.candidate import Candidate
 from togi.search.space import Space
 from togi.techniques import Applies, Refuses, all_techniques, compatible, conformance, technique
 from togi.techniques.runtime.attention_backend import BACKENDS, AttentionBackend
@@ -152,33 +151,6 @@ def test_where_there_is_nothing_to_choose() -> None:
 def test_a_saved_program_is_not_called_when_it_is_loaded() -> None:
     loaded = candidate().with_(module=nn.Identity(), samples=())
     assert len(BACKEND.apply(loaded, {"backend": "cudnn"}).contexts) == 1
-
-
-def test_calls_that_overlap_in_threads_set_and_put_back_once() -> None:
-    told: list[str] = []
-    both_inside = threading.Barrier(2)
-
-    @contextmanager
-    def setting() -> Iterator[None]:
-        told.append("set")
-        yield
-        told.append("put back")
-
-    shared = ProcessWide(setting)
-
-    def call() -> None:
-        with shared():
-            both_inside.wait(10)
-
-    threads = [threading.Thread(target=call) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert told == ["set", "put back"]
-    with pytest.raises(KeyError), shared():
-        raise KeyError
-    assert told == ["set", "put back"] * 2
 
 
 def test_conformance() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from togi.core.records import Facts
 from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses
 from togi.techniques.half_precision import HalfPrecision
-from togi.techniques.switches import switched_on
+from togi.techniques.switches import ProcessWide, switched_on
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -62,11 +62,10 @@ class Fp16Accumulation(HalfPrecision):
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         import torch
 
-        from togi.graph.candidate import ProcessWide
-
         if options != _KEPT and candidate.program is None:  # a saved program was lowered before it was made
             candidate = super().apply(candidate, options)
-        in_float16 = ProcessWide(partial(switched_on, torch.backends.cuda.matmul, "allow_fp16_accumulation"))
+        switch = partial(switched_on, torch.backends.cuda.matmul, "allow_fp16_accumulation")
+        in_float16 = ProcessWide(switch, setting="allow_fp16_accumulation")
         return candidate.with_(contexts=(*candidate.contexts, in_float16))
 
 

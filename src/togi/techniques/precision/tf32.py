@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.techniques.switches import ProcessWide
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -56,7 +57,7 @@ class Tf32(Technique):
         return 'torch.set_float32_matmul_precision("high")'
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.graph.candidate import ProcessWide
         from togi.torch_internals.float32 import high_matmul_precision
 
-        return candidate.with_(contexts=(*candidate.contexts, ProcessWide(high_matmul_precision)))
+        high = ProcessWide(high_matmul_precision, setting="float32_matmul_precision")
+        return candidate.with_(contexts=(*candidate.contexts, high))

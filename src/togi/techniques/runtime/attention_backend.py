@@ -12,6 +12,7 @@ from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.records import Facts, Stage
 from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses, Technique
+from togi.techniques.switches import ProcessWide
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -90,13 +91,12 @@ class AttentionBackend(Technique):
         )
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.graph.candidate import ProcessWide
-
         name = options.get("backend")
         if name not in BACKENDS:
             raise Refused(f"backend must be one of {', '.join(BACKENDS)}, not {name!r}")
         _check(candidate, str(name))
-        context = ProcessWide(partial(_preferring, str(name), candidate.facts.device))
+        value = (str(name), candidate.facts.device)
+        context = ProcessWide(partial(_preferring, *value), setting="sdpa_kernel", value=value)
         return candidate.with_(contexts=(*candidate.contexts, context))
 
 

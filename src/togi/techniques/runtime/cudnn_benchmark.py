@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
-from togi.techniques.switches import switched_on
+from togi.techniques.switches import ProcessWide, switched_on
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -52,7 +52,5 @@ class CudnnBenchmark(Technique):
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         import torch
 
-        from togi.graph.candidate import ProcessWide
-
-        benchmarking = ProcessWide(partial(switched_on, torch.backends.cudnn, "benchmark"))
+        benchmarking = ProcessWide(partial(switched_on, torch.backends.cudnn, "benchmark"), setting="cudnn.benchmark")
         return candidate.with_(contexts=(*candidate.contexts, benchmarking))
