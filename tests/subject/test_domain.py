@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from togi.subject import admitted_calls
 from togi.subject.domain import Domain, extremes_together, refusals_on_device
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.made_inputs import samples_from_signature
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.torch_internals.deferred import Deferred
+from togi.torch_internals.tensors import tree_flatten, tree_map_only
 
 
 class Net(nn.Module):
@@ -163,3 +165,56 @@ def test_what_lies_on_a_device_is_looked_at_together() -> None:
     asked = list(zip(domains, tensors, strict=False))
     assert refusals_on_device(asked) == [domain.refusal(tensor) for domain, tensor in asked]
     assert [bool(refusal) for refusal in refusals_on_device(asked)] == [True, False, True, True, False]
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor of a device that this machine need not have. Operators refuse tensors of several devices, and each
+    fetch is noted."""
+
+    values: torch.Tensor
+    fetched: ClassVar[list[torch.device]] = []
+
+    @staticmethod
+    def __new__(cls, values: torch.Tensor, device: str) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype, device=torch.device(device))
+        made.values = values
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        leaves, _ = tree_flatten((args, kwargs or {}))
+        (device,) = {str(leaf.device) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        args, kwargs = tree_map_only(Elsewhere, lambda leaf: leaf.values, (args, kwargs or {}))
+        return tree_map_only(torch.Tensor, lambda leaf: Elsewhere(leaf, device), func(*args, **kwargs))
+
+    def tolist(self) -> Any:
+        self.fetched.append(self.device)
+        return self.values.tolist()
+
+
+def test_values_on_several_devices_are_looked_at_device_by_device() -> None:
+    x = torch.tensor([1.0, 5.0])
+    tensors = [x, Elsewhere(x, "cuda:0"), Elsewhere(x + 1, "cuda:1"), x.long(), Elsewhere(x - 5, "cuda:0")]
+    Elsewhere.fetched.clear()
+    found = refusals_on_device([(Domain(low=2), tensor) for tensor in tensors])
+    assert [text.partition(",")[0] for text in found] == ["holds 1", "holds 1", "", "holds 1", "holds -4"]
+    assert Elsewhere.fetched == [torch.device("cuda:0"), torch.device("cuda:1")], "one fetch for each device"
+
+
+@pytest.mark.parametrize(("place", "grouped"), [(0, True), (1, False)])
+def test_a_device_counts_where_its_values_are_looked_at(
+    place: int, grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an input on a device whose every value is taken, the others are looked at as quickly as ever."""
+    ready = prepare(Subject(Net(), Inputs(SAMPLE)))
+    outputs = [ready.module(*ready.samples[0].args)]
+    devices = tuple("cuda" if at == place else "cpu" for at in range(3))
+    made = Signature.of(ready.module, ready.samples, outputs).model_copy(update={"devices": devices})
+    asked: list[int] = []
+    monkeypatch.setattr(admitted_calls, "refusals_on_device", lambda pairs: asked.append(len(pairs)) or [""] * 2)
+    signature = made.within((Domain(low=-99), Domain(), Domain(full_rows=False)))
+    there = [Elsewhere(tensor, "cuda") if at == place else tensor for at, tensor in enumerate(SAMPLE)]
+    signature.check(there)
+    assert asked == ([2] if grouped else [])

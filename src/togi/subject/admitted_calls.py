@@ -39,7 +39,7 @@ class AdmittedCalls:
         ]
         self._related = [(*relation.one, *relation.other, relation.more, relation) for relation in signature.relations]
         self._restricted = signature.restricted
-        self._on_device = any(device != "cpu" for device in signature.devices)
+        self._on_device = any(signature.devices[at] != "cpu" for at, _ in self._restricted)
         self.conditions = [(text, condition(text)) for text in signature.conditions]
         self._conditioned_sizes = list(dict.fromkeys(size for text in signature.conditions for size in sizes_in(text)))
         self._sizes_met: set[tuple[int, ...]] = set()

@@ -15,6 +15,7 @@ from pydantic import model_validator
 from togi.core.records import Record
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Number = int | float
@@ -115,20 +116,23 @@ class Domain(Record):
 
 
 def refusals_on_device(asked: Sequence[tuple[Domain, Tensor]]) -> list[str]:
-    """``Domain.refusal`` of each. They are looked at together, since each look waits for all that the device was
-    given to do."""
-    counting = [domain._extremes_count(tensor) for domain, tensor in asked]
-    looked_at = [tensor.detach() for (_, tensor), counts in zip(asked, counting, strict=True) if counts]
-    found = iter(extremes_together(looked_at))
-    return [
-        domain._refusal(tensor, next(found) if counts else None)
-        for (domain, tensor), counts in zip(asked, counting, strict=True)
-    ]
+    """``Domain.refusal`` of each. Those on one device are looked at together, since each look waits for all that the
+    device was given to do; those on the CPU each by itself."""
+    counting = [at for at, (domain, tensor) in enumerate(asked) if domain._extremes_count(tensor)]
+    by_device: dict[torch.device, list[int]] = {}
+    for at in counting:
+        by_device.setdefault(asked[at][1].device, []).append(at)
+    extremes: dict[int, tuple[Number, Number]] = {}
+    for device, places in by_device.items():
+        tensors = [asked[at][1].detach() for at in places]
+        found = map(_extremes, tensors) if device.type == "cpu" else extremes_together(tensors)
+        extremes |= zip(places, found, strict=True)
+    return [domain._refusal(tensor, extremes.get(at)) for at, (domain, tensor) in enumerate(asked)]
 
 
 def extremes_together(tensors: Sequence[Tensor]) -> list[tuple[Number, Number]]:
-    """Smallest and largest element of each, NaN where one is, fetched from the device once for integers and once for
-    others."""
+    """Smallest and largest element of each, NaN where one is, fetched from their one device once for integers and once
+    for others."""
     import torch
 
     found: list[tuple[Number, Number]] = [(0, 0)] * len(tensors)
