@@ -186,6 +186,57 @@ def test_a_frozen_or_thawed_weight_is_another_call() -> None:
     assert model.project.bias.grad is not None
 
 
+class TwoHeads(nn.Module):
+    """The slope of the last result is infinite where ``scale`` is zero: times a gradient of zero that is NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.used(x), self.other(x), (x * self.scale).square().sqrt()
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_weights_that_the_loss_does_not_use_get_no_gradient(calls: int) -> None:
+    model = TwoHeads()
+    fast = made(model, [tokens(3), tokens(5)])
+    for at in range(calls):
+        with pytest.warns(GraphWarning, match="does not use all results") if not at else warnings.catch_warnings():
+            fast(tokens(4))[0].square().sum().backward()
+    assert model.other.weight.grad is None
+    assert model.scale.grad is None
+    (expected,) = torch.autograd.grad(model.used(tokens(4)).square().sum(), model.used.weight)
+    torch.testing.assert_close(model.used.weight.grad, calls * expected)
+    (reason,) = set(fast.calls) - {"replayed"}
+    assert fast.calls == {"replayed": calls, reason: calls}
+
+
+def test_what_no_gradient_ever_arrives_at_has_none_in_a_replay_too() -> None:
+    class GivesOne(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: Tensor, weight: Tensor) -> Tensor:
+            return x + weight
+
+        @staticmethod
+        def backward(_: Any, given: Tensor) -> tuple[Tensor, None]:
+            return given, None
+
+    stopped, weight = (torch.ones(WIDTH, requires_grad=True) for _ in range(2))
+    fast = made(
+        lambda x, _unused: GivesOne.apply(x * weight, stopped),
+        [(tokens(n).requires_grad_(), tokens(n).requires_grad_()) for n in (3, 5)],
+    )
+    x, unused = tokens(4).requires_grad_(), tokens(4).requires_grad_()
+    fast(x, unused).sum().backward()
+    assert fast.calls == {"replayed": 1}
+    assert unused.grad is None
+    assert stopped.grad is None
+    assert x.grad is not None
+    torch.testing.assert_close(weight.grad, tokens(4).sum(0))
+
+
 def test_weights_that_change_before_backward_are_an_error_as_in_eager() -> None:
     model = Attends()
     loss = made(model)(*masked(4))["out"].sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -171,13 +172,13 @@ class Elsewhere(torch.Tensor):
     """A tensor of a device that this machine need not have. Operators refuse tensors of several devices, and each
     fetch is noted."""
 
-    values: torch.Tensor
+    inner: torch.Tensor
     fetched: ClassVar[list[torch.device]] = []
 
     @staticmethod
     def __new__(cls, values: torch.Tensor, device: str) -> Any:
         made = torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype, device=torch.device(device))
-        made.values = values
+        made.inner = values
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -186,12 +187,12 @@ class Elsewhere(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         leaves, _ = tree_flatten((args, kwargs or {}))
         (device,) = {str(leaf.device) for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        args, kwargs = tree_map_only(Elsewhere, lambda leaf: leaf.values, (args, kwargs or {}))
+        args, kwargs = tree_map_only(Elsewhere, lambda leaf: leaf.inner, (args, kwargs or {}))
         return tree_map_only(torch.Tensor, lambda leaf: Elsewhere(leaf, device), func(*args, **kwargs))
 
     def tolist(self) -> Any:
         self.fetched.append(self.device)
-        return self.values.tolist()
+        return self.inner.tolist()
 
 
 def test_values_on_several_devices_are_looked_at_device_by_device() -> None:
@@ -213,7 +214,12 @@ def test_a_device_counts_where_its_values_are_looked_at(
     devices = tuple("cuda" if at == place else "cpu" for at in range(3))
     made = Signature.of(ready.module, ready.samples, outputs).model_copy(update={"devices": devices})
     asked: list[int] = []
-    monkeypatch.setattr(admitted_calls, "refusals_on_device", lambda pairs: asked.append(len(pairs)) or [""] * 2)
+
+    def refusals(pairs: Sequence[tuple[Domain, torch.Tensor]]) -> list[str]:
+        asked.append(len(pairs))
+        return [""] * len(pairs)
+
+    monkeypatch.setattr(admitted_calls, "refusals_on_device", refusals)
     signature = made.within((Domain(low=-99), Domain(), Domain(full_rows=False)))
     there = [Elsewhere(tensor, "cuda") if at == place else tensor for at, tensor in enumerate(SAMPLE)]
     signature.check(there)

@@ -13,6 +13,7 @@ from torch import Tensor
 from togi.core.quantities import plural
 from togi.graphs import runs
 from togi.graphs.form import SharedTensors, same_values, shape_at, shapes_of, size_of, with_tensors, without_tensors
+from togi.graphs.gradient import gradients_of, plus_and_minus
 from togi.graphs.held import Held, weights_of
 from togi.graphs.pool import Device, GraphError, Run
 from togi.subject.inputs import Inputs
@@ -48,8 +49,9 @@ class ServedCalls:
         self.tensors = rows[largest]
         """Of the largest sample."""
         self.inputs = SharedTensors(shapes_of(rows), self.tensors)
-        self.wanted = [gradients and tensor.requires_grad for tensor in self.tensors]
-        """By input: its gradient is."""
+        self._required = [gradients and tensor.requires_grad for tensor in self.tensors]
+        self.wanted = self._required
+        """By input: its gradient is computed. As learned, only where one arrives."""
         self.pads = list(pad) if isinstance(pad, Sequence) else [pad] * len(rows[0])
         if len(self.pads) != len(rows[0]):
             raise GraphError(f"pad has {len(self.pads)} values, and a sample {plural(len(rows[0]), 'tensor')}")
@@ -98,7 +100,8 @@ class ServedCalls:
         if not any(self.differentiable):
             raise GraphError("gradients=True, and nothing that it returns depends on what requires gradients")
         sample, before, drawn = self.sample(n), self.held.versions(), device.random_state()
-        self.fn(*sample.args, **sample.kwargs)
+        gradients = gradients_of(self.fn, self.weights, self.wanted, plus_and_minus, zeros=False)
+        found = gradients(*sample.args, **sample.kwargs)
         if self.held.versions() != before:
             raise GraphError(
                 "gradients=True, and it changes its buffers: backward, which repeats it, would do so again"
@@ -107,6 +110,7 @@ class ServedCalls:
             raise GraphError(
                 "gradients=True, and it draws random numbers: backward, which repeats it, would draw others"
             )
+        self._leave_out_what_gets_none(found)
         pairs = zip(self.inputs.shapes, self.tensors, self.wanted, strict=True)
         differentiated = [(shape, tensor) for shape, tensor, wants in pairs if wants]
         self.found = SharedTensors(
@@ -115,14 +119,23 @@ class ServedCalls:
         )
         self._trained = self.held.trained()
 
+    def _leave_out_what_gets_none(self, found: Sequence[Tensor | None]) -> None:
+        """In eager its ``.grad`` stays None, and optimizers leave it alone; zeros they would not."""
+        gradients = iter(found)
+        self.wanted = [wants and next(gradients) is not None for wants in self._required]
+        pairs = zip(self.weights, gradients, strict=True)
+        self.weights = [weight for weight, gradient in pairs if gradient is not None]
+        if not any(self.wanted) and not self.weights:
+            raise GraphError("gradients=True, and no gradient arrives at anything that requires one")
+
     def sample(self, n: int) -> Inputs:
         """The largest sample, cut to size ``n`` or repeated up to it."""
         tensors = []
-        for tensor, shape, wants in zip(self.tensors, self.inputs.shapes, self.wanted, strict=True):
+        for tensor, shape, requires in zip(self.tensors, self.inputs.shapes, self._required, strict=True):
             for dim, extent in enumerate(shape):
                 if extent is None:
                     tensor = tensor.index_select(dim, torch.arange(n, device=tensor.device) % tensor.shape[dim])
-            tensors.append(tensor.detach().clone().requires_grad_(wants))
+            tensors.append(tensor.detach().clone().requires_grad_(requires))
         args, kwargs = self.arguments(tensors)
         return Inputs(tuple(args), kwargs)
 
@@ -155,7 +168,7 @@ class ServedCalls:
         if self.record_gradients(tensors):
             if not self.gradients:
                 return "gradients are recorded (call it under torch.no_grad, or capture it with gradients=True)"
-            if [t.requires_grad for t in tensors] != self.wanted or self.held.trained() != self._trained:
+            if [t.requires_grad for t in tensors] != self._required or self.held.trained() != self._trained:
                 return "gradients of other tensors are recorded than at the capture"
         if self._modes_now() != self._modes:
             return "another autocast or training mode than at the capture"

@@ -33,6 +33,10 @@ from togi.torch_internals.tensors import tree_flatten
 _REPLAYED = "replayed"
 _BACKWARD = 1
 """Place of the graph that goes back, among those of a bucket."""
+_UNUSED = (
+    "its backward, since the loss does not use all results, and the graph goes back from all of them: capture a "
+    "function that returns only what the loss uses"
+)
 _PATIENCE_S = 1.0
 """Of a backward pass whose pool another thread has: it runs in eager then."""
 
@@ -219,7 +223,7 @@ class CapturedFunction:
 
         def run(*args: Any, **kwargs: Any) -> Sequence[Tensor]:
             weights = same_weights(self._fn, self._served.weights, fn)
-            return gradients_of(fn, weights, self._served.wanted, plus_and_minus)(*args, **kwargs)
+            return gradients_of(fn, weights, self._served.wanted, plus_and_minus, zeros=True)(*args, **kwargs)
 
         return run
 
@@ -263,12 +267,16 @@ class CapturedFunction:
             self._captures.replay(bucket)
         return self._served.results.read(n, bucket)
 
-    def _backward(self, inputs: Sequence[Tensor], ahead: Sequence[Tensor | None], n: int, bucket: int) -> list[Tensor]:
+    def _backward(
+        self, inputs: Sequence[Tensor], ahead: Sequence[Tensor | None], n: int, bucket: int
+    ) -> Sequence[Tensor | None]:
         """Gradients for those of the results: of the wanted inputs, and of the weights."""
         served = self._served
+        given = [tensor for tensor, differs in zip(ahead, served.differentiable, strict=True) if differs]
+        unused = any(tensor is None for tensor in given) and _UNUSED
         with self._turn_of_backward() as busy, self._device.current():
             gone = bucket not in self._captures and "a graph was dropped for others' before its backward"
-            reason = busy or self._in_the_way() or gone
+            reason = unused or busy or self._in_the_way() or gone
             if not reason:
                 self._device.turn()
                 served.inputs.write(inputs, n, bucket, served.pads)
@@ -278,8 +286,8 @@ class CapturedFunction:
         self._say(reason)
         with served.autocast():
             args, kwargs = served.arguments(inputs)
-            gradients = [tensor for tensor in ahead if tensor is not None]
-            return list(gradients_of(self._fn, served.weights, served.wanted, lambda _: gradients)(*args, **kwargs))
+            run = gradients_of(self._fn, served.weights, served.wanted, lambda _: given, zeros=False)
+            return run(*args, **kwargs)
 
     @contextmanager
     def _turn_of_backward(self) -> Iterator[str]:

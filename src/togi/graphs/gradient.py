@@ -26,7 +26,7 @@ class Replays:
 
     forward: Callable[[Sequence[Tensor]], list[Tensor]]
     """Results for the inputs."""
-    backward: Callable[[Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor]]
+    backward: Callable[[Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor | None]]
     """Gradients of the wanted inputs and of the weights, for the inputs and the gradients of the results; None for one
     that has none."""
     differentiable: Sequence[bool]
@@ -41,6 +41,7 @@ class ReplayedCall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, replays: Replays, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.replays = replays
+        ctx.set_materialize_grads(False)  # a result that the loss does not use has no gradient, which is not zeros
         ctx.save_for_backward(*tensors)  # the weights too: autograd refuses where they changed before backward
         results = replays.forward(tensors[: len(replays.wanted)])
         pairs = zip(results, replays.differentiable, strict=True)
@@ -48,7 +49,7 @@ class ReplayedCall(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise GraphError(
                 "gradients of gradients are not captured, and create_graph=True asks for them: call the function that "
@@ -65,13 +66,16 @@ def gradients_of(
     fn: Function,
     weights: Sequence[Tensor],
     wanted: Sequence[bool],
-    ahead: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+    ahead: Callable[[Sequence[Tensor]], Sequence[Tensor | None]],
+    *,
+    zeros: bool,
 ) -> Callable[..., Sequence[Tensor]]:
     """A function of the same arguments that returns the gradients of the wanted tensors among them, and of the weights.
 
     Args:
         wanted: by tensor of a call, in order.
-        ahead: of the results that have gradients, the gradients that arrive there.
+        ahead: of the results that have gradients, the gradients that arrive there; None where none does.
+        zeros: instead of None for what no gradient reaches.
     """
 
     def run(*args: Any, **kwargs: Any) -> Sequence[Tensor]:
@@ -83,8 +87,13 @@ def gradients_of(
         with torch.enable_grad():
             results = [tensor for tensor in tensors_of(fn(*args_again, **named)) if tensor.requires_grad]
         inputs = [leaves[at] for at, wants in zip(places, wanted, strict=True) if wants]
+        reached = [(result, given) for result, given in zip(results, ahead(results), strict=True) if given is not None]
         return torch.autograd.grad(
-            results, [*inputs, *weights], ahead(results), allow_unused=True, materialize_grads=True
+            [result for result, _ in reached],
+            [*inputs, *weights],
+            [given for _, given in reached],
+            allow_unused=True,
+            materialize_grads=zeros,
         )
 
     return run

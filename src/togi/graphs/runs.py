@@ -40,7 +40,7 @@ def gradients(
     inputs, results, gradients_found = memory
     n = size_of(tensors, inputs.shapes) or 0
     ahead = [view for view, differs in zip(results.views(n), differentiable, strict=True) if differs]
-    run = gradients_of(call, weights, wanted, lambda _: ahead)
+    run = gradients_of(call, weights, wanted, lambda _: ahead, zeros=True)
     _copy(_without_cached_casts(lambda: run(*tensors)), gradients_found.views(n))
     return ()
 
