@@ -10,6 +10,7 @@ from torch import nn
 from tests.small_modules import Counts
 from togi.core.errors import Refused
 from togi.core.records import Stage
+from togi.subject.inputs import Inputs
 from togi.techniques import Applies, Refuses, Technique, all_remedies, all_techniques, conformance
 
 
@@ -26,6 +27,25 @@ def test_the_page_of_the_parts_of_a_program_has_every_section():
 
 def linear():
     return conformance.candidate_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), [torch.randn(2, 4)])
+
+
+class CopiesIntoItsOwn(nn.Module):
+    """What it was called with stands in memory that it keeps; the breach copies more than values there."""
+
+    def __init__(self, *, detaches: bool) -> None:
+        super().__init__()
+        self.detaches, self.kept = detaches, [torch.zeros(2, 4)]
+
+    def forward(self, x):
+        self.kept[0].copy_(x.detach() if self.detaches else x)
+        return self.kept[0] * 2
+
+
+def test_a_program_that_keeps_its_callers_graph_is_noticed():
+    sample = Inputs((torch.ones(2, 4),))
+    conformance.check_no_graph_kept("it", CopiesIntoItsOwn(detaches=True), sample)
+    with pytest.raises(AssertionError, match="keeps the autograd graph of its caller"):
+        conformance.check_no_graph_kept("it", CopiesIntoItsOwn(detaches=False), sample)
 
 
 PAGE = """Do nothing.

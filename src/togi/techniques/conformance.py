@@ -11,8 +11,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import json
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from togi.core.records import STAGES, Facts, Machine, TensorFacts
 from togi.decide.faithful import MAX_UNITS, within
 from togi.graph.candidate import Candidate
 from togi.subject.behaviour import SavedBuffers, same
-from togi.subject.inputs import Dynamic, Subject
+from togi.subject.inputs import Dynamic, Inputs, Subject
 from togi.subject.inventory import count_functions, count_modules, parameter_facts
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
@@ -114,6 +116,8 @@ def check_application(technique: Technique, candidate: Candidate, options: Optio
     _check_unchanged(before, _snapshot(candidate.module), technique.id)
     answers = _answers(result.runnable(), candidate)
     if not candidate.facts.buffers_change:
+        if result.program is not None:
+            check_no_graph_kept(technique.id, result.runnable(), candidate.samples[0])
         _check_unchanged(before, _snapshot(candidate.module), f"a call of the result of {technique.id}")
     for tensors, after in zip(samples, candidate.flat_samples(), strict=True):
         assert same(tensors, after), f"{technique.id} changed the samples"
@@ -121,6 +125,45 @@ def check_application(technique: Technique, candidate: Candidate, options: Optio
     if technique.exact:
         check_faithful(technique.id, truth, originals, answers)
     return result
+
+
+def check_no_graph_kept(name: str, call: Callable[..., Any], sample: Inputs) -> None:
+    """Nothing that ``call`` keeps is a part of its caller's autograd graph, which would grow with each call."""
+    kept = _called_in_graph(call, sample)
+    if kept() is not None:
+        gc.collect()  # what is left in a cycle is not kept
+    assert kept() is None, f"{name} keeps the autograd graph of its caller: detach what it copies"
+
+
+def _called_in_graph(call: Callable[..., Any], sample: Inputs) -> weakref.ref[_Token]:
+    """Call it with inputs that a graph computes; that graph lives as long as what is returned here refers to."""
+    token = _Token()
+
+    def computed(tensor: Tensor) -> Tensor:
+        differs = tensor.is_floating_point()
+        return _InGraph.apply(tensor.detach().requires_grad_(), token) if differs else tensor.clone()
+
+    with torch.enable_grad():
+        inputs = sample.map(computed)
+        call(*inputs.args, **inputs.kwargs)
+    return weakref.ref(token)
+
+
+class _Token:
+    """Lives as long as the node that holds it."""
+
+
+class _InGraph(torch.autograd.Function):
+    """A tensor that requires gradients, computed by a node with a token."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, token: _Token) -> Tensor:
+        ctx.token = token
+        return tensor.clone()
+
+    @staticmethod
+    def backward(_: Any, given: Tensor) -> tuple[Tensor, None]:
+        return given, None
 
 
 def check_faithful(name: str, truth: list[list[Tensor]], eager: list[list[Tensor]], found: list[list[Tensor]]) -> float:

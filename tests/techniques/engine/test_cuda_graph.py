@@ -17,7 +17,9 @@ from tests.techniques.engine.engine_subjects import candidate_of
 from togi.core.errors import Refused
 from togi.graphs import recording as recordings
 from togi.graphs.recording import OnDevice, Recording
+from togi.subject.inputs import Inputs
 from togi.techniques import technique
+from togi.techniques.conformance import check_no_graph_kept
 from togi.techniques.engine.programs.cuda_graph import CudaGraphs
 
 
@@ -80,6 +82,12 @@ def test_each_combination_of_sizes_and_strides_is_recorded_up_to_the_limit() -> 
     transposed = torch.arange(6.0).reshape(3, 2).T
     torch.testing.assert_close(graphs(transposed)[0], transposed * 2)
     assert len(recorder.captured) == 2
+
+
+def test_a_recording_keeps_no_graph_of_its_caller() -> None:
+    graphs = CudaGraphs(double, limit=1, capture=Recorder())
+    for _ in range(2):
+        check_no_graph_kept("it", graphs, Inputs((torch.ones(3),)))
 
 
 def test_threads_take_turns_and_their_streams_wait(streams: dict[int, Stream]) -> None:

@@ -16,7 +16,9 @@ from tests.techniques.engine.engine_subjects import candidate_of, made
 from togi.core.caches import cache_folder
 from togi.core.callers import Callers
 from togi.core.errors import Refused
+from togi.subject.inputs import Inputs
 from togi.techniques import Applies, Refuses, technique
+from togi.techniques.conformance import check_no_graph_kept
 from togi.techniques.engine.programs.onnxruntime import OnnxRuntimeProgram, open_session
 from togi.techniques.engine.programs.onnxruntime_binding import ReplayedSession, empty
 
@@ -289,6 +291,10 @@ def test_a_captured_session_is_given_its_own_inputs_and_gives_fresh_outputs(repl
     torch.testing.assert_close(second[0], x.T * 2 + 1)
     assert first[1].all()
     assert not second[1].any()
+
+
+def test_a_captured_session_keeps_no_graph_of_its_caller(replayed: ReplayedSession) -> None:
+    check_no_graph_kept("it", lambda *tensors: replayed(tensors), Inputs((torch.ones(2, 3), torch.ones(4, 5))))
 
 
 def test_callers_of_a_captured_session_wait_for_each_other(replayed: ReplayedSession) -> None:

@@ -37,7 +37,7 @@ class CudaGraphs:
             if (recording := self.recording(inputs)) is not None:
                 self._order.after_the_last_call()
                 for mine, caller_input in zip(recording.inputs, inputs, strict=True):
-                    mine.copy_(caller_input)
+                    mine.copy_(caller_input.detach())  # values alone: a copy would keep what computed it
                 recording.replay()
                 return [tensor.clone() for tensor in recording.outputs]
         return self.flat(*inputs)

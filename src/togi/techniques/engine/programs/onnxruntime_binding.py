@@ -65,7 +65,7 @@ class ReplayedSession:
         """Fresh outputs."""
         with self._one_call:
             for mine, tensor in zip(self._inputs, inputs, strict=True):
-                mine.copy_(tensor)
+                mine.copy_(tensor.detach())  # values alone: a copy would keep what computed it
             torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
             self._session.run_with_iobinding(self._binding)
             own = [output.clone() for output in self._outputs]
