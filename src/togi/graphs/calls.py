@@ -18,6 +18,7 @@ from togi.graphs.held import Held, weights_of
 from togi.graphs.pool import Device, GraphError, Run
 from togi.subject.inputs import Inputs
 from togi.torch_internals.autograd import version_of
+from togi.torch_internals.behind import parts_behind
 from togi.torch_internals.tensors import tree_flatten
 
 
@@ -59,6 +60,8 @@ class ServedCalls:
             raise GraphError(
                 f"the tensors of a sample are on several devices: {sorted({str(t.device) for t in rows[0]})}"
             )
+        parts = parts_behind(fn)
+        self._parts, self._have_modes = parts, [part for part in parts.values() if hasattr(part, "training")]
         self._modes = self._modes_now()
 
     def learn_results(self, few: int, many: int, device: Device) -> None:
@@ -77,7 +80,7 @@ class ServedCalls:
             if n == few:
                 self.differentiable = [tensor.requires_grad for tensor in rows[0]]
                 self.weights = weights_of(rows[0], sample.tensors())
-                self.held = Held(self.fn, self.weights)
+                self.held = Held(self._parts, self.weights)
         self._result_leaves, self._result_form = rest_of_leaves[0], forms[0]
         kinds = [[(t.dtype, t.dim()) for t in row] for row in rows]
         if forms[0] != forms[1] or not same_values(*rest_of_leaves) or kinds[0] != kinds[1] or not rows[0]:
@@ -187,7 +190,7 @@ class ServedCalls:
     def _modes_now(self) -> tuple[Any, ...]:
         kind = self.tensors[0].device.type
         cast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
-        return cast, getattr(self.fn, "training", None)
+        return cast, [part.training for part in self._have_modes]
 
     def allocate(self, largest: int) -> int:
         """Memory that calls of sizes up to ``largest`` share; bytes."""

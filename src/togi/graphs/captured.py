@@ -209,7 +209,7 @@ class CapturedFunction:
             usual = max(inside, key=lambda n: self._sizes[n])
             compared = {"result": (padded, plain, wide)}
             if served.gradients:
-                compared["gradient"] = (self._gradient(padded), self._gradient(plain), self._gradient(wide))
+                compared["gradient"] = (self._gradient(padded), self._gradient(plain), self._gradient(wide, of=wide))
             for n in {min(inside), usual}:
                 where = f"at size {n} padded to {bucket} with {served.pads}"
                 for what, (graph, eager, exact) in compared.items():
@@ -218,11 +218,13 @@ class CapturedFunction:
                 captures.leave_to_eager(bucket)
             lower = bucket
 
-    def _gradient(self, fn: Callable[..., Any]) -> Callable[..., Sequence[Tensor]]:
-        """Make the gradients of the plain function, of a copy of it, or of a padded call."""
+    def _gradient(
+        self, fn: Callable[..., Any], *, of: Callable[..., Any] | None = None
+    ) -> Callable[..., Sequence[Tensor]]:
+        """Make the gradients of the plain function or of a padded call; those of a copy are ``of`` its own weights."""
 
         def run(*args: Any, **kwargs: Any) -> Sequence[Tensor]:
-            weights = same_weights(self._fn, self._served.weights, fn)
+            weights = same_weights(self._fn, self._served.weights, of or self._fn)
             return gradients_of(fn, weights, self._served.wanted, plus_and_minus, zeros=True)(*args, **kwargs)
 
         return run

@@ -7,14 +7,15 @@ pass saved, and hands out its own buffers as gradients, which the next backward 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from togi.graphs.pool import GraphError
+from togi.torch_internals.behind import modules_behind
 from togi.torch_internals.tensors import tensors_of, tree_flatten, tree_unflatten
 
 Function = Callable[..., Any]
@@ -108,11 +109,17 @@ def plus_and_minus(results: Sequence[Tensor]) -> list[Tensor]:
 
 
 def same_weights(fn: Function, weights: Sequence[Tensor], copied: Function) -> list[Tensor]:
-    """The weights of a copy of a module that stand where ``weights`` do in ``fn``; of any other function, the same.
+    """The weights of a copy that stand where ``weights`` do in ``fn``; without modules behind it, the same.
 
-    Raises KeyError where the module does not name one.
+    Raises KeyError where no module names one.
     """
-    if not isinstance(fn, nn.Module) or not isinstance(copied, nn.Module) or copied is fn:
+    if copied is fn or not modules_behind(fn):
         return list(weights)
-    names, of_copy = {id(tensor): name for name, tensor in fn.named_parameters()}, dict(copied.named_parameters())
+    names = {id(tensor): place for place, tensor in _named_weights(fn)}
+    of_copy = dict(_named_weights(copied))
     return [of_copy[names[id(weight)]] for weight in weights]
+
+
+def _named_weights(fn: Function) -> Iterator[tuple[tuple[int, str], Tensor]]:
+    for at, module in enumerate(modules_behind(fn)):
+        yield from (((at, name), tensor) for name, tensor in module.named_parameters())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from togi.torch_internals.autograd import version_of
-from togi.torch_internals.modules import own_buffers, own_parameters
+from togi.torch_internals.modules import own_buffers, own_modules, own_parameters
 
 
 def weights_of(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -29,24 +29,35 @@ def weights_of(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tens
 
 
 class Held:
-    """A module's parameters and buffers by name. Of any other function, the weights that its gradients reach."""
+    """The parameters and buffers of modules by name, and the other weights that gradients reach."""
 
-    def __init__(self, fn: Callable[..., Any], weights: Sequence[Tensor]) -> None:
+    def __init__(self, parts: Mapping[str, nn.Module], weights: Sequence[Tensor]) -> None:
         self._places: list[tuple[str, Mapping[Any, Any], Any]] = [
             (f"{path}.{name}".lstrip("."), owned, name)
-            for path, part in (fn.named_modules() if isinstance(fn, nn.Module) else ())
+            for path, part in parts.items()
             for owned in (own_parameters(part), own_buffers(part))
             for name in owned
-        ] or [(f"a weight of {tuple(weight.shape)}", {0: weight}, 0) for weight in weights]
-        self._addresses = self._addresses_now()
+        ]
+        named = {id(tensor) for tensor in self._tensors()}
+        self._places += [
+            (f"a weight of {tuple(weight.shape)}", {0: weight}, 0) for weight in weights if id(weight) not in named
+        ]
+        self._children = [
+            (f"{path}.{name}".lstrip("."), children, name)
+            for path, part in parts.items()
+            if (children := own_modules(part))
+            for name in children
+        ]
+        self._addresses, self._modules = self._addresses_now(), self._modules_now()
 
     def moved(self) -> str:
         """The name of the first that is no longer where it was; empty where all are."""
-        now = self._addresses_now()
-        if now == self._addresses:
+        now, modules = self._addresses_now(), self._modules_now()
+        if now == self._addresses and modules == self._modules:
             return ""
-        pairs = zip(self._places, self._addresses, now, strict=True)
-        return next(label for (label, _, _), before, address in pairs if before != address)
+        places = [*self._places, *self._children]
+        pairs = zip(places, [*self._addresses, *self._modules], [*now, *modules], strict=True)
+        return next(label for (label, _, _), before, there in pairs if before != there)
 
     def versions(self) -> list[int]:
         """How often each was written in place."""
@@ -61,6 +72,9 @@ class Held:
 
     def _addresses_now(self) -> list[int]:
         return [_address(owned.get(name)) for _, owned, name in self._places]
+
+    def _modules_now(self) -> list[int]:
+        return [id(children.get(name)) for _, children, name in self._children]
 
 
 def _address(tensor: Tensor | None) -> int:

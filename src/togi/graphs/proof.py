@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from togi.decide.faithful import MAX_UNITS, within
 from togi.graphs.form import tensors_in
 from togi.graphs.pool import GraphError
 from togi.subject.inputs import Inputs
+from togi.torch_internals.behind import modules_behind
 from togi.verify.float64 import float64_arithmetic, nudged_inputs, widened, widened_inputs
 from togi.verify.units import error_in_units
 
@@ -19,13 +22,23 @@ Function = Callable[..., Any]
 
 
 def in_float64(fn: Function, device: str) -> Function:
-    """A copy of a module in float64, for ``prove``; anything else as it is."""
-    if not isinstance(fn, nn.Module):
-        return fn
+    """A copy in float64 of a module, its method or a partial call of it, for ``prove``; anything else as it is."""
     try:
-        return widened(fn, device)
+        copied: Function = _widened(fn, device)
+        return copied
     except Exception:  # foreign code: no room, or no copy; inputs in float64 alone may do
         return fn
+
+
+def _widened(fn: Any, device: str) -> Any:
+    if isinstance(fn, nn.Module):
+        return widened(fn, device)
+    if isinstance(fn, types.MethodType) and isinstance(fn.__self__, nn.Module):
+        return types.MethodType(fn.__func__, widened(fn.__self__, device))
+    if isinstance(fn, functools.partial) and modules_behind(fn):
+        keywords = {name: _widened(value, device) for name, value in fn.keywords.items()}
+        return functools.partial(_widened(fn.func, device), *(_widened(each, device) for each in fn.args), **keywords)
+    return fn
 
 
 def prove(padded: Function, fn: Function, wide: Function, sample: Inputs, where: str, *, what: str = "result") -> None:

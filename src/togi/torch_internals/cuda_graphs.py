@@ -24,6 +24,8 @@ from unittest.mock import patch
 
 import torch
 
+from togi.torch_internals.behind import callables_behind, parts_behind
+
 __all__ = ["GraphReport", "NotRecorded", "graphs_reported", "replays_by_itself", "trees_in_turn"]
 
 _PARTITIONS = "torch._inductor.scheduler.__cudagraphs"
@@ -41,9 +43,9 @@ _OPERATION_STACK = " " * 9
 
 
 def replays_by_itself(function: Any) -> bool:
-    """Return whether it, or a module in it, was compiled with Inductor's own CUDA graphs
+    """Return whether it, or a module behind it, was compiled with Inductor's own CUDA graphs
     (``mode="reduce-overhead"``)."""
-    parts = function.modules() if isinstance(function, torch.nn.Module) else (function,)
+    parts = [*callables_behind(function), *parts_behind(function).values()]
     compiled = [owner for part in parts for owner in (part, getattr(part, "_compiled_call_impl", None))]
     askers = (getattr(owner, "get_compiler_config", None) for owner in compiled)
     configs = (ask() for ask in askers if callable(ask))
