@@ -212,6 +212,85 @@ def test_what_else_fails_is_not_said_to_wait(runtime: Runtime, monkeypatch: pyte
         on_a_device(runtime, monkeypatch, "1MiB")(Waiting(fails))
 
 
+# --- threads
+
+
+class InThreads:
+    """Two captures, of which the second begins within the first and would end after it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.inside = {name: threading.Event() for name in ("first", "second")}
+        self.first_is_over = threading.Event()
+        self.errors: list[BaseException] = []
+        self.order: list[str] = []
+
+    def function(self, name: str, until: threading.Event) -> Callable[[Tensor], tuple[Tensor]]:
+        def run(x: Tensor) -> tuple[Tensor]:
+            if not torch.cuda.is_current_stream_capturing():
+                self.runtime.wait()  # refused, and run once more as if it were captured
+            elif self.runtime.capturing is None:
+                self.inside[name].set()
+                until.wait(0.2)  # as long as nothing keeps the other thread out
+            return (x + 1,)
+
+        return run
+
+    def capture(self, name: str, until: threading.Event) -> None:
+        try:
+            OnDevice()(self.function(name, until), ONE)
+        except BaseException as error:
+            self.errors.append(error)
+        self.order.append(name)
+
+    def first(self) -> None:
+        self.capture("first", self.inside["second"])
+        self.first_is_over.set()
+
+    def second(self) -> None:
+        assert self.inside["first"].wait(10)
+        self.capture("second", self.first_is_over)
+
+
+def test_captures_of_two_threads_take_turns(runtime: Runtime) -> None:
+    both = InThreads(runtime)
+    threads = [threading.Thread(target=each) for each in (both.first, both.second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not both.errors
+    assert both.order == ["first", "second"]
+    assert len(runtime.captures) == 2
+    assert runtime.mode == 0
+    assert torch.cuda.is_current_stream_capturing() is False
+
+
+def test_a_capture_that_does_not_end_is_not_waited_for_for_ever(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that waits for a thread which captures."""
+    monkeypatch.setattr(recording, "_PATIENCE_S", 0.01)
+    said: list[str] = []
+
+    def elsewhere() -> None:
+        try:
+            OnDevice()(product(runtime), ONE)
+        except RuntimeError as error:
+            said.append(str(error))
+
+    def run(x: Tensor) -> tuple[Tensor]:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join(10)
+        return (x,)
+
+    OnDevice()(run, ONE)
+    assert said
+    assert all("another thread has been capturing" in text for text in said)
+    OnDevice()(product(runtime), ONE)
+
+
 # --- budgets
 
 WIDTH = 256

@@ -33,6 +33,14 @@ class Recording:
     outputs: tuple[Tensor, ...]
 
 
+_one_at_a_time = threading.RLock()
+"""Held by the thread that captures. A capture sets what the process has once: torch's debug mode of waits, the filters
+of warnings, the answer to who is capturing; and beginning one empties torch's cache, which another one forbids. It is
+taken after a pool's lock, never before: what runs within a capture takes no pool's."""
+_PATIENCE_S = 600.0
+"""For another thread's capture, which may compile in its first runs."""
+
+
 Flat = Callable[..., Sequence[Tensor]]
 Capture = Callable[[Flat, tuple[Tensor, ...]], Recording]
 _here = threading.local()
@@ -55,6 +63,20 @@ def is_capturing() -> bool:
     return bool(getattr(_here, "capturing", False))
 
 
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    """No other thread captures in the block. Raises RuntimeError if one does not end, rather than wait for ever."""
+    if not _one_at_a_time.acquire(timeout=_PATIENCE_S):
+        raise RuntimeError(
+            f"another thread has been capturing a CUDA graph for {_PATIENCE_S:g} s, and captures take turns. If its "
+            "function waits for this thread, call what captures here once before: it is not captured again"
+        )
+    try:
+        yield
+    finally:
+        _one_at_a_time.release()
+
+
 class OnDevice:
     """Captures on the current device. One pool for all recordings: only one of them runs at a time, and what they
     return is copied before the next one does. One stream for all captures, as torch's documentation asks for one pool.
@@ -63,8 +85,9 @@ class OnDevice:
     capture, so that every graph has its own, in its pool: graphs of two pools may run at once, and none reads what
     dropping another one freed (pytorch #193402).
 
-    A call raises torch.OutOfMemoryError where memory was refused, whoever says so in whatever words; Waits, before any
-    capture, where the function waits for the device; else what the function raised, or the capture.
+    Captures of several threads take turns. A call raises torch.OutOfMemoryError where memory was refused, whoever says
+    so in whatever words; Waits, before any capture, where the function waits for the device; else what the function
+    raised, or the capture.
     """
 
     def __init__(self) -> None:
@@ -75,7 +98,7 @@ class OnDevice:
 
     def __call__(self, flat: Flat, inputs: tuple[Tensor, ...]) -> Recording:
         try:
-            with capturing():
+            with _in_turn(), capturing():
                 _warm_up(flat, inputs)
                 recording = self._captured(flat, inputs)
         except Exception as error:  # foreign code: the function, and the libraries below it
