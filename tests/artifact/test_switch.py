@@ -56,6 +56,7 @@ class Engine:
     """Plain eager, of a module that nobody changes."""
 
     in_place = runs_original = False
+    keeps = None
 
     def __init__(self, module: nn.Module, signature: Signature, entry: PartEntry) -> None:
         self.module, self.signature, self.entry = module, signature, entry

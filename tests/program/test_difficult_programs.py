@@ -289,6 +289,7 @@ class Engine:
     """Of one size: the module itself, with 1 added, by which its answers are known."""
 
     in_place = runs_original = False
+    keeps = None
 
     def __init__(self, module: nn.Module, path: str, *tensors: Tensor) -> None:
         kind, weights = type(module).__name__, weights_hash(module)

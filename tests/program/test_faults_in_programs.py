@@ -391,6 +391,7 @@ class Faulty:
     """A part with a fault in its engine."""
 
     in_place = runs_original = False
+    keeps = None
 
     def __init__(self, part: PartEngine, fault: Fault) -> None:
         self.entry, self.signature, self.manifest = part.entry, part.signature, part.manifest

@@ -67,6 +67,7 @@ class Engine:
     """The captured graph of a part."""
 
     in_place = runs_original = False
+    keeps = None
 
     def __init__(self, part: Part, module: nn.Module, folder: Path) -> None:
         self.entry, self.signature = part.entry(part.key.path), part.survey.signature

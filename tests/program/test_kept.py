@@ -118,6 +118,7 @@ class Engine:
     """A program of a recipe, as an artifact's part has it."""
 
     in_place = runs_original = False
+    keeps = None
 
     def __init__(self, call: Callable[..., Any], part: Part) -> None:
         self.call, self.signature, self.entry = call, part.survey.signature, part.entry(part.key.path)

@@ -84,10 +84,22 @@ class Kept:
         return torch.full((2, 4), 99.0)
 
 
-def test_what_an_engine_keeps_is_not_fetched_to_be_looked_at(signature: Signature) -> None:
+def test_what_a_program_keeps_is_not_fetched_to_be_looked_at(signature: Signature) -> None:
     kept = Kept()
-    signature.check([Deferred((2, 4), torch.float32, kept), torch.full((2, 4), 200), SAMPLE[2]])
+    given = [Deferred((2, 4), torch.float32, kept), torch.full((2, 4), 200), SAMPLE[2]]
+    signature.check(given, lambda at, tensor: at == 0 and tensor is given[0])
     assert not kept.fetched
+
+
+@pytest.mark.parametrize("keeps", [None, lambda *_: False])
+def test_what_another_program_keeps_is_looked_at_and_stays_with_it(signature: Signature, keeps: Any) -> None:
+    kept = Kept()
+    given = [Deferred((2, 4), torch.float32, kept), torch.full((2, 4), 200), SAMPLE[2]]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="x holds 99, but was proven for values from 3 to 4"):
+            signature.check(given, keeps)
+    assert kept.fetched == 1
+    assert given[0].place is kept, "its engine may go on from it without a copy"
 
 
 LARGE = {

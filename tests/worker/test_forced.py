@@ -90,6 +90,7 @@ class Engine:
     """The part with something added to the score of token 5."""
 
     in_place = runs_original = False
+    keeps = None
 
     def __init__(self, pure: Pure, calls: list[Inputs], noise: Noise) -> None:
         found = survey(Subject(pure, calls))

@@ -34,6 +34,8 @@ class PartEngine:
         self._loaded = loaded
         self._with_tensors: Callable[[list[Tensor]], Any] | None = None
         self._keeps_state = False
+        self.keeps = program.keeps if isinstance(program, FlatProgram) else None
+        """Which of its inputs are its own last answers."""
         if isinstance(program, FlatProgram) and loaded.around is None:
             self._with_tensors = in_contexts(program.call_with, loaded.contexts)
             self._keeps_state = program.keeps_state

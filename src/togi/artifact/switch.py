@@ -97,7 +97,7 @@ class Switch(FunctionStandIn):
         for position, form in enumerate(self.forms):
             signature = form.signature
             try:
-                tensors = signature.checked(args, named)
+                tensors = signature.checked(args, named, form.keeps)
             except (TypeError, ValueError) as error:
                 reason = str(error)
                 continue

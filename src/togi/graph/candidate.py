@@ -74,13 +74,18 @@ class FlatProgram(Program):
         self._turn = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.call_with(self.signature.checked(args, kwargs))
+        return self.call_with(self.signature.checked(args, kwargs, self.keeps))
 
     def call_with(self, inputs: list[Tensor]) -> Any:
         """The same with the tensors of a call, flat and checked already."""
         with self._turn:
             outputs = self.run(inputs)
         return self.signature.build_outputs(outputs)
+
+    def keeps(self, position: int, tensor: Tensor) -> bool:
+        """Whether this input, a deferred tensor, is what the program returned last and still holds, so that its values
+        need not be looked at."""
+        return False
 
     @abc.abstractmethod
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from togi.subject.signature import Signature
 
+Keeps = Callable[[int, Any], bool]
+"""Whether the flat input at this position, a deferred tensor, is the program's own last answer, unchanged."""
 _SIZES_REMEMBERED = 1000
 
 
@@ -44,7 +46,7 @@ class AdmittedCalls:
         self._conditioned_sizes = list(dict.fromkeys(size for text in signature.conditions for size in sizes_in(text)))
         self._sizes_met: set[tuple[int, ...]] = set()
 
-    def check(self, tensors: Sequence[Any]) -> None:
+    def check(self, tensors: Sequence[Any], keeps: Keeps | None) -> None:
         """Raises TypeError or ValueError naming the input, what it is, what is accepted, and the fix."""
         import torch
 
@@ -65,20 +67,25 @@ class AdmittedCalls:
         if self.conditions:
             self._check_conditions(tensors, tuple([shapes[i][dim] for i, dim in self._conditioned_sizes]))
         if self._restricted:
-            self._check_domains(tensors)
+            self._check_domains(tensors, keeps)
 
-    def _check_domains(self, tensors: Sequence[Any]) -> None:
-        deferred = self._deferred  # what an engine keeps from its own last answer is not fetched to be looked at
-        if self._on_device:
-            asked = [(at, domain) for at, domain in self._restricted if type(tensors[at]) is not deferred]
-            found = refusals_on_device([(domain, tensors[at]) for at, domain in asked])
-            for (at, _), outside in zip(asked, found, strict=True):
+    def _check_domains(self, tensors: Sequence[Any], keeps: Keeps | None) -> None:
+        deferred, looked_at = self._deferred, []
+        for at, domain in self._restricted:
+            tensor = tensors[at]
+            if type(tensor) is deferred:
+                if keeps is not None and keeps(at, tensor):
+                    continue
+                tensor = tensor.values()  # whose engine goes on from it as ever
+            if self._on_device:
+                looked_at.append((at, domain, tensor))
+            elif outside := domain.refusal(tensor):
+                raise values_outside(self._signature, at, outside)
+        if looked_at:
+            found = refusals_on_device([(domain, tensor) for _, domain, tensor in looked_at])
+            for (at, _, _), outside in zip(looked_at, found, strict=True):
                 if outside:
                     raise values_outside(self._signature, at, outside)
-            return
-        for at, domain in self._restricted:
-            if type(tensors[at]) is not deferred and (outside := domain.refusal(tensors[at])):
-                raise values_outside(self._signature, at, outside)
 
     def _check_conditions(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> None:
         if sizes in self._sizes_met:

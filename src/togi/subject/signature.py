@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import model_validator
 
 from togi.core.records import Record, TensorFacts
-from togi.subject.admitted_calls import AdmittedCalls
+from togi.subject.admitted_calls import AdmittedCalls, Keeps
 from togi.subject.common_structure import in_common, in_common_or_carried, in_common_or_given, merged
 from togi.subject.conditions import at_least, condition, in_words, sizes_in
 from togi.subject.domain import Domain
@@ -179,10 +179,10 @@ class Signature(Record):
                 raise other_structure(self, name, structure, value)
         return tensors
 
-    def checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    def checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], keeps: Keeps | None = None) -> list[Tensor]:
         """The tensors of a call in signature order. Raises as ``flatten_inputs`` and ``check`` do."""
         tensors = self.flatten_inputs(args, kwargs)
-        self.check(tensors)
+        self.check(tensors, keeps)
         return tensors
 
     def of_argument(self, tensors: list[Tensor], key: str | int) -> list[Tensor]:
@@ -196,12 +196,16 @@ class Signature(Record):
         keys: list[str | int] = [*range(self.positional), *self.names[self.positional :]]
         return {key: slice(end - count, end) for key, count, end in zip(keys, counts, ends, strict=True)}
 
-    def check(self, tensors: Sequence[Any]) -> None:
-        """That flat inputs have the dtypes, devices and sizes that were proven.
+    def check(self, tensors: Sequence[Any], keeps: Keeps | None = None) -> None:
+        """That flat inputs have the dtypes, devices, sizes and values that were proven.
+
+        Args:
+            keeps: of the program that is called, which of its own answers it is given again unchanged. Their values
+                are not looked at, since they would have to be fetched.
 
         Raises TypeError or ValueError naming the input, what it is, what is accepted, and the fix.
         """
-        self._admitted.check(tensors)
+        self._admitted.check(tensors, keeps)
 
     def under(self, conditions: Iterable[str]) -> Signature:
         """The same under these conditions."""

@@ -262,7 +262,7 @@ class LoadedArtifact(Contender):
 
 def _as_returned(program: FlatProgram, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The call as a program makes it that goes on from what the last call returned."""
-    return program.signature.build_inputs(program.as_returned(program.signature.checked(args, kwargs)))
+    return program.signature.build_inputs(program.as_returned(program.signature.checked(args, kwargs, program.keeps)))
 
 
 def storages(module: torch.nn.Module) -> dict[int, int]:

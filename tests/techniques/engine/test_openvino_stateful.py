@@ -24,6 +24,7 @@ from togi.artifact.part_engine import PartEngine
 from togi.core.errors import ArtifactError, Refused
 from togi.core.recipe import PartKey
 from togi.graph.candidate import Candidate, FlatProgram
+from togi.subject.domain import Domain
 from togi.subject.effects import Effects
 from togi.techniques.engine.programs import openvino_stateful as stateful
 from togi.techniques.engine.programs.openvino_cache import SequenceCache
@@ -120,6 +121,47 @@ def test_steps_go_on_from_what_the_last_returned_and_fetch_nothing(candidate, pr
     assert len(program._caches) == 1
     assert only(program).lengths == [10] * 4
     close([each + 0 for each in found], expected)
+
+
+@pytest.fixture
+def bounded(built: stateful.StatefulProgram, candidate: Candidate) -> stateful.StatefulProgram:
+    """Of the same model, proven for caches of small values."""
+    domains = [Domain(), Domain(), *[Domain(low=-9.0, high=9.0)] * (2 * LAYERS)]
+    return stateful.StatefulProgram(
+        built.compiled, candidate.signature.within(domains), built.order, built.kept, built.stored
+    )
+
+
+def test_values_of_its_own_last_answer_are_not_looked_at(bounded: stateful.StatefulProgram) -> None:
+    cache = step(bounded, 0, cache_of(4))[1]
+    for number in range(1, 4):
+        cache = step(bounded, number, cache)[1]
+    assert all(isinstance(each, Deferred) and each._fetched is None for each in cache)
+
+
+@pytest.mark.parametrize("place", [0, 2 * LAYERS - 1])
+def test_what_the_user_wrote_to_its_answer_is_looked_at(bounded: stateful.StatefulProgram, place: int) -> None:
+    cache = step(bounded, 0, cache_of(4))[1]
+    cache[place][0, 0, 0, 0] = 100.0
+    with pytest.raises(ValueError, match="holds 100, but was proven for values from -9 to 9"):
+        step(bounded, 1, cache)
+    cache[place][0, 0, 0, 0] = 1.0
+    step(bounded, 1, cache)
+
+
+def test_what_another_program_returned_is_looked_at(
+    bounded: stateful.StatefulProgram, candidate: Candidate, built: stateful.StatefulProgram
+) -> None:
+    kept = [part.model_copy() for part in built.kept]  # of another program, if of one like it
+    other = stateful.StatefulProgram(built.compiled, candidate.signature, built.order, kept, built.stored)
+    large = step(other, 0, [each * 100 for each in cache_of(4)])[1]
+    with pytest.raises(ValueError, match="was proven for values from -9 to 9"):
+        step(bounded, 1, large)
+    assert large[0].place is not None, "the other program goes on from it without a copy"
+    swapped = step(bounded, 0, cache_of(4))[1]
+    swapped[0], swapped[1] = swapped[1], swapped[0]
+    step(bounded, 1, swapped)
+    assert swapped[0]._fetched is not None, "its own values, in another place"
 
 
 def test_whoever_looks_at_a_cache_sees_its_values(candidate, program) -> None:

@@ -75,6 +75,11 @@ class SequenceCache:
         places = [tensor.place if isinstance(tensor, Deferred) else None for tensor in tensors]
         return self._returned and places == self._places()
 
+    def returned_last(self, place: CachePlace) -> bool:
+        """Whether the values there are of what it returned last."""
+        with self.lock:
+            return self._returned and self.lengths[place.position] == place.length
+
     def _places(self) -> list[CachePlace]:
         return [CachePlace(self, position, length) for position, length in enumerate(self.lengths)]
 

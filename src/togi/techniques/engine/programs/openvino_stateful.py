@@ -63,7 +63,7 @@ class StatefulProgram(StoredProgram):
         self.compiled = compiled
         self.order = tuple(order)
         self.kept = tuple(kept)
-        self._inside = {part.input for part in kept}
+        self._inside = {part.input: position for position, part in enumerate(kept)}
         names = {name: port for port in compiled.inputs for name in port.names}
         self.ports = [
             (i, names[f"input_{i}"])
@@ -90,6 +90,12 @@ class StatefulProgram(StoredProgram):
             tensor = torch.from_numpy(arrays[self._outputs[f"output_{position}"]]).to(getattr(torch, facts.dtype))
             outputs.append(tensor.clone() if position in self.order[:number] else tensor)
         return outputs
+
+    def keeps(self, position: int, tensor: Tensor) -> bool:
+        place = tensor.place if isinstance(tensor, Deferred) else None
+        if not isinstance(place, CachePlace) or place.cache.kept is not self.kept:
+            return False
+        return place.position == self._inside.get(position) and place.cache.returned_last(place)
 
     def as_returned(self, inputs: list[Tensor]) -> list[Tensor]:
         before, returned_inputs = self._last_call(inputs), list(inputs)
