@@ -9,6 +9,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ class Engine:
         return self.module(*args, **kwargs)
 
 
-def part_of(tuned: Program, *calls: Inputs) -> Engine:
+def part_of(tuned: Any, *calls: Inputs) -> Engine:
     """An engine for the part: a copy of it as it is now."""
     with torch.no_grad():
         effects = Effects.of(tuned.part, *(call.clone() for call in calls))
@@ -297,3 +298,66 @@ def test_an_argument_of_a_derived_class_is_the_originals() -> None:
         assert torch.equal(model(x, OtherState()), -torch.ones(3))
         assert installed.counts == {"part": (1, 1)}
         assert "OtherState" in installed.switches[0].last_reason
+
+
+class TwoParts(nn.Module):
+    """``b`` shares a weight with ``a``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+        self.b[0].weight = self.a.weight
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.a(x) + self.b(x))  # type: ignore[no-any-return]
+
+
+class InPlaceEngine(Engine):
+    """Runs the live module's own forward."""
+
+    in_place = True
+
+    def of(self, original: Any) -> InPlaceEngine:
+        placed = copy.copy(self)
+        placed.module = original
+        return placed
+
+
+def engine_of(program: nn.Module, path: str, kind: type[Engine], x: Tensor) -> Engine:
+    module = program.get_submodule(path)
+    made = part_of(SimpleNamespace(part=module), Inputs((x,)))
+    return kind(made.module, made.signature, made.entry.model_copy(update={"key": PartKey(path=path)}))
+
+
+def test_freed_originals_leave_the_weights_that_a_part_in_place_runs_on() -> None:
+    model, x = TwoParts().eval().requires_grad_(False), torch.rand(2, 3)
+    expected = model(x)
+    engines = [engine_of(model, "a", InPlaceEngine, x), engine_of(model, "b", Engine, x)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        put_in(engines, model, keep_originals=False)
+        torch.testing.assert_close(model(x), expected)
+    assert model.a.weight.numel() == model.b[0].weight.numel() == 9, "one weight, in use"
+    assert model.b[0].bias.numel() == 0
+
+
+class Shares(nn.Module):
+    """Two parts, and a module that is a part of one of them and is called by itself too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = nn.Linear(3, 3)
+        self.tuned, self.other = nn.Sequential(inner, nn.Linear(3, 3)), nn.Sequential(inner, nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tuned(x) + self.other(x)  # type: ignore[no-any-return]
+
+
+def test_freed_originals_leave_modules_that_others_call_too() -> None:
+    model, x = Shares().eval().requires_grad_(False), torch.rand(2, 3)
+    expected = model(x)
+    put_in([engine_of(model, "tuned", Engine, x)], model, keep_originals=False)
+    torch.testing.assert_close(model(x), expected)
+    assert model.other[0].weight.numel() == 9
+    assert model.tuned[1].weight.numel() == 0

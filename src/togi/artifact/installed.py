@@ -138,20 +138,30 @@ def _switch(part: PartEngine, module: nn.Module | None, kind: type[Switch]) -> S
 
 
 def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
-    """Give back the memory of the originals' weights, but for those that other modules share."""
-    replaced = {id(part) for switch in switches for part in switch.module.modules()}
+    """Give back the memory of the originals' weights, but for those that are used elsewhere: by parts in place, which
+    run on them, or by any other module that calls do not reach through a replaced one alone."""
+    replaced = [switch for switch in switches if not any(form.in_place for form in switch.forms)]
     used = {
         tensor.untyped_storage().data_ptr()
-        for part in program.modules()
-        if id(part) not in replaced
+        for part in _without(program, {switch.module for switch in replaced})
         for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
     }
-    for switch in switches:
-        if any(form.in_place for form in switch.forms):
-            continue  # it runs on them
+    for switch in replaced:
         switch.original = None
         for tensor in (*switch.module.parameters(), *switch.module.buffers()):
             if tensor.untyped_storage().data_ptr() not in used:
                 tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     for switch in switches:
         switch.watch_again()
+
+
+def _without(program: nn.Module, replaced: set[nn.Module]) -> set[nn.Module]:
+    """The modules of a program that are reached without going through a replaced one."""
+    found: set[nn.Module] = set()
+    open_ = [program]
+    while open_:
+        module = open_.pop()
+        if module not in replaced and module not in found:
+            found.add(module)
+            open_ += module.children()
+    return found
