@@ -56,7 +56,7 @@ class _Call:
         self.wanted = wanted
 
 
-class _Record:
+class _SettingRecord:
     """The calls that run under one setting, the newest last. Of their contexts one is entered at any time, so what it
     puts back is the value from before all of them."""
 
@@ -91,4 +91,4 @@ class _Record:
             self._set = newest.value, entered
 
 
-_records: defaultdict[str, _Record] = defaultdict(_Record)
+_records: defaultdict[str, _SettingRecord] = defaultdict(_SettingRecord)
