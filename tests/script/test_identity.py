@@ -50,7 +50,8 @@ class Net(Base):
         y = self.act(self.linear(x) * self.doubled)
         return helpers.shift(self.after(self.later(y))) + ARGUMENTS.bias + len(NAMES) + self.table.sum()
 
-from togi.script.identity import code_hash, identity_of, settings_hash
+from togi.script.identity import identity_of
+from togi.subject.identity import code_hash, settings_hash
 
 def identity():
     torch.manual_seed(0)

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from tests.artifact.artifact_maker import ArtifactMaker
 from togi.artifact.manifest import MANIFEST
-from togi.script.identity import code_hash, identity_of, settings_hash
+from togi.script.identity import identity_of
 from togi.script.records import ScriptIndex, TunedModule
 from togi.script.serving import ScriptService
+from togi.subject.identity import code_hash, settings_hash
 from togi.subject.inputs import Subject
 from togi.techniques import recipe
 

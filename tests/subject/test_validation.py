@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import array
+import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs
-from togi.subject.validation import Validation, as_validation, hash_of, shared
+from togi.subject.validation import Validation, as_validation, hash_of, hashes_of, shared
 
 SAMPLES = [torch.full((1, 2), float(i)) for i in range(4)]
 
@@ -80,3 +83,24 @@ def test_the_identity_is_of_samples_labels_and_groups_by_their_content() -> None
     assert identity() == identity(samples=[sample.clone() for sample in SAMPLES])
     assert len({identity(), *others}) == 6
     assert hash_of(inputs(0, 1)) == hash_of(inputs(0, 1)) != hash_of(inputs(1, 0))
+
+
+def test_samples_that_are_not_tensors_are_told_apart() -> None:
+    def nested(*values: Any, **named: Any) -> Inputs:
+        return Inputs(values, named)
+
+    arrays = [np.zeros(3), np.ones(3), np.zeros(3, np.float32), np.zeros((1, 3)), np.array(["a"], object)]
+    texts = ["a passage", "another", ["a passage"], b"a passage", bytearray(b"a passage"), array.array("f", [1.0])]
+    numbers = [1, 2, 1.0, True, None, {"limit": 1}, {"limit": 2}, {"most": 1}, range(3), (1, 2), [1, 2], [[1], 2]]
+    tensors = [torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16), torch.ones(2), torch.eye(2).to_sparse()]
+    lengths = [
+        torch.nested.nested_tensor([torch.ones(length), torch.ones(3 - length)], layout=torch.jagged)
+        for length in (1, 2)
+    ]
+    calls = [nested(value) for value in (*arrays, *texts, *numbers, *tensors, *lengths)]
+    calls += [nested(x="a passage"), nested(y="a passage"), nested("a", "b"), nested("a", x="b")]
+    assert len(set(hashes_of(calls))) == len(calls)
+    again = [Inputs(copy.deepcopy(call.args), copy.deepcopy(dict(call.kwargs))) for call in calls]
+    assert hashes_of(again) == hashes_of(calls)
+    assert hashes_of([nested(x=1, y=2)]) == hashes_of([nested(y=2, x=1)])
+    assert Validation([np.zeros(3), np.ones(3)]).identity != Validation([np.ones(3), np.zeros(3)]).identity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.records import Accuracy
 from togi.decide.paired import Standing, halves, standing
+from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation
 from togi.verify import accuracy
 from togi.verify.accuracy import answer_once, judged, known_answers
@@ -46,7 +48,7 @@ def measured(
     call: Callable[..., Any], measure: AccuracyMeasure, tmp_path: Path, *, max_drop: float = 1.0, **given: Any
 ) -> Accuracy:
     validation = data(**given)
-    answer_once(Scores(), "scores", validation, tmp_path, seed=0, device="cpu")
+    answer_once(Scores(), validation, tmp_path, seed=0, device="cpu")
     return judged(
         call,
         validation,
@@ -118,7 +120,7 @@ def test_what_is_no_answer_is_lost(scores: Callable[[Tensor], Tensor], tmp_path:
 def test_rows_of_a_batch_count_by_themselves_and_groups_as_one(tmp_path: Path) -> None:
     batches = [torch.cat(data().samples[i : i + 10]) for i in range(0, COUNT, 10)]
     validation = Validation(batches)
-    answer_once(Scores(), "batches", validation, tmp_path, seed=0, device="cpu")
+    answer_once(Scores(), validation, tmp_path, seed=0, device="cpu")
     answers, judging = known_answers(tmp_path, validation), Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1.0)
 
     def of(validation: Validation) -> Accuracy:
@@ -151,7 +153,7 @@ def test_sorted_data_are_seen_in_random_order(tmp_path: Path) -> None:
 
 def test_choice_and_confirmation_see_other_samples(tmp_path: Path) -> None:
     validation = data()
-    answer_once(Scores(), "scores", validation, tmp_path, seed=0, device="cpu")
+    answer_once(Scores(), validation, tmp_path, seed=0, device="cpu")
     seen: dict[bool, set[str]] = {}
     for confirmation in (False, True):
         given: list[str] = []
@@ -169,27 +171,79 @@ def test_choice_and_confirmation_see_other_samples(tmp_path: Path) -> None:
     assert halves(range(COUNT), 0)[0] != halves(range(COUNT), 1)[0]
 
 
-def test_the_original_answers_once_for_all_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Scaled(nn.Module):
+    """A setting that is no weight."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.linear = nn.Linear(CLASSES, 4)
+        for weight in self.parameters():
+            nn.init.constant_(weight, 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.linear(x)
+        return self.scale * scores
+
+
+class Pooled(Scaled):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).abs()
+
+
+class Finds(nn.Module):
+    """It computes with what no hash of it sees."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float(os.environ["SCALE_OF_THE_TEST"])
+
+
+def times_asked(module: nn.Module, validation: Validation, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often a module is called until its answers are known, which must be its own."""
     asked: list[int] = []
+    answer = accuracy._answer
 
-    class Counted(Scores):
-        def forward(self, x: Tensor) -> Tensor:
-            asked.append(1)
-            return super().forward(x)
+    def noted(call: Callable[..., Any], sample: Inputs, seed: int) -> Tensor:
+        asked.append(1)
+        return answer(call, sample, seed)
 
-    validation = data(20)
-    for identity, expected in (("weights", 20), ("weights", 20), ("other weights", 40)):
-        answer_once(Counted(), identity, validation, tmp_path, seed=0, device="cpu")
-        assert len(asked) == expected
+    with monkeypatch.context() as patched:
+        patched.setattr(accuracy, "_answer", noted)
+        answer_once(module, validation, folder, seed=0, device="cpu")
+    known = known_answers(folder, validation)
+    assert all(torch.equal(known[i], module(x)) for i, x in enumerate(validation.samples))
+    return len(asked)
+
+
+def test_the_original_answers_once_for_all_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    validation, few = data(20), 4
+
+    def asked(module: nn.Module) -> int:
+        return times_asked(module, validation, tmp_path, monkeypatch)
+
+    assert [asked(Scaled(1.0)), asked(Scaled(1.0))] == [20, few]
+    others = [Scaled(-1.0), Pooled(1.0)]  # another setting, another forward: the weights are the same
+    assert [asked(other) for other in others] == [20, 20]
+    hooked = Scaled(1.0)
+    hooked.register_forward_hook(lambda _, __, scores: scores + 1)
+    assert asked(hooked) == 20
+    assert asked(Scaled(1.0)) == few
     (tmp_path / "home" / "answers").chmod(0o777)  # others could have written them
-    answer_once(Counted(), "weights", validation, tmp_path, seed=0, device="cpu")
-    assert len(asked) == 60
+    assert asked(Scaled(1.0)) == 20
     monkeypatch.setenv("TOGI_HOME", "/proc/none")  # cannot be written
-    answer_once(Counted(), "weights", validation, tmp_path, seed=0, device="cpu")
-    assert len(asked) == 80
+    assert asked(Scaled(1.0)) == 20
     (tmp_path / accuracy.FILE).write_bytes(b"cut")
     with pytest.raises(TogiError, match="they are made anew"):
         known_answers(tmp_path, validation)
+
+
+def test_kept_answers_that_the_original_no_longer_gives_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validation = data(20)
+    for scale, expected in (("1", 20), ("1", 4), ("1.1", 1 + 20), ("1.1", 4)):
+        monkeypatch.setenv("SCALE_OF_THE_TEST", scale)
+        assert times_asked(Finds(), validation, tmp_path, monkeypatch) == expected
 
 
 def test_what_cannot_be_judged_is_told(tmp_path: Path) -> None:
@@ -201,13 +255,13 @@ def test_what_cannot_be_judged_is_told(tmp_path: Path) -> None:
             return x.argmax(-1)
 
     with pytest.raises(SubjectError, match=r"first floating-point tensor.*a metric of its own"):
-        answer_once(Whole(), "whole", data(), tmp_path, seed=0, device="cpu")
+        answer_once(Whole(), data(), tmp_path, seed=0, device="cpu")
 
 
 def test_a_sequence_of_decisions_is_one_row(tmp_path: Path) -> None:
     samples = [torch.rand(1, 5, CLASSES, generator=torch.Generator().manual_seed(i)) for i in range(40)]
     validation = Validation(samples)
-    answer_once(Scores(), "sequences", validation, tmp_path, seed=0, device="cpu")
+    answer_once(Scores(), validation, tmp_path, seed=0, device="cpu")
     found = judged(
         every(1, lambda scores: torch.cat([-scores[:, :1], scores[:, 1:]], 1)),
         validation,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
-from togi.verify.compare import bits
+from togi.subject.plain_tensors import bits
 
 
 def weights_hash(module: nn.Module, without: Collection[str] = ()) -> str:

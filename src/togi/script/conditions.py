@@ -10,7 +10,7 @@ from torch import nn
 from typing_extensions import Self
 
 from togi.program.kept import Held, changed, held_by
-from togi.script.identity import code_hash, settings_hash
+from togi.subject.identity import code_hash, settings_hash
 from togi.torch_internals.autograd import version_of
 from togi.torch_internals.modules import forward_hook_counts, runs_compiled
 

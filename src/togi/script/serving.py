@@ -21,9 +21,10 @@ from togi.artifact.installed import Installed
 from togi.artifact.load import put_in_place
 from togi.core.quantities import first_line
 from togi.script.conditions import inner_of, left_alone
-from togi.script.identity import code_hash, identity_of, settings_hash
+from togi.script.identity import identity_of
 from togi.script.records import ScriptIndex, ServedModule, TunedModule
 from togi.script.switch import ScriptSwitch
+from togi.subject.identity import code_hash, settings_hash
 from togi.torch_internals.module_calls import watch_outermost_calls
 
 

@@ -6,14 +6,11 @@ import functools
 import hashlib
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
 from togi.subject.inputs import Inputs
-
-if TYPE_CHECKING:
-    import torch
 
 _RETURNS = (
     "Validation data are a list of samples, (samples, labels), or togi.Validation(samples, labels=None, groups=None), "
@@ -83,34 +80,21 @@ def hash_of(samples: Sequence[Inputs]) -> str:
 
 
 def hashes_of(samples: Sequence[Inputs]) -> list[str]:
-    """Of each sample's tensors: equal where the same sample is given for two purposes."""
-    return [_hash(sample.tensors()) for sample in samples]
+    """Of each call: equal where the same sample is given for two purposes, on whatever device."""
+    from togi.subject.identity import value_hash
 
-
-def _joined(parts: Iterable[str]) -> str:
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+    return [value_hash(sample.args, sorted(sample.kwargs.items())) for sample in samples]
 
 
 def _label(label: Any) -> str:
     """By its content: printed, a large tensor or array is cut short."""
-    import torch
+    from togi.subject.identity import value_hash
 
-    return _hash([torch.as_tensor(label)]) if hasattr(label, "__array__") else str(label)
-
-
-def _hash(tensors: Iterable[torch.Tensor]) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        plain = tensor.detach().cpu().contiguous()
-        digest.update(f"{plain.dtype} {tuple(plain.shape)} ".encode())
-        digest.update(_bytes_of(plain))
-    return digest.hexdigest()
+    return value_hash(label)
 
 
-def _bytes_of(tensor: torch.Tensor) -> bytes:
-    import torch
-
-    return bytes(tensor.flatten().view(torch.uint8).numpy().tobytes()) if tensor.numel() else b""
+def _joined(parts: Iterable[str]) -> str:
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def shared(validation: Sequence[Inputs], timed: Sequence[Inputs], calibration: Sequence[Inputs]) -> list[str]:

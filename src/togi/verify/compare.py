@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from togi.decide.faithful import in_units
+from togi.subject.plain_tensors import plain
 
 _BLOCK = 1 << 21
 """Elements compared at a time: 16 MiB in float64."""
@@ -70,23 +71,6 @@ class Difference:
 def continuous(tensor: Tensor) -> bool:
     """Measured by distance (floating, complex, quantized) rather than by equality (integers, bool)."""
     return tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized
-
-
-def plain(tensor: Tensor) -> Tensor:
-    """Dense, on the CPU, without autograd; complex as real with a last dimension of 2. A copy only where needed."""
-    tensor = tensor.detach()
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    tensor = tensor.resolve_conj().resolve_neg().cpu()
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-def bits(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor that is not nested, in the order of its elements."""
-    data: memoryview = plain(tensor).contiguous().flatten().view(torch.uint8).numpy().data
-    return data
 
 
 def sentinel_threshold(eager: Tensor) -> float:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from togi.core.records import Decisions, Scalar
 from togi.decide.faithful import MISMATCH_FLOOR
+from togi.subject.plain_tensors import plain
 from togi.subject.structure import Structure
-from togi.verify.compare import continuous, difference, plain
+from togi.verify.compare import continuous, difference
 from togi.verify.truth import Truth
 
 _ANOTHER_DECISION = 1e-2

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from togi.decide.faithful import within
 from togi.subject.inputs import Inputs
-from togi.verify.compare import continuous, hides, plain
+from togi.subject.plain_tensors import plain
+from togi.verify.compare import continuous, hides
 from togi.verify.float64 import wide
 from togi.verify.observe import Named, Observation, observe
 from togi.verify.original import Original

@@ -20,11 +20,11 @@ from togi.subject.behaviour import kept_generators, seed_all
 from togi.subject.inputs import Subject
 from togi.subject.inventory import class_name
 from togi.subject.nested import tensors_in
+from togi.subject.plain_tensors import plain
 from togi.subject.prepare import copy_to_ask, named_tensors
 from togi.subject.program import ProgramModule
 from togi.subject.structure import Structure
 from togi.torch_internals.modules import forward_hook_counts
-from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
 from togi.verify.repeatability import apart
 

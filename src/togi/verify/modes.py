@@ -14,9 +14,9 @@ from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import class_name
 from togi.subject.nested import tensors_in
+from togi.subject.plain_tensors import plain
 from togi.subject.prepare import in_given_modes, is_undecided, sharing_parameters, training_parts
 from togi.subject.structure import Structure
-from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
 from togi.verify.repeatability import apart, noise_limit
 

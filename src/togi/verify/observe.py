@@ -12,9 +12,10 @@ from torch import Tensor
 from togi.subject.behaviour import seed_all
 from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs
+from togi.subject.plain_tensors import plain
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure
-from togi.verify.compare import identical, plain
+from togi.verify.compare import identical
 from togi.verify.leaves import fresh, input_tensors, tensors_in
 
 Named = list[tuple[str, Tensor]]

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from togi.subject.behaviour import GeneratorStates
 from togi.subject.inputs import Inputs
 from togi.subject.optimizers import settings_of, state_tensors
+from togi.subject.plain_tensors import plain
 from togi.subject.prepare import named_tensors
 from togi.subject.resting import resting
 from togi.subject.surroundings import Surroundings
 from togi.subject.training import TrainingStep
 from togi.torch_internals.autograd import version_of
-from togi.verify.compare import identical, plain
+from togi.verify.compare import identical
 
 
 @dataclass(frozen=True, kw_only=True)

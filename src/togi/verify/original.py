@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from togi.subject.inputs import Inputs
+from togi.subject.plain_tensors import bits, plain
 from togi.subject.signature import Signature
-from togi.verify.compare import bits, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import may_be_index
 from togi.verify.observe import Observation, observe

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from togi.core.quantities import first_line
 from togi.subject.inputs import Inputs
+from togi.subject.plain_tensors import plain
 from togi.torch_internals.float32 import ieee_float32
 from togi.torch_internals.tensors import tree_flatten
-from togi.verify.compare import plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.units import FEW, NUDGES_FEW, error_in_units
 

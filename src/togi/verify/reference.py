@@ -23,10 +23,11 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.subject.behaviour import kept_buffers
 from togi.subject.inputs import Inputs
+from togi.subject.plain_tensors import plain
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32, tf32_operators
-from togi.verify.compare import continuous, difference, identical, plain
+from togi.verify.compare import continuous, difference, identical
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import input_tensors, may_be_index
 from togi.verify.metric import AskedMetric, Metric

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from togi.core.records import LeafError, Record
 from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_of_error
+from togi.subject.plain_tensors import plain
 from togi.verify.compare import (
     Difference,
     columns_apart,
@@ -25,7 +26,6 @@ from togi.verify.compare import (
     difference,
     far_off,
     mismatches,
-    plain,
     sentinel_threshold,
 )
 from togi.verify.observe import ObservedCalls

@@ -21,8 +21,9 @@ from togi.core.callers import Callers
 from togi.core.records import Decisions, ErrorReport, LeafError
 from togi.decide.faithful import MAX_UNITS, within
 from togi.subject.inputs import Inputs
+from togi.subject.plain_tensors import plain
 from togi.subject.signature import Signature
-from togi.verify.compare import identical, plain
+from togi.verify.compare import identical
 from togi.verify.decisions import both, decisions, values_of
 from togi.verify.leaves import can_be_replaced, fresh, input_tensors
 from togi.verify.metric import Metric, value_of

@@ -19,6 +19,7 @@ from togi.graph.capture import keep
 from togi.measure import keep_freed_memory
 from togi.subject.calibration import calibration_inputs
 from togi.subject.coverage import calibration_notes
+from togi.subject.identity import code_hash, settings_hash
 from togi.subject.sources.live import unpickled
 from togi.subject.validation import shared
 from togi.techniques.build import classify, fingerprint, first_candidate
@@ -91,7 +92,8 @@ class _SurveyJob(ChildJob[messages.SurveySubject]):
             captured=False,
             live=unpickled(config.subject.answer) if config.subject.answer.exists() else None,
         )
-        name = fingerprint(first_candidate(self.subject, surveyed.facts, surveyed.signature).module)
+        module = first_candidate(self.subject, surveyed.facts, surveyed.signature).module
+        name = f"{fingerprint(module)} {code_hash(module)} {settings_hash(module)}"
         if self.config.needs_metric:
             name = f"{name} {identity_of(self.subject.metric, self.subject.better)}"
         if self.config.needs_data:
@@ -163,8 +165,7 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
         if config.metric_on_data:
             own = OwnMetric(subject.metric, validation, seed=config.seed, device=config.device)
             return own.score_original(start.module, folder, self._better)
-        identity = fingerprint(start.module)
-        answer_once(start.module, identity, validation, folder, seed=config.seed, device=config.device)
+        answer_once(start.module, validation, folder, seed=config.seed, device=config.device)
         return None
 
     def _notes_on_data(self) -> list[str]:

@@ -1,0 +1,23 @@
+"""Tensors of every kind as plain ones on the CPU, and their bytes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """Dense, on the CPU, without autograd; complex as real with a last dimension of 2. A copy only where needed."""
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    tensor = tensor.resolve_conj().resolve_neg().cpu()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def bits(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor that is not nested, in the order of its elements."""
+    data: memoryview = plain(tensor).contiguous().flatten().view(torch.uint8).numpy().data
+    return data

@@ -1,0 +1,67 @@
+"""The fingerprint by which a study knows its subject again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from togi.machine.describe import machine
+from togi.worker.pool import WorkerPool
+from togi.worker.protocol import SubjectRef
+from togi.worker.supervise import Limits
+
+FILE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = 2.0
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.scale * self.linear(x)
+
+def model():
+    torch.manual_seed(0)
+    return Net().eval(), torch.zeros(1, 4)
+
+def loss(module, sample):
+    return module(sample).sum()
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+def step():
+    import togi
+    return togi.Subject(*model(), step=loss, optimizer=optimizer)
+"""
+CHANGES = {
+    "forward": ("self.scale * self.linear(x)", "self.scale + self.linear(x)"),
+    "an attribute": ("self.scale = 2.0", "self.scale = 3.0"),
+}
+OF_A_STEP = {"the loss": ("(sample).sum()", "(sample).mean()"), "the optimizer": ("lr=0.1", "lr=0.2")}
+
+
+def fingerprint(folder: Path, text: str, name: str, *, train: bool = False) -> str:
+    folder.mkdir(exist_ok=True)
+    file = folder / "models.py"
+    file.write_text(text, encoding="utf-8")
+    subject = SubjectRef.here("locator", f"{file}:{name}")
+    with WorkerPool(subject, machine(), device="cpu", seed=0, train=train) as pool:
+        return pool.survey(Limits(), lambda _: None)[1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "changes"), [("model", CHANGES), ("step", OF_A_STEP)])
+def test_a_study_does_not_go_on_after_an_edit_of_what_is_computed(
+    tmp_path: Path, name: str, changes: dict[str, tuple[str, str]]
+) -> None:
+    def of(text: str) -> str:
+        return fingerprint(tmp_path, text, name, train=name == "step")
+
+    found = {what: of(FILE.replace(*change)) for what, change in changes.items()}
+    assert len({of(FILE), *found.values()}) == 1 + len(changes), found
+    assert of(FILE.replace("def loss", "# a comment\ndef loss")) == of(FILE)
