@@ -43,6 +43,7 @@ from togi.study.warm_processes import WarmProcesses
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, recipe
+from togi.worker.messages import Purpose
 from togi.worker.protocol import AskedAtOnce
 from togi.worker.supervise import GaveWay, Limits, TrialEnded
 
@@ -242,15 +243,18 @@ class Pool:
         """Of each of them."""
         self.loaded_recipes: list[Recipe] = []
         """Of those that were loaded from files."""
+        self.checked: list[Purpose | None] = []
+        """What each of those was verified for."""
 
     def start(self, recipe: Recipe, _facts: Facts, limits: Limits, on_phase: Callable[[str], None]) -> Process:
         on_phase("build")
         return self._started(recipe.label, recipe, self.built[recipe], limits)
 
     def start_artifact(
-        self, folder: Path, recipe: Recipe, _facts: Facts, limits: Limits, *, check: bool, name: str = ""
+        self, folder: Path, recipe: Recipe, _facts: Facts, limits: Limits, *, check: Purpose | None, name: str = ""
     ) -> Process:
         self.loaded_recipes.append(recipe)
+        self.checked.append(check)
         does = self.loaded.setdefault(recipe, list(self.built[recipe]))
         return self._started(name or folder.name, recipe, does, limits)
 

@@ -13,6 +13,7 @@ from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
 from togi.study.finals import Decision, Finals
 from togi.study.open_study import OpenStudy
 from togi.techniques import recipe
+from togi.worker.messages import Purpose
 from togi.worker.supervise import Limits
 
 REFERENCE = trial(REFERENCE_RECIPE, 1.0)
@@ -31,6 +32,12 @@ def decided(folder: Path, study: OpenStudy) -> Decision:
 def proven(study: OpenStudy) -> list[Recipe]:
     """Recipes that were loaded from their files to be proven."""
     return pool_of(study).loaded_recipes
+
+
+def test_what_was_chosen_is_proven_by_what_did_not_choose_it(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 2.0))
+    assert chosen(decided(tmp_path, study)) == FAST
+    assert pool_of(study).checked == [Purpose.PROOF]
 
 
 def chosen(decision: Decision) -> Recipe | None:

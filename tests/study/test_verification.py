@@ -209,8 +209,15 @@ def test_other_data_than_it_was_accepted_on_are_told(folder: Path) -> None:
     assert kept.proof.error.accuracy is not None
     assert len(kept.calibration) == len(kept.proof.error.accuracy.data) == 64
 
+    judged_by: list[int] = []
+
     def verdict(data: str) -> str:
-        return api.verify(out, subject="models.py:original", data=f"models.py:{data}", time_limit_s=1).verdict
+        found = api.verify(out, subject="models.py:original", data=f"models.py:{data}", time_limit_s=1)
+        error = found.comparison.contestants[1].error
+        assert error is not None
+        assert error.accuracy is not None
+        judged_by.append(error.accuracy.drop.planned)
+        return found.verdict
 
     assert "is right" in (same := verdict("validation"))
     assert "another test" not in same
@@ -218,6 +225,7 @@ def test_other_data_than_it_was_accepted_on_are_told(folder: Path) -> None:
     assert "is right" in other
     assert f"not those that it was accepted on (sha256 {kept.proof.error.accuracy.data[:12]} then, " in other
     assert "Then: 64 samples prove a drop of at most " in other
+    assert judged_by == [64, 128], "all of other data prove it, since none of them chose it"
 
 
 def test_a_damaged_artifact_is_an_error(folder: Path) -> None:
@@ -271,7 +279,7 @@ def test_no_library_that_an_artifact_names_is_preloaded(folder: Path, monkeypatc
     try:
         for name in hostile:
             with pytest.raises(Seen):
-                pool.start_artifact(folder, recipe(allocator={"name": name}), facts, Limits(), check=False)
+                pool.start_artifact(folder, recipe(allocator={"name": name}), facts, Limits(), check=None)
     finally:
         pool.close()
 

@@ -10,6 +10,7 @@ from tests.study.stand_ins import FAST, MACHINE, NEXT, Does, open_study, pool_of
 from togi.artifact.manifest import Saved, read_manifest
 from togi.core.choices import Objective
 from togi.core.records import REFERENCE_RECIPE, Facts, Outcome
+from togi.worker.messages import Purpose
 from togi.worker.supervise import Limits, TrialEnded
 
 
@@ -79,6 +80,15 @@ def test_a_program_that_is_put_together_anew_is_loaded_anew(tmp_path: Path) -> N
     study.processes.compose(FAST, tmp_path / "again")
     assert pool_of(study).processes[0].closed
     assert study.processes.warm(FAST) is not before
+
+
+def test_a_program_that_is_tried_is_not_proven_by_that(tmp_path: Path) -> None:
+    """Trial and proof are loaded from the same files; validation data must not confirm what they chose."""
+    study = open_study(tmp_path)
+    study.processes.compose(FAST, tmp_path / "composed")
+    study.processes.start(FAST)
+    study.processes.warm(FAST)
+    assert pool_of(study).checked == [Purpose.TRIAL, Purpose.TRIAL]
 
 
 def test_where_the_first_call_is_raced_a_process_is_saved_to_be_started_from(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.stored_inputs import write_inputs
 from togi.techniques import recipe, technique
 from togi.techniques.build import first_candidate
+from togi.worker.messages import Purpose
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
@@ -158,7 +159,7 @@ def test_a_sample_beyond_what_it_is_proven_for_is_refused_by_itself(tmp_path: Pa
     with WorkerPool(second, machine(), device="cpu", seed=0) as pool:
         facts = pool.make_truth(pool.survey(*QUIET)[0].facts, *QUIET)
         with pytest.raises(TrialEnded, match=r"x\.shape\[0\] is 200, but what was proven holds where"):
-            pool.start_artifact(artifact, captured(facts), facts, Limits(), check=True)
+            pool.start_artifact(artifact, captured(facts), facts, Limits(), check=Purpose.PROOF)
 
 
 @pytest.mark.thorough

@@ -62,7 +62,7 @@ def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
     "job",
     [
         SurveySubject(log="1"),
-        TryRecipe(log="2", recipe=Recipe(), check=False),
+        TryRecipe(log="2", recipe=Recipe(), check=None),
         TryArtifact(log="3", recipe=Recipe(), folder="a"),
     ],
 )

@@ -121,7 +121,7 @@ def test_the_first_step_is_that_of_the_proof(config: ServerConfig, monkeypatch: 
 
 def test_what_is_not_proven_says_what_its_own_first_step_took(config: ServerConfig) -> None:
     parent = Parent(messages.Warm(limit_s=0.0))
-    asked = messages.TryRecipe(log="", recipe=recipe(plain_step={}), check=False)
+    asked = messages.TryRecipe(log="", recipe=recipe(plain_step={}), check=None)
     job = training.TrainingTrialJob(asked, config, subject(), parent)  # type: ignore[arg-type]
     with pytest.raises(Closed):
         job.run()

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from togi.core.records import Recipe
+from togi.core.judging import Judging
+from togi.core.records import ErrorReport, Recipe
 from togi.subject.inputs import Inputs
+from togi.subject.validation import Validation
 from togi.worker import checking
 from togi.worker.checking import FirstCall, TrialCheck
-from togi.worker.messages import Rest, Rested, TryRecipe
+from togi.worker.messages import Purpose, Rest, Rested, TryArtifact, TryRecipe
 from togi.worker.trial import TrialJob
 
 
@@ -66,3 +68,38 @@ def test_a_child_that_rests_empties_its_allocators_cache(monkeypatch: pytest.Mon
     channel: Any = SimpleNamespace(send=done.append)
     TrialJob(TryRecipe(log="", recipe=Recipe()), config, None, channel).obey(Rest())
     assert done == [*(["waited", "emptied"] if device == "cuda" else []), Rested()]
+
+
+SAMPLES = [torch.full((1, 2), float(i)) for i in range(40)]
+DATA = Validation(SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("job", "confirmation", "by_all"),
+    [
+        (TryRecipe(log="", recipe=Recipe()), False, False),
+        (TryArtifact(log="", recipe=Recipe(), folder=""), False, False),
+        (TryArtifact(log="", recipe=Recipe(), folder="", check=Purpose.PROOF), True, False),
+        (TryArtifact(log="", recipe=Recipe(), folder="", check=Purpose.PROOF, accepted_on=DATA.identity), True, False),
+        (TryArtifact(log="", recipe=Recipe(), folder="", check=Purpose.PROOF, accepted_on="others"), True, True),
+    ],
+    ids=["a recipe", "a program on trial", "a proof", "verified on the same data", "verified on other data"],
+)
+def test_what_a_check_is_for_says_which_data_judge(
+    job: Any, confirmation: bool, by_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: Any = SimpleNamespace(
+        device="cpu", callers=1, folder="", judging=Judging(measure="agreement", max_drop=0.1), needs_data=True
+    )
+    trial = TrialJob(job, config, SimpleNamespace(validation=DATA), SimpleNamespace(send=print))  # type: ignore[arg-type]
+    monkeypatch.setattr(trial, "data_for", lambda _recipe: DATA)
+    asked: list[tuple[bool, bool]] = []
+
+    def judged(report: Any, _data: Any, judging: Judging, *, confirmation: bool) -> Any:
+        asked.append((confirmation, judging.by_all))
+        return report
+
+    trial.check = SimpleNamespace(judged=judged)  # type: ignore[assignment]
+    report = ErrorReport(faithful=False, units=90, rmse=1e-3, max_abs=1e-2)
+    assert trial._judged(report) is report
+    assert asked == [(confirmation, by_all)]

@@ -19,6 +19,7 @@ from togi.subject.inputs import samples_of
 from togi.subject.validation import as_validation, hash_of
 from togi.techniques import recipe
 from togi.techniques.half_precision import emulated
+from togi.worker.messages import Purpose
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
@@ -91,7 +92,7 @@ def test_a_recipe_is_judged_on_one_half_and_its_files_on_the_other(folder: Path,
         proof = Trial(recipe=int8, outcome=Outcome.OK)
         about = {"subject": "models.py:model", "recipe": int8, "signature": signature, "facts": facts, "proof": proof}
         write_manifest(folder / "int8.togi", chain=saved.links, **about)  # type: ignore[arg-type]
-        with processes.start_artifact(folder / "int8.togi", int8, facts, Limits(), check=True) as loaded:
+        with processes.start_artifact(folder / "int8.togi", int8, facts, Limits(), check=Purpose.PROOF) as loaded:
             confirmed = loaded.error
         with processes.start(recipe(no_grad={}), facts, *QUIET) as reference:
             assert reference.error is not None

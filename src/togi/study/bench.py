@@ -28,6 +28,7 @@ from togi.study.progress import Progress
 from togi.subject.batch import Batch
 from togi.worker.deadline import Deadline, whole_s
 from togi.worker.launch import NoTimeLeft
+from togi.worker.messages import Purpose
 from togi.worker.supervise import RunningTrial, TrialEnded
 
 _RACE_S = 60.0
@@ -197,7 +198,8 @@ class _Bench:
             manifest.recipe,
             manifest.facts,
             LIMITS,
-            check=check,
+            check=Purpose.PROOF if check else None,
+            accepted_on=_accepted_on(manifest),
             batch=batch,
             identity=manifest.identity,
             native=self.native,
@@ -285,3 +287,8 @@ def _comparison(
     return Comparison(
         contestants=contestants, verdict=sentence, noise=result.noise, rounds=result.rounds, callers=callers, **common
     )
+
+
+def _accepted_on(manifest: Manifest) -> str:
+    error = manifest.proof.error
+    return "" if error is None or error.accuracy is None else error.accuracy.data

@@ -187,7 +187,7 @@ class Finals:
                 running = []
                 for recipe in contenders:
                     folder = self._prover.proven[recipe]
-                    loaded = subject.pool.start_artifact(folder, recipe, subject.facts, subject.limits, check=False)
+                    loaded = subject.pool.start_artifact(folder, recipe, subject.facts, subject.limits, check=None)
                     stack.callback(loaded.close)
                     study.processes.make_ready(loaded, folder)
                     running.append(loaded)

@@ -15,6 +15,7 @@ from togi.machine.limits import is_running
 from togi.measure import together
 from togi.study.open_study import OpenStudy
 from togi.worker.launch import NoTimeLeft
+from togi.worker.messages import Purpose
 from togi.worker.supervise import AT_ONCE, RunningTrial, TrialEnded
 
 _AT_ONCE = {Outcome.TIMED_OUT: "hangs", Outcome.CRASHED: "ends its process"}
@@ -181,7 +182,8 @@ class Prover:
     def _loaded(self, folder: Path, candidate: Recipe) -> Iterator[RunningTrial]:
         """In a fresh process, from its files, and right. Raises TrialEnded where it is not."""
         subject = self._study.subject
-        with subject.pool.start_artifact(folder, candidate, subject.facts, subject.limits, check=True) as loaded:
+        files = subject.pool.start_artifact(folder, candidate, subject.facts, subject.limits, check=Purpose.PROOF)
+        with files as loaded:
             outcome, reason = subject.accepted(loaded)
             if outcome is not Outcome.OK:
                 raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")

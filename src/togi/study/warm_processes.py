@@ -14,6 +14,7 @@ from togi.core.records import Outcome, Recipe, Trial
 from togi.study.time_budget import TimeBudget
 from togi.study.tuned_subject import TunedSubject
 from togi.worker.launch import NoTimeLeft
+from togi.worker.messages import Purpose
 from togi.worker.supervise import GaveWay, RunningTrial, TrialEnded
 
 
@@ -55,7 +56,7 @@ class WarmProcesses:
         if (folder := self.composed.get(candidate)) is not None:
             whole = replace(limits, gives_way=False)  # a program with its parts is built in a moment
             return subject.pool.start_artifact(
-                folder, candidate, subject.facts, whole, check=True, name=candidate.label
+                folder, candidate, subject.facts, whole, check=Purpose.TRIAL, name=candidate.label
             )
         try:
             if (waiting := self._taken_from_waiting(candidate)) is not None:
@@ -122,7 +123,7 @@ class WarmProcesses:
             return
         files = folder or self._saved(running)
         start = functools.partial(
-            subject.pool.start_artifact, files, running.recipe, subject.facts, subject.limits, check=False
+            subject.pool.start_artifact, files, running.recipe, subject.facts, subject.limits, check=None
         )
         running.take_starts(start, files if folder is None else None, subject.facts.samples)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from togi.artifact.manifest import Saved
+from togi.core.backports import StrEnum
 from togi.core.recipe import AnyRecipe
 from togi.core.records import Decisions, Ending, ErrorReport, Footprint, LeafError, Record
 from togi.measure.turn import Turn, Warmup
@@ -68,10 +69,19 @@ class CallFunction(_JobFields):
     """The record that the function takes, ``encoded``: its annotation says which class it is."""
 
 
+class Purpose(StrEnum):
+    """Of a verification: it says which half of the validation data judges."""
+
+    TRIAL = "trial"
+    """What it finds decides what is chosen."""
+    PROOF = "proof"
+    """It confirms what was chosen, on data that did not choose."""
+
+
 class _TrialFields(_JobFields):
     recipe: AnyRecipe
-    check: bool = True
-    """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
+    check: Purpose | None = Purpose.TRIAL
+    """Verify against the truth of the run's folder, and what for; None for ``bench``, which compares speed alone."""
     batch: Batch | None = None
     """What is timed are the samples with so many rows; None: as they are. What is verified are always these."""
 
@@ -93,6 +103,9 @@ class TryArtifact(_TrialFields):
     """The artifact's engines may be programs (``Engine.native``)."""
     unproven: bool = False
     """Their answers may depend on instructions that this processor lacks: they are about to be verified."""
+    accepted_on: str = ""
+    """The identity of the validation data by which it was chosen and proven; all of any others prove it. Empty: it is
+    the run's own, or nobody knows."""
     proven_on: tuple[PartRef, ...] = ()
     """Of an artifact of parts: the calls that the original makes of each."""
 

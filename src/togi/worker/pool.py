@@ -271,7 +271,7 @@ class WorkerPool:
         """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded.
 
         ``batch``: timed with so many samples a call."""
-        job = messages.TryRecipe(log=self._new_log("trial"), part=self._part, recipe=recipe, check=False, batch=batch)
+        job = messages.TryRecipe(log=self._new_log("trial"), part=self._part, recipe=recipe, check=None, batch=batch)
         return RunningTrial.start(self.server({}), job, limits, recipe.label)
 
     def start_artifact(
@@ -281,18 +281,20 @@ class WorkerPool:
         facts: Facts,
         limits: Limits,
         *,
-        check: bool,
+        check: messages.Purpose | None,
         name: str = "",
         batch: Batch | None = None,
         identity: str = "",
+        accepted_on: str = "",
         native: bool = True,
         unproven: bool = False,
     ) -> RunningTrial:
-        """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded.
+        """An artifact loaded in a fresh child, and verified for the purpose ``check``. Raises TrialEnded.
 
-        ``identity``: of the manifest that was checked; ``native``: engines may be programs; ``unproven``: their answers
-        may depend on instructions that this processor lacks. What an artifact says of the machine is not believed:
-        libraries that are preloaded are those that were found on this one.
+        ``identity``: of the manifest that was checked; ``accepted_on``: of the validation data by which it was chosen;
+        ``native``: engines may be programs; ``unproven``: their answers may depend on instructions that
+        this processor lacks. What an artifact says of the machine is not believed: libraries that are preloaded are
+        those that were found on this one.
         """
         server = self.server(environment_of(recipe, changed(facts, machine=self.config.machine)))
         job = messages.TryArtifact(
@@ -303,6 +305,7 @@ class WorkerPool:
             check=check,
             batch=batch,
             identity=identity,
+            accepted_on=accepted_on,
             native=native,
             unproven=unproven,
             proven_on=self._proven_on,

@@ -52,13 +52,15 @@ class TrialJob(ChildJob[messages.AnyTrial]):
             self.obey(self.channel.receive(messages.TO_TRIAL))
 
     def _judged(self, report: ErrorReport) -> ErrorReport:
-        """With what validation data say of it: one half of them where it is tried, the other where it was saved."""
+        """With what validation data say of it: one half of them chooses, the other proves; all of data that had no part
+        in the choice prove."""
         judging, data = self.config.judging, self.data_for(self.job.recipe)
         if judging is None or data is None or report.faithful or report.problems:
             return report
         self.enter("validate")
-        confirmation = isinstance(self.job, messages.TryArtifact)
-        return self.check.judged(report, data, judging, confirmation=confirmation)
+        if isinstance(self.job, messages.TryArtifact) and self.job.accepted_on not in ("", data.identity):
+            judging = judging.model_copy(update={"by_all": True})
+        return self.check.judged(report, data, judging, confirmation=self.job.check is messages.Purpose.PROOF)
 
     @functools.cached_property
     def check(self) -> TrialCheck:
