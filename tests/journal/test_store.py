@@ -8,7 +8,7 @@ import pytest
 from tests.journal.journal_records import KEY, facts, header, machine, recipe, trial
 from togi.core.errors import JournalError
 from togi.core.settings import Settings
-from togi.journal import Journal, StudyLog, study_key
+from togi.journal import Conditions, Journal, StudyLog, study_key
 from togi.journal.database import JOURNAL_VERSION
 
 
@@ -77,6 +77,35 @@ def test_decision_is_kept_and_the_last_one_counts(tmp_path: Path) -> None:
         entry = journal.studies()[0]
         assert (entry.trials, entry.verdict, entry.subject) == (1, "second", "net.py:make")
         assert entry.started
+
+
+def test_trials_under_other_conditions_are_done_anew_and_all_others_stay(tmp_path: Path) -> None:
+    """As of data that a recipe was calibrated on."""
+    exact, calibrated = trial(1), trial(2)
+
+    def under(name: str) -> StudyLog:
+        conditions = Conditions(name, lambda of: of == calibrated.recipe)
+        return journal.study(KEY, header(), conditions=conditions)
+
+    with Journal.open(tmp_path / "j.db") as journal:
+        narrow = under("narrow")
+        for done in (exact, calibrated):
+            assert narrow.claim(done.recipe)
+            narrow.append(done)
+        wide, other = under("wide"), under("wide")
+        assert wide.id == narrow.id
+        assert wide.trials() == wide.news() == [exact]
+        assert wide.last(calibrated.recipe) is None
+        assert not wide.claim(exact.recipe)
+        assert wide.claim(calibrated.recipe)
+        assert not other.claim(calibrated.recipe)
+        assert other.claimed() == {calibrated.recipe.id}
+        assert narrow.claimed() == under("").claimed() == frozenset()
+        again = calibrated.model_copy(update={"reason": "other data"})
+        wide.append(again)
+        assert under("wide").trials() == [exact, again]
+        assert under("narrow").trials() == [exact, calibrated]
+        assert journal.read(narrow.id).trials == (exact, calibrated, again)
 
 
 def test_read_by_first_digits_and_unknown(tmp_path: Path) -> None:

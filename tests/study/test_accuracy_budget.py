@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import togi
 from togi.core.errors import SubjectError, TogiError, UnknownNameError
 from togi.core.records import Outcome, Trial
+from togi.journal import Journal
 
 pytestmark = pytest.mark.usefixtures("brief_studies")
 
@@ -19,6 +20,7 @@ LABELS = torch.arange(8).repeat(4)
 FILE = """
 import torch
 import togi
+from togi.journal import Journal
 
 def model():
     torch.manual_seed(0)
@@ -205,3 +207,23 @@ def test_a_recipe_that_disagrees_is_stopped_early_and_not_chosen() -> None:
         assert trial.error.accuracy.drop.seen < trial.error.accuracy.drop.planned
     assert study.record.best is not None
     assert "int8_onnxruntime" not in study.record.best.techniques
+
+
+@pytest.mark.thorough
+def test_what_was_calibrated_on_other_data_is_tried_anew_and_nothing_else_is(folder: Path) -> None:
+    """The name of the data is the same, and so is the study: the data themselves decide."""
+    torch.manual_seed(0)
+    rows = torch.randn(64, 9)
+    journal = folder / "journal.db"
+    for width in (0.01, 1.0, 1.0):
+        subject = togi.Subject(Outlier(), samples(), calibration=[width * rows[:32], width * rows[32:]])
+        only = ["onnxruntime", "int8_onnxruntime"]
+        study = togi.tune(subject, only=only, effort="quick", time_limit_s=200, max_error=0.9, journal=journal)
+        lowered_trials(study)
+    with Journal.open(journal) as kept:
+        assert len([entry for entry in kept.studies() if not entry.part]) == 1
+        tried = [trial.recipe for trial in kept.read().trials if trial.ended_s is not None]
+    by_engine = [recipe for recipe in tried if "onnxruntime" in recipe.techniques]
+    times_tried = {recipe: by_engine.count(recipe) for recipe in by_engine if not recipe.is_reference}
+    assert {count for recipe, count in times_tried.items() if "int8_onnxruntime" in recipe.techniques} == {2}
+    assert {count for recipe, count in times_tried.items() if "int8_onnxruntime" not in recipe.techniques} == {1}

@@ -197,6 +197,7 @@ class Settings:
             parse_data,
             "Calibration data: a function that returns samples or a DataLoader, or a folder of tensors or pictures.",
             per_call=False,
+            lasting=False,  # trials that are calibrated go by the data themselves
         ),
     ] = None
     allow: Annotated[

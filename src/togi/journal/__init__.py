@@ -5,6 +5,6 @@ Deliberately not here: what to try next (search) and how a study is shown (repor
 
 from togi.journal.rescue import Rescued, rescue
 from togi.journal.store import Journal, StudyEntry, study_key
-from togi.journal.study_log import StudyLog
+from togi.journal.study_log import Conditions, StudyLog
 
-__all__ = ["Journal", "Rescued", "StudyEntry", "StudyLog", "rescue", "study_key"]
+__all__ = ["Conditions", "Journal", "Rescued", "StudyEntry", "StudyLog", "rescue", "study_key"]

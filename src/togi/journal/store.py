@@ -34,7 +34,7 @@ from togi.journal.database import (
     explained,
     move_aside,
 )
-from togi.journal.study_log import StudyLog, read_study
+from togi.journal.study_log import NO_CONDITIONS, Conditions, StudyLog, read_study
 
 FLEETING = frozenset(
     "machine latency_ms phases_ms denormals repeatable notes export_error idle_rewrites flops winograd_flops".split()
@@ -121,10 +121,13 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def study(self, key: str, header: Study, *, fresh: bool = False) -> StudyLog:
+    def study(
+        self, key: str, header: Study, *, fresh: bool = False, conditions: Conditions = NO_CONDITIONS
+    ) -> StudyLog:
         """The newest study with this key on a machine like ``header``'s, or a new one (always new with ``fresh``).
 
         Studies with this key on other machines are never continued; the log's ``notes`` say that they exist.
+        ``conditions``: trials under others are left out.
         """
         with self._database.writing() as connection:
             query = "SELECT id, key, record, checksum FROM studies WHERE key = ? ORDER BY number DESC"
@@ -133,7 +136,7 @@ class Journal:
             same = [study for study in studies if not study.facts.machine.differences(here)]
             notes = tuple(_elsewhere(study, header) for study in studies if study not in same)
             study = same[0] if same and not fresh else self._insert(connection, key, header, len(studies))
-        return StudyLog(self._database, study, notes)
+        return StudyLog(self._database, study, notes, conditions)
 
     def studies(self) -> list[StudyEntry]:
         """What the journal holds, the newest first."""

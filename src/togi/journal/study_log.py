@@ -6,25 +6,44 @@ import os
 import sqlite3
 import time
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from togi.core.records import Recipe, Record, Study, Trial
 from togi.journal.database import Database, checksum
 from togi.machine.limits import is_running
 
+_UNDER = " under "
+"""Between the id of a recipe and its conditions."""
 LEASE_S = 3600.0
 """How long a claim counts when its process cannot be looked up from here (another host or container)."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What else decides how trials of some recipes end: the data that these are calibrated on."""
+
+    name: str = ""
+    """Empty: nothing else does."""
+    concern: Callable[[Recipe], bool] = lambda _: False
+
+
+NO_CONDITIONS = Conditions()
 
 
 class StudyLog:
     """Appends to one study and reads it back. Made by ``Journal.study``."""
 
-    def __init__(self, database: Database, study: Study, notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, database: Database, study: Study, notes: tuple[str, ...] = (), conditions: Conditions | None = None
+    ) -> None:
+        """``conditions``: trials under others are neither read nor in the way; None: all are read."""
         self.header = study
         """The study as it was begun: no trials in it."""
         self.notes = notes
         """What the user should know, e.g. that trials of another machine were found and are not used."""
-        self._database = database
+        self._database, self._conditions = database, conditions
         self._owner = ClaimHolder.here()
         self._seen = 0
         self._own: set[int] = set()
@@ -38,7 +57,7 @@ class StudyLog:
 
         Raises JournalError (full disk, locked, damaged); the trial is then not recorded and everything before it is.
         """
-        record, recipe = trial.to_json(), trial.recipe.id
+        record, recipe = trial.to_json(), self._id(trial.recipe)
         with self._database.writing() as connection:
             inserted = connection.execute(
                 "INSERT INTO trials (study, recipe, record, checksum) VALUES (?, ?, ?, ?)",
@@ -77,24 +96,33 @@ class StudyLog:
         A claim ends with ``append`` or ``release``, and with the life of its process.
         """
         with self._database.writing() as connection:
-            if self._finished(connection, recipe.id) or self._is_held(connection, recipe.id):
+            recipe_id = self._id(recipe)
+            if self._finished(connection, recipe_id) or self._is_held(connection, recipe_id):
                 return False
             connection.execute(
                 "INSERT OR REPLACE INTO claims (study, recipe, owner) VALUES (?, ?, ?)",
-                (self.id, recipe.id, self._owner.to_json()),
+                (self.id, recipe_id, self._owner.to_json()),
             )
             return True
 
     def release(self, recipe: Recipe) -> None:
         """Give up a claim without a trial (interrupted)."""
         with self._database.writing() as connection:
-            self._give_up(connection, recipe.id)
+            self._give_up(connection, self._id(recipe))
 
     def claimed(self) -> frozenset[str]:
         """Ids of the recipes that other living processes are working on now."""
         with self._database.reading() as connection:
             rows = connection.execute("SELECT recipe, owner FROM claims WHERE study = ?", (self.id,)).fetchall()
-        return frozenset(recipe for recipe, owner in rows if self._is_other(owner))
+        split = [(*recipe.partition(_UNDER), owner) for recipe, owner in rows]
+        mine = ("", self._conditions.name) if self._conditions else ("",)
+        return frozenset(recipe for recipe, _, name, owner in split if name in mine and self._is_other(owner))
+
+    def _id(self, recipe: Recipe) -> str:
+        """The recipe's, with its conditions."""
+        conditions = self._conditions
+        concerned = conditions is not None and conditions.name and conditions.concern(recipe)
+        return f"{recipe.id}{_UNDER}{conditions.name}" if conditions and concerned else recipe.id
 
     def _read(self, after: int) -> list[tuple[int, Trial]]:
         """With their numbers."""
@@ -104,7 +132,12 @@ class StudyLog:
                 (self.id, after),
             ).fetchall()
         verified = self._database.verified
-        return [(number, verified(Trial, record, digest, self.id, recipe)) for number, recipe, record, digest in rows]
+        found = [(row[0], row[1], verified(Trial, row[2], row[3], self.id, row[1])) for row in rows]
+        return [
+            (number, trial)
+            for number, recipe, trial in found
+            if self._conditions is None or recipe == self._id(trial.recipe)
+        ]
 
     def _finished(self, connection: sqlite3.Connection, recipe: str) -> bool:
         query = "SELECT 1 FROM trials WHERE study = ? AND recipe = ?"

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from togi.core.records import Facts, Recipe, Study, Trial, now
 from togi.core.settings import Settings
-from togi.journal import Journal, StudyLog, study_key
+from togi.journal import Conditions, Journal, StudyLog, study_key
 from togi.search import Experience, Search
 from togi.search.experience import relevance
 from togi.search.space import Space
@@ -54,6 +54,7 @@ class OpenStudy:
         journal: Journal,
         progress: Progress,
         *,
+        calibration: str = "",
         started: float,
         loaded: float | None = None,
         resume: bool,
@@ -65,6 +66,8 @@ class OpenStudy:
 
         Args:
             fingerprint: of weights and inputs, where the subject's name does not pin them.
+            calibration: hash of the inputs on which recipes are calibrated. Trials of recipes that are calibrated on
+                others are done anew; all others stay.
             started: when the study began, by ``time.monotonic``. ``loaded``: when its subject was.
             firsts: what is tried before all else.
             listed: all that may be tried. None: whatever the techniques offer.
@@ -72,7 +75,7 @@ class OpenStudy:
         facts, settings = subject.facts, subject.settings
         header = Study(id="", subject=subject.name, facts=facts, settings=settings.as_json(), started=now())
         key = study_key(subject.name, facts, settings, fingerprint)
-        log = journal.study(key, header, fresh=not resume)
+        log = journal.study(key, header, fresh=not resume, conditions=Conditions(calibration, _calibrates))
         trials = log.news()
         experience = _learned_before(journal, log, facts, settings) if resume else Experience()
         budget = TimeBudget(
@@ -119,6 +122,11 @@ class OpenStudy:
     def trials(self) -> list[Trial]:
         """Those of the log from which can be chosen."""
         return [trial for trial in self.log.trials() if self.processes.can_start(trial.recipe)]
+
+
+def _calibrates(recipe: Recipe) -> bool:
+    known = all_techniques()  # the journal may have trials of one that is no longer installed
+    return any(known[choice.technique].calibrates for choice in recipe.every_choice if choice.technique in known)
 
 
 def _compiles_when_loaded(id: str) -> bool:

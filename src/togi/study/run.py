@@ -129,6 +129,7 @@ def opened_study(
             fingerprint if listed is None else f"{fingerprint} {_LISTED}",
             journal,
             progress,
+            calibration=survey.calibration,
             started=started,
             loaded=loaded,
             resume=resume,

@@ -21,7 +21,7 @@ from togi.subject.calibration import calibration_inputs
 from togi.subject.coverage import calibration_notes
 from togi.subject.identity import code_hash, settings_hash
 from togi.subject.sources.live import unpickled
-from togi.subject.validation import shared
+from togi.subject.validation import hash_of, shared
 from togi.techniques.build import classify, fingerprint, first_candidate
 from togi.verify.accuracy import answer_once, check_calls
 from togi.verify.derived_inputs import variants
@@ -33,7 +33,7 @@ from togi.worker.answer import AnswerJob
 from togi.worker.channel import Channel, Closed
 from togi.worker.forking import fork_safe
 from togi.worker.job import TRUTH_FOLDER, ChildJob
-from togi.worker.protocol import ServerConfig
+from togi.worker.protocol import ServerConfig, changed
 from togi.worker.survey import idle_rewrites, survey
 from togi.worker.training import of_training
 from togi.worker.trial import TrialJob
@@ -98,6 +98,8 @@ class _SurveyJob(ChildJob[messages.SurveySubject]):
             name = f"{name} {identity_of(self.subject.metric, self.subject.better)}"
         if self.config.needs_data:
             name = f"{name} {self.subject.validation.identity}"
+        if config.calibrates:
+            surveyed = changed(surveyed, calibration=hash_of(calibration_inputs(self.subject)))
         surveyed.write(self.folder)
         self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))
 

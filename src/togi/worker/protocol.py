@@ -127,6 +127,8 @@ class Survey(Record):
     signature: Signature
     calls: tuple[tuple[tuple[int, ...], ...], ...] = ()
     """Of each sample, the shapes of its flat inputs."""
+    calibration: str = ""
+    """Hash of the inputs that recipes are calibrated on, where some may be tried."""
 
     def write(self, folder: Path) -> None:
         """Write it to where the trials of the subject read it."""
