@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler, TensorDataset
 
 from togi.core.errors import SubjectError
 from togi.subject.calibration import MOST, calibration_inputs, calibration_of, with_calibration
+from togi.subject.coverage import calibration_notes
 from togi.subject.inputs import Inputs, Subject
 
 ROWS = torch.arange(40 * 6, dtype=torch.float32).reshape(40, 6)
@@ -70,6 +71,69 @@ def test_many_are_taken_from_all_places_and_an_endless_iterable_ends() -> None:
     assert len(taken) == MOST
     assert {float(call.args[0][0, 0]) for call in taken} == set(map(float, range(10)))
     assert len(calibration_of(Endless(), (Inputs((torch.zeros(1, 6),)),))) == MOST
+
+
+BATCHES_OF_A_CLASS = [torch.full((64, 6), float(number)) for number in range(50)]
+OF_CLASSES = TensorDataset(torch.cat(BATCHES_OF_A_CLASS), torch.arange(50 * 64))
+
+
+class Odd(Sampler[int]):
+    """What a user's sampler leaves out must not be taken either."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(64, len(self), 2))
+
+    def __len__(self) -> int:
+        return len(OF_CLASSES)
+
+
+SORTED: dict[str, tuple[Any, set[int]]] = {
+    "batches": (BATCHES_OF_A_CLASS, set(range(50))),
+    "batches with labels": ([(batch, torch.zeros(64)) for batch in BATCHES_OF_A_CLASS], set(range(50))),
+    "one tensor": (torch.cat(BATCHES_OF_A_CLASS), set(range(50))),
+    "a loader": (DataLoader(OF_CLASSES, batch_size=64), set(range(50))),
+    "a loader with a sampler": (DataLoader(OF_CLASSES, batch_size=64, sampler=Odd()), set(range(1, 50))),
+    "a loader that makes no batches": (DataLoader(OF_CLASSES, batch_size=None), set(range(50))),
+    "a loader of given batches": (
+        DataLoader(OF_CLASSES, batch_sampler=BatchSampler(SequentialSampler(OF_CLASSES), 32, drop_last=False)),
+        set(range(50)),
+    ),
+}
+
+
+@pytest.mark.parametrize("rows_of_a_sample", [1, 4])
+@pytest.mark.parametrize(("given", "expected"), SORTED.values(), ids=SORTED)
+def test_of_data_sorted_by_class_each_class_is_taken(given: Any, expected: set[int], rows_of_a_sample: int) -> None:
+    subject = Subject(nn.Linear(6, 2), torch.zeros(rows_of_a_sample, 6), calibration=given)
+    calls = calibration_inputs(subject)
+    assert {len(call.args[0]) for call in calls} == {rows_of_a_sample}
+    assert 250 <= len(calls) <= MOST
+    assert {int(value) for call in calls for value in call.args[0][:, 0]} == expected
+    assert not [note for note in calibration_notes(subject) if "first" in note]
+
+
+class Streamed(DataLoader[Any]):
+    """Only its own iterator knows what comes."""
+
+    def __iter__(self) -> Any:
+        yield from BATCHES_OF_A_CLASS[7:]
+
+
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        ((batch for batch in BATCHES_OF_A_CLASS), True),
+        (Streamed(OF_CLASSES), True),
+        ((row for row in ROWS), False),
+    ],
+    ids=["a generator", "a loader of its own kind", "a generator of few"],
+)
+def test_where_only_the_first_can_be_taken_that_is_told(given: Any, more: bool) -> None:
+    subject = with_calibration(Subject(nn.Linear(6, 2), torch.zeros(1, 6)), given)
+    notes = calibration_notes(pickle.loads(pickle.dumps(subject)))
+    told = [note for note in notes if "are the first 300 of an iterable" in note]
+    assert bool(told) is more
+    assert len(calibration_inputs(subject)) == (MOST if more else len(ROWS))
 
 
 def test_a_generator_is_read_once_and_can_be_sent_to_another_process() -> None:

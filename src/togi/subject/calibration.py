@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
 from togi.subject.calibration_folder import files_in, read_file
+from togi.subject.calibration_loader import has_known_places, spread, spread_loader
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.leaves import is_array
 
@@ -32,16 +34,39 @@ def calibration_of(given: Any, samples: Sequence[Inputs]) -> tuple[Inputs, ...]:
 
     An iterator is used up: ``with_calibration`` keeps what it gave.
     """
-    if isinstance(given, (str, Path)):
-        items: Iterable[Any] = (read_file(file, samples[0]) for file in spread(files_in(Path(given)), MOST))
-    elif _is_sample(given):
-        items = [given]
-    else:
-        items = spread(given, MOST) if _has_places(given) else _few(given)
-    calls = list(itertools.islice(_batches((in_form(item, samples[0]) for item in items), samples), MOST))
-    if not calls:
+    wanted = _rows(samples[0])
+    items, count = _items(given, samples[0], wanted)
+    of_each = math.ceil(MOST * wanted / count) if wanted and count else None
+    calls = _batches((in_form(item, samples[0]) for item in items), samples, of_each)
+    taken = tuple(itertools.islice(calls, MOST) if of_each is None else spread(list(calls), MOST))
+    if not taken:
         raise SubjectError(_none(given, samples[0]))
-    return tuple(calls)
+    return taken
+
+
+def _items(given: Any, form: Inputs, rows: int | None) -> tuple[Iterable[Any], int | None]:
+    """Items from all places, and how many, where they may hold more ``rows`` than are needed."""
+    if isinstance(given, (str, Path)):
+        files = spread(files_in(Path(given)), MOST)
+        return (read_file(file, form) for file in files), len(files)
+    if _is_sample(given):
+        return [given], 1
+    if has_known_places(given):
+        return spread_loader(given, MOST, rows)
+    if _has_places(given):
+        items = spread(given, MOST)
+        return items, len(items)
+    return _few(given), None
+
+
+class FirstInputs(list[Inputs]):
+    """The first calibration inputs of an iterable that held more."""
+
+
+def are_first(given: Any, taken: Sequence[Inputs]) -> bool:
+    """Whether what was taken is only the beginning of the calibration data ``given``."""
+    by_place = isinstance(given, (str, Path)) or _is_sample(given) or has_known_places(given) or _has_places(given)
+    return isinstance(given, FirstInputs) or (not by_place and len(taken) == MOST)
 
 
 def calibration_inputs(subject: Subject) -> tuple[Inputs, ...]:
@@ -56,7 +81,9 @@ def with_calibration(subject: Subject, given: Any = None) -> Subject:
         subject = dataclasses.replace(subject, calibration=given)
     if subject.calibration is None:
         return subject
-    return dataclasses.replace(subject, calibration=list(calibration_inputs(subject)))
+    taken = calibration_inputs(subject)
+    kept = FirstInputs(taken) if are_first(subject.calibration, taken) else list(taken)
+    return dataclasses.replace(subject, calibration=kept)
 
 
 def in_form(item: Any, form: Inputs) -> Inputs:
@@ -79,12 +106,6 @@ def in_form(item: Any, form: Inputs) -> Inputs:
 def _has_places(given: Any) -> bool:
     """A list, or a ``Dataset`` that is asked by index."""
     return hasattr(given, "__len__") and hasattr(given, "__getitem__")
-
-
-def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of them, from all places: data are often sorted by class."""
-    count = min(most, len(items))
-    return [items[i * len(items) // count] for i in range(count)]
 
 
 def _few(given: Any) -> Iterator[Any]:
@@ -111,8 +132,9 @@ def _none(given: Any, form: Inputs) -> str:
     return f"the calibration data hold no sample{fill}. {_ACCEPTED}"
 
 
-def _batches(calls: Iterable[Inputs], samples: Sequence[Inputs]) -> Iterator[Inputs]:
-    """As they are where they have as many rows as a sample; else their rows, as many at a time as the first has."""
+def _batches(calls: Iterable[Inputs], samples: Sequence[Inputs], of_each: int | None) -> Iterator[Inputs]:
+    """As they are where they have as many rows as a sample; else their rows, as many at a time as the first has.
+    ``of_each``: at most so many rows, from all places of a call; None: all."""
     import torch
 
     known, wanted = {_rows(sample) for sample in samples}, _rows(samples[0])
@@ -122,7 +144,8 @@ def _batches(calls: Iterable[Inputs], samples: Sequence[Inputs]) -> Iterator[Inp
         if wanted is None or count is None or count in known or not _same_rows(call, samples[0]):
             yield call
             continue
-        waiting += [call.map(lambda tensor, row=row: tensor[row : row + 1]) for row in range(count)]  # type: ignore[misc]
+        for row in spread(range(count), of_each or count):
+            waiting.append(call.map(lambda tensor, row=row: tensor[row : row + 1]))  # type: ignore[misc]
         while len(waiting) >= wanted:
             pieces, waiting = waiting[:wanted], waiting[wanted:]
             columns = iter([torch.cat(column) for column in zip(*(p.tensors() for p in pieces), strict=True)])

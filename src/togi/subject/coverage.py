@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from togi.subject.calibration import calibration_inputs
+from togi.subject.calibration import are_first, calibration_inputs
 from togi.subject.inputs import Inputs, Subject
 
 _UNRELATED = 0.05
@@ -33,6 +33,11 @@ def calibration_notes(subject: Subject) -> list[str]:
         )
     elif len(given) == 1:
         notes.append(f"There is one calibration input, so 8-bit ranges are those of this one alone: {_LIKE}")
+    if are_first(subject.calibration, given):
+        notes.append(
+            f"The calibration inputs are the first {len(given)} of an iterable, and data are often sorted by class: "
+            "give a list, a data set or a DataLoader of one, from all of which togi takes some"
+        )
     columns = _floating(given)
     for number, tensors in columns:
         if (correlation := _strongest(tensors)) is not None and correlation < _UNRELATED:
