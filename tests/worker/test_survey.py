@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from togi.machine.describe import machine
+from togi.subject.inputs import Subject
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
+from togi.worker.survey import survey
 
 FILE = """
 import torch
@@ -52,6 +56,20 @@ def fingerprint(folder: Path, text: str, name: str, *, train: bool = False) -> s
     subject = SubjectRef.here("locator", f"{file}:{name}")
     with WorkerPool(subject, machine(), device="cpu", seed=0, train=train) as pool:
         return pool.survey(Limits(), lambda _: None)[1]
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+def test_a_survey_knows_code_and_settings() -> None:
+    codes = [survey(Subject(Scaled(scale), torch.ones(2))).code for scale in (1.0, 1.0, 2.0)]
+    assert codes[0] == codes[1] != codes[2]
 
 
 @pytest.mark.thorough

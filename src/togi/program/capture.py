@@ -18,7 +18,8 @@ from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
 from togi.subject.signature import Signature
-from togi.worker.protocol import Survey
+from togi.subject.validation import hash_of
+from togi.worker.protocol import Survey, changed
 from togi.worker.survey import survey
 
 NOTHING_KEPT = "no call of it could be kept"
@@ -105,7 +106,7 @@ def _captured(
         return RefusedCut(surveyed.facts.export_error, surveyed)
     steps = goes_on and surveyed.facts.dynamic and any(None in change.kept for change in effects.changes)
     facts = surveyed.facts.model_copy(update={"part": True, "steps": steps})
-    return CapturedCut(samples, effects, surveyed.model_copy(update={"facts": facts}))
+    return CapturedCut(samples, effects, changed(surveyed, facts=facts, calibration=hash_of(samples)))
 
 
 def taken_by(signature: Signature, calls: Sequence[Inputs]) -> list[Inputs]:

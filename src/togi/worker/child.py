@@ -19,7 +19,6 @@ from togi.graph.capture import keep
 from togi.measure import keep_freed_memory
 from togi.subject.calibration import calibration_inputs
 from togi.subject.coverage import calibration_notes
-from togi.subject.identity import code_hash, settings_hash
 from togi.subject.sources.live import unpickled
 from togi.subject.validation import hash_of, shared
 from togi.techniques.build import classify, fingerprint, first_candidate
@@ -93,7 +92,7 @@ class _SurveyJob(ChildJob[messages.SurveySubject]):
             live=unpickled(config.subject.answer) if config.subject.answer.exists() else None,
         )
         module = first_candidate(self.subject, surveyed.facts, surveyed.signature).module
-        name = f"{fingerprint(module)} {code_hash(module)} {settings_hash(module)}"
+        name = f"{fingerprint(module)} {surveyed.code}"
         if self.config.needs_metric:
             name = f"{name} {identity_of(self.subject.metric, self.subject.better)}"
         if self.config.needs_data:

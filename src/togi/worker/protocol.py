@@ -129,6 +129,8 @@ class Survey(Record):
     """Of each sample, the shapes of its flat inputs."""
     calibration: str = ""
     """Hash of the inputs that recipes are calibrated on, where some may be tried."""
+    code: str = ""
+    """Hash of the module's code and settings, as they were before its first call."""
 
     def write(self, folder: Path) -> None:
         """Write it to where the trials of the subject read it."""

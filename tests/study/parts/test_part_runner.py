@@ -64,6 +64,31 @@ def test_a_part_that_cannot_be_opened_leaves_no_process(tmp_path: Path) -> None:
     assert pool.closed == 1
 
 
+def test_a_part_is_known_again_by_its_code_and_by_the_calls_that_it_is_calibrated_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights alone do not say what it computes."""
+    opened: list[tuple[str, str]] = []
+
+    def open_study(_subject: Any, fingerprint: str, *_: Any, calibration: str, **__: Any) -> Any:
+        opened.append((fingerprint, calibration))
+        raise SubjectError("enough")
+
+    monkeypatch.setattr("togi.study.parts.part_runner.OpenStudy", SimpleNamespace(open=open_study))
+    monkeypatch.setattr("togi.study.parts.part_runner.TunedSubject", lambda *_: None)
+    pool, given = Pool(tmp_path), part("a").model_copy(update={"survey": None})
+    whole = study_in(pool)
+    whole.budget = SimpleNamespace(started=0.0, loaded=0.0)
+    whole.pace = None
+    for code, calls in (("one", "calls"), ("one", "others"), ("another", "calls")):
+        known = SimpleNamespace(facts=None, signature=None, code=code, calibration=calls)
+        monkeypatch.setattr(pool, "capture", lambda *_, known=known, **__: known)
+        with pytest.raises(SubjectError, match="enough"):
+            PartRunner.open(whole, None, given, (), 60.0, resume=True)  # type: ignore[arg-type]
+    assert [fingerprint for fingerprint, _ in opened].count(opened[0][0]) == 2
+    assert [calibration for _, calibration in opened] == ["calls", "others", "calls"]
+
+
 class Running:
     """A process that has built and verified a recipe."""
 

@@ -53,9 +53,10 @@ class PartRunner:
             name, settings = f"{program.name}[{part.key.label}]", settings_of_parts(program.settings)
             study = OpenStudy.open(
                 TunedSubject(pool, name, survey.facts, survey.signature, settings),
-                part.weights[part.key.path],
+                f"{part.weights[part.key.path]} {survey.code}",
                 journal,
                 PartProgress(whole.progress, part.key.label),
+                calibration=survey.calibration,
                 started=whole.budget.started,
                 loaded=whole.budget.loaded,
                 resume=resume,
