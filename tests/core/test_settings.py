@@ -156,19 +156,21 @@ def test_by_what_approximate_results_are_judged() -> None:
     own, named = Settings(max_drop=0.1).judging, Settings(max_drop=0.1, metric="kl").judging  # type: ignore[arg-type]
     assert own is not None
     assert named is not None
-    assert own == Judging(max_drop=0.1)
-    assert named == Judging(measure=AccuracyMeasure.KL, max_drop=0.1)
-    assert Settings(max_drop=0.1, data="data.py:f").judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.1)
+    assert own == Judging(max_drop=0.1, seed=0)
+    assert named == Judging(measure=AccuracyMeasure.KL, max_drop=0.1, seed=0)
+    assert Settings(max_drop=0.1, data="data.py:f").judging == Judging(
+        measure=AccuracyMeasure.AGREEMENT, max_drop=0.1, seed=0
+    )
     function = Settings(max_drop=0.1, metric="metric.py:score", better="lower")  # type: ignore[arg-type]
     assert function.judging == Judging(
-        measure=AccuracyMeasure.OWN, metric="metric.py:score", better=Direction.LOWER, max_drop=0.1
+        measure=AccuracyMeasure.OWN, metric="metric.py:score", better=Direction.LOWER, max_drop=0.1, seed=0
     )
     assert Settings.of(parsed(function.arguments()), techniques=()) == function
     assert own.by_own_metric
     assert function.judging.by_own_metric
     assert not named.by_own_metric
     agreement = Settings(min_agreement="99%")  # type: ignore[arg-type]
-    assert agreement.judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - 0.99)
+    assert agreement.judging == Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - 0.99, seed=0)
     assert agreement.allows("int8_openvino")
 
 

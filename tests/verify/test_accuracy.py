@@ -171,6 +171,27 @@ def test_choice_and_confirmation_see_other_samples(tmp_path: Path) -> None:
     assert halves(range(COUNT), 0)[0] != halves(range(COUNT), 1)[0]
 
 
+def test_the_halves_are_those_of_the_study_whatever_the_seed_that_confirms(tmp_path: Path) -> None:
+    validation = data(40)
+    answer_once(Scores(), validation, tmp_path, seed=0, device="cpu")
+    answers = known_answers(tmp_path, validation)
+
+    def asked(seed: int, *, confirmation: bool) -> set[str]:
+        given: list[str] = []
+
+        def call(x: Tensor) -> Tensor:
+            given.append(str(x.tolist()))
+            return x * 2
+
+        judging = Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=0.1, seed=0)
+        judged(call, validation, answers, judging, confirmation=confirmation, seed=seed, device="cpu")
+        return set(given)
+
+    chosen = asked(0, confirmation=False)
+    for seed in range(3):
+        assert not asked(seed, confirmation=True) & chosen
+
+
 class Scaled(nn.Module):
     """A setting that is no weight."""
 

@@ -17,6 +17,9 @@ class Judging(Record):
     better: Direction | None = None
     """Which values of the user's metric are better, where that was declared with the budget."""
 
+    seed: int | None = None
+    """Of the study: it says which half of the data chose, and ``togi verify`` must not confirm by that one. None: the
+    command's own."""
     by_all: bool = False
     """All of the data judge, since nothing is chosen by them. Else one half chooses and the other confirms."""
 

@@ -285,7 +285,7 @@ class Settings:
         from togi.core.judging import Judging
 
         if self.min_agreement is not None:
-            return Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - self.min_agreement)
+            return Judging(measure=AccuracyMeasure.AGREEMENT, max_drop=1 - self.min_agreement, seed=self.seed)
         if self.max_drop is None:
             return None
         measure, function = (None if self.data is None else AccuracyMeasure.AGREEMENT), ""
@@ -293,7 +293,7 @@ class Settings:
             measure = self.metric
         elif self.metric is not None:
             measure, function = AccuracyMeasure.OWN, self.metric
-        return Judging(measure=measure, max_drop=self.max_drop, metric=function, better=self.better)
+        return Judging(measure=measure, max_drop=self.max_drop, metric=function, better=self.better, seed=self.seed)
 
     @property
     def limit_s(self) -> float | None:

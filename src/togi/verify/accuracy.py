@@ -139,7 +139,8 @@ def judged(
     assert judging.measure is not None
     inputs = validation.inputs
     group_of = validation.group_of
-    asked = range(len(inputs)) if judging.by_all else halves(group_of, seed)[confirmation]
+    chosen_with = seed if judging.seed is None else judging.seed
+    asked = range(len(inputs)) if judging.by_all else halves(group_of, chosen_with)[confirmation]
     indices = _in_random_order(group_of, asked, seed)
     measured: SeenGroups | _SeenRows
     if isinstance(answers, KnownScores):
