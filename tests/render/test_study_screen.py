@@ -188,6 +188,13 @@ def test_what_would_be_right_within_a_bound_is_shown_with_the_option(trial: Tria
     assert (step.type, step.command) == (option, f"togi tune m.py:f {option}")
 
 
+def test_what_was_accepted_and_found_wrong_when_it_was_saved_is_not_offered() -> None:
+    """No larger bound makes it right."""
+    timed = ran(recipe(BF16, OPENVINO, NO_GRAD), 10.0, 4.0, 1.0, (9, 1), reason="it is wrong beyond the samples: ...")
+    beyond = timed.model_copy(update={"outcome": Outcome.WRONG, "error": right(20.0, 4.0e-3)})
+    assert not any("--max-error" in str(step) for step in next_steps(of(beyond, settings={})))
+
+
 @given(st.floats(1e-9, 0.1), st.sampled_from([OPENVINO, BF16, ONNX]))
 @settings(max_examples=60, deadline=None)
 def test_the_option_allows_that_very_recipe(error: float, choice: object) -> None:

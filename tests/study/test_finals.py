@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.study.stand_ins import FAST, NEXT, SLOW, Does, open_study, pool_of, trial
+from tests.study.stand_ins import FAST, NEXT, SLOW, WRONG, Does, open_study, pool_of, trial
 from togi.artifact.manifest import Saved
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
@@ -18,6 +18,7 @@ from togi.worker.supervise import Limits
 REFERENCE = trial(REFERENCE_RECIPE, 1.0)
 COMPILED = recipe(torch_compile={"mode": "default", "freezing": False}, no_grad={})
 NO_FILE_FORM = Does(saved=Saved(unsaveable="it runs the live module"))
+WRONG_BEYOND = Saved(wrong="it clips 300")
 
 
 def decided(folder: Path, study: OpenStudy) -> Decision:
@@ -143,6 +144,33 @@ def test_what_hung_while_it_was_saved_is_no_choice_without_files_either(tmp_path
     decision = decided(tmp_path, study)
     assert chosen(decision) == REFERENCE_RECIPE
     assert decision.folder is None
+
+
+@pytest.mark.parametrize(
+    "original",
+    [NO_FILE_FORM, Does(saved=WRONG_BEYOND), Does(ends={"save": (Outcome.TIMED_OUT, "late")}, cut_off=True)],
+    ids=["no file form", "its export is wrong too", "cut off"],
+)
+@pytest.mark.parametrize("when", ["saved", "loaded"])
+def test_what_is_wrong_beyond_the_samples_is_no_choice_without_files_either(
+    tmp_path: Path, original: Does, when: str
+) -> None:
+    """Nor is it one when the study goes on, or ends before its finals."""
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0))
+    pool_of(study).built[REFERENCE_RECIPE] = [original]
+    if when == "saved":
+        pool_of(study).built[FAST] = [Does.faster(3.0, saved=WRONG_BEYOND)]
+    else:
+        pool_of(study).loaded[FAST] = [Does.faster(3.0, error=WRONG)]
+    decision = decided(tmp_path, study)
+    assert chosen(decision) == REFERENCE_RECIPE
+    assert decision.folder is None
+    last = study.log.last(FAST)
+    assert last is not None
+    assert last.outcome is Outcome.WRONG
+    later = Finals(study, tmp_path / "later").without_files().trial
+    assert later is not None
+    assert later.recipe == REFERENCE_RECIPE
 
 
 def test_files_that_need_more_memory_than_the_limit_are_not_chosen(tmp_path: Path) -> None:

@@ -126,22 +126,32 @@ def test_a_proof_that_points_to_it_without_being_sure_counts_together_with_the_t
 
 
 @pytest.mark.parametrize(
-    ("does", "why"),
+    ("does", "why", "outcome"),
     [
-        (Does(saved=Saved(unsaveable="it runs the live module")), "it has no file form here: it runs the live module"),
-        (Does(saved=Saved(wrong="it clips 300")), "it is wrong beyond the samples: it clips 300"),
-        (Does(ends={"save": (Outcome.FAILED, "a library is missing")}), "it could not be saved: a library is missing"),
-        (Does(ends={"start": (Outcome.FAILED, "no compiler")}), "it could not be built again"),
+        (
+            Does(saved=Saved(unsaveable="it runs the live module")),
+            "it has no file form here: it runs the live module",
+            Outcome.OK,
+        ),
+        (Does(saved=Saved(wrong="it clips 300")), "it is wrong beyond the samples: it clips 300", Outcome.WRONG),
+        (
+            Does(ends={"save": (Outcome.FAILED, "a library is missing")}),
+            "it could not be saved: a library is missing",
+            Outcome.OK,
+        ),
+        (Does(ends={"start": (Outcome.FAILED, "no compiler")}), "it could not be built again", Outcome.OK),
     ],
     ids=["no file form", "wrong beyond the samples", "fails", "is not built again"],
 )
-def test_what_cannot_be_saved_is_set_aside_and_its_trial_says_why(tmp_path: Path, does: Does, why: str) -> None:
+def test_what_cannot_be_saved_is_set_aside_and_its_trial_says_why(
+    tmp_path: Path, does: Does, why: str, outcome: Outcome
+) -> None:
     before = trial(FAST, 3.0)
     study = open_study(tmp_path, REFERENCE, before)
     pool_of(study).built[FAST] = [does]
     assert proven(tmp_path, study, before) is None
     last = study.log.last(FAST)
-    assert last == before.model_copy(update={"reason": why})
+    assert last == before.model_copy(update={"reason": why, "outcome": outcome})
     assert study.notes[-1] == f"{FAST.label} was set aside: {why}."
 
 

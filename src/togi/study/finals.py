@@ -66,13 +66,17 @@ class Finals:
             self._start_again()
             chosen = self._settle()
         if chosen.trial is None and self.unusable:  # nothing can be saved: the choice is then made without files
-            chosen = choose(self._study.trials(), self._limits, unusable=self._prover.ended)
+            chosen = self.without_files()
         best = None if chosen.trial is None else chosen.trial.recipe
         proven = self._prover.proven
         for recipe, folder in proven.items():
             if recipe != best:
                 shutil.rmtree(folder, ignore_errors=True)
         return Decision(chosen, None if best is None else proven.get(best), finalists)
+
+    def without_files(self) -> Chosen:
+        """The choice where nothing could be saved: going by the trials, without what failed to be saved or proven."""
+        return choose(self._study.trials(), self._limits, unusable=self._prover.failed)
 
     def save_only(self, first: Recipe | None = None) -> Decision:
         """For a part of a program: what its trials choose is saved; the trial of the whole is its race and proof.

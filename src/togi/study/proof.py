@@ -33,19 +33,27 @@ class Prover:
         """Artifacts whose proof is the last trial of their recipe."""
         self.unusable: dict[Recipe, str] = {}
         """What was set aside, and why."""
-        self.ended: dict[Recipe, str] = {}
-        """What was not saved or proven since its process hung or ended: no choice without files either."""
+        self.failed: dict[Recipe, str] = {}
+        """What is wrong beyond its samples, or whose process hung or ended while it was saved or proven: no choice
+        without files either, as what has merely no file form is."""
 
-    def set_aside(self, candidate: Recipe, why: str, *, hangs: bool = False) -> None:
-        """It is not a choice any more, and its last trial says so. ``hangs``: so do the choices of later studies."""
+    def set_aside(self, candidate: Recipe, why: str, *, found: Outcome | None = None) -> None:
+        """It is not a choice any more, and its last trial says so. ``found``: nor one of later studies, by this outcome
+        of its last trial. The original is what it is: only its files can be wrong."""
         self.unusable[candidate] = why
         what = "The original was not saved" if candidate.is_reference else f"{candidate.label} was set aside"
         self._study.notes.append(f"{what}: {why}.")
         last = self._study.log.last(candidate)
         if last is not None:
             reason = f"{last.reason}; {why}" if last.reason and why not in last.reason else why
-            ended = {"outcome": Outcome.TIMED_OUT} if hangs and not candidate.is_reference else {}
-            self._study.log.append(last.model_copy(update={"reason": reason, **ended}))
+            outcome = last.outcome if found is None or candidate.is_reference else found
+            self._study.log.append(last.model_copy(update={"reason": reason, "outcome": outcome}))
+
+    def _fails(self, candidate: Recipe, why: str, found: Outcome | None = None) -> None:
+        """Set it aside, as a choice without files too."""
+        if not candidate.is_reference:
+            self.failed[candidate] = why
+        self.set_aside(candidate, why, found=found)
 
     def save(self, candidate: Recipe, trial: Trial) -> Path | None:
         """Save it without a proof: for a part, the trial of the program is its proof. None where it cannot be saved."""
@@ -53,11 +61,11 @@ class Prover:
         try:
             running = self._study.processes.warm(candidate)
             if running is None:
-                self.set_aside(candidate, "it could not be built again")
+                self._fails(candidate, "it could not be built again")
             elif self._saved(running, folder, trial) is not None:
                 return folder
         except TrialEnded as ended:
-            self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
+            self._fails(candidate, f"it could not be saved: {ended}", _found(ended))
         return None
 
     def save_and_prove(self, candidate: Recipe) -> None:
@@ -69,7 +77,7 @@ class Prover:
             running = study.processes.reference() if candidate.is_reference else study.processes.warm(candidate)
             trial = study.log.last(candidate)
             if running is None or trial is None:
-                self.set_aside(candidate, "it could not be built again")
+                self._fails(candidate, "it could not be built again")
             elif (saved := self._saved(running, folder, trial)) is not None:
                 proof, saved = self._prove(folder, candidate, trial, saved)
                 study.subject.write_manifest(folder, proof, saved)
@@ -78,9 +86,7 @@ class Prover:
                 self._compare(candidate, trial, proof)
                 return
         except (TrialEnded, NoTimeLeft) as ended:
-            if not candidate.is_reference:
-                self.ended[candidate] = str(ended)
-            self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
+            self._fails(candidate, f"it could not be saved: {ended}", _found(ended))
         shutil.rmtree(folder, ignore_errors=True)
 
     def _folder(self, candidate: Recipe) -> Path:
@@ -103,7 +109,7 @@ class Prover:
             self.set_aside(recipe, f"it has no file form here: {saved.unsaveable}")
             return None
         if saved.wrong:
-            self.set_aside(recipe, f"it is wrong beyond the samples: {saved.wrong}")
+            self._fails(recipe, f"it is wrong beyond the samples: {saved.wrong}", Outcome.WRONG)
             return None
         study.notes.extend(saved.notes)
         if words := study.subject.signature.within(saved.domains).domains_in_words():
@@ -221,8 +227,12 @@ class Prover:
             )
 
 
-def _hangs(ended: TrialEnded | NoTimeLeft) -> bool:
-    return isinstance(ended, TrialEnded) and ended.ending.outcome is Outcome.TIMED_OUT and not ended.cut_off
+def _found(ended: TrialEnded | NoTimeLeft) -> Outcome | None:
+    """What will be so again: it hangs, or is wrong. Time that was over is none of its faults, and what else ended it
+    may be missing here today."""
+    if not isinstance(ended, TrialEnded) or ended.cut_off:
+        return None
+    return ended.ending.outcome if ended.ending.outcome in (Outcome.TIMED_OUT, Outcome.WRONG) else None
 
 
 def _served_at_once(loaded: RunningTrial) -> tuple[str, ...]:
