@@ -250,3 +250,20 @@ def test_where_nothing_else_is_faster_it_is_tried_all_the_same(tmp_path: Path) -
     study = open_study(tmp_path, REFERENCE, trial(COMPILED, 3.0, phases_s={"build": 40.0}), time_limit_s=30)
     assert chosen(decided(tmp_path, study)) == COMPILED
     assert proven(study) == [COMPILED]
+
+
+def test_of_an_earlier_session_only_what_leaves_time_for_the_proof_is_built_again(tmp_path: Path) -> None:
+    """Three of them are near each other, and the limit is over before all are built."""
+    took = {"start": 1.0, "build": 40.0}
+    near = [trial(each, speedup_x, phases_s=took) for each, speedup_x in ((FAST, 3.0), (NEXT, 2.95), (SLOW, 2.9))]
+    study = open_study(tmp_path, REFERENCE, *near, time_limit_s=70)
+    pool = pool_of(study)
+    pool.built |= {each.recipe: [Does.faster(3.0, builds_s=40.0)] for each in near}
+    pool.loaded |= {each.recipe: [Does.faster(3.0)] for each in near}
+    pool.deadline.at = study.budget.ends_at
+    decision = decided(tmp_path, study)
+    assert chosen(decision) == FAST
+    assert decision.folder is not None
+    built = [process.recipe for process in pool.processes if not process.name.endswith(".togi")]
+    assert [recipe for recipe in built if not recipe.is_reference] == [FAST]
+    assert study.budget.left_s > 0

@@ -259,6 +259,28 @@ def test_another_run_of_the_same_study_keeps_its_artifact(tmp_path: Path) -> Non
     assert sorted(keep.iterdir()) == sorted([other, prover.proven[FAST]])
 
 
+@pytest.mark.parametrize("fails", ["built again", "saved", "proven"])
+def test_an_artifact_of_an_earlier_run_stays_where_no_other_takes_its_place(tmp_path: Path, fails: str) -> None:
+    """Also that of a process which had the same id, as each has in a container that is started anew."""
+    before, keep = trial(FAST, 3.0), tmp_path / "artifacts"
+    study = open_study(tmp_path, REFERENCE, before)
+    ended = (Outcome.CRASHED, "killed")
+    if fails == "proven":
+        pool_of(study).loaded[FAST] = [Does(ends={"start": ended}), Does()]
+    else:
+        pool_of(study).built[FAST] = [Does(ends={"start" if fails == "built again" else "save": ended}), Does()]
+    name = f"{study.log.id[:12]}-{FAST.id}"
+    earlier = [keep / f"{name}-{pid}.togi" for pid in (99999999, os.getpid())]
+    for folder in earlier:
+        folder.mkdir(parents=True)
+    prover = Prover(study, keep)
+    prover.save_and_prove(FAST)
+    assert sorted(keep.iterdir()) == sorted(earlier)
+    prover.save_and_prove(FAST)
+    assert [*keep.iterdir()] == [prover.proven[FAST]]
+    assert prover.proven[FAST].name == f"{name}-{os.getpid()}-2.togi"
+
+
 def test_a_part_is_saved_without_a_proof(tmp_path: Path) -> None:
     before = trial(FAST, 3.0)
     study = open_study(tmp_path, REFERENCE, before)

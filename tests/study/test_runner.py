@@ -206,13 +206,15 @@ class ByEngine(dict[Recipe, list[Does]]):
         return [next((does for engine, does in self._engines.items() if asked.find(engine)), Does())]
 
 
-def planted(folder: Path, *firsts: Recipe, earlier_ms: tuple[float, ...] = (), **engines: Does) -> StudyRunner:
-    """Of a study of 100 s whose compiler takes a minute."""
+def planted(
+    folder: Path, *firsts: Recipe, earlier_ms: tuple[float, ...] = (), before: tuple[Trial, ...] = (), **engines: Does
+) -> StudyRunner:
+    """Of a study of 100 s whose compiler takes a minute. ``before``: its trials of an earlier session."""
     engines = {"torch_compile": Does.faster(3.0, builds_s=60.0), **engines}
     with_compiler = MACHINE.model_copy(update={"compiler": "c++"})
     facts = Facts(machine=with_compiler, module_class="Net", functions=CALLS, latency_ms=REFERENCE_MS)
     settings = {"time_limit_s": 100.0, "only": tuple(engines)}
-    study = open_study(folder, REFERENCE, facts=facts, firsts=firsts, earlier_ms=earlier_ms, **settings)
+    study = open_study(folder, REFERENCE, *before, facts=facts, firsts=firsts, earlier_ms=earlier_ms, **settings)
     pool_of(study).built = ByEngine(**engines)  # type: ignore[assignment]
     return StudyRunner(study)
 
@@ -286,3 +288,18 @@ def test_trials_leave_time_to_compile_the_best_once_more(tmp_path: Path) -> None
     assert best.phases_s["build"] == 20.0
     assert others > 3
     assert study.budget.left_s >= study.budget.proof_s >= 20.0
+
+
+def test_trials_leave_time_to_build_the_best_of_an_earlier_session_once_more(tmp_path: Path) -> None:
+    """No process of it is left, and it cannot be proven without one."""
+    best = trial(FAST, 3.0, phases_s={"start": 1.0, "build": 40.0, "measure": 4.0}, cost_s=45.0)
+    runner = planted(tmp_path, before=(best,), openvino=Does(builds_s=40.0), onnxruntime=Does(builds_s=3.0))
+    study = runner.study
+    runner.try_reference()
+    runner.explore(study.budget.explore_s())
+    assert len(tried_in(study)) > 2
+    assert study.search.finalists(1) == (FAST,)
+    assert study.budget.left_s >= 40.0 + study.budget.proof_s
+    study.processes.warm(FAST)
+    study.allow_for_best()
+    assert study.budget.rebuilding_s == 0.0

@@ -24,7 +24,7 @@ class FinalRace:
         There is no race where too little time is left for one that would say anything.
         """
         study = self._study
-        running = [process for process in map(study.processes.warm, candidates) if process is not None]
+        running = self._warm(candidates)
         reference = study.processes.reference()
         left_s = study.budget.left_s - study.budget.proof_s
         while len(running) > 1 and self.enough_s(0.0, running) > left_s:
@@ -36,6 +36,17 @@ class FinalRace:
         speeds = {entry.name: entry.speedup_x.median if entry.speedup_x else 0.0 for entry in result.entries}
         fastest_first = sorted((reference, *running), key=lambda process: -speeds[process.name])
         return tuple(process.recipe for process in fastest_first)
+
+    def _warm(self, fastest_first: Sequence[Recipe]) -> list[RunningTrial]:
+        """Their processes. What is not warm is built again as far as that leaves time for the proof."""
+        study, running = self._study, list[RunningTrial]()
+        for candidate in fastest_first:
+            rebuilding_s = study.rebuilding_s(candidate)
+            if rebuilding_s and study.budget.left_s - rebuilding_s < study.budget.proof_s:
+                continue
+            if (process := study.processes.warm(candidate)) is not None:
+                running.append(process)
+        return running
 
     def run(self, running: Sequence[RunningTrial], budget_s: float, *, again: bool = False) -> RaceResult:
         """Race them; once more where the machine disturbed all of it and there is time. What it measured undisturbed is

@@ -17,7 +17,7 @@ from togi.search.space import Space
 from togi.study.measurement import Stopwatch
 from togi.study.pace import USUAL, Pace
 from togi.study.progress import Progress
-from togi.study.time_budget import TimeBudget
+from togi.study.time_budget import TimeBudget, building_s
 from togi.study.tuned_subject import TunedSubject
 from togi.study.warm_processes import WarmProcesses
 from togi.techniques import Engine, all_techniques
@@ -107,7 +107,14 @@ class OpenStudy:
 
     def allow_for_best(self) -> None:
         """Time for the proof of the recipe that would be saved now is not given to trials."""
-        self.budget.know_best(self.compiled_when_loaded(next(iter(self.search.finalists(1)), None)))
+        best = next(iter(self.search.finalists(1)), None)
+        self.budget.know_best(self.compiled_when_loaded(best), self.rebuilding_s(best))
+
+    def rebuilding_s(self, recipe: Recipe | None) -> float:
+        """How long it takes until a process of it can race or be saved: as long as its trial was built, unless one is
+        warm. The reference's stays."""
+        trial = None if recipe is None or recipe.is_reference else self.log.last(recipe)
+        return 0.0 if trial is None or self.processes.is_warm(trial.recipe) else building_s(trial.phases_s)
 
     def compiled_when_loaded(self, recipe: Recipe | None) -> Mapping[str, float]:
         """How long each phase of its trial took, if loading it from its files will take as long; else none."""

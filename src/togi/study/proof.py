@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -63,9 +64,11 @@ class Prover:
             if running is None:
                 self._fails(candidate, "it could not be built again")
             elif self._saved(running, folder, trial) is not None:
+                self._drop_earlier(candidate, folder)
                 return folder
         except TrialEnded as ended:
             self._fails(candidate, f"it could not be saved: {ended}", _found(ended))
+        shutil.rmtree(folder, ignore_errors=True)
         return None
 
     def save_and_prove(self, candidate: Recipe) -> None:
@@ -83,6 +86,7 @@ class Prover:
                 study.subject.write_manifest(folder, proof, saved)
                 study.log.append(proof)
                 self.proven[candidate] = folder
+                self._drop_earlier(candidate, folder)
                 self._compare(candidate, trial, proof)
                 return
         except (TrialEnded, NoTimeLeft) as ended:
@@ -90,16 +94,24 @@ class Prover:
         shutil.rmtree(folder, ignore_errors=True)
 
     def _folder(self, candidate: Recipe) -> Path:
-        """An empty folder for its artifact, of this process: another may work on the same study. What earlier processes
-        kept of the same recipe goes."""
-        name = f"{self._study.log.id[:12]}-{candidate.id}"
-        for folder_before in self._keep.glob(f"{name}*.togi"):
-            owner = folder_before.stem.removeprefix(name).removeprefix("-")
-            if not owner.isdigit() or int(owner) == os.getpid() or not is_running(int(owner)):
-                shutil.rmtree(folder_before, ignore_errors=True)
-        folder = self._keep / f"{name}-{os.getpid()}.togi"
+        """An empty folder for its artifact, of this process: another may work on the same study."""
+        own = f"{self._name(candidate)}-{os.getpid()}"
+        names = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
+        folder = next(path for name in names if not (path := self._keep / f"{name}.togi").exists())
         folder.mkdir(parents=True)
         return folder
+
+    def _name(self, candidate: Recipe) -> str:
+        return f"{self._study.log.id[:12]}-{candidate.id}"
+
+    def _drop_earlier(self, candidate: Recipe, folder: Path) -> None:
+        """What earlier processes kept of the same recipe goes once ``folder`` takes its place."""
+        name = self._name(candidate)
+        for before in self._keep.glob(f"{name}*.togi"):
+            owner = before.stem.removeprefix(name).removeprefix("-").partition("-")[0]
+            own = not owner.isdigit() or int(owner) == os.getpid() or not is_running(int(owner))
+            if own and before != folder:
+                shutil.rmtree(before, ignore_errors=True)
 
     def _saved(self, running: RunningTrial, folder: Path, trial: Trial) -> Saved | None:
         """Write the files of each engine, and the manifest. None where there are none: the recipe is set aside."""

@@ -85,11 +85,11 @@ class StudyRunner:
         if first_gain and search.gained():
             return
         until, last = self._clock() + seconds, math.inf if trials is None else self.tried + trials
-        budget, compiling_s = self.study.budget, self.study.budget.compiling_s
+        budget, for_best_s = self.study.budget, self.study.budget.for_best_s
         search.allow(max(1.0, seconds))
         while self.tried < last:
             candidate = search.next(log.claimed())
-            ends = until - (budget.compiling_s - compiling_s)  # the best may have become one whose proof takes longer
+            ends = until - (budget.for_best_s - for_best_s)  # the best may have become one whose proof takes longer
             if self._measured_again(candidate, ends - self._clock()):
                 if first_gain and search.gained():
                     return
