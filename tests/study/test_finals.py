@@ -240,6 +240,8 @@ def test_what_takes_longer_to_prove_than_there_is_time_gives_way_to_what_does_no
     took = {"build": 40.0, "verify": 1.0}
     slow_proof = trial(COMPILED, 3.0, phases_s=took)
     study = open_study(tmp_path, REFERENCE, slow_proof, trial(NEXT, 2.0, phases_s=took), time_limit_s=30)
+    for each in (COMPILED, NEXT):
+        study.processes.warm(each)
     assert chosen(decided(tmp_path, study)) == NEXT
     assert proven(study) == [NEXT]
     why = "saving and proving it takes about 43 s, and 30 s were left"
@@ -267,3 +269,12 @@ def test_of_an_earlier_session_only_what_leaves_time_for_the_proof_is_built_agai
     built = [process.recipe for process in pool.processes if not process.name.endswith(".togi")]
     assert [recipe for recipe in built if not recipe.is_reference] == [FAST]
     assert study.budget.left_s > 0
+
+
+def test_what_has_to_be_built_again_is_no_way_out(tmp_path: Path) -> None:
+    """The process of the slower one was ended, as that of whatever may not lead is."""
+    took = {"build": 60.0}
+    slow_proof = trial(COMPILED, 3.0, phases_s={"build": 40.0})
+    study = open_study(tmp_path, REFERENCE, slow_proof, trial(NEXT, 2.0, phases_s=took), time_limit_s=30)
+    study.processes.warm(COMPILED)
+    assert chosen(decided(tmp_path, study)) == COMPILED

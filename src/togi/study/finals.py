@@ -131,7 +131,9 @@ class Finals:
         return any(recipe not in settled and not self._takes_too_long(recipe) for recipe in faster)
 
     def _least_proof_s(self, recipe: Recipe) -> float:
-        return self._study.budget.least_proof_s(self._study.compiled_when_loaded(recipe))
+        """With building it again, where the race left no process of it."""
+        loading_s = self._study.budget.least_proof_s(self._study.compiled_when_loaded(recipe))
+        return self._study.rebuilding_s(recipe) + loading_s
 
     def _time_is_up(self, recipe: Recipe | None = None) -> bool:
         """For a proof: that of ``recipe``, if it may have to be built again for it."""
