@@ -303,3 +303,27 @@ def test_trials_leave_time_to_build_the_best_of_an_earlier_session_once_more(tmp
     study.processes.warm(FAST)
     study.allow_for_best()
     assert study.budget.rebuilding_s == 0.0
+
+
+def test_what_becomes_the_best_when_it_is_measured_again_has_time_for_its_proof_too(tmp_path: Path) -> None:
+    runner = planted(tmp_path, COMPILED, earlier_ms=(REFERENCE_MS / 10,), torch_compile=Does.faster(3.0, builds_s=20.0))
+    runner.explore(runner.study.budget.explore_s(), first_gain=True)
+    assert [ended.outcome for ended in runner.study.log.trials()[1:]] == [Outcome.UNSTABLE, Outcome.OK]
+    assert runner.study.budget.compiling_s >= 20.0
+
+
+def test_the_search_knows_that_the_proof_of_the_best_leaves_less_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it proposes what is cut off, and exploring ends with that."""
+    runner = planted(tmp_path, COMPILED, torch_compile=Does.faster(3.0, builds_s=20.0), openvino=Does(builds_s=3.0))
+    study, until, allow = runner.study, list[float](), runner.study.search.allow
+
+    def allowed(seconds: float) -> None:
+        until.append(study.clock() + seconds)
+        allow(seconds)
+
+    monkeypatch.setattr(study.search, "allow", allowed)
+    runner.explore(study.budget.explore_s())
+    assert until == pytest.approx([until[0], until[0] - study.budget.compiling_s])
+    assert study.budget.compiling_s >= 20.0

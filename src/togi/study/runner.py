@@ -86,10 +86,13 @@ class StudyRunner:
             return
         until, last = self._clock() + seconds, math.inf if trials is None else self.tried + trials
         budget, for_best_s = self.study.budget, self.study.budget.for_best_s
+        ends = until
         search.allow(max(1.0, seconds))
         while self.tried < last:
+            ends, before = until - (budget.for_best_s - for_best_s), ends
+            if ends != before:  # the best has become one whose proof takes longer, or no longer is
+                search.allow(max(1.0, ends - self._clock()))
             candidate = search.next(log.claimed())
-            ends = until - (budget.for_best_s - for_best_s)  # the best may have become one whose proof takes longer
             if self._measured_again(candidate, ends - self._clock()):
                 if first_gain and search.gained():
                     return
@@ -201,6 +204,7 @@ class StudyRunner:
         trial = trial.model_copy(update={"ended_s": study.budget.elapsed_s})
         study.log.append(trial)
         self._tell(trial)
+        study.allow_for_best()
         self._prune()
         return True
 

@@ -30,6 +30,8 @@ take itself, or after its share of what is left where that is less."""
 _LEAST_ASKED_S, _ASKED_X = 2.0, 8.0
 """Values beyond the samples are some fifteen calls of two programs and of the original, a few in float64 too;
 verification is about ten."""
+_BUILDING = ("start", "build", "verify", "warm")
+"""Phases of a trial until it takes turns, but for validation data, of which a proof judges on the other half."""
 _ASKED_SHARE = 0.08
 """Of the limit, less what loading took: what asking for them may take from what could be tried."""
 
@@ -180,8 +182,8 @@ class TimeBudget:
 
 
 def building_s(phases_s: Mapping[str, float]) -> float:
-    """What a trial took until it was verified on the samples: its turns, next to those of others too, come after."""
-    return sum(took_s for phase, took_s in phases_s.items() if phase not in ("measure", "validate"))
+    """What a trial took until it was verified on the samples and warm."""
+    return sum(phases_s.get(phase, 0.0) for phase in _BUILDING)
 
 
 def share_of_trial_s(left_s: float, expected_s: float, *, modest: bool = False) -> float:
