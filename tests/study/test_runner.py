@@ -327,3 +327,27 @@ def test_the_search_knows_that_the_proof_of_the_best_leaves_less_time(
     runner.explore(study.budget.explore_s())
     assert until == pytest.approx([until[0], until[0] - study.budget.compiling_s])
     assert study.budget.compiling_s >= 20.0
+
+
+def test_what_was_disturbed_in_an_earlier_session_has_another_turn_and_no_more(tmp_path: Path) -> None:
+    attempts = Planned(*(trial(each, 2.0, outcome=Outcome.UNSTABLE) for each in (FAST, Recipe())))
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 2.0, outcome=Outcome.UNSTABLE), trial(NEXT, 2.0))
+    study.log.append(trial(Recipe(), 0.9, outcome=Outcome.UNSTABLE))
+    runner = StudyRunner(study, attempts)
+    for _ in range(2):
+        runner.try_each([FAST, NEXT])
+        runner.try_original()
+    assert runner.tried == len(attempts.timeouts_s) == 2
+
+
+def test_where_the_limit_cuts_off_the_reference_that_takes_turns_another_study_tries_the_recipe(tmp_path: Path) -> None:
+    runner = planted(tmp_path, FAST, openvino=Does.faster(2.0))
+    study = runner.study
+    late = Does(ms=REFERENCE_MS, ends={"turn": (Outcome.TIMED_OUT, "the time was over")}, turns=5, cut_off=True)
+    pool_of(study).built[REFERENCE_RECIPE] = [late]
+    pool_of(study).deadline.at = study.clock()
+    runner.explore(100.0, first_gain=True)
+    assert [ended.recipe for ended in study.log.trials()] == [REFERENCE_RECIPE]
+    assert study.given_up[0].recipe == FAST
+    assert study.given_up[0].reason == "the reference that took turns with it ended: the time was over"
+    assert study.log.claim(FAST), "nobody works on it"

@@ -72,7 +72,8 @@ class StudyLog:
             )
 
     def claim(self, recipe: Recipe) -> bool:
-        """Ask to work on ``recipe``. False: another living process does, or it has been finished.
+        """Ask to work on ``recipe``. False: another living process does, or it has been finished, which what the machine
+        disturbed is not.
 
         A claim ends with ``append`` or ``release``, and with the life of its process.
         """
@@ -107,8 +108,11 @@ class StudyLog:
         return [(number, verified(Trial, record, digest, self.id, recipe)) for number, recipe, record, digest in rows]
 
     def _finished(self, connection: sqlite3.Connection, recipe: str) -> bool:
-        query = "SELECT 1 FROM trials WHERE study = ? AND recipe = ?"
-        return connection.execute(query, (self.id, recipe)).fetchone() is not None
+        row = connection.execute(
+            "SELECT record, checksum FROM trials WHERE study = ? AND recipe = ? ORDER BY number DESC LIMIT 1",
+            (self.id, recipe),
+        ).fetchone()
+        return row is not None and self._database.verified(Trial, row[0], row[1], self.id, recipe).judged
 
     def _is_held(self, connection: sqlite3.Connection, recipe: str) -> bool:
         row = connection.execute(

@@ -55,7 +55,8 @@ class Attempts:
         except TrialEnded as ended:
             if ended.trial.recipe.is_reference and not candidate.is_reference:  # also where it could not start again
                 reason = f"the reference that took turns with it ended: {ended}"
-                return Trial(recipe=candidate, outcome=Outcome.UNSTABLE, reason=reason, stage="measure")
+                outcome = Outcome.TIMED_OUT if ended.cut_off else Outcome.UNSTABLE
+                return Trial(recipe=candidate, outcome=outcome, reason=reason, stage="measure")
             return ended.record()
 
     def _built_and_measured(self, candidate: Recipe, timeout_s: float) -> Trial:

@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from togi.core.records import Facts, Recipe, Study, Trial, now
 from togi.core.settings import Settings
+from togi.decide.choose import latest
 from togi.journal import Journal, StudyLog, study_key
 from togi.search import Experience, Search
 from togi.search.experience import relevance
@@ -91,11 +92,14 @@ class OpenStudy:
         stopwatch = Stopwatch(settings, budget, pace=pace, earlier_ms=beside)
         notes = list(log.notes)
         processes = WarmProcesses(subject, budget, notes, progress.trial_phase)
+        startable = [trial for trial in trials if processes.can_start(trial.recipe)]
+        disturbed = {trial.recipe: trial for trial in latest(startable) if not trial.judged}
         search = Search(
             facts,
             settings,
             all_techniques(),
-            [trial for trial in trials if processes.can_start(trial.recipe)],
+            [trial for trial in startable if trial.recipe not in disturbed],
+            disturbed=disturbed.values(),
             space=None if listed is None else Space.listing(listed(facts), facts, all_techniques()),
             firsts=firsts,
             experience=experience,
