@@ -52,6 +52,17 @@ def test_what_the_machine_disturbed_is_tried_again_by_the_same_command(tmp_path:
         assert cost_s > 2 * session(journal, resume=False).search.cost_s(FAST), "what it took is known"
 
 
+def test_what_earlier_sessions_took_counts_once(tmp_path: Path) -> None:
+    """A finalist has a record of its race and one of its proof too."""
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        log = session(journal).log
+        for tried, cost_s in ((REFERENCE_RECIPE, 4.0), (FAST, 30.0), (FAST, 30.0), (FAST, 30.0)):
+            log.append(trial(tried, 3.0, cost_s=cost_s))
+        assert session(journal).earlier_s == 34.0
+        log.decide(log.header.model_copy(update={"took_s": 50.0}))
+        assert session(journal).earlier_s == 50.0
+
+
 def test_the_reference_of_an_earlier_session_tells_how_long_a_proof_takes(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "journal.sqlite") as journal:
         first = session(journal)

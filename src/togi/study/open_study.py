@@ -43,7 +43,7 @@ class OpenStudy:
     notes: list[str] = field(default_factory=list)
     """Sentences for the verdict."""
     earlier_s: float = 0.0
-    """What the trials of earlier commands took, which this study goes on with."""
+    """What earlier commands took, with which this study goes on."""
     given_up: list[Trial] = field(default_factory=list)
     """Ended because the study has no more time for them: not kept, a study with more time tries them again."""
 
@@ -105,9 +105,8 @@ class OpenStudy:
             experience=experience,
             max_trials=pace.max_trials,
         )
-        earlier_s = sum(trial.cost_s for trial in trials)
         parts = (subject, log, search, experience, budget, stopwatch, processes, progress, pace)
-        return cls(*parts, notes=notes, earlier_s=earlier_s)
+        return cls(*parts, notes=notes, earlier_s=_took_s(log, trials))
 
     def allow_for_best(self) -> None:
         """Time for the proof of the recipe that would be saved now is not given to trials."""
@@ -135,6 +134,14 @@ class OpenStudy:
 def _compiles_when_loaded(id: str) -> bool:
     engine = all_techniques().get(id)  # the journal may have trials of one that is no longer installed
     return isinstance(engine, Engine) and engine.compiles_when_loaded
+
+
+def _took_s(log: StudyLog, trials: Sequence[Trial]) -> float:
+    """As the last command said that was not interrupted, or what is known of all: the cost of each recipe's trial,
+    which the record of its race or proof repeats."""
+    decided = log.decided()
+    said_s = 0.0 if decided is None or decided.took_s is None else decided.took_s
+    return max(said_s, sum(trial.cost_s for trial in latest(trials)))
 
 
 def _learned_before(journal: Journal, log: StudyLog, facts: Facts, settings: Settings) -> Experience:

@@ -152,14 +152,19 @@ class Prover:
                     f"The time limit was over when the record of {candidate.label} had been applied in a fresh process "
                     "and verified: its time before that counts."
                 )
-                return trial.model_copy(update={"error": loaded.error}), saved
+                return self._as_loaded(loaded, trial), saved
             if study.subject.facts.callers == 1:
                 saved = saved.model_copy(update={"links": in_turn(saved.links)})
             study.notes.append(
                 f"The time limit was over when {candidate.label} had been loaded from its files and verified: its time "
                 "before that counts, and callers wait for each other, since it was not asked by two at once."
             )
-            return trial.model_copy(update={"error": loaded.error}), saved
+            return self._as_loaded(loaded, trial), saved
+
+    def _as_loaded(self, loaded: RunningTrial, trial: Trial) -> Trial:
+        """How fast it is by its trial, and how right by its files: that it was set aside before is over."""
+        reason = self._study.subject.accepted(loaded)[1] if trial.outcome is Outcome.OK else trial.reason
+        return trial.model_copy(update={"error": loaded.error, "reason": reason})
 
     def _measured_again(self, loaded: RunningTrial, folder: Path, trial: Trial, saved: Saved) -> tuple[Trial, Saved]:
         study = self._study
@@ -188,7 +193,7 @@ class Prover:
             study.notes.append(
                 f"{candidate.label} could not be timed again from its files ({doubt}), so its time before that counts."
             )
-            return trial
+            return self._as_loaded(loaded, trial)
         from_these_files = candidate in study.processes.composed  # its trial ran from them too
         unsure = BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
         if trial.timing is not None and trial.outcome is Outcome.OK and (from_these_files or unsure):
