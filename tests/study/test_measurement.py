@@ -106,7 +106,19 @@ def test_a_slow_model_has_the_time_that_its_rounds_take() -> None:
     enough_s = bench.stopwatch.enough_s(3.0, [slow, slow])
     assert rounds_needed() * 2.0 < enough_s < 60.0
     assert bench.stopwatch.enough_s(3.0, [bench.process(FAST, Does(ms=10.0))]) == 3.0
-    assert bench.stopwatch.enough_s(3.0, [bench.process(FAST, Does(ms=1e6))]) == 120.0
+
+
+@pytest.mark.parametrize(("limit_s", "enough_s"), [(300.0, 120.0), (8 * 3600.0, 7200.0)])
+def test_what_no_round_of_is_quick_may_take_a_quarter_of_the_time_that_is_left(limit_s: float, enough_s: float) -> None:
+    bench = Bench(time_limit_s=limit_s)
+    assert bench.stopwatch.enough_s(3.0, [bench.process(FAST, Does(ms=1e6))]) == enough_s
+
+
+def test_of_a_pass_of_half_a_minute_something_is_concluded_in_an_hour() -> None:
+    bench = Bench(time_limit_s=3600.0)
+    timing = bench.time(Does(ms=15e3), Does(ms=30e3))
+    assert timing.speedup_x.has_ends
+    assert BETWEEN_PROCESSES.faster(timing.speedup_x)
 
 
 @pytest.mark.parametrize("whose", ["candidate", "reference"])

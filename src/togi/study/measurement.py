@@ -31,8 +31,8 @@ _LONGER_X = 3.0
 takes."""
 _REFERENCE_TURNS = 12
 """A slow reference takes no more turns than its latency's interval needs."""
-_LONGEST_S = 120.0
-"""A slow model's rounds take as long as they need, up to this."""
+_LONGEST_S, _LONGEST_SHARE = 120.0, 0.25
+"""A slow model's rounds take as long as they need, up to this, or up to this share of the time that is left."""
 _MORE_ATTEMPTS = 2
 _DISTURBED_X = 1.3
 _DISTURBED_TODAY_X = 2.0
@@ -112,7 +112,8 @@ class Stopwatch:
 
     def enough_s(self, budget_s: float, runners: Sequence[WarmProcess]) -> float:
         """The budget, or what enough rounds for an interval take, if that is more: a slow model needs its time."""
-        return max(budget_s, min(_LONGEST_S, self._rounds * sum(runner.turn_s for runner in runners)))
+        longest_s = max(_LONGEST_S, _LONGEST_SHARE * self._budget.left_s)
+        return max(budget_s, min(longest_s, self._rounds * sum(runner.turn_s for runner in runners)))
 
     def pause(self) -> None:
         """Wait until it may be quieter."""

@@ -195,7 +195,7 @@ class Prover:
             )
             return self._as_loaded(loaded, trial)
         from_these_files = candidate in study.processes.composed  # its trial ran from them too
-        unsure = BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
+        unsure = not timing.speedup_x.has_ends or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
         if trial.timing is not None and trial.outcome is Outcome.OK and (from_these_files or unsure):
             timing = together(trial.timing, timing)
         return proof.model_copy(update={"timing": timing})
