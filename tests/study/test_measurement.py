@@ -128,3 +128,18 @@ def test_who_ends_in_a_turn_is_named(whose: str) -> None:
     with pytest.raises(TrialEnded, match="killed") as ended:
         bench.time(ending if whose == "candidate" else Does(), None if whose == "candidate" else ending)
     assert ended.value.trial.recipe == (FAST if whose == "candidate" else REFERENCE_RECIPE)
+
+
+@pytest.mark.parametrize("turns", [10, 40, 100, 200])
+def test_what_was_measured_counts_where_the_time_is_over_while_more_is(turns: int) -> None:
+    """Some turns are slow, so that it is measured on, and its process is cut off in that."""
+    ends = {"turn": (Outcome.TIMED_OUT, "the time was over")}
+    wavering = Does(ms=lambda turn: 5.0 + 4.9 * (turn % 3 == 0), ends=ends, turns=turns, cut_off=True)
+    assert 0 < len(Bench().time(wavering).rounds_ms) < turns
+
+
+def test_what_ends_by_itself_while_more_is_measured_ends_its_trial() -> None:
+    ends = {"turn": (Outcome.CRASHED, "killed")}
+    wavering = Does(ms=lambda turn: 5.0 + 4.9 * (turn % 3 == 0), ends=ends, turns=10)
+    with pytest.raises(TrialEnded, match="killed"):
+        Bench().time(wavering)

@@ -16,10 +16,11 @@ from togi.journal import Journal
 from togi.study.open_study import OpenStudy
 from togi.study.tuned_subject import TunedSubject
 from togi.techniques import recipe
+from togi.worker.deadline import Deadline
 
 
 def session(journal: Journal, name: str = "net.py:make", *, resume: bool = True) -> OpenStudy:
-    pool: Any = SimpleNamespace(export_s=0.0)  # no process is started
+    pool: Any = SimpleNamespace(export_s=0.0, deadline=Deadline())  # no process is started
     subject = TunedSubject(pool, name, Facts(machine=MACHINE, module_class="Net"), signature(), Settings())
     return OpenStudy.open(subject, "", journal, Said(), started=time.monotonic(), resume=resume)
 

@@ -89,7 +89,8 @@ class OpenStudy:
         for trial in trials:
             budget.know_validation(trial.phases_s)
         beside = [t.timing.reference_ms for t in trials if t.timing is not None and not t.recipe.is_reference]
-        stopwatch = Stopwatch(settings, budget, pace=pace, earlier_ms=beside)
+        deadline = subject.pool.deadline
+        stopwatch = Stopwatch(settings, budget, pace=pace, earlier_ms=beside, deadline_s=lambda: deadline.left_s)
         notes = list(log.notes)
         processes = WarmProcesses(subject, budget, notes, progress.trial_phase)
         startable = [trial for trial in trials if processes.can_start(trial.recipe)]
