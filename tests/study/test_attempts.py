@@ -132,7 +132,8 @@ def test_what_was_measured_counts_where_the_limit_ends_it_afterwards(
     """Without its memory, unless that decides."""
     study = open_study(tmp_path, max_memory_bytes=limit)
     late = {at: (Outcome.TIMED_OUT, "the time was over")}
-    pool_of(study).built[FAST] = [Does.faster(2.0, ends=late, turns=6, cut_off=cut_off)]
+    wavering = Does(ms=lambda turn: 5.0 + 4.9 * (turn % 3 == 0), ends=late, turns=20, cut_off=cut_off)
+    pool_of(study).built[FAST] = [wavering]
     found = Attempts(study).attempt(FAST, 60.0)
     if not (cut_off and kept):
         assert found.outcome is Outcome.TIMED_OUT

@@ -130,7 +130,13 @@ def test_who_ends_in_a_turn_is_named(whose: str) -> None:
     assert ended.value.trial.recipe == (FAST if whose == "candidate" else REFERENCE_RECIPE)
 
 
-@pytest.mark.parametrize("turns", [10, 40, 100, 200])
+def test_what_is_cut_off_after_too_few_rounds_for_an_interval_was_not_measured() -> None:
+    ends = {"turn": (Outcome.TIMED_OUT, "the time was over")}
+    with pytest.raises(TrialEnded, match="the time was over"):
+        Bench().time(Does.faster(2.0, ends=ends, turns=5, cut_off=True))
+
+
+@pytest.mark.parametrize("turns", [20, 40, 100, 200])
 def test_what_was_measured_counts_where_the_time_is_over_while_more_is(turns: int) -> None:
     """Some turns are slow, so that it is measured on, and its process is cut off in that."""
     ends = {"turn": (Outcome.TIMED_OUT, "the time was over")}

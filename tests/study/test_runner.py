@@ -343,9 +343,15 @@ def test_what_was_disturbed_in_an_earlier_session_has_another_turn_and_no_more(t
 def test_where_the_limit_cuts_off_the_reference_that_takes_turns_another_study_tries_the_recipe(tmp_path: Path) -> None:
     runner = planted(tmp_path, FAST, openvino=Does.faster(2.0))
     study = runner.study
-    late = Does(ms=REFERENCE_MS, ends={"turn": (Outcome.TIMED_OUT, "the time was over")}, turns=5, cut_off=True)
-    pool_of(study).built[REFERENCE_RECIPE] = [late]
-    pool_of(study).deadline.at = study.clock()
+    pool = pool_of(study)
+
+    def until_the_limit(turn: int) -> float:
+        if turn == 4:
+            pool.deadline.at = study.clock()
+        return REFERENCE_MS
+
+    ends = {"turn": (Outcome.TIMED_OUT, "the time was over")}
+    pool.built[REFERENCE_RECIPE] = [Does(ms=until_the_limit, ends=ends, turns=5, cut_off=True)]
     runner.explore(100.0, first_gain=True)
     assert [ended.recipe for ended in study.log.trials()] == [REFERENCE_RECIPE]
     assert study.given_up[0].recipe == FAST

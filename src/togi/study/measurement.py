@@ -126,11 +126,15 @@ class Stopwatch:
         without clear evidence. The reference next to itself has a speed-up of exactly 1. ``again``: it was doubted
         before, and is measured once.
 
-        Raises TrialEnded when either of the two ends; where the time is over then, what was measured before counts.
+        Raises TrialEnded when either of the two ends; where the time is over then, an interval that was measured before
+        counts.
         """
         if running is not reference:
             budget_s = self.enough_s(budget_s, [running, reference])
         timing = self._once(running, reference, budget_s)
+        cut_off = next((ended for one in (reference, running) if (ended := one.ended) and ended.cut_off), None)
+        if cut_off is not None and not timing.speedup_x.has_ends:
+            raise cut_off
         for _ in range(0 if again else _MORE_ATTEMPTS):
             if not self.doubt(timing) or self._left_s < budget_s + self._pace.quiet_s:
                 break
