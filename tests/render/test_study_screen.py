@@ -133,6 +133,14 @@ def test_a_study_pays_for_itself_by_what_is_beyond_doubt() -> None:
     assert (even.calls - 1) * saved_ms < 90_000 <= even.calls * saved_ms
 
 
+def test_where_only_its_trials_say_what_a_study_took_each_counts_once() -> None:
+    """A finalist has a record of its race and one of its proof too."""
+    gained = ran(recipe(OPENVINO, NO_GRAD), 10.0, 2.0, 1.0, (9, 1), timing=timed(10.0, 2.0, half=0.1))
+    even = break_even(of(gained, gained, gained, best=gained.recipe, took_s=None))
+    assert even is not None
+    assert even.study_s == sum(trial.cost_s for trial in of(gained).trials)
+
+
 @pytest.mark.parametrize("best", [KEPT, None, recipe(ONNX, NO_GRAD)])
 def test_a_study_that_saves_no_time_does_not_pay(best: object) -> None:
     slower = ran(recipe(ONNX, NO_GRAD), 20.0, 1.01, 1.0, (9, 1))
@@ -186,6 +194,13 @@ def test_what_would_be_right_within_a_bound_is_shown_with_the_option(trial: Tria
     assert f"next      {option}  accepts" in "\n".join(drawn(study))
     step = next(step for step in next_steps(study, "m.togi"))
     assert (step.type, step.command) == (option, f"togi tune m.py:f {option}")
+
+
+def test_what_was_accepted_and_found_wrong_when_it_was_saved_is_not_offered() -> None:
+    """No larger bound makes it right."""
+    timed = ran(recipe(BF16, OPENVINO, NO_GRAD), 10.0, 4.0, 1.0, (9, 1), reason="it is wrong beyond the samples: ...")
+    beyond = timed.model_copy(update={"outcome": Outcome.WRONG, "error": right(20.0, 4.0e-3)})
+    assert not any("--max-error" in str(step) for step in next_steps(of(beyond, settings={})))
 
 
 @given(st.floats(1e-9, 0.1), st.sampled_from([OPENVINO, BF16, ONNX]))

@@ -325,13 +325,22 @@ def open_study(
         budget.know_reference(reference.phases_s)
     notes: list[str] = []
     progress = Said()
+    stopwatch = Stopwatch(
+        chosen,
+        budget,
+        pace=pace,
+        earlier_ms=earlier_ms,
+        deadline_s=lambda: pool.deadline.left_s,
+        clock=clock,
+        sleep=clock.sleep,
+    )
     return OpenStudy(
         subject=subject,
         log=log,
         search=search,
         experience=Experience(),
         budget=budget,
-        stopwatch=Stopwatch(chosen, budget, pace=pace, earlier_ms=earlier_ms, clock=clock, sleep=clock.sleep),
+        stopwatch=stopwatch,
         processes=WarmProcesses(subject, budget, notes, progress.trial_phase),
         progress=progress,
         pace=pace,

@@ -121,3 +121,36 @@ def test_what_the_machine_disturbs_is_unstable(tmp_path: Path) -> None:
     found = Attempts(study).attempt(FAST, 60.0)
     assert found.outcome is Outcome.UNSTABLE
     assert found.reason.startswith("disturbed: the reference took 10.0 times as long")
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(None, True), (1 << 30, False)])
+@pytest.mark.parametrize("cut_off", [True, False])
+@pytest.mark.parametrize("at", ["turn", "footprint"])
+def test_what_was_measured_counts_where_the_limit_ends_it_afterwards(
+    tmp_path: Path, at: str, cut_off: bool, limit: int | None, kept: bool
+) -> None:
+    """Without its memory, unless that decides."""
+    study = open_study(tmp_path, max_memory_bytes=limit)
+    late = {at: (Outcome.TIMED_OUT, "the time was over")}
+    wavering = Does(ms=lambda turn: 5.0 + 4.9 * (turn % 3 == 0), ends=late, turns=20, cut_off=cut_off)
+    pool_of(study).built[FAST] = [wavering]
+    found = Attempts(study).attempt(FAST, 60.0)
+    if not (cut_off and kept):
+        assert found.outcome is Outcome.TIMED_OUT
+        return
+    assert (found.outcome, found.footprint) == (Outcome.OK, None)
+    assert found.measured is not None
+    assert found.measured.speedup_x.median == pytest.approx(2.0)
+
+
+def test_no_turn_is_begun_that_the_deadline_would_cut_off(tmp_path: Path) -> None:
+    """The reference would be gone with it."""
+    study = open_study(tmp_path)
+    pool_of(study).built |= {FAST: [Does(ms=500.0)], REFERENCE_RECIPE: [Does(ms=1000.0)]}
+    study.processes.reference()
+    deadline, began = pool_of(study).deadline, study.clock()
+    with deadline.within(10.0):
+        found = Attempts(study).attempt(FAST, 60.0)
+        assert study.clock() < began + 10.0
+    assert found.measured is not None
+    assert found.footprint is not None

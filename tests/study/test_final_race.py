@@ -131,3 +131,23 @@ def test_a_race_that_points_to_it_without_being_sure_counts_together_with_the_tr
     assert before.timing is not None
     assert len(last.timing.rounds_ms) == result.rounds + len(before.timing.rounds_ms) * together
     assert BETWEEN_PROCESSES.faster(last.timing.speedup_x) is together
+
+
+@pytest.mark.parametrize(("known_x", "concluded"), [(1.4, True), (None, False)])
+def test_rounds_that_are_too_few_by_themselves_count_with_those_of_the_trial(
+    tmp_path: Path, known_x: float | None, concluded: bool
+) -> None:
+    """Of a model of 19 s a pass, say, and where the trial was disturbed they are all there is."""
+    before = trial(FAST, known_x or 1.4, outcome=Outcome.OK if known_x else Outcome.UNSTABLE)
+    study = open_study(tmp_path, REFERENCE, before)
+    pool_of(study).built |= {FAST: [Does.faster(1.5)]}
+    running = study.processes.warm(FAST)
+    assert running is not None
+    result = FinalRace(study).run([running], 0.06)
+    assert 0 < result.rounds < 6
+    last = study.log.last(FAST)
+    assert last is not None
+    assert last.timing is not None
+    assert before.timing is not None
+    assert len(last.timing.rounds_ms) == len(before.timing.rounds_ms) + result.rounds * concluded
+    assert any("too few to conclude" in note for note in study.notes) is not concluded

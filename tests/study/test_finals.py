@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.study.stand_ins import FAST, NEXT, SLOW, Does, open_study, pool_of, trial
+from tests.study.stand_ins import FAST, NEXT, SLOW, WRONG, Does, open_study, pool_of, trial
 from togi.artifact.manifest import Saved
 from togi.core.recipe import PartKey, ProgramRecipe
 from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Trial
@@ -19,6 +19,7 @@ from togi.worker.supervise import Limits
 REFERENCE = trial(REFERENCE_RECIPE, 1.0)
 COMPILED = recipe(torch_compile={"mode": "default", "freezing": False}, no_grad={})
 NO_FILE_FORM = Does(saved=Saved(unsaveable="it runs the live module"))
+WRONG_BEYOND = Saved(wrong="it clips 300")
 
 
 def decided(folder: Path, study: OpenStudy) -> Decision:
@@ -152,6 +153,33 @@ def test_what_hung_while_it_was_saved_is_no_choice_without_files_either(tmp_path
     assert decision.folder is None
 
 
+@pytest.mark.parametrize(
+    "original",
+    [NO_FILE_FORM, Does(saved=WRONG_BEYOND), Does(ends={"save": (Outcome.TIMED_OUT, "late")}, cut_off=True)],
+    ids=["no file form", "its export is wrong too", "cut off"],
+)
+@pytest.mark.parametrize("when", ["saved", "loaded"])
+def test_what_is_wrong_beyond_the_samples_is_no_choice_without_files_either(
+    tmp_path: Path, original: Does, when: str
+) -> None:
+    """Nor is it one when the study goes on, or ends before its finals."""
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0))
+    pool_of(study).built[REFERENCE_RECIPE] = [original]
+    if when == "saved":
+        pool_of(study).built[FAST] = [Does.faster(3.0, saved=WRONG_BEYOND)]
+    else:
+        pool_of(study).loaded[FAST] = [Does.faster(3.0, error=WRONG)]
+    decision = decided(tmp_path, study)
+    assert chosen(decision) == REFERENCE_RECIPE
+    assert decision.folder is None
+    last = study.log.last(FAST)
+    assert last is not None
+    assert last.outcome is Outcome.WRONG
+    later = Finals(study, tmp_path / "later").without_files().trial
+    assert later is not None
+    assert later.recipe == REFERENCE_RECIPE
+
+
 def test_files_that_need_more_memory_than_the_limit_are_not_chosen(tmp_path: Path) -> None:
     study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0, mib=5), trial(NEXT, 2.0, mib=4), max_memory_bytes=8 << 20)
     pool_of(study).loaded |= {FAST: [Does.faster(3.0, mib=9)], NEXT: [Does.faster(2.0, mib=4)]}
@@ -219,6 +247,8 @@ def test_what_takes_longer_to_prove_than_there_is_time_gives_way_to_what_does_no
     took = {"build": 40.0, "verify": 1.0}
     slow_proof = trial(COMPILED, 3.0, phases_s=took)
     study = open_study(tmp_path, REFERENCE, slow_proof, trial(NEXT, 2.0, phases_s=took), time_limit_s=30)
+    for each in (COMPILED, NEXT):
+        study.processes.warm(each)
     assert chosen(decided(tmp_path, study)) == NEXT
     assert proven(study) == [NEXT]
     why = "saving and proving it takes about 43 s, and 30 s were left"
@@ -229,3 +259,29 @@ def test_where_nothing_else_is_faster_it_is_tried_all_the_same(tmp_path: Path) -
     study = open_study(tmp_path, REFERENCE, trial(COMPILED, 3.0, phases_s={"build": 40.0}), time_limit_s=30)
     assert chosen(decided(tmp_path, study)) == COMPILED
     assert proven(study) == [COMPILED]
+
+
+def test_of_an_earlier_session_only_what_leaves_time_for_the_proof_is_built_again(tmp_path: Path) -> None:
+    """Three of them are near each other, and the limit is over before all are built."""
+    took = {"start": 1.0, "build": 40.0}
+    near = [trial(each, speedup_x, phases_s=took) for each, speedup_x in ((FAST, 3.0), (NEXT, 2.95), (SLOW, 2.9))]
+    study = open_study(tmp_path, REFERENCE, *near, time_limit_s=70)
+    pool = pool_of(study)
+    pool.built |= {each.recipe: [Does.faster(3.0, builds_s=40.0)] for each in near}
+    pool.loaded |= {each.recipe: [Does.faster(3.0)] for each in near}
+    pool.deadline.at = study.budget.ends_at
+    decision = decided(tmp_path, study)
+    assert chosen(decision) == FAST
+    assert decision.folder is not None
+    built = [process.recipe for process in pool.processes if not process.name.endswith(".togi")]
+    assert [recipe for recipe in built if not recipe.is_reference] == [FAST]
+    assert study.budget.left_s > 0
+
+
+def test_what_has_to_be_built_again_is_no_way_out(tmp_path: Path) -> None:
+    """The process of the slower one was ended, as that of whatever may not lead is."""
+    took = {"build": 60.0}
+    slow_proof = trial(COMPILED, 3.0, phases_s={"build": 40.0})
+    study = open_study(tmp_path, REFERENCE, slow_proof, trial(NEXT, 2.0, phases_s=took), time_limit_s=30)
+    study.processes.warm(COMPILED)
+    assert chosen(decided(tmp_path, study)) == COMPILED

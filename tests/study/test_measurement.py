@@ -106,7 +106,19 @@ def test_a_slow_model_has_the_time_that_its_rounds_take() -> None:
     enough_s = bench.stopwatch.enough_s(3.0, [slow, slow])
     assert rounds_needed() * 2.0 < enough_s < 60.0
     assert bench.stopwatch.enough_s(3.0, [bench.process(FAST, Does(ms=10.0))]) == 3.0
-    assert bench.stopwatch.enough_s(3.0, [bench.process(FAST, Does(ms=1e6))]) == 120.0
+
+
+@pytest.mark.parametrize(("limit_s", "enough_s"), [(300.0, 120.0), (8 * 3600.0, 7200.0)])
+def test_what_no_round_of_is_quick_may_take_a_quarter_of_the_time_that_is_left(limit_s: float, enough_s: float) -> None:
+    bench = Bench(time_limit_s=limit_s)
+    assert bench.stopwatch.enough_s(3.0, [bench.process(FAST, Does(ms=1e6))]) == enough_s
+
+
+def test_of_a_pass_of_half_a_minute_something_is_concluded_in_an_hour() -> None:
+    bench = Bench(time_limit_s=3600.0)
+    timing = bench.time(Does(ms=15e3), Does(ms=30e3))
+    assert timing.speedup_x.has_ends
+    assert BETWEEN_PROCESSES.faster(timing.speedup_x)
 
 
 @pytest.mark.parametrize("whose", ["candidate", "reference"])
@@ -116,3 +128,24 @@ def test_who_ends_in_a_turn_is_named(whose: str) -> None:
     with pytest.raises(TrialEnded, match="killed") as ended:
         bench.time(ending if whose == "candidate" else Does(), None if whose == "candidate" else ending)
     assert ended.value.trial.recipe == (FAST if whose == "candidate" else REFERENCE_RECIPE)
+
+
+def test_what_is_cut_off_after_too_few_rounds_for_an_interval_was_not_measured() -> None:
+    ends = {"turn": (Outcome.TIMED_OUT, "the time was over")}
+    with pytest.raises(TrialEnded, match="the time was over"):
+        Bench().time(Does.faster(2.0, ends=ends, turns=5, cut_off=True))
+
+
+@pytest.mark.parametrize("turns", [20, 40, 100, 200])
+def test_what_was_measured_counts_where_the_time_is_over_while_more_is(turns: int) -> None:
+    """Some turns are slow, so that it is measured on, and its process is cut off in that."""
+    ends = {"turn": (Outcome.TIMED_OUT, "the time was over")}
+    wavering = Does(ms=lambda turn: 5.0 + 4.9 * (turn % 3 == 0), ends=ends, turns=turns, cut_off=True)
+    assert 0 < len(Bench().time(wavering).rounds_ms) < turns
+
+
+def test_what_ends_by_itself_while_more_is_measured_ends_its_trial() -> None:
+    ends = {"turn": (Outcome.CRASHED, "killed")}
+    wavering = Does(ms=lambda turn: 5.0 + 4.9 * (turn % 3 == 0), ends=ends, turns=10)
+    with pytest.raises(TrialEnded, match="killed"):
+        Bench().time(wavering)

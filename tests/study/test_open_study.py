@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from tests.study.stand_ins import FAST, MACHINE, NEXT, Said, signature, trial
-from togi.core.records import REFERENCE_RECIPE, Facts
+from togi.core.records import REFERENCE_RECIPE, Facts, Outcome
 from togi.core.settings import Settings
 from togi.journal import Journal
 from togi.study.open_study import OpenStudy
 from togi.study.tuned_subject import TunedSubject
 from togi.techniques import recipe
+from togi.worker.deadline import Deadline
 
 
 def session(journal: Journal, name: str = "net.py:make", *, resume: bool = True) -> OpenStudy:
-    pool: Any = SimpleNamespace(export_s=0.0)  # no process is started
+    pool: Any = SimpleNamespace(export_s=0.0, deadline=Deadline())  # no process is started
     subject = TunedSubject(pool, name, Facts(machine=MACHINE, module_class="Net"), signature(), Settings())
     return OpenStudy.open(subject, "", journal, Said(), started=time.monotonic(), resume=resume)
 
@@ -31,6 +32,36 @@ def test_the_same_study_goes_on_with_its_trials_unless_it_begins_anew(tmp_path: 
         assert session(journal).log.id == first.log.id
         assert session(journal).search.finalists(4) == (FAST,)
         assert session(journal, resume=False).log.trials() == []
+
+
+def test_what_the_machine_disturbed_is_tried_again_by_the_same_command(tmp_path: Path) -> None:
+    """And counts as long as nothing else is known of it."""
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        first = session(journal)
+        for tried in (REFERENCE_RECIPE, FAST, NEXT):
+            first.log.append(trial(tried, 3.0, outcome=Outcome.UNSTABLE, cost_s=400.0))
+        first.log.append(trial(NEXT, 3.0))
+        second = session(journal)
+        cost_s = second.search.cost_s(FAST)
+        assert second.search.next() == REFERENCE_RECIPE
+        assert [second.log.claim(tried) for tried in (FAST, NEXT)] == [True, False]
+        assert not session(journal).log.claim(FAST), "another works on it"
+        second.log.append(trial(FAST, 3.0))
+        third = session(journal)
+        assert not third.log.claim(FAST)
+        assert set(third.search.finalists(4)) == {FAST, NEXT}
+        assert cost_s > 2 * session(journal, resume=False).search.cost_s(FAST), "what it took is known"
+
+
+def test_what_earlier_sessions_took_counts_once(tmp_path: Path) -> None:
+    """A finalist has a record of its race and one of its proof too."""
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        log = session(journal).log
+        for tried, cost_s in ((REFERENCE_RECIPE, 4.0), (FAST, 30.0), (FAST, 30.0), (FAST, 30.0)):
+            log.append(trial(tried, 3.0, cost_s=cost_s))
+        assert session(journal).earlier_s == 34.0
+        log.decide(log.header.model_copy(update={"took_s": 50.0}))
+        assert session(journal).earlier_s == 50.0
 
 
 def test_the_reference_of_an_earlier_session_tells_how_long_a_proof_takes(tmp_path: Path) -> None:

@@ -55,13 +55,13 @@ def test_the_original_is_not_timed_again(tmp_path: Path) -> None:
 
 
 def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: Path) -> None:
-    before = trial(FAST, 3.0, reason="approximate")
+    before = trial(FAST, 3.0, reason="it could not be proven within the time limit")
     study = open_study(tmp_path, REFERENCE, before, earlier_ms=(REFERENCE_MS / 3,), time_limit_s=10)
     proof = proven(tmp_path, study, before)
     assert proof is not None
     assert before.timing is not None
     assert proof.timing == before.timing.model_copy(update={"start_ms": 500.0})
-    assert proof.reason == "approximate"
+    assert proof.reason == "", "it was set aside by an earlier run"
     assert any("so its time before that counts" in note for note in study.notes)
 
 
@@ -71,7 +71,7 @@ def test_a_proof_that_the_time_limit_cut_off_after_verification_leaves_the_time_
     tmp_path: Path, at: str, callers: int
 ) -> None:
     """What was not asked by two at once serves one call at a time."""
-    before = trial(FAST, 3.0)
+    before = trial(FAST, 3.0, reason="it could not be proven within the time limit")
     study = open_study(tmp_path, REFERENCE, before, facts=Facts(machine=MACHINE, module_class="Net", callers=callers))
     pool_of(study).built[FAST] = [Does.faster(3.0, saved=Saved(links=CHAIN))]
     pool_of(study).loaded[FAST] = [Does.faster(3.0, ends={at: (Outcome.TIMED_OUT, "late")}, cut_off=True)]
@@ -80,7 +80,7 @@ def test_a_proof_that_the_time_limit_cut_off_after_verification_leaves_the_time_
     if callers > 1 and at == "callers":  # it is not asked for
         assert study.notes == []
         return
-    assert proof == before
+    assert proof == before.model_copy(update={"reason": ""})
     assert "its time before that counts, and callers wait for each other" in study.notes[0]
     (folder,) = (tmp_path / "artifacts").iterdir()
     assert [link.one_at_a_time for link in read_manifest(folder).chain] == [callers == 1]
@@ -126,22 +126,32 @@ def test_a_proof_that_points_to_it_without_being_sure_counts_together_with_the_t
 
 
 @pytest.mark.parametrize(
-    ("does", "why"),
+    ("does", "why", "outcome"),
     [
-        (Does(saved=Saved(unsaveable="it runs the live module")), "it has no file form here: it runs the live module"),
-        (Does(saved=Saved(wrong="it clips 300")), "it is wrong beyond the samples: it clips 300"),
-        (Does(ends={"save": (Outcome.FAILED, "a library is missing")}), "it could not be saved: a library is missing"),
-        (Does(ends={"start": (Outcome.FAILED, "no compiler")}), "it could not be built again"),
+        (
+            Does(saved=Saved(unsaveable="it runs the live module")),
+            "it has no file form here: it runs the live module",
+            Outcome.OK,
+        ),
+        (Does(saved=Saved(wrong="it clips 300")), "it is wrong beyond the samples: it clips 300", Outcome.WRONG),
+        (
+            Does(ends={"save": (Outcome.FAILED, "a library is missing")}),
+            "it could not be saved: a library is missing",
+            Outcome.OK,
+        ),
+        (Does(ends={"start": (Outcome.FAILED, "no compiler")}), "it could not be built again", Outcome.OK),
     ],
     ids=["no file form", "wrong beyond the samples", "fails", "is not built again"],
 )
-def test_what_cannot_be_saved_is_set_aside_and_its_trial_says_why(tmp_path: Path, does: Does, why: str) -> None:
+def test_what_cannot_be_saved_is_set_aside_and_its_trial_says_why(
+    tmp_path: Path, does: Does, why: str, outcome: Outcome
+) -> None:
     before = trial(FAST, 3.0)
     study = open_study(tmp_path, REFERENCE, before)
     pool_of(study).built[FAST] = [does]
     assert proven(tmp_path, study, before) is None
     last = study.log.last(FAST)
-    assert last == before.model_copy(update={"reason": why})
+    assert last == before.model_copy(update={"reason": why, "outcome": outcome})
     assert study.notes[-1] == f"{FAST.label} was set aside: {why}."
 
 
@@ -247,6 +257,28 @@ def test_another_run_of_the_same_study_keeps_its_artifact(tmp_path: Path) -> Non
     prover = Prover(study, keep)
     prover.save_and_prove(FAST)
     assert sorted(keep.iterdir()) == sorted([other, prover.proven[FAST]])
+
+
+@pytest.mark.parametrize("fails", ["built again", "saved", "proven"])
+def test_an_artifact_of_an_earlier_run_stays_where_no_other_takes_its_place(tmp_path: Path, fails: str) -> None:
+    """Also that of a process which had the same id, as each has in a container that is started anew."""
+    before, keep = trial(FAST, 3.0), tmp_path / "artifacts"
+    study = open_study(tmp_path, REFERENCE, before)
+    ended = (Outcome.CRASHED, "killed")
+    if fails == "proven":
+        pool_of(study).loaded[FAST] = [Does(ends={"start": ended}), Does()]
+    else:
+        pool_of(study).built[FAST] = [Does(ends={"start" if fails == "built again" else "save": ended}), Does()]
+    name = f"{study.log.id[:12]}-{FAST.id}"
+    earlier = [keep / f"{name}-{pid}.togi" for pid in (99999999, os.getpid())]
+    for folder in earlier:
+        folder.mkdir(parents=True)
+    prover = Prover(study, keep)
+    prover.save_and_prove(FAST)
+    assert sorted(keep.iterdir()) == sorted(earlier)
+    prover.save_and_prove(FAST)
+    assert [*keep.iterdir()] == [prover.proven[FAST]]
+    assert prover.proven[FAST].name == f"{name}-{os.getpid()}-2.togi"
 
 
 def test_a_part_is_saved_without_a_proof(tmp_path: Path) -> None:

@@ -206,13 +206,15 @@ class ByEngine(dict[Recipe, list[Does]]):
         return [next((does for engine, does in self._engines.items() if asked.find(engine)), Does())]
 
 
-def planted(folder: Path, *firsts: Recipe, earlier_ms: tuple[float, ...] = (), **engines: Does) -> StudyRunner:
-    """Of a study of 100 s whose compiler takes a minute."""
+def planted(
+    folder: Path, *firsts: Recipe, earlier_ms: tuple[float, ...] = (), before: tuple[Trial, ...] = (), **engines: Does
+) -> StudyRunner:
+    """Of a study of 100 s whose compiler takes a minute. ``before``: its trials of an earlier session."""
     engines = {"torch_compile": Does.faster(3.0, builds_s=60.0), **engines}
     with_compiler = MACHINE.model_copy(update={"compiler": "c++"})
     facts = Facts(machine=with_compiler, module_class="Net", functions=CALLS, latency_ms=REFERENCE_MS)
     settings = {"time_limit_s": 100.0, "only": tuple(engines)}
-    study = open_study(folder, REFERENCE, facts=facts, firsts=firsts, earlier_ms=earlier_ms, **settings)
+    study = open_study(folder, REFERENCE, *before, facts=facts, firsts=firsts, earlier_ms=earlier_ms, **settings)
     pool_of(study).built = ByEngine(**engines)  # type: ignore[assignment]
     return StudyRunner(study)
 
@@ -286,3 +288,72 @@ def test_trials_leave_time_to_compile_the_best_once_more(tmp_path: Path) -> None
     assert best.phases_s["build"] == 20.0
     assert others > 3
     assert study.budget.left_s >= study.budget.proof_s >= 20.0
+
+
+def test_trials_leave_time_to_build_the_best_of_an_earlier_session_once_more(tmp_path: Path) -> None:
+    """No process of it is left, and it cannot be proven without one."""
+    best = trial(FAST, 3.0, phases_s={"start": 1.0, "build": 40.0, "measure": 4.0}, cost_s=45.0)
+    runner = planted(tmp_path, before=(best,), openvino=Does(builds_s=40.0), onnxruntime=Does(builds_s=3.0))
+    study = runner.study
+    runner.try_reference()
+    runner.explore(study.budget.explore_s())
+    assert len(tried_in(study)) > 2
+    assert study.search.finalists(1) == (FAST,)
+    assert study.budget.left_s >= 40.0 + study.budget.proof_s
+    study.processes.warm(FAST)
+    study.allow_for_best()
+    assert study.budget.rebuilding_s == 0.0
+
+
+def test_what_becomes_the_best_when_it_is_measured_again_has_time_for_its_proof_too(tmp_path: Path) -> None:
+    runner = planted(tmp_path, COMPILED, earlier_ms=(REFERENCE_MS / 10,), torch_compile=Does.faster(3.0, builds_s=20.0))
+    runner.explore(runner.study.budget.explore_s(), first_gain=True)
+    assert [ended.outcome for ended in runner.study.log.trials()[1:]] == [Outcome.UNSTABLE, Outcome.OK]
+    assert runner.study.budget.compiling_s >= 20.0
+
+
+def test_the_search_knows_that_the_proof_of_the_best_leaves_less_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it proposes what is cut off, and exploring ends with that."""
+    runner = planted(tmp_path, COMPILED, torch_compile=Does.faster(3.0, builds_s=20.0), openvino=Does(builds_s=3.0))
+    study, until, allow = runner.study, list[float](), runner.study.search.allow
+
+    def allowed(seconds: float) -> None:
+        until.append(study.clock() + seconds)
+        allow(seconds)
+
+    monkeypatch.setattr(study.search, "allow", allowed)
+    runner.explore(study.budget.explore_s())
+    assert until == pytest.approx([until[0], until[0] - study.budget.compiling_s])
+    assert study.budget.compiling_s >= 20.0
+
+
+def test_what_was_disturbed_in_an_earlier_session_has_another_turn_and_no_more(tmp_path: Path) -> None:
+    attempts = Planned(*(trial(each, 2.0, outcome=Outcome.UNSTABLE) for each in (FAST, Recipe())))
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 2.0, outcome=Outcome.UNSTABLE), trial(NEXT, 2.0))
+    study.log.append(trial(Recipe(), 0.9, outcome=Outcome.UNSTABLE))
+    runner = StudyRunner(study, attempts)
+    for _ in range(2):
+        runner.try_each([FAST, NEXT])
+        runner.try_original()
+    assert runner.tried == len(attempts.timeouts_s) == 2
+
+
+def test_where_the_limit_cuts_off_the_reference_that_takes_turns_another_study_tries_the_recipe(tmp_path: Path) -> None:
+    runner = planted(tmp_path, FAST, openvino=Does.faster(2.0))
+    study = runner.study
+    pool = pool_of(study)
+
+    def until_the_limit(turn: int) -> float:
+        if turn == 4:
+            pool.deadline.at = study.clock()
+        return REFERENCE_MS
+
+    ends = {"turn": (Outcome.TIMED_OUT, "the time was over")}
+    pool.built[REFERENCE_RECIPE] = [Does(ms=until_the_limit, ends=ends, turns=5, cut_off=True)]
+    runner.explore(100.0, first_gain=True)
+    assert [ended.recipe for ended in study.log.trials()] == [REFERENCE_RECIPE]
+    assert study.given_up[0].recipe == FAST
+    assert study.given_up[0].reason == "the reference that took turns with it ended: the time was over"
+    assert study.log.claim(FAST), "nobody works on it"

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from togi.core.records import Outcome, Recipe
+from togi.core.records import Footprint, Outcome, Recipe
+from togi.measure import Turn
 from togi.worker.channel import Channel
 from togi.worker.child_process import Child
 from togi.worker.deadline import Deadline
@@ -84,6 +85,32 @@ def test_what_gives_way_is_paused_and_goes_on(process: subprocess.Popen[bytes], 
     assert trial.limits.memory_bytes is not None
     trial.close()
     assert process.returncode is not None
+
+
+def test_a_pause_belongs_to_no_phase(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """Between its turns a trial waits for others, for minutes: what is built again takes no longer for that."""
+    ours, theirs = socket.socketpair()
+    server: Any = SimpleNamespace(deadline=Deadline(), fork_safe=True, exit_status=lambda _: process.wait(10))
+    server.start_child = lambda job: Child(server, process.pid, Channel(ours, TOKEN), job)
+    job, child = TryRecipe(log=str(tmp_path / "log"), recipe=Recipe()), Channel(theirs, TOKEN)
+    child.send(Entered(phase="build"))
+    child.send(Ready())
+    trial = RunningTrial.start(server, job, Limits(), "it")
+    began = time.monotonic()
+    for asked, answers in (
+        (trial.footprint, [Entered(phase="memory"), Footprint(idle_bytes=1, peak_bytes=1)]),
+        (lambda: trial.turn(1), [Turn(times_ms=(1.0,), passes=1, wall_s=0.001)]),
+        (trial.footprint, [Entered(phase="memory"), Footprint(idle_bytes=1, peak_bytes=1)]),
+    ):
+        time.sleep(0.4)
+        for answer in answers:
+            child.send(answer)
+        asked()
+    time.sleep(0.4)
+    trial.close()
+    assert time.monotonic() - began >= 1.6
+    assert set(trial.phases_s) == {"start", "build", "memory", "measure"}
+    assert sum(trial.phases_s.values()) < 0.8
 
 
 def test_what_the_time_of_the_study_cuts_off_does_not_wait(process: subprocess.Popen[bytes], tmp_path: Path) -> None:

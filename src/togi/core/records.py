@@ -443,6 +443,11 @@ class Trial(Record):
         return self.outcome is Outcome.OK and self.timing is not None
 
     @property
+    def judged(self) -> bool:
+        """It ended in a way that counts: what the machine disturbed is tried again when it is quiet."""
+        return self.outcome is not Outcome.UNSTABLE
+
+    @property
     def unused(self) -> Unused | None:
         """The kind of reason why it cannot be chosen; None where it can be."""
         if self.eligible or self.refused_for is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from togi.core.records import Record, Study
+from togi.decide.choose import latest
 
 
 class BreakEven(Record):
@@ -31,4 +32,4 @@ def break_even(study: Study) -> BreakEven | None:
 
 def _seconds(study: Study) -> float:
     """Records of earlier versions have the times of trials alone."""
-    return study.took_s if study.took_s is not None else sum(trial.cost_s for trial in study.trials)
+    return study.took_s if study.took_s is not None else sum(trial.cost_s for trial in latest(study.trials))

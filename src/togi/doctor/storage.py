@@ -71,7 +71,7 @@ _PLACES = (
     _KeptPlace(
         Keeping.ARTIFACTS,
         home,
-        ("artifacts", r"[0-9a-f]{12}-[0-9a-f]{12}-\d+\.togi"),
+        ("artifacts", r"[0-9a-f]{12}-[0-9a-f]{12}-\d+(-\d+)?\.togi"),
         "results that --out did not take",
     ),
     _KeptPlace(Keeping.JOURNALS, home, (_JOURNAL,), "trials of all studies"),

@@ -90,8 +90,16 @@ class StudyLog:
                 (self.id, record, checksum(self.id, record)),
             )
 
+    def decided(self) -> Study | None:
+        """What was concluded last, without trials; None where nothing was."""
+        query = "SELECT record, checksum FROM decisions WHERE study = ? ORDER BY number DESC LIMIT 1"
+        with self._database.reading() as connection:
+            row = connection.execute(query, (self.id,)).fetchone()
+        return None if row is None else self._database.verified(Study, row[0], row[1], self.id)
+
     def claim(self, recipe: Recipe) -> bool:
-        """Ask to work on ``recipe``. False: another living process does, or it has been finished.
+        """Ask to work on ``recipe``. False: another living process does, or it has been finished, as what the machine
+        disturbed has not.
 
         A claim ends with ``append`` or ``release``, and with the life of its process.
         """
@@ -140,8 +148,11 @@ class StudyLog:
         ]
 
     def _finished(self, connection: sqlite3.Connection, recipe: str) -> bool:
-        query = "SELECT 1 FROM trials WHERE study = ? AND recipe = ?"
-        return connection.execute(query, (self.id, recipe)).fetchone() is not None
+        row = connection.execute(
+            "SELECT record, checksum FROM trials WHERE study = ? AND recipe = ? ORDER BY number DESC LIMIT 1",
+            (self.id, recipe),
+        ).fetchone()
+        return row is not None and self._database.verified(Trial, row[0], row[1], self.id, recipe).judged
 
     def _is_held(self, connection: sqlite3.Connection, recipe: str) -> bool:
         row = connection.execute(
@@ -163,12 +174,9 @@ class StudyLog:
 
 def read_study(database: Database, header: Study) -> Study:
     """The whole study: the last decision (else the header) with all trials."""
-    with database.reading() as connection:
-        row = connection.execute(
-            "SELECT record, checksum FROM decisions WHERE study = ? ORDER BY number DESC LIMIT 1", (header.id,)
-        ).fetchone()
-    decided = database.verified(Study, row[0], row[1], header.id) if row else header
-    return decided.model_copy(update={"trials": (*StudyLog(database, header).trials(), *decided.excluded)})
+    log = StudyLog(database, header)
+    decided = log.decided() or header
+    return decided.model_copy(update={"trials": (*log.trials(), *decided.excluded)})
 
 
 class ClaimHolder(Record):

@@ -94,7 +94,8 @@ def _held_back_by_error(study: Study) -> Iterator[NextStep]:
 
 
 def _held_back(trial: Trial) -> ErrorReport | None:
-    error = trial.error if trial.outcome is Outcome.WRONG else None
+    """What was timed had been accepted: it was found wrong in other ways when it was saved."""
+    error = trial.error if trial.outcome is Outcome.WRONG and trial.timing is None else None
     return error if error is not None and may_be_approximate(error) else None
 
 

@@ -78,17 +78,19 @@ class Search:
         techniques: Mapping[str, Technique] | None = None,
         trials: Iterable[Trial] = (),
         *,
+        disturbed: Iterable[Trial] = (),
         space: Space | None = None,
         firsts: Sequence[Recipe] | None = None,
         experience: Experience | None = None,
         max_trials: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``techniques``: all that are installed by default. ``firsts``: what is tried before all else, or is like it
-        here (``Space.like``); by default the reference, and the original as it is called today once something is
-        faster than the reference, or nothing else is left (with effort ``quick`` only then). ``experience``: of earlier
-        studies. ``max_trials``: at most so many recipes, by default as many as the effort allows. ``clock``: seconds.
-        Time is the settings' limit (``allow`` sets another).
+        """``techniques``: all that are installed by default. ``disturbed``: trials of earlier sessions that the machine
+        disturbed, whose recipes are tried again: only what they cost is known. ``firsts``: what is tried before all
+        else, or is like it here (``Space.like``); by default the reference, and the original as it is called today once
+        something is faster than the reference, or nothing else is left (with effort ``quick`` only then).
+        ``experience``: of earlier studies. ``max_trials``: at most so many recipes, by default as many as the effort
+        allows. ``clock``: seconds. Time is the settings' limit (``allow`` sets another).
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
@@ -116,6 +118,7 @@ class Search:
         self._cost = Regression(
             lambda features: features.expected_log_cost + earlier.log_cost(features), scale=COST_SPREAD, noise=0.2
         )
+        self._disturbed = [trial for trial in disturbed if trial.cost_s > 0 and self.space.holds(trial.recipe)]
         self._gave_way: dict[Recipe, float] = {}
         """Seconds that trials took before they gave way to others. They are not at their end."""
         self._acquisitions: list[Acquisition] | None = None
@@ -390,7 +393,7 @@ class Search:
 
     def _predict_cost(self, untried: Sequence[RecipeFeatures]) -> list[float]:
         known = [trial for trial in self._known() if trial.cost_s > 0][-REMEMBERED:]
-        costs = {trial.recipe: trial.cost_s for trial in known}
+        costs = {trial.recipe: trial.cost_s for trial in (*self._disturbed, *known)}
         costs |= {recipe: 2 * took_s for recipe, took_s in self._gave_way.items() if took_s > 0}
         observed = [math.log(cost_s) for cost_s in costs.values()]
         mean, _ = self._cost.predict([self.space.features(recipe) for recipe in costs], observed, untried)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from togi.core.records import Outcome, Recipe, Trial
+from togi.core.records import Footprint, Outcome, Recipe, Trial
 from togi.study.open_study import OpenStudy
 from togi.worker.launch import NoTimeLeft, ServerNotStarted
 from togi.worker.supervise import GaveWay, RunningTrial, TrialEnded
@@ -55,7 +55,8 @@ class Attempts:
         except TrialEnded as ended:
             if ended.trial.recipe.is_reference and not candidate.is_reference:  # also where it could not start again
                 reason = f"the reference that took turns with it ended: {ended}"
-                return Trial(recipe=candidate, outcome=Outcome.UNSTABLE, reason=reason, stage="measure")
+                outcome = Outcome.TIMED_OUT if ended.cut_off else Outcome.UNSTABLE
+                return Trial(recipe=candidate, outcome=outcome, reason=reason, stage="measure")
             return ended.record()
 
     def _built_and_measured(self, candidate: Recipe, timeout_s: float) -> Trial:
@@ -77,16 +78,27 @@ class Attempts:
     def _measured(self, running: RunningTrial, reference: RunningTrial, *, again: bool = False) -> Trial:
         self._study.progress.trial_phase(running.recipe, "measure")
         timing = self._study.stopwatch.time(running, reference, self._study.pace.trial_s, again=again)
-        footprint = running.footprint()
-        if (
-            self._study.subject.facts.device == "cuda"
-        ):  # both stay, stopped, while other trials want the device's memory
-            for paused in {running.name: running, reference.name: reference}.values():
-                paused.rest()
+        footprint = self._footprint(running, reference)
         outcome, reason = (Outcome.OK, "") if running is reference else self._study.subject.accepted(running)
         if doubt := self._study.stopwatch.doubt(timing, again=again):
             outcome, reason = Outcome.UNSTABLE, doubt
         return _record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
+
+    def _footprint(self, running: RunningTrial, reference: RunningTrial) -> Footprint | None:
+        """None where its time was over when it had been measured, and its memory decides nothing."""
+        study, footprint = self._study, None
+        unlimited = study.subject.settings.max_memory_bytes is None
+        if unlimited and running.ended is None and study.subject.pool.deadline.left_s <= 0:
+            return None  # who is asked now is ended
+        try:
+            footprint = running.footprint()
+            if study.subject.facts.device == "cuda":  # both stay, stopped, while others want the device's memory
+                for paused in {running.name: running, reference.name: reference}.values():
+                    paused.rest()
+        except TrialEnded as ended:
+            if not (ended.cut_off and unlimited):
+                raise
+        return footprint
 
 
 def _record(running: RunningTrial, outcome: Outcome, reason: str) -> Trial:

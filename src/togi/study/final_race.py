@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from togi.core.records import Outcome, Recipe, Timing
@@ -24,7 +23,7 @@ class FinalRace:
         There is no race where too little time is left for one that would say anything.
         """
         study = self._study
-        running = [process for process in map(study.processes.warm, candidates) if process is not None]
+        running = self._warm(candidates)
         reference = study.processes.reference()
         left_s = study.budget.left_s - study.budget.proof_s
         while len(running) > 1 and self.enough_s(0.0, running) > left_s:
@@ -37,15 +36,26 @@ class FinalRace:
         fastest_first = sorted((reference, *running), key=lambda process: -speeds[process.name])
         return tuple(process.recipe for process in fastest_first)
 
+    def _warm(self, fastest_first: Sequence[Recipe]) -> list[RunningTrial]:
+        """Their processes. What is not warm is built again as far as that leaves time for the proof."""
+        study, running = self._study, list[RunningTrial]()
+        for candidate in fastest_first:
+            rebuilding_s = study.rebuilding_s(candidate)
+            if rebuilding_s and study.budget.left_s - rebuilding_s < study.budget.proof_s:
+                continue
+            if (process := study.processes.warm(candidate)) is not None:
+                running.append(process)
+        return running
+
     def run(self, running: Sequence[RunningTrial], budget_s: float, *, again: bool = False) -> RaceResult:
         """Race them; once more where the machine disturbed all of it and there is time. What it measured undisturbed is
         recorded: ``again`` together with what other processes of the same recipes measured."""
         study = self._study
-        result, sure, doubt = self._once(running, budget_s)
+        result, sure, doubt = self._once(running, budget_s, again=again)
         left_s = study.budget.left_s - study.budget.proof_s
         if doubt and left_s > self.enough_s(0.0, running):
             study.stopwatch.pause()
-            result, sure, doubt = self._once(running, min(budget_s, left_s))
+            result, sure, doubt = self._once(running, min(budget_s, left_s), again=again)
         if doubt:
             study.notes.append(
                 f"The finalists' race was too disturbed to be used ({doubt}), so their trials before it decide."
@@ -53,7 +63,7 @@ class FinalRace:
             return result
         for process in running:
             if (timing := sure.get(process.name)) is not None:
-                self._record(process.recipe, timing, again=again)
+                self._record(process.recipe, timing)
         study.notes.append(f"The race: {result.order}.")
         return result
 
@@ -61,8 +71,10 @@ class FinalRace:
         """The budget, or what enough rounds of these and the reference take, if that is more."""
         return self._study.stopwatch.enough_s(budget_s, [self._study.processes.reference(), *running])
 
-    def _once(self, running: Sequence[RunningTrial], budget_s: float) -> tuple[RaceResult, Mapping[str, Timing], str]:
-        """The race, what it measured of each that was not disturbed, and where that is nothing, why."""
+    def _once(
+        self, running: Sequence[RunningTrial], budget_s: float, *, again: bool
+    ) -> tuple[RaceResult, Mapping[str, Timing], str]:
+        """The race, what is known now of each that it measured undisturbed, and where that is nothing, why."""
         study, reference = self._study, self._study.processes.reference()
         by_name = {process.name: process.recipe for process in (reference, *running)}
         result = race(
@@ -78,20 +90,27 @@ class FinalRace:
         slowest_ms = study.stopwatch.slowest_ms
         every = {process.name: result.timing(process.name, slowest_ms=slowest_ms) for process in running}
         timings = {name: timing for name, timing in every.items() if timing is not None}
-        if not any(math.isfinite(timing.speedup_x.high) for timing in timings.values()):
+        known = {name: self._with_trial(by_name[name], timing, again=again) for name, timing in timings.items()}
+        if not any(timing.speedup_x.has_ends for timing in known.values()):
             return result, {}, f"{result.rounds} rounds are too few to conclude anything"
         doubts = {name: study.stopwatch.doubt(timing) for name, timing in timings.items()}
-        sure = {name: timing for name, timing in timings.items() if not doubts[name]}
+        sure = {name: timing for name, timing in known.items() if not doubts[name]}
         return result, sure, "" if sure else next(iter(doubts.values()))
 
-    def _record(self, recipe: Recipe, timing: Timing, *, again: bool) -> None:
-        """Append the finalist's race to the journal: its last trial, timed anew; ``again``, or where the race does no
-        more than point to it, together with what was measured before."""
+    def _with_trial(self, recipe: Recipe, timing: Timing, *, again: bool) -> Timing:
+        """What the race measured: ``again``, or where it is too little for an interval or does no more than point to
+        it, together with what was measured before."""
         before = self._study.log.last(recipe)
-        if before is None or before.timing is None or not math.isfinite(timing.speedup_x.high):
+        if before is None or before.timing is None:
+            return timing
+        unsure = not timing.speedup_x.has_ends or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
+        return together(before.timing, timing) if again or (before.outcome is Outcome.OK and unsure) else timing
+
+    def _record(self, recipe: Recipe, timing: Timing) -> None:
+        """Append the finalist's race to the journal: its last trial, timed anew."""
+        before = self._study.log.last(recipe)
+        if before is None or before.timing is None or not timing.speedup_x.has_ends:
             return
-        if again or (before.outcome is Outcome.OK and BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)):
-            timing = together(before.timing, timing)
         of_its_trial = {
             name: getattr(before.timing, name) for name in ("first_call_ms", "build_s", "start_ms", "energy_mj")
         }

@@ -66,13 +66,17 @@ class Finals:
             self._start_again()
             chosen = self._settle()
         if chosen.trial is None and self.unusable:  # nothing can be saved: the choice is then made without files
-            chosen = choose(self._study.trials(), self._limits, unusable=self._prover.ended)
+            chosen = self.without_files()
         best = None if chosen.trial is None else chosen.trial.recipe
         proven = self._prover.proven
         for recipe, folder in proven.items():
             if recipe != best:
                 shutil.rmtree(folder, ignore_errors=True)
         return Decision(chosen, None if best is None else proven.get(best), finalists)
+
+    def without_files(self) -> Chosen:
+        """The choice where nothing could be saved: going by the trials, without what failed to be saved or proven."""
+        return choose(self._study.trials(), self._limits, unusable=self._prover.failed)
 
     def save_only(self, first: Recipe | None = None) -> Decision:
         """For a part of a program: what its trials choose is saved; the trial of the whole is its race and proof.
@@ -105,7 +109,7 @@ class Finals:
         chosen = self.choice()
         while chosen.trial is not None and chosen.trial.recipe not in self._prover.proven:
             candidate = chosen.trial.recipe
-            if self._prover.proven and self._time_is_up() and not candidate.is_reference:
+            if self._prover.proven and self._time_is_up(candidate) and not candidate.is_reference:
                 self.set_aside(candidate, "it could not be proven within the time limit")
             elif not self._prover.proven and self._takes_too_long(candidate) and self._others_in_time(candidate):
                 left_s, takes_s = self._study.budget.left_s, self._least_proof_s(candidate)
@@ -127,10 +131,13 @@ class Finals:
         return any(recipe not in settled and not self._takes_too_long(recipe) for recipe in faster)
 
     def _least_proof_s(self, recipe: Recipe) -> float:
-        return self._study.budget.least_proof_s(self._study.compiled_when_loaded(recipe))
+        """With building it again, where the race left no process of it."""
+        loading_s = self._study.budget.least_proof_s(self._study.compiled_when_loaded(recipe))
+        return self._study.rebuilding_s(recipe) + loading_s
 
-    def _time_is_up(self) -> bool:
-        return self._study.budget.left_s < self._study.budget.proof_s
+    def _time_is_up(self, recipe: Recipe | None = None) -> bool:
+        """For a proof: that of ``recipe``, if it may have to be built again for it."""
+        return self._study.budget.left_s < self._study.budget.proof_s + self._study.rebuilding_s(recipe)
 
     def _raced(self) -> tuple[Recipe, ...]:
         """The fastest recipes and the reference, after their race, fastest first.
@@ -164,8 +171,18 @@ class Finals:
         settled = {*self._prover.proven, *self.unusable, self._study.subject.reference}
         best = chosen.trial.recipe
         undecided = [recipe for recipe in ranked if recipe not in settled and not extends(recipe, best)]
-        affordable = self._study.budget.left_s / self._study.budget.proof_s - 1
-        return self._near(undecided, best)[: max(0, int(min(affordable, _RIVALS)))]
+        return self._affordable(self._near(undecided, best))[:_RIVALS]
+
+    def _affordable(self, rivals: Iterable[Recipe]) -> list[Recipe]:
+        """Those that can be built again and proven, and started again, in the time that is left."""
+        budget, affordable = self._study.budget, list[Recipe]()
+        left_s = budget.left_s - budget.proof_s
+        for rival in rivals:
+            takes_s = budget.proof_s + self._study.rebuilding_s(rival)
+            if takes_s <= left_s:
+                left_s -= takes_s
+                affordable.append(rival)
+        return affordable
 
     def _near(self, recipes: Iterable[Recipe], fastest: Recipe) -> list[Recipe]:
         """Those that are as fast as one of them, as far as processes of their own can tell."""

@@ -31,8 +31,8 @@ _LONGER_X = 3.0
 takes."""
 _REFERENCE_TURNS = 12
 """A slow reference takes no more turns than its latency's interval needs."""
-_LONGEST_S = 120.0
-"""A slow model's rounds take as long as they need, up to this."""
+_LONGEST_S, _LONGEST_SHARE = 120.0, 0.25
+"""A slow model's rounds take as long as they need, up to this, or up to this share of the time that is left."""
 _MORE_ATTEMPTS = 2
 _DISTURBED_X = 1.3
 _DISTURBED_TODAY_X = 2.0
@@ -68,6 +68,7 @@ class Stopwatch:
         *,
         pace: Pace = USUAL,
         earlier_ms: Iterable[float] = (),
+        deadline_s: Callable[[], float] = lambda: math.inf,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -76,12 +77,13 @@ class Stopwatch:
             settings: of which seed and objective count.
             budget: whose time allows measuring longer, or again.
             earlier_ms: what the reference took in earlier sessions of the study.
+            deadline_s: seconds until what is timed is cut off.
             clock: seconds, monotonic.
         """
         self._settings = settings
         self._budget = budget
         self._pace = pace
-        self._clock, self._sleep = clock, sleep
+        self._deadline_s, self._clock, self._sleep = deadline_s, clock, sleep
         self._rounds = rounds_needed(1.0 - (1.0 - CONFIDENCE) / pace.finalists) + 2
         """What gives an interval ends, and a few more: some may be slower than thought."""
         self._calm_ms = math.inf
@@ -112,7 +114,8 @@ class Stopwatch:
 
     def enough_s(self, budget_s: float, runners: Sequence[WarmProcess]) -> float:
         """The budget, or what enough rounds for an interval take, if that is more: a slow model needs its time."""
-        return max(budget_s, min(_LONGEST_S, self._rounds * sum(runner.turn_s for runner in runners)))
+        longest_s = max(_LONGEST_S, _LONGEST_SHARE * self._budget.left_s)
+        return max(budget_s, min(longest_s, self._rounds * sum(runner.turn_s for runner in runners)))
 
     def pause(self) -> None:
         """Wait until it may be quieter."""
@@ -123,27 +126,46 @@ class Stopwatch:
         without clear evidence. The reference next to itself has a speed-up of exactly 1. ``again``: it was doubted
         before, and is measured once.
 
-        Raises TrialEnded when either of the two ends.
+        Raises TrialEnded when either of the two ends; where the time is over then, an interval that was measured before
+        counts.
         """
         if running is not reference:
             budget_s = self.enough_s(budget_s, [running, reference])
         timing = self._once(running, reference, budget_s)
+        cut_off = next((ended for one in (reference, running) if (ended := one.ended) and ended.cut_off), None)
+        if cut_off is not None and not timing.speedup_x.has_ends:
+            raise cut_off
         for _ in range(0 if again else _MORE_ATTEMPTS):
-            if not self.doubt(timing) or self._budget.left_s < budget_s + self._pace.quiet_s:
+            if not self.doubt(timing) or self._left_s < budget_s + self._pace.quiet_s:
                 break
             self.pause()
-            timing = self._once(running, reference, budget_s)
+            timing = self._more(running, reference, budget_s) or timing
         more_s = budget_s * (_LONGER_X - 1)
-        if BETWEEN_PROCESSES.points_to_faster(timing.speedup_x) and self._budget.left_s > more_s:
-            more = self._once(running, reference, more_s)
-            timing = timing if self.doubt(more, again=again) else together(timing, more)
+        if BETWEEN_PROCESSES.points_to_faster(timing.speedup_x) and self._left_s > more_s:
+            more = self._more(running, reference, more_s)
+            timing = timing if more is None or self.doubt(more, again=again) else together(timing, more)
         if self._settings.objective is Objective.FIRST_CALL:
             timing = timing.model_copy(update={"start_ms": timing.latency_ms.median})
         if running is not reference:  # alone, without turns in between, it is faster than it can be in any comparison
             self._calm_ms = min(self._calm_ms, timing.reference_ms)
         return timing
 
+    @property
+    def _left_s(self) -> float:
+        return min(self._budget.left_s, self._deadline_s())
+
+    def _more(self, running: WarmProcess, reference: WarmProcess, budget_s: float) -> Timing | None:
+        """None where the time was over before there was a round."""
+        try:
+            return self._once(running, reference, budget_s)
+        except TrialEnded as ended:
+            if not ended.cut_off:
+                raise
+            return None
+
     def _once(self, running: WarmProcess, reference: WarmProcess, budget_s: float) -> Timing:
+        """Its last round ends before the deadline: who is asked then is ended."""
+        budget_s = min(budget_s, self._deadline_s())
         if running is reference:
             return self._reference_alone(reference, budget_s)
         result = race([running], reference, budget_s=budget_s, seed=self._settings.seed, clock=self._clock)

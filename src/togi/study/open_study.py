@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from togi.core.records import Facts, Recipe, Study, Trial, now
 from togi.core.settings import Settings
+from togi.decide.choose import latest
 from togi.journal import Conditions, Journal, StudyLog, study_key
 from togi.search import Experience, Search
 from togi.search.experience import relevance
@@ -17,7 +18,7 @@ from togi.search.space import Space
 from togi.study.measurement import Stopwatch
 from togi.study.pace import USUAL, Pace
 from togi.study.progress import Progress
-from togi.study.time_budget import TimeBudget
+from togi.study.time_budget import TimeBudget, building_s
 from togi.study.tuned_subject import TunedSubject
 from togi.study.warm_processes import WarmProcesses
 from togi.techniques import Engine, all_techniques
@@ -42,7 +43,7 @@ class OpenStudy:
     notes: list[str] = field(default_factory=list)
     """Sentences for the verdict."""
     earlier_s: float = 0.0
-    """What the trials of earlier commands took, which this study goes on with."""
+    """What earlier commands took, with which this study goes on."""
     given_up: list[Trial] = field(default_factory=list)
     """Ended because the study has no more time for them: not kept, a study with more time tries them again."""
 
@@ -91,26 +92,36 @@ class OpenStudy:
         for trial in trials:
             budget.know_validation(trial.phases_s)
         beside = [t.timing.reference_ms for t in trials if t.timing is not None and not t.recipe.is_reference]
-        stopwatch = Stopwatch(settings, budget, pace=pace, earlier_ms=beside)
+        deadline = subject.pool.deadline
+        stopwatch = Stopwatch(settings, budget, pace=pace, earlier_ms=beside, deadline_s=lambda: deadline.left_s)
         notes = list(log.notes)
         processes = WarmProcesses(subject, budget, notes, progress.trial_phase)
+        startable = [trial for trial in trials if processes.can_start(trial.recipe)]
+        disturbed = {trial.recipe: trial for trial in latest(startable) if not trial.judged}
         search = Search(
             facts,
             settings,
             all_techniques(),
-            [trial for trial in trials if processes.can_start(trial.recipe)],
+            [trial for trial in startable if trial.recipe not in disturbed],
+            disturbed=disturbed.values(),
             space=None if listed is None else Space.listing(listed(facts), facts, all_techniques()),
             firsts=firsts,
             experience=experience,
             max_trials=pace.max_trials,
         )
-        earlier_s = sum(trial.cost_s for trial in trials)
         parts = (subject, log, search, experience, budget, stopwatch, processes, progress, pace)
-        return cls(*parts, notes=notes, earlier_s=earlier_s)
+        return cls(*parts, notes=notes, earlier_s=_took_s(log, trials))
 
     def allow_for_best(self) -> None:
         """Time for the proof of the recipe that would be saved now is not given to trials."""
-        self.budget.know_best(self.compiled_when_loaded(next(iter(self.search.finalists(1)), None)))
+        best = next(iter(self.search.finalists(1)), None)
+        self.budget.know_best(self.compiled_when_loaded(best), self.rebuilding_s(best))
+
+    def rebuilding_s(self, recipe: Recipe | None) -> float:
+        """How long it takes until a process of it can race or be saved: as long as its trial was built, unless one is
+        warm. The reference's stays."""
+        trial = None if recipe is None or recipe.is_reference else self.log.last(recipe)
+        return 0.0 if trial is None or self.processes.is_warm(trial.recipe) else building_s(trial.phases_s)
 
     def compiled_when_loaded(self, recipe: Recipe | None) -> Mapping[str, float]:
         """How long each phase of its trial took, if loading it from its files will take as long; else none."""
@@ -132,6 +143,14 @@ def _calibrates(recipe: Recipe) -> bool:
 def _compiles_when_loaded(id: str) -> bool:
     engine = all_techniques().get(id)  # the journal may have trials of one that is no longer installed
     return isinstance(engine, Engine) and engine.compiles_when_loaded
+
+
+def _took_s(log: StudyLog, trials: Sequence[Trial]) -> float:
+    """As the last command said that was not interrupted, or what is known of all: the cost of each recipe's trial,
+    which the record of its race or proof repeats."""
+    decided = log.decided()
+    said_s = 0.0 if decided is None or decided.took_s is None else decided.took_s
+    return max(said_s, sum(trial.cost_s for trial in latest(trials)))
 
 
 def _learned_before(journal: Journal, log: StudyLog, facts: Facts, settings: Settings) -> Experience:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -34,19 +35,27 @@ class Prover:
         """Artifacts whose proof is the last trial of their recipe."""
         self.unusable: dict[Recipe, str] = {}
         """What was set aside, and why."""
-        self.ended: dict[Recipe, str] = {}
-        """What was not saved or proven since its process hung or ended: no choice without files either."""
+        self.failed: dict[Recipe, str] = {}
+        """What is wrong beyond its samples, or whose process hung or ended while it was saved or proven: no choice
+        without files either, as what has merely no file form is."""
 
-    def set_aside(self, candidate: Recipe, why: str, *, hangs: bool = False) -> None:
-        """It is not a choice any more, and its last trial says so. ``hangs``: so do the choices of later studies."""
+    def set_aside(self, candidate: Recipe, why: str, *, found: Outcome | None = None) -> None:
+        """It is not a choice any more, and its last trial says so. ``found``: nor one of later studies, by this outcome
+        of its last trial. The original is what it is: only its files can be wrong."""
         self.unusable[candidate] = why
         what = "The original was not saved" if candidate.is_reference else f"{candidate.label} was set aside"
         self._study.notes.append(f"{what}: {why}.")
         last = self._study.log.last(candidate)
         if last is not None:
             reason = f"{last.reason}; {why}" if last.reason and why not in last.reason else why
-            ended = {"outcome": Outcome.TIMED_OUT} if hangs and not candidate.is_reference else {}
-            self._study.log.append(last.model_copy(update={"reason": reason, **ended}))
+            outcome = last.outcome if found is None or candidate.is_reference else found
+            self._study.log.append(last.model_copy(update={"reason": reason, "outcome": outcome}))
+
+    def _fails(self, candidate: Recipe, why: str, found: Outcome | None = None) -> None:
+        """Set it aside, as a choice without files too."""
+        if not candidate.is_reference:
+            self.failed[candidate] = why
+        self.set_aside(candidate, why, found=found)
 
     def save(self, candidate: Recipe, trial: Trial) -> Path | None:
         """Save it without a proof: for a part, the trial of the program is its proof. None where it cannot be saved."""
@@ -54,11 +63,13 @@ class Prover:
         try:
             running = self._study.processes.warm(candidate)
             if running is None:
-                self.set_aside(candidate, "it could not be built again")
+                self._fails(candidate, "it could not be built again")
             elif self._saved(running, folder, trial) is not None:
+                self._drop_earlier(candidate, folder)
                 return folder
         except TrialEnded as ended:
-            self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
+            self._fails(candidate, f"it could not be saved: {ended}", _found(ended))
+        shutil.rmtree(folder, ignore_errors=True)
         return None
 
     def save_and_prove(self, candidate: Recipe) -> None:
@@ -70,31 +81,38 @@ class Prover:
             running = study.processes.reference() if candidate.is_reference else study.processes.warm(candidate)
             trial = study.log.last(candidate)
             if running is None or trial is None:
-                self.set_aside(candidate, "it could not be built again")
+                self._fails(candidate, "it could not be built again")
             elif (saved := self._saved(running, folder, trial)) is not None:
                 proof, saved = self._prove(folder, candidate, trial, saved)
                 study.subject.write_manifest(folder, proof, saved)
                 study.log.append(proof)
                 self.proven[candidate] = folder
+                self._drop_earlier(candidate, folder)
                 self._compare(candidate, trial, proof)
                 return
         except (TrialEnded, NoTimeLeft) as ended:
-            if not candidate.is_reference:
-                self.ended[candidate] = str(ended)
-            self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
+            self._fails(candidate, f"it could not be saved: {ended}", _found(ended))
         shutil.rmtree(folder, ignore_errors=True)
 
     def _folder(self, candidate: Recipe) -> Path:
-        """An empty folder for its artifact, of this process: another may work on the same study. What earlier processes
-        kept of the same recipe goes."""
-        name = f"{self._study.log.id[:12]}-{candidate.id}"
-        for folder_before in self._keep.glob(f"{name}*.togi"):
-            owner = folder_before.stem.removeprefix(name).removeprefix("-")
-            if not owner.isdigit() or int(owner) == os.getpid() or not is_running(int(owner)):
-                shutil.rmtree(folder_before, ignore_errors=True)
-        folder = self._keep / f"{name}-{os.getpid()}.togi"
+        """An empty folder for its artifact, of this process: another may work on the same study."""
+        own = f"{self._name(candidate)}-{os.getpid()}"
+        names = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
+        folder = next(path for name in names if not (path := self._keep / f"{name}.togi").exists())
         folder.mkdir(parents=True)
         return folder
+
+    def _name(self, candidate: Recipe) -> str:
+        return f"{self._study.log.id[:12]}-{candidate.id}"
+
+    def _drop_earlier(self, candidate: Recipe, folder: Path) -> None:
+        """What earlier processes kept of the same recipe goes once ``folder`` takes its place."""
+        name = self._name(candidate)
+        for before in self._keep.glob(f"{name}*.togi"):
+            owner = before.stem.removeprefix(name).removeprefix("-").partition("-")[0]
+            own = not owner.isdigit() or int(owner) == os.getpid() or not is_running(int(owner))
+            if own and before != folder:
+                shutil.rmtree(before, ignore_errors=True)
 
     def _saved(self, running: RunningTrial, folder: Path, trial: Trial) -> Saved | None:
         """Write the files of each engine, and the manifest. None where there are none: the recipe is set aside."""
@@ -104,7 +122,7 @@ class Prover:
             self.set_aside(recipe, f"it has no file form here: {saved.unsaveable}")
             return None
         if saved.wrong:
-            self.set_aside(recipe, f"it is wrong beyond the samples: {saved.wrong}")
+            self._fails(recipe, f"it is wrong beyond the samples: {saved.wrong}", Outcome.WRONG)
             return None
         study.notes.extend(saved.notes)
         if words := study.subject.signature.within(saved.domains).domains_in_words():
@@ -135,14 +153,19 @@ class Prover:
                     f"The time limit was over when the record of {candidate.label} had been applied in a fresh process "
                     "and verified: its time before that counts."
                 )
-                return trial.model_copy(update={"error": loaded.error}), saved
+                return self._as_loaded(loaded, trial), saved
             if study.subject.facts.callers == 1:
                 saved = saved.model_copy(update={"links": in_turn(saved.links)})
             study.notes.append(
                 f"The time limit was over when {candidate.label} had been loaded from its files and verified: its time "
                 "before that counts, and callers wait for each other, since it was not asked by two at once."
             )
-            return trial.model_copy(update={"error": loaded.error}), saved
+            return self._as_loaded(loaded, trial), saved
+
+    def _as_loaded(self, loaded: RunningTrial, trial: Trial) -> Trial:
+        """How fast it is by its trial, and how right by its files: that it was set aside before is over."""
+        reason = self._study.subject.accepted(loaded)[1] if trial.outcome is Outcome.OK else trial.reason
+        return trial.model_copy(update={"error": loaded.error, "reason": reason})
 
     def _measured_again(self, loaded: RunningTrial, folder: Path, trial: Trial, saved: Saved) -> tuple[Trial, Saved]:
         study = self._study
@@ -171,9 +194,9 @@ class Prover:
             study.notes.append(
                 f"{candidate.label} could not be timed again from its files ({doubt}), so its time before that counts."
             )
-            return trial
+            return self._as_loaded(loaded, trial)
         from_these_files = candidate in study.processes.composed  # its trial ran from them too
-        unsure = BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
+        unsure = not timing.speedup_x.has_ends or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
         if trial.timing is not None and trial.outcome is Outcome.OK and (from_these_files or unsure):
             timing = together(trial.timing, timing)
         return proof.model_copy(update={"timing": timing})
@@ -223,8 +246,12 @@ class Prover:
             )
 
 
-def _hangs(ended: TrialEnded | NoTimeLeft) -> bool:
-    return isinstance(ended, TrialEnded) and ended.ending.outcome is Outcome.TIMED_OUT and not ended.cut_off
+def _found(ended: TrialEnded | NoTimeLeft) -> Outcome | None:
+    """What will be so again: it hangs, or is wrong. Time that was over is none of its faults, and what else ended it
+    may be missing here today."""
+    if not isinstance(ended, TrialEnded) or ended.cut_off:
+        return None
+    return ended.ending.outcome if ended.ending.outcome in (Outcome.TIMED_OUT, Outcome.WRONG) else None
 
 
 def _served_at_once(loaded: RunningTrial) -> tuple[str, ...]:

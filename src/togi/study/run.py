@@ -15,7 +15,7 @@ from togi.core.quantities import seconds
 from togi.core.records import Facts, Outcome, ProgramTree, Recipe, Study, Trial, reference_recipe
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
-from togi.decide.choose import Chosen, choose
+from togi.decide.choose import Chosen
 from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.machine.load import crowded, too_many_threads
@@ -166,9 +166,10 @@ def _announce(study: OpenStudy) -> None:
 def _explored_and_decided(study: OpenStudy, journal: Journal, keep: Path, *, resume: bool) -> tuple[Study, Path | None]:
     settings, runner = study.subject.settings, StudyRunner(study)
     exploration = Exploration(runner, PartsTuner(study, runner.try_composed, journal, resume=resume))
+    finals = Finals(study, keep)
     try:
         exploration.run()
-        decision = Finals(study, keep).decide()
+        decision = finals.decide()
     except (OutOfTime, NoTimeLeft, TrialEnded) as late:
         if isinstance(late, TrialEnded) and not late.cut_off:
             raise reference_failed(study.subject.name, late) from None
@@ -176,7 +177,7 @@ def _explored_and_decided(study: OpenStudy, journal: Journal, keep: Path, *, res
             nothing = _unmeasured(settings, str(late))
             return conclude(study, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None
         study.notes.append(f"The time limit was over in the race or the proof: {late}. Trials decide, unproven.")
-        decision = Decision(choose(study.trials(), Budget.of(settings)), None, ())
+        decision = Decision(finals.without_files(), None, ())
     return conclude(study, decision, exploration.tree(decision.chosen.trial)), decision.folder
 
 

@@ -42,6 +42,8 @@ class StudyRunner:
         self.tried = 0
         self._disturbed: dict[Recipe, Trial] = {}
         """Trials that the machine disturbed, and that were not measured again."""
+        self._had_turn: set[Recipe] = set()
+        """Whose trial ended in this session."""
         self._clock = study.clock
         self._attempts = attempts or Attempts(study)
 
@@ -85,11 +87,14 @@ class StudyRunner:
         if first_gain and search.gained():
             return
         until, last = self._clock() + seconds, math.inf if trials is None else self.tried + trials
-        budget, compiling_s = self.study.budget, self.study.budget.compiling_s
+        budget, for_best_s = self.study.budget, self.study.budget.for_best_s
+        ends = until
         search.allow(max(1.0, seconds))
         while self.tried < last:
+            ends, before = until - (budget.for_best_s - for_best_s), ends
+            if ends != before:  # the best has become one whose proof takes longer, or no longer is
+                search.allow(max(1.0, ends - self._clock()))
             candidate = search.next(log.claimed())
-            ends = until - (budget.compiling_s - compiling_s)  # the best may have become one whose proof takes longer
             if self._measured_again(candidate, ends - self._clock()):
                 if first_gain and search.gained():
                     return
@@ -109,14 +114,19 @@ class StudyRunner:
             progress.message(search.stopped)
 
     def try_each(self, recipes: Iterable[Recipe]) -> None:
-        """Try those that nobody tried, in their order, until the study's time is over."""
+        """Try those that nobody tried, in their order, until the study's time is over; those that the machine disturbed
+        in an earlier session again."""
         log = self.study.log
         for recipe in recipes:
-            while log.last(recipe) is None and (left_s := self.study.budget.left_s) > 0:
+            while not self._is_done(recipe) and (left_s := self.study.budget.left_s) > 0:
                 if log.claim(recipe):
                     self._try(recipe, left_s)
                     break
                 self._catch_up()
+
+    def _is_done(self, recipe: Recipe) -> bool:
+        last = self.study.log.last(recipe)
+        return last is not None and (last.judged or recipe in self._had_turn)
 
     def promises(self, seconds: float) -> float:
         """``Search.promises`` with so much time left."""
@@ -126,7 +136,7 @@ class StudyRunner:
     def try_original(self) -> None:
         """As it is called today, where there is time for it and nobody tried it."""
         study, original, left_s = self.study, Recipe(), self.study.budget.explore_s()
-        wanted = original in study.search.space.originals and study.log.last(original) is None
+        wanted = original in study.search.space.originals and not self._is_done(original)
         if wanted and left_s > 0 and study.log.claim(original):
             study.progress.message(study.search.why(original))
             self._try(original, left_s)
@@ -152,11 +162,13 @@ class StudyRunner:
             # its turns may last into the time for the proof
             with deadline.within(math.inf if candidate.is_reference else left_s + study.budget.proof_s):
                 trial = self._attempts.attempt(candidate, given_s)
+                over = deadline.left_s <= 0
         except BaseException:
             study.log.release(candidate)
             raise
         took_s = self._clock() - began
-        if trial.outcome is Outcome.TIMED_OUT and given_s < self._timeout_s and took_s >= given_s - _CLOCK_S:
+        over = over or (given_s < self._timeout_s and took_s >= given_s - _CLOCK_S)
+        if trial.outcome is Outcome.TIMED_OUT and over:
             study.log.release(candidate)  # by the study's limit, not by its own: another study may try it again
             study.given_up.append(trial)
             if left_s - took_s <= _CLOCK_S:
@@ -174,6 +186,7 @@ class StudyRunner:
             self._allow_for(trial.cost_s)
         study.log.append(trial)
         study.budget.know_validation(trial.phases_s)
+        self._had_turn.add(candidate)
         self.tried += 1
         self._tell(trial)
         study.allow_for_best()
@@ -201,6 +214,7 @@ class StudyRunner:
         trial = trial.model_copy(update={"ended_s": study.budget.elapsed_s})
         study.log.append(trial)
         self._tell(trial)
+        study.allow_for_best()
         self._prune()
         return True
 

@@ -30,6 +30,8 @@ take itself, or after its share of what is left where that is less."""
 _LEAST_ASKED_S, _ASKED_X = 2.0, 8.0
 """Values beyond the samples are some fifteen calls of two programs and of the original, a few in float64 too;
 verification is about ten."""
+_BUILDING = ("start", "build", "verify", "warm")
+"""Phases of a trial until it takes turns, but for validation data, of which a proof judges on the other half."""
 _ASKED_SHARE = 0.08
 """Of the limit, less what loading took: what asking for them may take from what could be tried."""
 
@@ -70,11 +72,19 @@ class TimeBudget:
         self._validation_s = 0.0
         self.compiling_s = 0.0
         """What loading the best recipe so far takes besides what loading any does, since it is compiled anew."""
+        self.rebuilding_s = 0.0
+        """What building the best recipe so far once more takes, where no process of it is left to be saved."""
 
-    def know_best(self, phases_s: Mapping[str, float]) -> None:
+    def know_best(self, phases_s: Mapping[str, float], rebuilding_s: float = 0.0) -> None:
         """How long each phase took of the trial whose recipe would be saved now, if its engine compiles when it is
-        loaded; else none."""
-        self.compiling_s = max(0.0, _building_s(phases_s) - _building_s(self._reference_phases_s))
+        loaded; else none. ``rebuilding_s``: until it can be saved."""
+        self.compiling_s = max(0.0, building_s(phases_s) - building_s(self._reference_phases_s))
+        self.rebuilding_s = rebuilding_s
+
+    @property
+    def for_best_s(self) -> float:
+        """What the best recipe so far takes from trials, besides what the proof of any does."""
+        return self.compiling_s + self.rebuilding_s
 
     def know_validation(self, phases_s: Mapping[str, float]) -> None:
         """How long a trial was on one half of the validation data, if it was judged: the proof is on the other. Those
@@ -137,26 +147,26 @@ class TimeBudget:
         return min(self._wanted_ask_s, max(_LEAST_ASKED_S, self.left_s - self._proof_without_asking_s))
 
     def explore_s(self, *, race: bool = True) -> float:
-        """What is left for trials: the limit less what the proof, and the race, will take."""
+        """What is left for trials: the limit less what the race, and building and proving the best, will take."""
         if self.limit_s is None:
             return math.inf
         # in a short study values beyond the samples are asked at the cost of the race, not of trials
         race_s = min(self.pace.race_s, self.limit_s * _RACE_SHARE) - self._wanted_ask_s
         reserved_s = max(self.pace.least_race_s, race_s) if race else 0.0
-        return self.left_s - reserved_s - self.proof_s
+        return self.left_s - reserved_s - self.rebuilding_s - self.proof_s
 
     @property
     def _proof_without_asking_s(self) -> float:
         """To export what is saved and what it falls back on, to start and verify both as the reference was, and to
         judge and time it."""
         verify_s = self._reference_phases_s.get("verify", 0.0)
-        twice_s = 2 * (self._export_s + _building_s(self._reference_phases_s))
+        twice_s = 2 * (self._export_s + building_s(self._reference_phases_s))
         return self.pace.proof_s + twice_s + self.compiling_s + verify_s + self._validation_s
 
     def least_proof_s(self, phases_s: Mapping[str, float]) -> float:
         """How long it takes at the least until a recipe is saved and right, loaded from its files; its trial then tells
         how fast it is. ``phases_s``: as for ``know_best``."""
-        loading_s = max(_building_s(phases_s), _building_s(self._reference_phases_s))
+        loading_s = max(building_s(phases_s), building_s(self._reference_phases_s))
         return self._export_s + _LEAST_ASKED_S + loading_s
 
     @property
@@ -171,9 +181,9 @@ class TimeBudget:
         return 0.0 if self.loaded is None else self.loaded - self.started
 
 
-def _building_s(phases_s: Mapping[str, float]) -> float:
-    """What a trial took until it was verified on the samples: its turns, next to those of others too, come after."""
-    return sum(took_s for phase, took_s in phases_s.items() if phase not in ("measure", "validate"))
+def building_s(phases_s: Mapping[str, float]) -> float:
+    """What a trial took until it was verified on the samples and warm."""
+    return sum(phases_s.get(phase, 0.0) for phase in _BUILDING)
 
 
 def share_of_trial_s(left_s: float, expected_s: float, *, modest: bool = False) -> float:

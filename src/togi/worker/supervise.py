@@ -125,6 +125,8 @@ class RunningTrial:
     ended: TrialEnded | None = None
     phases_s: dict[str, float] = field(default_factory=dict)
     _entered: float = field(default_factory=time.monotonic)
+    """Its phase; since when it is paused, if it is."""
+    _paused: bool = False
     _deadline: float = field(default_factory=time.monotonic)
     _limit_s: float = 0.0
     """Of what it is asked now."""
@@ -160,8 +162,8 @@ class RunningTrial:
         self.limits = replace(limits, memory_bytes=self.limits.memory_bytes)
         now = time.monotonic()
         self._waited_s += now - self._entered
-        self._entered, self._deadline, self._limit_s = now, now + limits.timeout_s, limits.timeout_s
-        self.child.resume()
+        self._deadline, self._limit_s = now + limits.timeout_s, limits.timeout_s
+        self._resume()
         self.wait_for(messages.Ready)
         return self
 
@@ -242,7 +244,7 @@ class RunningTrial:
     def _ask(self, message: messages.ToTrial, answer: type[A]) -> A:
         if self.ended is not None:
             raise self.ended
-        self.child.resume()
+        self._resume()
         try:
             self.child.send(message)
         except Died as error:
@@ -265,7 +267,7 @@ class RunningTrial:
                 self.child.doing = f"{self.phase} of {self.name}"
                 message = self.child.receive(left_s, self.limits.memory_bytes)
                 if isinstance(message, answers):
-                    self.child.pause()
+                    self._pause()
                     return message
                 if not isinstance(message, messages.ChildEvent):
                     raise Unreadable(f"{type(message).__name__}, which was not asked for")
@@ -273,8 +275,7 @@ class RunningTrial:
         except Timeout:
             cut_off = time.monotonic() < self._deadline
             if self.limits.gives_way and messages.Ready in answers and not cut_off:
-                self._leave_phase()
-                self.child.pause()
+                self._pause()
                 raise GaveWay(self) from None
             ending = endings.timed_out(self.phase, self._limit_s, cut_off=cut_off)
             raise self._ended(ending, cut_off=cut_off) from None
@@ -311,9 +312,20 @@ class RunningTrial:
             self.phase = phase
 
     def _leave_phase(self) -> None:
+        """A pause belongs to none."""
         now = time.monotonic()
-        self.phases_s[self.phase] = self.phases_s.get(self.phase, 0.0) + now - self._entered
+        if not self._paused:
+            self.phases_s[self.phase] = self.phases_s.get(self.phase, 0.0) + now - self._entered
         self._entered = now
+
+    def _pause(self) -> None:
+        self._leave_phase()
+        self._paused = True
+        self.child.pause()
+
+    def _resume(self) -> None:
+        self._entered, self._paused = time.monotonic(), False
+        self.child.resume()
 
     def end(self, outcome: Outcome, reason: str, stage: str) -> TrialEnded:
         """End it on the parent's word; the caller raises what is returned."""
