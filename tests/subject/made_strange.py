@@ -53,7 +53,10 @@ STRANGE: dict[str, tuple[str, dict[str, Any]]] = {
         {"modules.json": [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers_evil.Evil"}]},
     ),
     "an activation": ("modules.json", {"1_Dense/config.json": {"activation_function": "evil.Evil"}}),
-    "a tokenizer of a module": ("modules.json", {"1_Dense/wordembedding_config.json": {"tokenizer_class": "evil.Evil"}}),
+    "a tokenizer of a module": (
+        "modules.json",
+        {"1_Dense/wordembedding_config.json": {"tokenizer_class": "evil.Evil"}},
+    ),
     "a module inside of a router": (
         "modules.json",
         {
@@ -68,11 +71,23 @@ STRANGE: dict[str, tuple[str, dict[str, Any]]] = {
         {"tokenizer_config.json": {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": [None, "evil.Evil"]}}},
     ),
     "a type": ("modules.json", {"config.json": {"model_type": "evil", "auto_map": {"AutoModel": "evil.Evil"}}}),
+    "a type of a part": (
+        "modules.json",
+        {
+            "config.json": {
+                "model_type": "clip",
+                "text_config": {"model_type": "x", "auto_map": {"AutoModel": "evil.X"}},
+            }
+        },
+    ),
     "an architecture": (
         "modules.json",
         {"config.json": {"model_type": "bert", "architectures": ["Evil"], "auto_map": {"AutoModel": "evil.Evil"}}},
     ),
-    "a component": ("model_index.json", {"model_index.json": {"_class_name": "DDIMPipeline", "unet": ["evil", "Evil"]}}),
+    "a component": (
+        "model_index.json",
+        {"model_index.json": {"_class_name": "DDIMPipeline", "unet": ["evil", "Evil"]}},
+    ),
     "a file by the name of a library": ("model_index.json", {"unet/diffusers.py": "{EVIL}"}),
     "a pipeline": ("model_index.json", {"model_index.json": {"_class_name": ["evil", "Evil"]}}),
     "a pipeline by default": ("model_index.json", {"None.py": "{EVIL}"}),

@@ -108,7 +108,9 @@ HALVES = {
     "a pooling": Half(sentences, "1_Pooling/*", f"sentence-transformers:{NAME}", r"without 1_Pooling/config\.json"),
     "words of sentences": Half(sentences, "token*", f"sentence-transformers:{NAME}", r"without tokenizer\.json"),
     "an embedding": Half(static, "0_*/*.safetensors", f"sentence-transformers:{NAME}", r"without 0_StaticEmbedding/"),
-    "words of an embedding": Half(static, "0_*/tok*", f"sentence-transformers:{NAME}", r"without 0_\w+/tokenizer\.json"),
+    "words of an embedding": Half(
+        static, "0_*/tok*", f"sentence-transformers:{NAME}", r"without 0_\w+/tokenizer\.json"
+    ),
     "a component": Half(noise, "unet/*", f"diffusers:{NAME}", r"without unet/"),
     "weights of a component": Half(noise, "unet/*.safetensors", f"diffusers:{NAME}", r"without unet/"),
 }

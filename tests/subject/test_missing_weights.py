@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 from tests.subject.made_hub import BERT, in_cache, tiny_model, tokenizer
+from tests.subject.test_pipelines import sound_model
 from togi.core.errors import SubjectError
 from togi.worker.locate import locate
 
@@ -79,6 +80,17 @@ def test_weights_that_do_not_reach_the_answer_are_no_loss(tmp_path: Path) -> Non
         assert subject.module(*sample.args, **sample.kwargs).isfinite().all()
     (model,) = subject.module.children()
     assert model.pooler.dense.weight.isfinite().all(), "they are as they were"
+
+
+@pytest.mark.parametrize("task", ["", "?task=audio-classification"])
+def test_weights_of_training_alone_are_no_loss(tmp_path: Path, task: str) -> None:
+    """Many published models of sound lack what stands for masked sound."""
+    folder = sound_model(tmp_path / "m")
+    without_weights(folder / "model.safetensors", lambda name: name.endswith("masked_spec_embed"))
+    locate(f"transformers:{folder}{task}")
+    without_weights(folder / "model.safetensors", lambda name: name == "classifier.weight")
+    with pytest.raises(SubjectError, match=r"classifier\.weight.*would be random"):
+        locate(f"transformers:{folder}{task}")
 
 
 @pytest.mark.parametrize(("lost", "refused"), [(QUERY, True), ("pooler", False)])

@@ -29,11 +29,13 @@ READS = {
 """Tasks by what togi makes for them; a task that reads several things at once needs inputs of the user's."""
 _OTHER_FORM = re.compile(r"-\d+-of-\d+|\.fp16\.|\.non_ema\.")
 """Files of weights that are not the whole weights by themselves, or that no one asked for."""
-_WITHOUT_WEIGHTS = frozenset({"Asym", "BoW", "Dropout", "Normalize", "Pooling", "Router", "SpladePooling", "WordWeights"})
-"""Classes of sentence-transformers whose folder holds no weights that have to be there."""
-
-_TOKENIZE = frozenset({"Transformer", "StaticEmbedding", "SparseStaticEmbedding"})
-"""Classes whose folder holds a tokenizer, or what reads pictures."""
+_TRANSFORMERS = frozenset({"Transformer", "MLMTransformer"})
+"""Classes of sentence-transformers whose folder is one of transformers."""
+_TOKENIZE = _TRANSFORMERS | {"StaticEmbedding", "SparseStaticEmbedding"}
+"""Those that hold a tokenizer, or what reads pictures."""
+_WITH_WEIGHTS = frozenset("CLIPModel CNN Dense LSTM LayerNorm SparseAutoEncoder StaticEmbedding WordEmbeddings".split())
+_WITH_SETTINGS = frozenset("BoW Dense Dropout Pooling SpladePooling WeightedLayerPooling WordWeights".split())
+"""Of classes that are in neither set nothing is known to be missing; the library says what it does not find."""
 
 
 def reads(task: str) -> str | None:
@@ -107,17 +109,15 @@ def _of_component(folder: Path) -> Iterator[Path]:
 
 
 def _of_module(kind: str, folder: Path) -> Iterator[Path]:
-    if kind == "Transformer" and not (folder / CONFIG).exists():
-        yield folder / CONFIG
     if kind in _TOKENIZE and not _has(folder, [*TOKENIZER, *PROCESSOR]):
         yield folder / TOKENIZER[0]
-    if kind == "Transformer":
+    if kind in _TRANSFORMERS and not (folder / CONFIG).exists():
+        yield folder / CONFIG
+    if kind in _WITH_SETTINGS and not any(folder.glob("*.json")):
+        yield folder / CONFIG
+    if kind in _TRANSFORMERS:
         yield from _weights(folder, "model")
-    elif kind in _WITHOUT_WEIGHTS:
-        # there are no folders without files on the Hub, and Normalize has none
-        if kind != "Normalize" and not any(folder.glob("*.json")):
-            yield folder / CONFIG
-    elif not (folder / "pytorch_model.bin").exists():  # which is read as weights alone
+    elif kind in _WITH_WEIGHTS and not (folder / "pytorch_model.bin").exists():  # which is read as weights alone
         yield from _weights(folder, "*")
 
 

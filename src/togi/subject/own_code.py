@@ -64,18 +64,28 @@ def _found(text: str, form: str, path: Path, *, reads: bool) -> Iterator[str]:
 
 def _of_model(config: Path) -> Iterator[str]:
     """What the installed transformers knows is built by that: its type, and the class that the weights are of."""
-    read = read_json(config)
-    own = read.get("auto_map") if isinstance(read, dict) else None
     known = catalogue.names("transformers")
-    if not own or not known:
-        return
-    if read.get("model_type") not in known:
-        yield f"transformers does not know the type {read.get('model_type')!r} of {config.name}"
-    architectures = read.get("architectures")
-    named = architectures[0] if isinstance(architectures, list) and architectures else None
-    has_model = isinstance(own, dict) and any(str(name).startswith("AutoModel") for name in own)
-    if named is not None and has_model and named not in catalogue.architectures():
-        yield f"transformers has no class {named!r}, which {config.name} names"
+    for read in _configs(read_json(config)) if known else ():
+        own = read.get("auto_map")
+        if not own:
+            continue
+        if read.get("model_type") not in known:
+            yield f"transformers does not know the type {read.get('model_type')!r} of {config.name}"
+        architectures = read.get("architectures")
+        named = architectures[0] if isinstance(architectures, list) and architectures else None
+        has_model = isinstance(own, dict) and any(str(name).startswith("AutoModel") for name in own)
+        if named is not None and has_model and named not in catalogue.architectures():
+            yield f"transformers has no class {named!r}, which {config.name} names"
+
+
+def _configs(document: Any) -> Iterator[dict[str, Any]]:
+    """A configuration and those of its parts."""
+    waiting = [document]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            yield each
+            waiting += each.values()
 
 
 def _of_readers(folder: Path) -> Iterator[str]:
@@ -105,9 +115,9 @@ def _of_modules(text: str, folder: Path) -> Iterator[str]:
 def _of_setting(file: str, key: str, value: Any) -> Iterator[str]:
     if key == "trust_remote_code" and value:
         yield f"{file} sets trust_remote_code"
-    if _NAMES_A_CLASS.fullmatch(key) and isinstance(value, str) and _DOTTED.fullmatch(value):
-        if not _CLASS.fullmatch(value):
-            yield f"{file} names {value!r}, which is neither a class of sentence-transformers nor of torch.nn"
+    imported = isinstance(value, str) and _NAMES_A_CLASS.fullmatch(key) and _DOTTED.fullmatch(value)
+    if imported and not _CLASS.fullmatch(value):
+        yield f"{file} names {value!r}, which is neither a class of sentence-transformers nor of torch.nn"
 
 
 def _values(document: Any) -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -39,20 +39,23 @@ def noting_made_up(*bases: Any) -> Iterator[list[MadeUp]]:
         yield found
 
 
-def check_made_up(locator: Spec, found: Sequence[MadeUp], answer: Callable[[], Any] | None = None) -> None:
+def check_made_up(
+    locator: Spec, found: Sequence[MadeUp], call: Callable[[], Any] | None = None, *, answers_count: bool = False
+) -> None:
     """Raises SubjectError where weights were made up.
 
     Args:
-        answer: a call that returns numbers. Weights that do not reach them are no loss: those of a pooler, where the
+        call: runs the models. Weights that do not reach what a model returns are no loss: some serve training alone.
+        answers_count: the call returns numbers, and only what reaches these counts: a pooler does not where the
             vectors of the tokens are asked for.
     """
-    counting = [each for each in found if answer is None or _reach(each, answer)]
+    counting = [each for each in found if call is None or _reach(each, call, answers_count=answers_count)]
     if not counting:
         return
     names = [f"{type(each.module).__name__}.{name}" for each in counting for name in each.names]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     raise SubjectError(
-        f"{locator.text}: its files hold no {', '.join(names[:3])}{more}, which would be random, so it would be another "
+        f"{locator.text}: its files hold no {', '.join(names[:3])}{more}, which would be random. That would be another "
         "model. If a download was interrupted, repeat it. If the weights are of another class, save them with the "
         "class that they are of, CLASS.from_pretrained(...).save_pretrained(DIR), and name DIR"
     )
@@ -82,9 +85,10 @@ def _not_tied(module: nn.Module, missing: Sequence[str]) -> tuple[str, ...]:
 _SCALES = (1.0, 30.0)
 
 
-def _reach(made_up: MadeUp, answer: Callable[[], Any]) -> bool:
-    """Whether the answer depends on them: it changes, were it by one bit, where they do. (A value that is not a number
-    would not tell: attention kernels lose it.)"""
+def _reach(made_up: MadeUp, call: Callable[[], Any], *, answers_count: bool) -> bool:
+    """Whether what is returned depends on them: it changes, were it by one bit, where they do. (A value that is not a
+    number would not tell: attention kernels lose it.)"""
+    answer = call if answers_count else functools.partial(_returned, made_up.module, call)
     state = made_up.module.state_dict()
     values = {name: state[name] for name in made_up.names if name in state}
     if len(values) < len(made_up.names) or not all(value.is_floating_point() for value in values.values()):
@@ -105,7 +109,27 @@ def _reach(made_up: MadeUp, answer: Callable[[], Any]) -> bool:
             value.copy_(before[name])
 
 
+def _returned(module: nn.Module, call: Callable[[], Any]) -> list[Tensor]:
+    """All tensors that the module returns meanwhile."""
+    found: list[Tensor] = []
+    hook = module.register_forward_hook(lambda _, __, output: found.extend(_tensors(output)))
+    try:
+        call()
+    finally:
+        hook.remove()
+    return found
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value.clone()
+    elif isinstance(value, (Mapping, list, tuple)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(inner)
+
+
 def _equal(one: Any, other: Any) -> bool:
+    """Where a module returned no tensor, nothing shows that they are."""
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_equal, one, other))
+        return 0 < len(one) == len(other) and all(map(_equal, one, other))
     return torch.equal(torch.as_tensor(one), torch.as_tensor(other))

@@ -64,8 +64,8 @@ def from_pipeline(locator: Spec, seed: int) -> Subject:
         pipe = _loaded(locator, task, folder)
     arguments = _ARGUMENTS.get(task, {})
     samples = [Inputs((given,), arguments) for given in _inputs(locator, pipe, task, kind, seed)]
-    numbers = functools.partial(pipe, *samples[-1].args, **arguments) if arguments.get("return_tensors") else None
-    check_made_up(locator, made_up, numbers)
+    call = functools.partial(pipe, *samples[-1].args, **arguments)
+    check_made_up(locator, made_up, call, answers_count="return_tensors" in arguments)
     return Subject(ProgramModule(pipe), samples)
 
 

@@ -82,7 +82,7 @@ def _from_folder(transformers: Any, locator: Spec, seed: int) -> Any:
         with noting_made_up(transformers.PreTrainedModel) as made_up:
             options = {"config": config, "local_files_only": True, "use_safetensors": True, **own}
             module = cls.from_pretrained(str(folder), **options)
-        check_made_up(locator, made_up)
+        check_made_up(locator, made_up, lambda: module(**example_inputs(locator, module, seed)))
         return module
     if any(folder.glob("pytorch_model*.bin")) and path.is_dir():
         raise SubjectError(
