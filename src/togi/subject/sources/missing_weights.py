@@ -45,7 +45,7 @@ def check_made_up(
     """Raises SubjectError where weights were made up.
 
     Args:
-        call: runs the models. Weights that do not reach what a model returns are no loss: some serve training alone.
+        call: runs the models. Weights that do not reach what a model returns may be missing: some serve training alone.
         answers_count: the call returns numbers, and only what reaches these counts: a pooler does not where the
             vectors of the tokens are asked for.
     """
