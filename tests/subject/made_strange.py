@@ -95,6 +95,11 @@ STRANGE: dict[str, tuple[str, dict[str, Any]]] = {
         "model_index.json",
         {"model_index.json": {"_class_name": "KandinskyV22CombinedPipeline"}, "README.md": "base_model: evil"},
     ),
+    "a part of a part": (
+        "model_index.json",
+        {"unet/model_index.json": {"_class_name": "DDIMPipeline", "vae": ["evil", "Evil"]}},
+    ),
+    "a part of diffusers": ("model_index.json", {"unet/config.json": {"auto_map": {"AutoModel": "evil.Evil"}}}),
     "a part of transformers": (
         "model_index.json",
         {"text_encoder/config.json": {"model_type": "evil", "auto_map": {"AutoModel": "evil.Evil"}}},

@@ -147,5 +147,7 @@ def _of_pipeline(text: str, folder: Path) -> Iterator[str]:
             yield f"{PIPELINE} names {library!r} for {name}, which is neither diffusers nor transformers"
         if (folder / name / f"{library}.py").exists():
             yield f"{name}/{library}.py"
-        yield from _of_model(folder / name / CONFIG) if library == "transformers" else ()
-        yield from _of_readers(folder / name) if library == "transformers" else ()
+        yield from _of_model(folder / name / CONFIG)
+        yield from _of_readers(folder / name)
+        if (folder / name / PIPELINE).exists():
+            yield from _of_pipeline(text, folder / name)
