@@ -164,6 +164,17 @@ def test_what_the_hub_does_not_hold_either_is_said(tmp_path: Path, monkeypatch: 
     assert "--download" not in str(refused.value)
 
 
+def test_pickles_in_the_cache_do_not_hide_what_the_hub_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = half_cached(tmp_path, HALVES["all weights"])
+    (folder,) = (tmp_path / "hub").glob("*/snapshots/*")
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    with pytest.raises(SubjectError, match="its weights are pickled"):
+        check_locator(f"hf:{NAME}")
+    with hub(whole) as server, permitting([Permit.DOWNLOAD]):
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        locate(check_locator(f"hf:{NAME}").text)
+
+
 @pytest.mark.parametrize("make", [sharded, static, sentences, noise])
 def test_a_whole_model_lacks_nothing_and_is_loaded(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "m")

@@ -227,16 +227,18 @@ def _check_loadable(locator: Spec, folder: Path) -> None:
     missing = lacking(locator.text, locator.form, folder, task)
     if any(name.endswith(".safetensors") and any((folder / name).parent.glob("*model*.bin")) for name in missing):
         written, form = _SAVED_BY[locator.form]
-        raise SubjectError(
+        raise NotCachedError(
             f"{locator.text}: its weights are pickled, and togi does not unpickle. Convert them once: "
-            f"{written.format(locator.target)} writes safetensors. Then name {form}:DIR"
+            f"{written.format(locator.target)} writes safetensors. Then name {form}:DIR",
+            "its weights as safetensors",
         )
     if missing:
         more = f" and {len(missing) - 3} more files" if len(missing) > 3 else ""
-        what = ", ".join(missing[:3]) + more
+        what, revision = ", ".join(missing[:3]) + more, locator.options.get("revision")
+        option = "" if revision is None else f" --revision {revision}"
         raise NotCachedError(
             f"{locator.text}: the cache holds it without {what}, and a Hub name means the whole model. "
-            f"Type: hf download {locator.target}, or add {Permit.DOWNLOAD.how}",
+            f"Type: hf download {locator.target}{option}, or add {Permit.DOWNLOAD.how}",
             what,
         )
     check_own_code(locator.text, locator.form, folder, reads=task is not None)
