@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.study.made_artifacts import made_artifact
+from tests.subject.made_strange import STRANGE, strange_folder
 from togi import api
 from togi.artifact.manifest import read_manifest
 from togi.artifact.save import write_manifest
@@ -379,4 +380,14 @@ def test_a_permit_is_not_for_what_an_artifact_names(named: str) -> None:
     """Else whoever wrote an artifact would choose the code that the permit is used for."""
     manifest: Any = SimpleNamespace(subject=named)
     with permitting(Permit), pytest.raises(SubjectError, match="no program is run because an artifact"):
+        verification._original(Path("x.togi"), manifest, signed=False)
+
+
+@pytest.mark.parametrize("what", ["a module", "a component"])
+def test_code_in_a_folder_that_an_artifact_names_is_not_run(tmp_path: Path, what: str) -> None:
+    """The folder may be one of the artifact."""
+    entry, changed = STRANGE[what]
+    form = "diffusers" if entry == "model_index.json" else "sentence-transformers"
+    manifest: Any = SimpleNamespace(subject=f"{form}:{strange_folder(tmp_path / 'm', entry, changed)}")
+    with pytest.raises(SubjectError, match=r"cannot be loaded here.*code of its own.*Give what it is to be compared"):
         verification._original(Path("x.togi"), manifest, signed=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import pickle
 import sys
@@ -56,10 +57,10 @@ class TestDownload:
             monkeypatch.setenv("HF_ENDPOINT", server.address)
             found = check_locator("hf:someone/tiny")
             assert found.text == f"hf:someone/tiny?revision={COMMIT}"
-            asked = len(server.asked)
+            fetched = [path for path in server.asked if "/resolve/" in path]
             assert same(locate("hf:someone/tiny").module, model)
-        assert asked > 0
-        assert len(server.asked) == asked, "what is there is not asked for"
+        assert fetched
+        assert [path for path in server.asked if "/resolve/" in path] == fetched, "what is there is not fetched again"
         assert not any(path.endswith(".bin") for path in server.asked)
 
     def test_published_weights_of_timm_are_fetched(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,6 +280,30 @@ class TestLightning:
         with permitting([Permit.PICKLE]):
             assert locate(f"{checkpoint}?class=net.py:Net").module.layer.out_features == 7
         assert Path(BOOM).exists()
+
+    @pytest.mark.parametrize("key", ["hyper_parameters", "hparams", "datamodule_hyper_parameters"])
+    def test_a_function_that_it_names_is_called_with_the_permit_alone(
+        self, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, key: str
+    ) -> None:
+        """Lightning did so before 2.6.6, whatever the function."""
+        from lightning import LightningModule
+
+        def old_loader(cls: Any, path: str, **_: Any) -> Any:
+            read = torch.load(path, weights_only=True)
+            importlib.import_module(read[key]["_instantiator"].rpartition(".")[0])
+            return cls(7)
+
+        monkeypatch.setattr(LightningModule, "load_from_checkpoint", classmethod(old_loader))
+        Path("evil.py").write_text(f"open({BOOM!r}, 'w')", encoding="utf-8")
+        monkeypatch.syspath_prepend(".")
+        self.save(checkpoint, **{key: {"_instantiator": "evil.make", "width": 7}})
+        with pytest.raises(SubjectError, match=rf"its {key} name 'evil\.make' as the function.*--trust-pickle"):
+            locate(f"{checkpoint}?class=net.py:Net")
+        assert not Path(BOOM).exists()
+        with permitting([Permit.PICKLE]):
+            locate(f"{checkpoint}?class=net.py:Net")
+        assert Path(BOOM).exists()
+        del sys.modules["evil"]
 
     @pytest.mark.parametrize(
         ("options", "says"),

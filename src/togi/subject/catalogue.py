@@ -26,6 +26,7 @@ _TIMM = re.compile(r"^@register_model\s*\ndef (\w+)", re.MULTILINE)
 _TORCHVISION = re.compile(r"^@register_model\((?:name=\"(\w+)\")?\)\s*\n(?:@.*\n|[ )].*\n)*?def (\w+)", re.MULTILINE)
 _MODEL_TYPE = re.compile(r"^\s*\(\"([\w.\-]+)\", \"\w+Config\"\)", re.MULTILINE)
 _TASK = re.compile(r"^    \"([a-z0-9\-]+)\": (?:\{\s*\n\s+\"impl\"|\"[a-z0-9\-]+\",$)", re.MULTILINE)
+_DEFINED = re.compile(r"^(?:class )?([A-Z]\w+)(?:\(.*\)?:?$| = )", re.MULTILINE)
 _ARCHITECTURE = re.compile(r"^class ([A-Z]\w+)\(.*\):", re.MULTILINE)
 
 
@@ -73,11 +74,36 @@ def check_task(name: str) -> None:
         )
 
 
+@functools.cache
 def architectures() -> frozenset[str]:
     """Class names in transformers' modelling files, such as ``GPT2LMHeadModel``."""
     folder = _folder("transformers")
     sources = (folder / "models").glob("*/modeling_*.py") if folder is not None else ()
     return frozenset(architecture for source in sources for architecture in _ARCHITECTURE.findall(_read(source)))
+
+
+@functools.cache
+def _readers() -> frozenset[str]:
+    """Class names of transformers' tokenizers and processors."""
+    folder = _folder("transformers")
+    kinds = ("tokenization", "processing", "image_processing", "feature_extraction")
+    files = [] if folder is None else [file for kind in kinds for file in folder.glob(f"models/*/{kind}_*.py")]
+    files += [] if folder is None else [*folder.glob("tokenization_*.py"), *folder.glob("*processing_*.py")]
+    return frozenset(name for file in files for name in _DEFINED.findall(_read(file)))
+
+
+def is_reader(name: str) -> bool:
+    """Whether transformers has a tokenizer or a processor of that name; newer versions have one class for two."""
+    known = _readers()
+    return not known or name in known or name.removesuffix("Fast") in known
+
+
+@functools.cache
+def pipeline_modules() -> frozenset[str]:
+    """Packages of diffusers whose classes a pipeline may name by the package alone."""
+    folder = _folder("diffusers")
+    found = (folder / "pipelines").glob("[a-z]*") if folder is not None else ()
+    return frozenset(path.stem for path in found)
 
 
 def _check_transformers(name: str) -> None:

@@ -21,26 +21,37 @@ from togi.core.errors import SubjectError, nearest
 from togi.core.interpreter import python
 from togi.core.permits import Permit, permitted
 from togi.subject import catalogue
+from togi.subject.model_folders import CONFIG, ENTRIES, MODULES, PIPELINE, lacking
+from togi.subject.own_code import check_own_code
 
 if TYPE_CHECKING:
     from togi.subject.locator import Form, Spec
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
 _REVISION = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w.\-/]*")
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-_CONFIG = "config.json"
-PIPELINE = "model_index.json"
-"""What a folder of diffusers holds in place of a ``config.json``."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _PLAIN = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")
 _LEFT_OUT = ("*.fp16.*", "*.non_ema.*", "onnx/*", "openvino/*", "original/*")
 """Files of the same weights in other forms."""
 
 
-_SAVED_BY = {"hf": ("AutoModel", "transformers"), "diffusers": ("DiffusionPipeline", "diffusers")}
+_SAVED_BY = {
+    "hf": ("AutoModel.from_pretrained('{}').save_pretrained('DIR')", "transformers"),
+    "diffusers": ("DiffusionPipeline.from_pretrained('{}').save_pretrained('DIR')", "diffusers"),
+    "sentence-transformers": ("SentenceTransformer('{}').save('DIR')", "sentence-transformers"),
+}
 
 
 class NotCachedError(SubjectError):
-    """Something of a model is not in the cache, and a download would put it there."""
+    """Something of a model is not in the cache, and a download would put it there, if the Hub has it.
+
+    Args:
+        what: names the missing files.
+    """
+
+    def __init__(self, message: str, what: str = "what togi needs of it") -> None:
+        super().__init__(message)
+        self.what = what
 
 
 def offline() -> None:
@@ -66,7 +77,9 @@ def pinned(locator: Spec) -> Spec:
     files = list(_PLAIN)
     if locator.form == "diffusers":  # what lies above the folders of its parts are the same weights in one file
         files[-1] = "*/*.safetensors"
-    folder = or_downloaded(locator, found, locator.target, files, locator.options.get("revision"))
+    revision = locator.options.get("revision")
+    moves = revision is None or not _COMMIT.fullmatch(revision)
+    folder = or_downloaded(locator, found, locator.target, files, revision, always=moves)
     options = {**locator.options, "revision": folder.name}
     text = f"{locator.form}:{locator.target}?{urlencode(options, safe='/:,')}"
     return dataclasses.replace(locator, text=text, options=options)
@@ -88,41 +101,19 @@ def cached_file(name: str, file: str, revision: str | None = None) -> Path | Non
     return Path(found) if isinstance(found, str) else None
 
 
-def own_code(folder: Path) -> bool:
-    """Whether code of the folder is needed to build the model: its type is one that transformers does not have. What an
-    installed version knows is built by that."""
-    try:
-        read = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False  # transformers says what is wrong with it
-    known = catalogue.names("transformers")
-    return isinstance(read, dict) and "auto_map" in read and bool(known) and read.get("model_type") not in known
-
-
-def check_own_code(text: str, folder: Path) -> bool:
-    """Return whether the model's own code is run. Raises SubjectError where it is needed without the permit for it."""
-    if not own_code(folder):
-        return False
-    if not permitted(Permit.REMOTE_CODE):
-        raise SubjectError(
-            f"{text}: it is a model whose code comes with its weights, and togi runs no downloaded code unasked: it "
-            f"may do whatever you may. Read the .py files in {folder}. If you trust them, add {Permit.REMOTE_CODE.how}"
-        )
-    return True
-
-
-def check_files(locator: Spec) -> None:
+def check_files(locator: Spec, folder: Path | None = None) -> None:
     """That transformers reads weights from safetensors of the folder alone: of what an index names, it unpickles files
     that end otherwise.
 
     Raises SubjectError.
     """
-    if (locator.path / "adapter_config.json").exists():
+    folder = locator.path if folder is None else folder
+    if (folder / "adapter_config.json").exists():
         raise SubjectError(
             f"{locator.text}: it holds an adapter (adapter_config.json), whose base may be downloaded: merge it into "
             "the model, and save that with save_pretrained(NEW_DIR)"
         )
-    for index in locator.path.glob("*.index.json"):
+    for index in folder.glob("*.index.json"):
         try:
             named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError):
@@ -138,17 +129,53 @@ def check_files(locator: Spec) -> None:
 
 
 def or_downloaded(
-    locator: Spec, find: Callable[[], Path], name: str, files: Sequence[str], revision: str | None = None
+    locator: Spec,
+    find: Callable[[], Path],
+    name: str,
+    files: Sequence[str],
+    revision: str | None = None,
+    *,
+    always: bool = False,
 ) -> Path:
     """What ``find`` finds; with the permit for it, after a download of ``files`` (patterns) where that raises
-    NotCachedError."""
+    NotCachedError.
+
+    Args:
+        always: with the permit, ask the Hub for what is there too: names of files do not tell whether all are there,
+            and what is there is not fetched again.
+
+    Raises SubjectError where the Hub does not hold what is missing either.
+    """
+    found = _found(find)
+    if not permitted(Permit.DOWNLOAD) or (isinstance(found, Path) and not always):
+        return _given(found)
+    try:
+        _download(locator, name, [*files, *(["*.py"] if permitted(Permit.REMOTE_CODE) else [])], revision)
+    except SubjectError:
+        if isinstance(found, Path):
+            return found  # without a network, too
+        raise
+    downloaded = _found(find)
+    if isinstance(downloaded, NotCachedError):
+        raise SubjectError(
+            f"{locator.text}: {name} was downloaded, and the Hub does not hold {downloaded.what}, so it cannot be "
+            f"loaded as {locator.form}. Look at its page there for what it is: weights in another form than "
+            "safetensors must be converted, and another kind of model has another name in togi (hf:, diffusers:)"
+        )
+    return downloaded
+
+
+def _found(find: Callable[[], Path]) -> Path | NotCachedError:
     try:
         return find()
-    except NotCachedError:
-        if not permitted(Permit.DOWNLOAD):
-            raise
-    _download(locator, name, [*files, *(["*.py"] if permitted(Permit.REMOTE_CODE) else [])], revision)
-    return find()
+    except NotCachedError as error:
+        return error
+
+
+def _given(found: Path | NotCachedError) -> Path:
+    if isinstance(found, NotCachedError):
+        raise found
+    return found
 
 
 def _check_name(locator: Spec) -> None:
@@ -162,12 +189,20 @@ def _check_name(locator: Spec) -> None:
 
 def _cached_folder(locator: Spec) -> Path:
     name, revision = locator.target, locator.options.get("revision")
-    entry = PIPELINE if locator.form == "diffusers" else _CONFIG
+    entry = ENTRIES.get(locator.form, CONFIG)
     found = cached_file(name, entry, revision)
     if found is not None:
         return found.parent
-    if entry == _CONFIG and cached_file(name, PIPELINE, revision) is not None:
+    if entry == CONFIG and cached_file(name, PIPELINE, revision) is not None:
         raise SubjectError(f"{locator.text}: it is a pipeline of diffusers: name it as diffusers:{name}")
+    if entry == MODULES and cached_file(name, CONFIG, revision) is not None:
+        raise NotCachedError(
+            f"{locator.text}: the cache holds it without its {MODULES}, which says how tokens become one vector, and "
+            f"togi does not guess that. Type: hf download {name}, or add {Permit.DOWNLOAD.how}. If the Hub has no such "
+            f"file either, it is not a model of sentence-transformers: SentenceTransformer('{name}').save('DIR') "
+            "writes the file of what the library guesses, for sentence-transformers:DIR",
+            f"its {MODULES}",
+        )
     raise _not_cached(locator, revision)
 
 
@@ -181,30 +216,32 @@ def _not_cached(locator: Spec, revision: str | None) -> SubjectError:
     return NotCachedError(
         f"{locator.text}: {which}the model is not in the cache {cache}, and togi downloads nothing{near or '.'} Type: "
         f"hf download {locator.target}{option} (for a gated model, hf auth login before), or add "
-        f"{Permit.DOWNLOAD.how}"
+        f"{Permit.DOWNLOAD.how}",
+        f"a {ENTRIES.get(locator.form, CONFIG)} of it",
     )
 
 
 def _check_loadable(locator: Spec, folder: Path) -> None:
-    """Its weights are there, as safetensors, and its own code is either not needed or trusted."""
-    there = (
-        any(folder.glob("*/*.safetensors"))
-        if locator.form == "diffusers"
-        else any((folder / name).exists() for name in _WEIGHTS)
-    )
-    if not there:
-        if any(folder.rglob("*.bin")):
-            cls, form = _SAVED_BY.get(locator.form, _SAVED_BY["hf"])
-            raise SubjectError(
-                f"{locator.text}: its weights are pickled, and togi does not unpickle. Convert them once: "
-                f"{cls}.from_pretrained('{locator.target}').save_pretrained('DIR') writes safetensors. Then name "
-                f"{form}:DIR"
-            )
+    """All of it is there, its weights as safetensors, and its own code is either not needed or trusted."""
+    task = locator.options.get("task")
+    missing = lacking(locator.text, locator.form, folder, task)
+    if any(name.endswith(".safetensors") and any((folder / name).parent.glob("*model*.bin")) for name in missing):
+        written, form = _SAVED_BY[locator.form]
         raise NotCachedError(
-            f"{locator.text}: the cache holds its configuration and no weights, and a Hub name means the real ones. "
-            f"Type: hf download {locator.target}, or add {Permit.DOWNLOAD.how}"
+            f"{locator.text}: its weights are pickled, and togi does not unpickle. Convert them once: "
+            f"{written.format(locator.target)} writes safetensors. Then name {form}:DIR",
+            "its weights as safetensors",
         )
-    check_own_code(locator.text, folder)
+    if missing:
+        more = f" and {len(missing) - 3} more files" if len(missing) > 3 else ""
+        what, revision = ", ".join(missing[:3]) + more, locator.options.get("revision")
+        option = "" if revision is None else f" --revision {revision}"
+        raise NotCachedError(
+            f"{locator.text}: the cache holds it without {what}, and a Hub name means the whole model. "
+            f"Type: hf download {locator.target}{option}, or add {Permit.DOWNLOAD.how}",
+            what,
+        )
+    check_own_code(locator.text, locator.form, folder, reads=task is not None)
 
 
 _DOWNLOAD = """

@@ -29,6 +29,8 @@ from urllib.parse import parse_qsl
 from togi.core.errors import SubjectError, UnknownNameError, nearest
 from togi.core.permits import Permit, permitted
 from togi.subject import catalogue, hub
+from togi.subject.model_folders import PIPELINE
+from togi.subject.own_code import check_own_code
 from togi.subject.sources.python_file import check_factory, check_package
 
 Form = Literal[
@@ -155,17 +157,17 @@ def _checked(locator: Spec) -> Spec:
         case "timm" | "torchvision" | "transformers":
             catalogue.check_installed(locator.form)
             catalogue.check_name(locator.form, locator.target)
-            if locator.form == "transformers" and locator.path.is_dir():
-                hub.check_own_code(locator.text, locator.path)
+            if locator.form == "transformers" and locator.path.exists():
+                check_own_code(locator.text, locator.form, locator.path, reads="task" in locator.options)
         case "hf":
             catalogue.check_installed("transformers")
             return hub.pinned(locator)
         case "sentence-transformers":
             catalogue.check_installed("sentence_transformers")
-            return locator if locator.path.is_dir() else hub.pinned(locator)
+            return _of_folder(locator) if locator.path.is_dir() else hub.pinned(locator)
         case "diffusers":
             catalogue.check_installed("diffusers")
-            return _with_index(locator) if locator.path.is_dir() else hub.pinned(locator)
+            return _of_folder(_with_index(locator)) if locator.path.is_dir() else hub.pinned(locator)
         case "ultralytics":
             catalogue.check_installed("ultralytics")
             _check_unpickled(locator, _existing(locator))
@@ -191,10 +193,15 @@ def class_of(locator: Spec) -> Spec:
     return named
 
 
+def _of_folder(locator: Spec) -> Spec:
+    check_own_code(locator.text, locator.form, locator.path)
+    return locator
+
+
 def _with_index(locator: Spec) -> Spec:
-    if not (locator.path / hub.PIPELINE).is_file():
+    if not (locator.path / PIPELINE).is_file():
         raise SubjectError(
-            f"{locator.text}: {locator.path} holds no {hub.PIPELINE}, so it is not a pipeline of diffusers: "
+            f"{locator.text}: {locator.path} holds no {PIPELINE}, so it is not a pipeline of diffusers: "
             "pipe.save_pretrained(DIR) writes one"
         )
     return locator
@@ -234,7 +241,7 @@ def _no_factory(text: str, base: str) -> str:
         return f"{text}: which function? Name it as '{base}:factory'."
     if path.is_dir() and (path / "manifest.json").exists():
         return f"{text} looks like an artifact, but its name does not end in .togi: rename the folder."
-    if path.is_dir() and (path / hub.PIPELINE).exists():
+    if path.is_dir() and (path / PIPELINE).exists():
         return f"{text} looks like a pipeline of diffusers: name it as 'diffusers:{base}'."
     if path.is_dir() and (path / "modules.json").exists():
         return f"{text} looks like a model of sentence-transformers: name it as 'sentence-transformers:{base}'."

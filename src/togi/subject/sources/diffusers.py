@@ -14,11 +14,14 @@ import torch
 
 from togi.core.errors import SubjectError
 from togi.core.permits import Permit, permitted
-from togi.subject.hub import in_cache
+from togi.subject.hub import check_files, in_cache
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.locator import Spec
+from togi.subject.model_folders import components
+from togi.subject.own_code import check_own_code
 from togi.subject.program import ProgramModule
 from togi.subject.sources.media import TEXTS, picture
+from togi.subject.sources.missing_weights import check_made_up, noting_made_up
 
 STEPS = 4
 _PICTURES = ("image", "mask_image", "control_image")
@@ -32,6 +35,7 @@ def from_diffusers(locator: Spec, seed: int) -> Subject:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
     folder = locator if locator.path.is_dir() else in_cache(locator)
+    check_own_code(locator.text, locator.form, folder.path)
     _check_weights(folder)
     pipe = _loaded(locator, str(folder.path))
     pipe.set_progress_bar_config(disable=True)
@@ -46,16 +50,24 @@ def _check_weights(locator: Spec) -> None:
                 f"{locator.text}: {pickled} is pickled, and togi does not unpickle. Convert it once: "
                 "DiffusionPipeline.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
             )
+    for name in components(locator.text, locator.path):
+        check_files(locator, locator.path / name)
 
 
 def _loaded(locator: Spec, folder: str) -> Any:
     import diffusers
+    import transformers
 
     options = {"trust_remote_code": permitted(Permit.REMOTE_CODE), "use_safetensors": True, "local_files_only": True}
     with_accelerate = importlib.util.find_spec("accelerate") is not None  # else it warns that it is not there
     pipeline_class: Any = diffusers.DiffusionPipeline
     try:
-        return pipeline_class.from_pretrained(folder, low_cpu_mem_usage=with_accelerate, **options)
+        with noting_made_up(transformers.PreTrainedModel, diffusers.ModelMixin) as made_up:
+            pipe = pipeline_class.from_pretrained(folder, low_cpu_mem_usage=with_accelerate, **options)
+        check_made_up(locator, made_up)
+        return pipe
+    except SubjectError:
+        raise
     except Exception as error:  # foreign code
         if "trust_remote_code" in str(error):
             raise SubjectError(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import zipfile
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -43,8 +45,12 @@ def _loaded(locator: Spec, cls: Any) -> Any:
     trusted = permitted(Permit.PICKLE)
     by_option = {"weights_only": not trusted} if "weights_only" in _parameters(cls.load_from_checkpoint) else {}
     try:
+        if not trusted:
+            _check_instantiator(locator)
         with unpickling(trusted=trusted):
             return cls.load_from_checkpoint(str(locator.path), map_location="cpu", **by_option)
+    except SubjectError:
+        raise
     except pickle.UnpicklingError as error:
         if trusted:
             raise SubjectError(f"{locator.text}: {locator.path} is not a checkpoint: {error}") from error
@@ -62,6 +68,22 @@ def _loaded(locator: Spec, cls: Any) -> Any:
         raise SubjectError(
             f"{locator.text}: it does not fit {cls.__name__}: {type(error).__name__}: {error}"
         ) from error
+
+
+def _check_instantiator(locator: Spec) -> None:
+    """The command line of Lightning writes down which function makes the module and of which class: names that
+    Lightning imports, whoever wrote them, and before 2.6.6 without a look at them.
+
+    Raises SubjectError, and UnpicklingError where it cannot be read as plain values.
+    """
+    read = torch.load(locator.path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(locator.path))
+    for name, values in read.items() if isinstance(read, dict) else ():
+        if isinstance(values, Mapping) and "_instantiator" in values:
+            raise SubjectError(
+                f"{locator.text}: its {name} name {values['_instantiator']!r} as the function that makes the module, "
+                "and togi runs nothing that a file names unasked: it may do whatever you may. If you trust who made "
+                f"{locator.path}, add {Permit.PICKLE.how}"
+            )
 
 
 def _parameters(function: Any) -> tuple[str, ...]:

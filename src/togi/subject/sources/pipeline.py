@@ -6,25 +6,21 @@ tokenizer or the processor is part of what is measured.
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
 
 from togi.core.errors import SubjectError, UnknownNameError
-from togi.subject.hub import check_files, check_own_code
+from togi.subject.hub import check_files
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.locator import Spec
+from togi.subject.model_folders import PROCESSOR, TOKENIZER, reads
+from togi.subject.own_code import check_own_code
 from togi.subject.program import ProgramModule
 from togi.subject.sources.media import TEXTS, picture, sound
+from togi.subject.sources.missing_weights import check_made_up, noting_made_up
 
-_READS = {
-    "text": "feature-extraction fill-mask summarization text-classification text-generation text2text-generation "
-    "token-classification translation zero-shot-classification",
-    "picture": "depth-estimation image-classification image-feature-extraction image-segmentation image-to-text "
-    "mask-generation object-detection zero-shot-image-classification zero-shot-object-detection",
-    "sound": "audio-classification automatic-speech-recognition zero-shot-audio-classification",
-}
-"""Tasks by what togi makes for them; a task that reads several things at once needs inputs of the user's."""
 _LABELS = {"candidate_labels": ["a tool", "the weather", "an animal"]}
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "feature-extraction": {"return_tensors": True},
@@ -36,13 +32,11 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "zero-shot-audio-classification": _LABELS,
 }
 """What a call needs besides its input."""
-_TOKENIZER = "tokenizer.json tokenizer_config.json vocab.txt vocab.json tokenizer.model spiece.model".split()
-_PROCESSOR = "preprocessor_config.json processor_config.json".split()
 _PIECES = {
-    "_load_tokenizer": ("tokenizer", _TOKENIZER, "AutoTokenizer"),
-    "_load_image_processor": ("processor of pictures", _PROCESSOR, "AutoImageProcessor"),
-    "_load_feature_extractor": ("feature extractor", _PROCESSOR, "AutoFeatureExtractor"),
-    "_load_processor": ("processor", _PROCESSOR, "AutoProcessor"),
+    "_load_tokenizer": ("tokenizer", TOKENIZER, "AutoTokenizer"),
+    "_load_image_processor": ("processor of pictures", PROCESSOR, "AutoImageProcessor"),
+    "_load_feature_extractor": ("feature extractor", PROCESSOR, "AutoFeatureExtractor"),
+    "_load_processor": ("processor", PROCESSOR, "AutoProcessor"),
 }
 """By the flag of a pipeline's class that says that it needs one: its name, its files, and what writes them."""
 _SECONDS = 2.0
@@ -54,20 +48,24 @@ def from_pipeline(locator: Spec, seed: int) -> Subject:
     Raises SubjectError where the folder lacks something, or togi makes no inputs for the task.
     """
     os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
-    from transformers import pipelines
+    from transformers import PreTrainedModel, pipelines
 
     _check_options(locator)
     folder = locator.path
     task, described, _ = pipelines.check_task(locator.options["task"])
-    reads = next((kind for kind, tasks in _READS.items() if task in tasks.split()), None)
-    if reads is None:
+    kind = reads(task)
+    if kind is None:
         raise SubjectError(
             f"{locator.text}: togi makes no inputs for the task {task}, which reads several things at once. Write a "
             "function that returns the pipeline with inputs of your own, and give file.py:function"
         )
     _check_folder(locator, folder, _class(described["impl"]))
-    pipe = _loaded(locator, task, folder)
-    samples = [Inputs((given,), _ARGUMENTS.get(task, {})) for given in _inputs(locator, pipe, task, reads, seed)]
+    with noting_made_up(PreTrainedModel) as made_up:
+        pipe = _loaded(locator, task, folder)
+    arguments = _ARGUMENTS.get(task, {})
+    samples = [Inputs((given,), arguments) for given in _inputs(locator, pipe, task, kind, seed)]
+    call = functools.partial(pipe, *samples[-1].args, **arguments)
+    check_made_up(locator, made_up, call, answers_count="return_tensors" in arguments)
     return Subject(ProgramModule(pipe), samples)
 
 
@@ -117,19 +115,20 @@ def _loaded(locator: Spec, task: str, folder: Path) -> Any:
     import transformers
 
     build: Any = transformers.pipeline  # its types list every task
+    trusted = check_own_code(locator.text, locator.form, folder, reads=True)
     try:
-        return build(task, model=str(folder), device="cpu", trust_remote_code=check_own_code(locator.text, folder))
+        return build(task, model=str(folder), device="cpu", trust_remote_code=trusted)
     except Exception as error:  # foreign code
         raise SubjectError(
             f"{locator.text}: transformers cannot build the pipeline: {type(error).__name__}: {error}"
         ) from error
 
 
-def _inputs(locator: Spec, pipe: Any, task: str, reads: str, seed: int) -> list[Any]:
-    if reads == "picture":
+def _inputs(locator: Spec, pipe: Any, task: str, kind: str, seed: int) -> list[Any]:
+    if kind == "picture":
         height, width = _size(locator, pipe)
         return [picture(height, width, seed)]
-    if reads == "sound":
+    if kind == "sound":
         return [sound(int(pipe.feature_extractor.sampling_rate), _SECONDS, seed)]
     if task == "fill-mask":
         return [f"{text.rpartition(' ')[0]} {pipe.tokenizer.mask_token}." for text in TEXTS[:3]]

@@ -14,24 +14,32 @@ from togi.core.permits import Permit, permitted
 from togi.subject.hub import check_files, in_cache
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.locator import Spec
+from togi.subject.model_folders import MODULES, modules
+from togi.subject.own_code import check_own_code
 from togi.subject.program import ProgramModule
 from togi.subject.sources.media import TEXTS
+from togi.subject.sources.missing_weights import check_made_up, noting_made_up
+from togi.subject.sources.weights import unpickling
 
 
 def from_sentence_transformers(locator: Spec) -> Subject:
-    """Raises SubjectError where sentence-transformers cannot load it, or where its weights are pickled."""
+    """Raises SubjectError where sentence-transformers cannot load it without unpickling, foreign code or made-up
+    weights."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Threads that load weights may outlive the loading; a trial server that has threads cannot fork.
     os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
     folder = locator if locator.path.is_dir() else in_cache(locator)
-    check_files(folder)
+    check_own_code(locator.text, locator.form, folder.path)
+    named = modules(locator.text, folder.path) if (folder.path / MODULES).exists() else []
+    for place in (folder.path, *(place for _, place in named)):
+        check_files(folder, place)
     if any(folder.path.rglob("pytorch_model*.bin")) and not any(folder.path.rglob("*.safetensors")):
         raise SubjectError(
             f"{locator.text}: its weights are pickled, and togi does not unpickle. Convert them once: "
             "SentenceTransformer(DIR).save(NEW_DIR) writes safetensors"
         )
-    model = _loaded(locator, str(folder.path))
     texts = list(TEXTS)
+    model = _loaded(locator, str(folder.path))
     return Subject(ProgramModule(model.encode), [Inputs((texts,)), Inputs((texts[1:2],))])
 
 
@@ -40,11 +48,18 @@ def _loaded(locator: Spec, folder: str) -> Any:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    trusted = permitted(Permit.REMOTE_CODE)
+    options: dict[str, Any] = {
+        "device": "cpu",
+        "local_files_only": True,
+        "trust_remote_code": permitted(Permit.REMOTE_CODE),
+    }
     try:
-        return sentence_transformers.SentenceTransformer(
-            folder, device="cpu", local_files_only=True, trust_remote_code=trusted
-        ).eval()
+        with unpickling(trusted=False), noting_made_up(transformers.PreTrainedModel) as made_up:
+            model = sentence_transformers.SentenceTransformer(folder, **options).eval()
+        check_made_up(locator, made_up, lambda: model.encode(list(TEXTS[1:2])), answers_count=True)
+        return model
+    except SubjectError:
+        raise
     except Exception as error:  # foreign code
         raise SubjectError(
             f"{locator.text}: sentence-transformers cannot load it: {type(error).__name__}: {error}"

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
-from togi.subject.hub import check_files, check_own_code
+from togi.subject.hub import check_files
 from togi.subject.inputs import Subject
 from togi.subject.locator import FORMS, Spec
 from togi.subject.made_inputs import made_tensor, vary_constants
+from togi.subject.own_code import check_own_code
+from togi.subject.sources.missing_weights import check_made_up, noting_made_up
 
 
 def from_transformers(locator: Spec, seed: int) -> Subject:
@@ -65,7 +67,7 @@ def _model(transformers: Any, locator: Spec, seed: int) -> Any:
 def _from_folder(transformers: Any, locator: Spec, seed: int) -> Any:
     path = locator.path
     folder = path if path.is_dir() else path.parent
-    trusted = check_own_code(locator.text, folder)
+    trusted = check_own_code(locator.text, locator.form, path)
     config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=trusted)
     config = _overridden(locator, config)
     _check_implementations(locator, config)
@@ -77,7 +79,11 @@ def _from_folder(transformers: Any, locator: Spec, seed: int) -> Any:
     if has_weights and path.is_dir():
         # Threads that load weights may outlive the loading; a trial server that has threads cannot fork.
         os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
-        return cls.from_pretrained(str(folder), config=config, local_files_only=True, use_safetensors=True, **own)
+        with noting_made_up(transformers.PreTrainedModel) as made_up:
+            options = {"config": config, "local_files_only": True, "use_safetensors": True, **own}
+            module = cls.from_pretrained(str(folder), **options)
+        check_made_up(locator, made_up, lambda: module(**example_inputs(locator, module, seed)))
+        return module
     if any(folder.glob("pytorch_model*.bin")) and path.is_dir():
         raise SubjectError(
             f"{locator.text}: its weights are pickled (pytorch_model.bin), and togi does not unpickle. Convert them "
