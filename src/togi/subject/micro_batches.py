@@ -7,15 +7,18 @@ by. That is not assumed but shown on the step itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from togi.core.errors import FitError
 from togi.subject.batch import shared_rows, sliced_rows
 from togi.subject.inputs import Inputs
 from togi.subject.training import LossFunction
+from togi.torch_internals.autograd import leaves_of, without_saved_tensor_hooks
 
 Weigh = Callable[[Any], Any]
 """How much a part counts in the mean, from what the step is given; the number of its rows where there is none."""
@@ -78,26 +81,74 @@ def rows_of(sample: Inputs) -> int:
 
 
 def accumulated_loss(loss_of: LossFunction, parts: int) -> LossFunction:
-    """A loss that runs the backward passes of all parts but the caller's own.
+    """A loss whose gradients are made in parts while it is computed, and are added to ``.grad`` by its backward pass.
 
-    ``loss(module, sample).backward()`` leaves the gradients that ``loss_of`` leaves; the call of ``loss`` has made
-    them, and its ``backward()`` adds nothing. Any other use of the loss raises FitError instead of being wrong.
+    So scaling it, dividing it, dropping gradients before its backward pass, or leaving that out mean what they mean for
+    ``loss_of``. A batch of fewer rows than ``parts`` runs row by row. From its call to its backward pass the loss holds
+    one gradient of each parameter in place of the activations. For float16, scale the loss inside ``loss_of``: a
+    factor that comes later cannot save what was too small in between.
     """
 
     def loss(module: nn.Module, sample: Inputs) -> Tensor:
-        total = backward(module, sample, loss_of, parts).requires_grad_()
-        total.register_hook(_check_upstream)  # type: ignore[no-untyped-call]
+        if not torch.is_grad_enabled():
+            return loss_of(module, sample)
+        pieces = split(sample, min(parts, rows_of(sample)))
+        made = _Gradients()
+        losses = [made.add(loss_of(module, piece) * share) for piece, share in _weighted(pieces)]
+        with without_saved_tensor_hooks():  # of activations: they may keep what they are given in fewer bits
+            total: Tensor = _LossWithGradients.apply(sum(losses), made.gradients, *made.leaves)
         return total
 
     return loss
 
 
-def _check_upstream(upstream: Tensor) -> None:
-    if not bool((upstream == 1).all()):
-        raise FitError(
-            f"the loss of a step in micro-batches was scaled by {upstream.item():g} after its gradients were made: "
-            "scale it in the step, or call micro_batches.backward with scale=."
-        )
+def _weighted(pieces: list[Inputs]) -> Iterator[tuple[Inputs, float]]:
+    return zip(pieces, shares_in(pieces, None), strict=True)
+
+
+class _Gradients:
+    """The gradients of losses, added up, by the leaves that any of them depends on."""
+
+    def __init__(self) -> None:
+        self._by_leaf: dict[Tensor, Tensor | None] = {}
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        return list(self._by_leaf)
+
+    @property
+    def gradients(self) -> list[Tensor | None]:
+        return list(self._by_leaf.values())
+
+    def add(self, loss: Tensor) -> Tensor:
+        """Run the backward pass of ``loss`` and return it detached."""
+        leaves = leaves_of(loss)
+        for leaf, gradient in zip(leaves, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
+            self._by_leaf[leaf] = _added(self._by_leaf.get(leaf), gradient)
+        return loss.detach()
+
+
+def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """A new tensor, since autograd may give two leaves the same one."""
+    if one is None or other is None:
+        return other if one is None else one
+    return other + one if one.is_sparse else one + other
+
+
+class _LossWithGradients(torch.autograd.Function):
+    """A loss whose gradients are known."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: list[Tensor | None], *_leaves: Tensor) -> Tensor:
+        ctx.save_for_backward(*gradients)
+        return loss.clone()
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        factor = upstream.reshape(())
+        scaled = (None if one is None else one * factor.to(one.device) for one in ctx.saved_tensors)
+        return None, None, *scaled
 
 
 def shares_in(pieces: list[Any], weigh: Weigh | None) -> list[float]:

@@ -1,8 +1,7 @@
 """Autograd's state: the node that runs, sequence numbers, tensor versions, saved-tensor hooks, function transforms.
 
 Behind it: torch._C._autograd, torch._C's autograd queries, ``SavedTensor.unpack_hook``, ``Node._sequence_nr``,
-``Node._raw_saved_NAME``,
-``Tensor._version``, torch._C's functorch queries, torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When
+``Node._raw_saved_NAME``, torch._C._functions.AccumulateGrad, ``Tensor._version``, torch._C's functorch queries, torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When
 they go: ``torch.autograd.graph`` has public nodes and hooks; versions and sequence numbers have no public form, and
 what relies on them must refuse.
 """
@@ -26,7 +25,9 @@ __all__ = [
     "is_forward_mode",
     "is_transformed",
     "is_wrapped_by_transform",
+    "leaves_of",
     "next_sequence_number",
+    "nodes_below",
     "replace_saved",
     "saved_tensor_hooks_allowed",
     "sequence_number",
@@ -52,6 +53,26 @@ def sequence_number(node: Any) -> int:
 def in_backward() -> bool:
     """Return whether the calling thread runs a backward pass."""
     return torch._C._current_graph_task_id() != -1
+
+
+def nodes_below(root: Any) -> Iterator[Any]:
+    """Every autograd node that is reached from ``root``, itself included."""
+    seen, queue = {root}, [root]
+    while queue:
+        node = queue.pop()
+        yield node
+        for child, _ in node.next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                queue.append(child)
+
+
+def leaves_of(tensor: Tensor) -> list[Tensor]:
+    """Every leaf to whose ``.grad`` ``tensor.backward()`` would add, each once."""
+    if tensor.grad_fn is None:
+        return [tensor] if tensor.requires_grad else []
+    adds_to_leaf = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+    return [node.variable for node in nodes_below(tensor.grad_fn) if isinstance(node, adds_to_leaf)]
 
 
 def top_saved_tensor_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:

@@ -29,7 +29,7 @@ from togi.footprint.account.allocator_events import Allocations, operation_mark,
 from togi.footprint.account.record import Category
 from togi.footprint.prediction.caching_allocator import rounded
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
-from togi.torch_internals.autograd import SavedValueHooks, current_node
+from togi.torch_internals.autograd import SavedValueHooks, current_node, nodes_below
 from togi.torch_internals.modules import BACKWARD, ModuleTracker
 from togi.torch_internals.profiler import memory_profile
 from togi.torch_internals.tensors import tensors_of
@@ -147,7 +147,7 @@ class AccountWatch:
             self._categorise(parameter.grad, Category.GRADIENT)
 
         self.backward_at = self.tracker.operations
-        for below in _nodes_below(node):
+        for below in nodes_below(node):
             for name, tensor in _saved_by(below, self._hooks):
                 for lifetime in self.tracker.lifetimes_behind(tensor):
                     self.kept.setdefault(lifetime, []).append(f"{below.name()}.{name}")
@@ -186,18 +186,6 @@ class _WatchingTracker(StorageTracker):
         if self.current_bytes >= before and lifetime.op and lifetime.where.phase != BACKWARD:
             names = _names_in(user_frames(sys._getframe(1)), self)
             self._watch.names_at_peaks.append((self.operations, names))
-
-
-def _nodes_below(root: Any) -> Iterator[Any]:
-    """Every autograd node that is reached from ``root``, itself included."""
-    seen, queue = {root}, [root]
-    while queue:
-        node = queue.pop()
-        yield node
-        for child, _ in node.next_functions:
-            if child is not None and child not in seen:
-                seen.add(child)
-                queue.append(child)
 
 
 def _saved_by(node: Any, hooks: SavedValueHooks) -> Iterator[tuple[str, Tensor]]:
