@@ -151,18 +151,18 @@ class AppliedRecipe:
 
     def loss(self, sample: Any) -> Tensor:
         """The loss of a sample as the recipe computes it, for a loop of your own: ``loss(sample).backward()``."""
-        from togi.subject.inputs import Inputs
+        from togi.subject.inputs import step_sample
 
         self._check_loss()
-        return self._step.loss(self._step.module, Inputs.of(sample))
+        return self._step.loss(self._step.module, step_sample(sample))
 
     def step(self, sample: Any) -> Tensor:
         """One step as it was proven: gradients dropped, forward, backward, optimizer. Returns the loss, detached."""
-        from togi.subject.inputs import Inputs
+        from togi.subject.inputs import step_sample
 
         self._check_loss()
         losses: list[Tensor] = []
-        self._step.run(Inputs.of(sample), lambda loss: losses.append(loss.detach()))
+        self._step.run(step_sample(sample), lambda loss: losses.append(loss.detach()))
         return losses[0]
 
     def _check_loss(self) -> None:

@@ -21,7 +21,7 @@ from togi.core.errors import SubjectError
 from togi.footprint.account.record import Category
 from togi.graph.dependence.candidates import with_objects_of_its_own
 from togi.subject.batch import rows, shared_rows
-from togi.subject.inputs import Inputs, Subject
+from togi.subject.inputs import Inputs, Subject, with_own_containers
 from togi.subject.optimizers import MakeOptimizer, again, made_optimizer
 from togi.subject.prepare import prepare
 from togi.subject.training import (
@@ -79,7 +79,7 @@ class Step:
 
     def train_once(self, show: ShowLoss = lambda _: None) -> None:
         """Forward, backward and the optimizer; gradients stay."""
-        self.training.train_once(self.sample, show)
+        self.training.train_once(with_own_containers(self.sample), show)
 
     @property
     def training(self) -> TrainingStep:

@@ -96,7 +96,8 @@ class Subject:
         calibration: samples for quantization: a list, a ``DataLoader`` or another iterable, or a folder of tensors or
             pictures. None: the samples are used, with a note.
         step: the loss of a training step, ``step(module, sample) -> loss``, for ``togi memory --train`` and
-            ``togi fit``, which run its backward pass.
+            ``togi fit``, which run its backward pass. It is given the sample as it is, of any type. A batch that is a
+            list, as a DataLoader returns, is given as ``samples=[batch]``: a list holds several samples.
         dynamic: dimensions that vary beyond what the samples show.
         mode: ``eval`` calls ``eval()`` on the copies, ``as-is`` leaves each part in its mode. Needed only for a module
             in training mode that answers otherwise than in ``eval()``; parts that alone are in training mode stay so.
@@ -155,16 +156,36 @@ def _check_training(step: Any, optimizer: Any, train_step: Any) -> None:
 
 
 def as_given(sample: Inputs) -> Any:
-    """The sample in the form that factories write, which a training step expects: a tensor, a tuple, a dict, else
-    ``Inputs``."""
+    """The sample in the form that ``step_sample`` was given, which a training step expects."""
     if sample.kwargs:
         return dict(sample.kwargs) if not sample.args else sample
     return sample.args[0] if len(sample.args) == 1 else sample.args
 
 
-def samples_of(samples: Any) -> tuple[Inputs, ...]:
+def step_sample(sample: Any) -> Inputs:
+    """The sample of a training step, which is one argument of the user's function, whatever it is: ``as_given`` hands
+    out a tensor, tuple or dict as such, and any other object (a list, a tuple of one, a BatchEncoding) as it is."""
+    if type(sample) is tuple and len(sample) != 1:
+        return Inputs(sample)
+    if type(sample) is dict and sample and all(isinstance(key, str) for key in sample):
+        return Inputs((), dict(sample))
+    return sample if isinstance(sample, Inputs) else Inputs((sample,))
+
+
+def with_own_containers(sample: Inputs) -> Inputs:
+    """The same tensors in new containers: a step may take a batch apart (``batch.pop("labels")``) and is repeated."""
+    return sample.map(lambda tensor: tensor)
+
+
+def samples_of_step(subject: Subject) -> tuple[Inputs, ...]:
+    """The samples of the subject's training step; without a function of the user's they are calls of the module."""
+    own = subject.step is not None or subject.train_step is not None
+    return samples_of(subject.samples, step_sample if own else Inputs.of)
+
+
+def samples_of(samples: Any, read: Callable[[Any], Inputs] = Inputs.of) -> tuple[Inputs, ...]:
     """One sample, or a list of samples, as a non-empty tuple of ``Inputs``."""
-    calls = tuple(Inputs.of(s) for s in samples) if isinstance(samples, list) else (Inputs.of(samples),)
+    calls = tuple(map(read, samples)) if isinstance(samples, list) else (read(samples),)
     if not calls:
         raise SubjectError("the list of samples is empty: togi needs at least one example input to run the module with")
     return calls

@@ -7,7 +7,7 @@ by. That is not assumed but shown on the step itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from togi.core.errors import FitError
 from togi.subject.batch import shared_rows, sliced_rows
-from togi.subject.inputs import Inputs
+from togi.subject.inputs import Inputs, as_given, step_sample
 from togi.subject.training import LossFunction
 from togi.torch_internals.autograd import leaves_of, without_saved_tensor_hooks
 
@@ -36,7 +36,7 @@ def backward(
     """``loss = step(module, sample); loss.backward()`` in ``parts``: gradients are added to ``.grad``.
 
     Args:
-        sample: a tensor, tuple, dict or ``Inputs``, with rows in dimension 0 of every tensor.
+        sample: what ``step`` takes, with rows in dimension 0 of every tensor in it.
         step: returns the loss, one number, a mean over the rows of what it is given.
         parts: as equal as the number of rows allows; 1 runs the batch as it is.
         weigh: for a mean over something else, such as tokens: ``lambda part: (part["labels"] != -100).sum()``.
@@ -49,7 +49,7 @@ def backward(
         FitError: the tensors of the sample share no rows, there are fewer rows than parts, or a weight is not a number
             above zero in sum.
     """
-    pieces = [_like(piece, sample) for piece in split(Inputs.of(sample), parts)]
+    pieces = [_like(piece, sample) for piece in split(step_sample(sample), parts)]
     total: Tensor | None = None
     for piece, share in zip(pieces, shares_in(pieces, weigh), strict=True):
         loss = step(module, piece) * share
@@ -93,7 +93,7 @@ def accumulated_loss(loss_of: LossFunction, parts: int) -> LossFunction:
         if not torch.is_grad_enabled():
             return loss_of(module, sample)
         pieces = split(sample, min(parts, rows_of(sample)))
-        made = _Gradients()
+        made = _GradientsOfParts()
         losses = [made.add(loss_of(module, piece) * share) for piece, share in _weighted(pieces)]
         with without_saved_tensor_hooks():  # of activations: they may keep what they are given in fewer bits
             total: Tensor = _LossWithGradients.apply(sum(losses), made.gradients, *made.leaves)
@@ -106,7 +106,7 @@ def _weighted(pieces: list[Inputs]) -> Iterator[tuple[Inputs, float]]:
     return zip(pieces, shares_in(pieces, None), strict=True)
 
 
-class _Gradients:
+class _GradientsOfParts:
     """The gradients of losses, added up, by the leaves that any of them depends on."""
 
     def __init__(self) -> None:
@@ -146,13 +146,14 @@ class _LossWithGradients(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if bool((upstream == 1).all()):
+            return None, None, *ctx.saved_tensors  # become ``.grad`` without a copy where the graph is not kept
         factor = upstream.reshape(())
-        scaled = (None if one is None else one * factor.to(one.device) for one in ctx.saved_tensors)
-        return None, None, *scaled
+        return None, None, *(None if one is None else one * factor.to(one.device) for one in ctx.saved_tensors)
 
 
 def shares_in(pieces: list[Any], weigh: Weigh | None) -> list[float]:
-    weights = [float(rows_of(Inputs.of(piece)) if weigh is None else weigh(piece)) for piece in pieces]
+    weights = [float(rows_of(step_sample(piece)) if weigh is None else weigh(piece)) for piece in pieces]
     if not all(0 <= weight < float("inf") for weight in weights) or sum(weights) == 0:
         raise FitError(f"the micro-batches weigh {weights}: weights are finite, none below 0, and not all of them 0")
     return [weight / sum(weights) for weight in weights]
@@ -160,8 +161,4 @@ def shares_in(pieces: list[Any], weigh: Weigh | None) -> list[float]:
 
 def _like(piece: Inputs, given: Any) -> Any:
     """The piece in the form in which the sample was given."""
-    if isinstance(given, Inputs):
-        return piece
-    if isinstance(given, Mapping):
-        return dict(piece.kwargs)
-    return piece.args[0] if isinstance(given, Tensor) else piece.args
+    return piece if isinstance(given, Inputs) else as_given(piece)

@@ -16,7 +16,7 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.machine import nvml
 from togi.subject.calibration import calibration_inputs
-from togi.subject.inputs import Inputs, Subject
+from togi.subject.inputs import Inputs, Subject, samples_of_step
 from togi.torch_internals.modules import compiled_original, in_training
 
 
@@ -35,7 +35,8 @@ class Prepared:
 def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Prepared:
     """A copy on ``device``, in the mode of ``mode_of``; the user's module stays as it was.
 
-    ``train`` says that the caller is going to set the modes for a training step, so that no note speaks of eval().
+    ``train`` says that the caller is going to run a training step: its samples are those of the step, it sets the modes,
+    so that no note speaks of eval(), and nothing is calibrated.
 
     A module that cannot be copied (a lock, an open file, a backend's session inside) is used itself, with a
     note: the caller is a process of its own.
@@ -52,12 +53,13 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
         _note_training(module, mode, notes)
     _note_devices(module, device, notes)
     copied = _copied(module, notes)
+    samples = samples_of_step(subject) if train else subject.inputs
     if mode is Mode.EVAL:
         _set_eval(copied)
     return Prepared(
         module=_moved(copied, device),
-        samples=tuple(sample.to(device) for sample in subject.inputs),
-        calibration=tuple(sample.to(device) for sample in calibration_inputs(subject)),
+        samples=tuple(sample.to(device) for sample in samples),
+        calibration=() if train else tuple(sample.to(device) for sample in calibration_inputs(subject)),
         training=mode is Mode.AS_IS and next(training_parts(module), None) is not None,
         notes=tuple(notes),
     )

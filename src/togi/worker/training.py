@@ -23,7 +23,7 @@ from togi.core.records import ErrorReport, Footprint
 from togi.measure import give_back_cache, mark_memory, measure_footprint, take_turn, warm
 from togi.measure.turn import Turn, Warmup
 from togi.subject.identity import code_hash, settings_hash, value_hash
-from togi.subject.inputs import Inputs
+from togi.subject.inputs import Inputs, with_own_containers
 from togi.subject.training import TrainingStep
 from togi.techniques.build import build_step, fingerprint
 from togi.techniques.registry import equals_to_the_bit
@@ -114,7 +114,7 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
         return verify_step(build, truth, to_the_bit=equals_to_the_bit(self.recipe), found=found)
 
     def _call(self, *args: Any, **kwargs: Any) -> None:
-        self.step.run(Inputs(args, kwargs))
+        self.step.run(with_own_containers(Inputs(args, kwargs)))
 
     def obey(self, message: messages.ToTrial) -> None:
         match message:

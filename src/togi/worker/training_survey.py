@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from togi.core.records import Facts, Machine
 from togi.measure.phases import phases_ms
 from togi.subject.behaviour import GeneratorStates, seed_all
-from togi.subject.inputs import Inputs
+from togi.subject.inputs import Inputs, with_own_containers
 from togi.subject.inventory import class_name, count_functions, count_modules, parameter_facts, shared_parameters
 from togi.subject.signature import Signature
 from togi.subject.training import TrainingStep
@@ -73,7 +73,7 @@ def _losses(step: TrainingStep) -> list[Tensor]:
 def _pass_ms(step: TrainingStep) -> dict[str, float]:
     def run() -> None:
         for sample in step.samples:
-            step.run(sample)
+            step.run(with_own_containers(sample))
 
     return phases_ms(run, step.module)
 

@@ -11,7 +11,7 @@ from togi.footprint.prediction.cuda import predict_cuda
 from togi.footprint.prediction.record import BatchNeed, Prediction
 from togi.footprint.step import make_step, with_batch
 from togi.subject.batch import shared_rows
-from togi.subject.inputs import Subject
+from togi.subject.inputs import Subject, samples_of_step
 
 _HALVINGS = 6
 _MOST_RUNS = 14
@@ -46,7 +46,7 @@ def prediction_of(
 
     prediction = at(batch)
     if memory_bytes is not None:
-        sample = subject.inputs[0]
+        sample = samples_of_step(subject)[0]
         with_batch(sample, 1)  # raises where the inputs share no batch dimension
         rows = batch or shared_rows(sample) or 1
         largest = largest_batch(lambda size: at(size).device_high_bytes, memory_bytes, start=rows)

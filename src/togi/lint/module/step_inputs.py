@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from togi.subject.behaviour import seed_all
-from togi.subject.inputs import Inputs, Subject, as_given
+from togi.subject.inputs import Inputs, Subject, as_given, samples_of_step
 
 
 class _FirstCallSeen(BaseException):
@@ -28,7 +28,7 @@ def as_its_step_calls(subject: Subject, seed: int) -> Subject:
     if subject.step is None:
         return subject
     seed_all(seed)
-    first_calls = [_first_call(subject.step, subject.module, sample) for sample in subject.inputs]
+    first_calls = [_first_call(subject.step, subject.module, sample) for sample in samples_of_step(subject)]
     inputs = [call for call in first_calls if call is not None]
     return replace(subject, samples=inputs) if len(inputs) == len(first_calls) else subject
 

@@ -20,7 +20,7 @@ from togi.core.quantities import a_type
 from togi.core.user_code import user_place
 from togi.subject.calibration import with_calibration
 from togi.subject.classes import name_of_file
-from togi.subject.inputs import Subject
+from togi.subject.inputs import Subject, samples_of_step
 from togi.subject.locator import Spec
 from togi.subject.program import as_module
 from togi.subject.validation import Validation, as_validation
@@ -93,7 +93,7 @@ def as_subject(returned: Any, name: str) -> Subject:
     if not isinstance(subject.module, nn.Module):
         raise SubjectError(f"{name} gave {_describe(subject.module)} as the module. {_not_a_module(subject.module)}")
     try:
-        subject.inputs  # noqa: B018  evaluated here so that the message names the factory
+        samples_of_step(subject)  # here, so that the message names the factory
         return with_calibration(subject)
     except SubjectError as error:
         raise SubjectError(f"{name}: {error}") from None
