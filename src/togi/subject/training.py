@@ -51,6 +51,8 @@ class TrainingStep:
     """Makes the optimizer of a copy. None: one of the same class, with the same groups."""
     train_step: OwnStep | None = None
     """The user's own loop body, in the place of ``loss`` and all that follows it."""
+    parts: int = 1
+    """In how many parts ``loss`` runs the batch."""
     notes: tuple[str, ...] = ()
     undone_by: tuple[Callable[[], object], ...] = ()
     """What puts back what was changed in place, the last change first."""

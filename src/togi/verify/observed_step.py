@@ -45,6 +45,8 @@ class ObservedStep:
     """Names of parameters and buffers that came or went."""
     first_ms: float = 0.0
     """What the first step took, with all that was compiled in it."""
+    parts: int = 1
+    """In how many parts it ran the batch."""
 
     def all(self) -> dict[str, Tensor]:
         return self.tensors | self.later
@@ -124,6 +126,7 @@ def observe_steps(
         optimizer_steps=watch.optimizer_steps,
         structure=tuple(sorted(names ^ names_of(step))),
         first_ms=first_ms,
+        parts=step.parts,
     )
 
 

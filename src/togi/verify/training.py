@@ -11,25 +11,33 @@ it are compared by what they moved: a recompilation or another size comes later.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from togi.core.quantities import first_line
 from togi.core.records import ErrorReport, LeafError
 from togi.decide.faithful import within
 from togi.subject.inputs import Inputs
-from togi.subject.training import Snapshot, TrainingStep
+from togi.subject.micro_batches import accumulated_loss
+from togi.subject.training import LossFunction, Snapshot, TrainingStep
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.float64 import float64_by_default, widened, widened_inputs
 from togi.verify.observed_step import Around, ObservedStep, observe_steps
 from togi.verify.step_errors import errors_in_float32, errors_of, problems_of
+from togi.verify.compare import plain
+from togi.verify.uneven_rows import why_not_in_parts
 from togi.verify.units import Unit
 
 _NAMED = 5
+_ROUNDING, _ROUNDING_IN_FLOAT32 = 1e-4, 1e-2
+"""Differences between gradients of a batch and of its parts. Twice the weight of a row is not below a tenth of it."""
 Build = Callable[[TrainingStep], TrainingStep]
 """What a technique makes of a step that is its own."""
 
@@ -138,6 +146,8 @@ def verify_step(
         return _report({}, [truth.unrepeatable], truth.notes)
     found = truth.observe(build) if found is None else found
     problems, differing = problems_of(found, truth.eager), found.differing(truth.eager)
+    if found.parts > 1 and (reason := _why_not_in_parts(truth, found.parts)):
+        return _report({}, [reason], truth.notes)
     if not problems and not differing:
         return _report(_no_errors(truth), [], [*truth.notes, "Equal to the original's step to the bit."])
     if to_the_bit and differing and truth.repeats_to_the_bit:
@@ -166,6 +176,31 @@ def _in_float64(build: Build, truth: StepTruth, exact: ObservedStep) -> tuple[di
     worst = max((error.rmse for error in errors.values()), default=0.0)
     note = f"In float64 {len(errors)} tensors of the step agree with the original's to {worst:.1g} of their size."
     return errors, problems_of(found, exact, draws=False), note
+
+
+def _why_not_in_parts(truth: StepTruth, parts: int) -> str:
+    """Of the original's loss, whatever the candidate computes it with: what is compiled would compile for each size."""
+    wide = truth.exact is not None
+    with truth.step.undisturbed(), ExitStack() as stack:
+        if wide:
+            for around in (truth.step.surroundings.widened, float64_by_default, truth.around_twin):
+                stack.enter_context(around())
+        else:
+            stack.enter_context(ieee_float32())
+        copied = (warm_twin if wide else warm_copy)(truth.step, truth.start, truth.samples[:1])
+        loss_in_parts = accumulated_loss(copied.loss, parts)
+        return why_not_in_parts(
+            copied.samples[0],
+            functools.partial(_gradients, copied, copied.loss),
+            functools.partial(_gradients, copied, loss_in_parts),
+            _ROUNDING if wide else _ROUNDING_IN_FLOAT32,
+        )
+
+
+def _gradients(step: TrainingStep, loss: LossFunction, sample: Inputs) -> dict[str, Tensor]:
+    names, parameters = zip(*((name, p) for name, p in step.parameters.items() if p.requires_grad), strict=True)
+    found = torch.autograd.grad(loss(step.module, sample), parameters, allow_unused=True)
+    return {name: plain(gradient) for name, gradient in zip(names, found, strict=True) if gradient is not None}
 
 
 def _no_errors(truth: StepTruth) -> dict[str, LeafError]:

@@ -64,7 +64,7 @@ class MicroBatches(StepTechnique):
                 raise Refused(f"a sample has fewer rows than {parts}")
         except FitError as error:
             raise Refused(str(error)) from None
-        return step.changed(lambda: None, loss=accumulated_loss(step.loss, parts))
+        return step.changed(lambda: None, loss=accumulated_loss(step.loss, parts), parts=parts)
 
 
 def _parts(facts: Facts) -> list[int]:

@@ -24,14 +24,13 @@ from togi.subject.batch import sliced_rows
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.micro_batches import Weigh, rows_of, split
 from togi.torch_internals.modules import BatchNorm
+from togi.verify.uneven_rows import worst_difference
 
 _COPIED_BYTES = 1 << 28
 _ORDER_MATTERS = 1e-2
 _FLOOR = {torch.float64: 1e-6, torch.float32: 3e-5}
 """Relative differences that are rounding in any case. float64: of a loss that is taken in float32 all the same."""
 _HALF_FLOOR = 3e-2
-_SMALL = 1e-3
-"""Parameters whose gradient is below this share of the whole are compared with the whole: theirs may be noise alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +110,7 @@ def _judged(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof | No
     changed = [name for name, value in _buffers(step.module).items() if not torch.equal(value, moved[name])]
     state.restore()
     dtype = next(iter(whole.values())).dtype
-    rounding, difference = _difference(whole, turned or {}), _difference(whole, added)
+    rounding, difference = worst_difference(whole, turned or {}), worst_difference(whole, added)
     return MicroBatchProof(
         reason=_reason(changed, rounding, difference, dtype, weigh is not None),
         relative_difference=difference,
@@ -145,21 +144,6 @@ def _gradients(step: Step, parameters: dict[str, nn.Parameter]) -> dict[str, Ten
     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     named = {name: g.detach() for name, g in zip(parameters, gradients, strict=True) if g is not None}
     return named or None
-
-
-def _difference(whole: dict[str, Tensor], other: dict[str, Tensor]) -> float:
-    """The worst parameter's. What is missing on one side is nothing but zeros; NaN counts as infinite."""
-    norm = sum(float(g.double().square().sum()) for g in whole.values()) ** 0.5
-    worst = 0.0
-    for name in whole.keys() | other.keys():
-        own_gradient, two = whole.get(name), other.get(name)
-        gap = two if own_gradient is None else own_gradient if two is None else own_gradient.double() - two.double()
-        assert gap is not None  # the name is from one of the two
-        own = float(own_gradient.double().norm()) if own_gradient is not None else 0.0
-        size = float(gap.double().norm())
-        ratio = size / max(own, _SMALL * norm) if size else 0.0
-        worst = max(worst, ratio if ratio == ratio else float("inf"))
-    return worst
 
 
 def _batch_statistics(module: nn.Module) -> list[str]:
