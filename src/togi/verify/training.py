@@ -147,7 +147,7 @@ def verify_step(
     found = truth.observe(build) if found is None else found
     problems, differing = problems_of(found, truth.eager), found.differing(truth.eager)
     if found.parts > 1 and (reason := _why_not_in_parts(truth, found.parts)):
-        return _report({}, [reason], truth.notes)
+        return _report({}, [f"the loss is {reason}"], truth.notes)
     if not problems and not differing:
         return _report(_no_errors(truth), [], [*truth.notes, "Equal to the original's step to the bit."])
     if to_the_bit and differing and truth.repeats_to_the_bit:
@@ -193,7 +193,9 @@ def _why_not_in_parts(truth: StepTruth, parts: int) -> str:
             copied.samples[0],
             functools.partial(_gradients, copied, copied.loss),
             functools.partial(_gradients, copied, loss_in_parts),
-            _ROUNDING if wide else _ROUNDING_IN_FLOAT32,
+            limit=_ROUNDING if wide else _ROUNDING_IN_FLOAT32,
+            remedy="Batches with padding would train otherwise. Take the mean of each row, then that of the rows; or, "
+            "if nothing is ever ignored, make the labels in the step from its inputs",
         )
 
 

@@ -22,33 +22,30 @@ Gradients = Mapping[str, Tensor]
 GradientsOf = Callable[[Inputs], Gradients]
 """The gradients of a step on a sample, by name. Raises whatever the step raises."""
 
-IGNORED = (-100, -1, 255)
-"""Labels that losses are told to ignore: torch's default, and those of data sets. Where they are classes or words, the
-rows are others, and no fewer of them count."""
+IGNORED = (-100, -1, 0, 1, 255)
+"""What says that nothing is there: torch's label to ignore, those of data sets, and the padding of vocabularies. Where
+they are classes or words of their own, the row is another, and as much of it counts."""
 _ROWS = 3
 """That are run: the parts hold one and two of them, or one each."""
 _SMALL = 1e-3
 """Parameters whose gradient is below this share of the whole are compared with the whole: theirs may be noise alone."""
 
 
-def why_not_in_parts(sample: Inputs, whole: GradientsOf, in_parts: GradientsOf, limit: float) -> str:
+def why_not_in_parts(sample: Inputs, whole: GradientsOf, in_parts: GradientsOf, limit: float, remedy: str) -> str:
     """Why gradients in parts are wrong for other batches than the sample; empty where they are right.
 
     Args:
         limit: differences relative to a gradient's size that are rounding.
+        remedy: what to do about a mean over tokens, in a sentence.
     """
     few = _fewer_rows(sample, whole)
     if few is None:
         return ""
     if other := _differ(few, whole, in_parts, limit):
-        return f"a batch of {shared_rows(few)} rows, such as the last of an epoch: {other}"
+        return f"not the same for a batch of {shared_rows(few)} rows, such as the last of an epoch: {other}"
     for change, uneven in uneven_rows(few):
         if other := _differ(uneven, whole, in_parts, limit):
-            return (
-                f"a mean over tokens, not rows: with {change}, {other}. Batches with padding would be trained wrongly. "
-                "Give each row the same weight in the loss (a mean in the row, then over rows); or, if nothing is "
-                "ever ignored, make the labels in the step from its inputs"
-            )
+            return f"a mean over tokens, not rows: with {change}, {other}. {remedy}"
     return ""
 
 

@@ -127,7 +127,11 @@ def test_a_mean_over_tokens_needs_their_number_as_weight() -> None:
     assert shown.dtype is torch.float64
     assert shown.relative_difference is not None
     assert shown.relative_difference < 1e-12
-    assert why_not(_step(nn.Linear(5, 9), *_tokens([6, 6, 6, 6]), loss=_language), 4) == ""
+    even = _step(nn.Linear(5, 9), *_tokens([6, 6, 6, 6]), loss=_language)
+    assert why_not(even, 4) == ""
+    assert judge(even, 4).uneven.startswith("a mean over tokens, not rows: with -100")
+    assert judge(even, 4, tokens).uneven == ""
+    assert judge(_step(nn.Linear(4, 3), torch.randn(6, 4)), 2).uneven == ""
     uneven = _step(nn.Linear(5, 9), *_tokens([8, 0, 0, 3]), loss=_language)
     assert why_not(uneven, 2, tokens) == ""
 

@@ -101,6 +101,8 @@ def _in_parts(divided: FitResult, whole: FitResult, proof: MicroBatchProof, part
     """The plan of a step in parts next to the unmodified step of the whole batch."""
     draws = " (random draws are others in every part)" if proof.approximate else ""
     rounding = f"{parts} micro-batches: the sums of their gradients round otherwise{draws}"
+    if proof.uneven:
+        divided = _with_note(divided, f"The micro-batches are those of a mean over rows; this loss is {proof.uneven}.")
     return divided.model_copy(
         update={
             "plan": divided.plan.model_copy(update={"micro_batches": parts, "exact": False}),

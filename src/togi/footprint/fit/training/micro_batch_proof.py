@@ -22,9 +22,10 @@ from togi.footprint.fit.training.micro_batches import shares_of
 from togi.footprint.step import Step
 from togi.subject.batch import sliced_rows
 from togi.subject.behaviour import SavedBuffers
+from togi.subject.inputs import Inputs
 from togi.subject.micro_batches import Weigh, rows_of, split
 from togi.torch_internals.modules import BatchNorm
-from togi.verify.uneven_rows import worst_difference
+from togi.verify.uneven_rows import why_not_in_parts, worst_difference
 
 _COPIED_BYTES = 1 << 28
 _ORDER_MATTERS = 1e-2
@@ -39,6 +40,8 @@ class MicroBatchProof:
 
     reason: str = ""
     """Why the step may not run in micro-batches; empty where it may."""
+    uneven: str = ""
+    """What holds for this batch and not for others: with padding, say. Empty where nothing was found."""
     approximate: bool = False
     """Random draws (dropout) differ between the whole batch and its parts; the rest was shown without them."""
     relative_difference: float | None = None
@@ -102,20 +105,45 @@ def _judged(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof | No
     backwards = step.sample.map(lambda t: t.flip(0) if t.dim() else t)
     turned = _gradients(dataclasses.replace(step, sample=backwards), parameters)
     state.restore()
+    added = _added_up(step, parts, weigh, parameters)
+    changed = [name for name, value in _buffers(step.module).items() if not torch.equal(value, moved[name])]
+    state.restore()
+    dtype = next(iter(whole.values())).dtype
+    rounding, difference = worst_difference(whole, turned or {}), worst_difference(whole, added)
+    reason = _reason(changed, rounding, difference, dtype, weigh is not None)
+    uneven = "" if reason else _uneven(step, parts, weigh, parameters, 10 * rounding + _FLOOR.get(dtype, _HALF_FLOOR))
+    state.restore()
+    return MicroBatchProof(
+        reason=reason,
+        uneven=uneven,
+        relative_difference=difference,
+        dtype=dtype,
+    )
+
+
+def _added_up(
+    step: Step, parts: int, weigh: Weigh | None, parameters: dict[str, nn.Parameter]
+) -> dict[str, Tensor]:
+    """The gradients of the parts."""
     added: dict[str, Tensor] = {}
     for piece, share in shares_of(step, parts, weigh):
         gradients = _gradients(dataclasses.replace(step, sample=piece), parameters) or {}
         for name, gradient in gradients.items():
             added[name] = added[name] + gradient * share if name in added else gradient * share
-    changed = [name for name, value in _buffers(step.module).items() if not torch.equal(value, moved[name])]
-    state.restore()
-    dtype = next(iter(whole.values())).dtype
-    rounding, difference = worst_difference(whole, turned or {}), worst_difference(whole, added)
-    return MicroBatchProof(
-        reason=_reason(changed, rounding, difference, dtype, weigh is not None),
-        relative_difference=difference,
-        dtype=dtype,
-    )
+    return added
+
+
+def _uneven(
+    step: Step, parts: int, weigh: Weigh | None, parameters: dict[str, nn.Parameter], rounding: float
+) -> str:
+    def whole(sample: Inputs) -> dict[str, Tensor]:
+        return _gradients(dataclasses.replace(step, sample=sample), parameters) or {}
+
+    def in_parts(sample: Inputs) -> dict[str, Tensor]:
+        return _added_up(dataclasses.replace(step, sample=sample), min(parts, rows_of(sample)), weigh, parameters)
+
+    remedy = "Give plan.backward weigh=..., which counts them: lambda part: (part['labels'] != -100).sum()"
+    return why_not_in_parts(step.sample, whole, in_parts, rounding, remedy)
 
 
 def _reason(changed: list[str], rounding: float, difference: float, dtype: torch.dtype, weighed: bool) -> str:
