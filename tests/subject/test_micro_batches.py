@@ -76,8 +76,8 @@ def test_loops_leave_the_gradients_that_they_leave_with_the_whole_batch(loop: Lo
     torch.manual_seed(0)
     module = Tagger().double()
     other = copy.deepcopy(module)
-    for one in (module, other):
-        one.tied.grad = torch.ones_like(one.tied)
+    for tagger in (module, other):
+        tagger.tied.grad = torch.ones_like(tagger.tied)
     sample = Inputs((torch.randn(11, 3).double(),))
     loop(lambda: mean_of_squares(module, sample), module)
     loop(lambda: accumulated_loss(mean_of_squares, 4)(other, sample), other)

@@ -133,14 +133,15 @@ def test_it_is_found_in_float32_too() -> None:
 
 def test_rows_are_changed_by_place_and_the_others_stay() -> None:
     words = torch.randint(2, 9, (3, 5))
-    given = Inputs((words, words), {"unsigned": words.to(torch.uint8), "pictures": torch.randn(3, 4), "one": words[0, 0]})
+    given = Inputs(
+        (words, words), {"unsigned": words.to(torch.uint8), "pictures": torch.randn(3, 4), "one": words[0, 0]}
+    )
     changed = list(uneven_rows(given))
     assert len(changed) == 5 + 5 + 3
     for _, copied in changed:
-        differing = [
-            not torch.equal(one, two) for one, two in zip(copied.tensors(), given.tensors(), strict=True)
-        ]
+        differing = [not torch.equal(one, two) for one, two in zip(copied.tensors(), given.tensors(), strict=True)]
         assert sum(differing) == 1
-        assert all(torch.equal(one[1:], two[1:]) for one, two in zip(copied.tensors()[:4], given.tensors()[:4]))
+        for one, two in zip(copied.tensors()[:4], given.tensors()[:4], strict=True):
+            assert torch.equal(one[1:], two[1:])
         where = copied.tensors()[differing.index(True)][0]
         assert torch.equal(where[:3], words[0, :3].to(where.dtype)), "what comes first still counts"

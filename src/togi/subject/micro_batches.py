@@ -144,7 +144,7 @@ class _LossWithGradients(torch.autograd.Function):
         return loss.clone()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         if bool((upstream == 1).all()):
             return None, None, *ctx.saved_tensors  # become ``.grad`` without a copy where the graph is not kept

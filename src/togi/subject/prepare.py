@@ -35,8 +35,8 @@ class Prepared:
 def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Prepared:
     """A copy on ``device``, in the mode of ``mode_of``; the user's module stays as it was.
 
-    ``train`` says that the caller is going to run a training step: its samples are those of the step, it sets the modes,
-    so that no note speaks of eval(), and nothing is calibrated.
+    ``train`` says that the caller is going to run a training step and sets the modes. So the samples are those of the
+    step, no note speaks of eval(), and nothing is calibrated.
 
     A module that cannot be copied (a lock, an open file, a backend's session inside) is used itself, with a
     note: the caller is a process of its own.

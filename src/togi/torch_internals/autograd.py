@@ -1,9 +1,9 @@
 """Autograd's state: the node that runs, sequence numbers, tensor versions, saved-tensor hooks, function transforms.
 
 Behind it: torch._C._autograd, torch._C's autograd queries, ``SavedTensor.unpack_hook``, ``Node._sequence_nr``,
-``Node._raw_saved_NAME``, torch._C._functions.AccumulateGrad, ``Tensor._version``, torch._C's functorch queries, torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When
-they go: ``torch.autograd.graph`` has public nodes and hooks; versions and sequence numbers have no public form, and
-what relies on them must refuse.
+``Node._raw_saved_NAME``, torch._C._functions.AccumulateGrad, ``Tensor._version``, torch._C's functorch queries,
+torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When they go: ``torch.autograd.graph`` has public nodes
+and hooks; versions and sequence numbers have no public form, and what relies on them must refuse.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def leaves_of(tensor: Tensor) -> list[Tensor]:
     """Every leaf to whose ``.grad`` ``tensor.backward()`` would add, each once."""
     if tensor.grad_fn is None:
         return [tensor] if tensor.requires_grad else []
-    adds_to_leaf = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+    adds_to_leaf = torch._C._functions.AccumulateGrad
     return [node.variable for node in nodes_below(tensor.grad_fn) if isinstance(node, adds_to_leaf)]
 
 

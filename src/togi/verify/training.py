@@ -28,10 +28,10 @@ from togi.subject.inputs import Inputs
 from togi.subject.micro_batches import accumulated_loss
 from togi.subject.training import LossFunction, Snapshot, TrainingStep
 from togi.torch_internals.float32 import ieee_float32
+from togi.verify.compare import plain
 from togi.verify.float64 import float64_by_default, widened, widened_inputs
 from togi.verify.observed_step import Around, ObservedStep, observe_steps
 from togi.verify.step_errors import errors_in_float32, errors_of, problems_of
-from togi.verify.compare import plain
 from togi.verify.uneven_rows import why_not_in_parts
 from togi.verify.units import Unit
 

@@ -9,9 +9,11 @@ does not take, or has no finite loss for, shows nothing and is left out.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+import torch
 from torch import Tensor
 
 from togi.core.quantities import first_line
@@ -55,21 +57,22 @@ def uneven_rows(sample: Inputs) -> Iterator[tuple[str, Inputs]]:
         if not tensor.dim() or not tensor.numel():
             continue
         for change, value in _changes(tensor):
-            yield f"{change} in the first row of input {place + 1} of shape {tuple(tensor.shape)}", _changed(
-                sample, place, value
+            yield (
+                f"{change} in the first row of input {place + 1} of shape {tuple(tensor.shape)}",
+                _changed(sample, place, value),
             )
 
 
 def _changes(tensor: Tensor) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
     """What makes less of a row count, as a function of the row."""
     if bool(((tensor == 0) | (tensor == 1)).all()):
-        yield "zeros", lambda row: _second_half(row, 0)
+        yield "zeros", functools.partial(_second_half, value=0)
     elif tensor.is_floating_point() or tensor.is_complex():
         return
     elif tensor.dim() > 1 or bool((tensor < 0).any()):
         for ignored in IGNORED:
             if ignored >= 0 or tensor.dtype.is_signed:
-                yield str(ignored), lambda row, ignored=ignored: _second_half(row, ignored)
+                yield str(ignored), functools.partial(_second_half, value=ignored)
     else:
         yield "half of the length", lambda row: (row + 1) // 2
 
@@ -97,7 +100,7 @@ def _fewer_rows(sample: Inputs, whole: GradientsOf) -> Inputs | None:
     rows = shared_rows(sample)
     if rows is None or rows < 2:
         return None
-    few = sliced_rows(sample, slice(_ROWS))
+    few = sliced_rows(sample, slice(_ROWS)).map(torch.clone)  # copies of views would copy the whole batch
     return few if _finite(whole, few) is not None else sample
 
 

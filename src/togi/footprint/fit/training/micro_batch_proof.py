@@ -121,9 +121,7 @@ def _judged(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof | No
     )
 
 
-def _added_up(
-    step: Step, parts: int, weigh: Weigh | None, parameters: dict[str, nn.Parameter]
-) -> dict[str, Tensor]:
+def _added_up(step: Step, parts: int, weigh: Weigh | None, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
     """The gradients of the parts."""
     added: dict[str, Tensor] = {}
     for piece, share in shares_of(step, parts, weigh):
@@ -133,9 +131,7 @@ def _added_up(
     return added
 
 
-def _uneven(
-    step: Step, parts: int, weigh: Weigh | None, parameters: dict[str, nn.Parameter], rounding: float
-) -> str:
+def _uneven(step: Step, parts: int, weigh: Weigh | None, parameters: dict[str, nn.Parameter], rounding: float) -> str:
     def whole(sample: Inputs) -> dict[str, Tensor]:
         return _gradients(dataclasses.replace(step, sample=sample), parameters) or {}
 
