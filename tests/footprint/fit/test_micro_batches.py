@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from togi.core.errors import FitError
 from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.training.fit import fit_training
 from togi.footprint.fit.training.micro_batch_proof import judge
 from togi.footprint.fit.training.micro_batches import accumulated
 from togi.footprint.step import Step, mean_of_outputs
@@ -292,3 +293,15 @@ def test_a_plan_runs_its_number_of_parts() -> None:
     assert sorted(seen) == [2, 2, 3]
     Plan().backward(nn.Linear(3, 1), torch.randn(7, 3), step)
     assert seen[-1] == 7
+
+
+def test_a_plan_in_parts_notes_a_mean_over_tokens() -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(3) for layer in (nn.Linear(32, 32), nn.GELU())]
+    labels = torch.randint(0, 9, (64, 16))
+    step = _step(nn.Sequential(*layers, nn.Linear(32, 9)), torch.randn(64, 16, 32), labels, loss=_language)
+    peak = fit_training(step, 1).chosen.peak_bytes
+    found = fit_training(step, int(peak * 0.7), allow_approximate=True)
+    assert found.plan.micro_batches > 1
+    (note,) = [note for note in found.notes if "mean over tokens" in note]
+    assert "weigh=" in note
