@@ -26,8 +26,10 @@ class MicroBatches(StepTechnique):
     When it refuses: the step draws random numbers (each part would draw others), batch normalisation takes statistics
     over the whole batch, parameters have hooks, or the step is the user's own loop body.
 
-    Claim: a masked language model with 30,000 logits for each of 16 x 128 tokens: 1.24 times as fast with the fused
-    optimizer and kept memory, at 401 in place of 1,048 MiB. A ViT gained nothing, an LSTM became slower (0.79).
+    Claim: a language model of two blocks with 20,000 words, 8 x 64 tokens and labels made from its inputs: 1.35 times
+    as fast (between 1.25 and 1.52) in four parts, with the fused optimizer and kept memory. A masked language model,
+    whose mean over masked words the proof refuses, needed 401 in place of 1,048 MiB. A ViT gained nothing, an LSTM
+    became slower (0.79).
 
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient accumulation)
 
