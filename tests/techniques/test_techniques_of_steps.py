@@ -162,6 +162,10 @@ def test_micro_batches_refuse_what_depends_on_the_whole_batch(facts: Facts) -> N
         assert isinstance(micro.applies(facts.model_copy(update=changed)), Refuses)
     with pytest.raises(Refused, match="fewer rows"):
         micro.apply_step(step_of(), {"parts": 17})
+    hooked = step_of()
+    hooked.parameters["0.weight"].register_hook(lambda gradient: gradient * 2)
+    with pytest.raises(Refused, match=r"0\.weight has hooks"):
+        micro.apply_step(hooked, {"parts": 2})
 
 
 def sum_of_errors(module: nn.Module, sample: tuple[Tensor, Tensor]) -> Tensor:
