@@ -26,9 +26,9 @@ from togi.core.records import ErrorReport, LeafError
 from togi.decide.faithful import within
 from togi.subject.inputs import Inputs
 from togi.subject.micro_batches import accumulated_loss
+from togi.subject.plain_tensors import plain
 from togi.subject.training import LossFunction, Snapshot, TrainingStep
 from togi.torch_internals.float32 import ieee_float32
-from togi.verify.compare import plain
 from togi.verify.float64 import float64_by_default, widened, widened_inputs
 from togi.verify.observed_step import Around, ObservedStep, observe_steps
 from togi.verify.step_errors import errors_in_float32, errors_of, problems_of
