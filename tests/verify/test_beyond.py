@@ -128,6 +128,58 @@ def test_values_on_which_the_original_raises_need_no_answer():
     assert reach.domains == ()  # a thousand and more raises
 
 
+def test_a_fault_that_was_found_is_kept_where_time_runs_out_before_the_next_question():
+    times = iter((0.0, 0.0, 0.0))
+
+    reach, signature = reached(
+        lambda x: x, lambda x: x.clamp(max=100.0), X.abs(), limit_s=1.0, clock=lambda: next(times, 100.0)
+    )
+    assert reach.domains[0].high == float(X.abs().max())
+    with pytest.raises(ValueError, match="proven"):
+        signature.check([X.abs() * 1000])
+
+
+TABLE = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+
+
+def with_categories(relu):
+    return lambda x: TABLE[x[:, 0].long()].sum(-1) + relu(x[:, 1:]).sum(-1)
+
+
+def rows_with_categories(rows):
+    generator = torch.Generator().manual_seed(0)
+    categories = torch.randint(0, 8, (rows, 1), generator=generator).float()
+    return torch.cat([categories, torch.randn(rows, 29, generator=generator)], 1)
+
+
+@pytest.mark.parametrize("rows", [1, 40, 200])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, 1e7])
+def test_a_column_that_the_original_checks_hides_no_fault_in_the_others(rows, number):
+    x = rows_with_categories(rows)
+
+    def other(x):
+        return torch.relu(x.clamp(max=1e6).nan_to_num(0.0, posinf=0.0))
+
+    _, signature = reached(with_categories(torch.relu), with_categories(other), x)
+    signature.check([x])
+    assert reached(with_categories(torch.relu), with_categories(torch.relu), x)[0].domains == ()
+    x[-1, 5] = number
+    with pytest.raises(ValueError, match="proven"):
+        signature.check([x])
+
+
+def test_nan_is_asked_where_the_original_raises_on_every_larger_number():
+    def checked(x):
+        if bool((x.abs() > 5).any()):
+            raise ValueError("out of range")
+        return torch.relu(x).sum(-1)
+
+    reach, signature = reached(checked, numbers_for_nan, X)
+    assert reach.domains
+    with pytest.raises(ValueError, match="NaN"):
+        signature.check([X.where(X < 2, torch.nan)])
+
+
 def test_integers_are_bounded_where_the_program_goes_wrong():
     reach, signature = reached(hashed, lambda ids: hashed(ids.clamp(max=2**31)), IDS)
     assert 1000 <= reach.domains[0].high <= 2**31
@@ -187,10 +239,11 @@ def test_what_is_not_asked_in_time_is_not_taken_which_is_reported():
     assert "no time was left" in reach.notes[0]
 
 
-def test_an_original_that_takes_minutes_is_not_asked_which_is_reported():
+def test_an_original_that_takes_minutes_is_proven_for_the_values_shown_which_is_reported():
     clock = itertools.chain([0.0], itertools.repeat(100.0))
-    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
-    assert reach.domains == ()
+    reach, signature = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
+    signature.check([X])
+    assert (reach.domains[0].low, reach.domains[0].high) == (float(X.min()), float(X.max()))
     assert reach.notes == ("no time was left to ask for values of x beyond the samples",)
 
 

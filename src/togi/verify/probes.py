@@ -37,6 +37,8 @@ class Rung:
     name: str
     changes: tuple[Change, ...]
     domain: Domain
+    in_part: tuple[Change, ...] = ()
+    """Asked instead where the original raises on all of ``changes``: fewer elements are such values."""
     strict: bool = False
     """An answer that is further from plain eager's than roundings explain is wrong, without a look at float64: little
     is lost where such values are refused."""
@@ -89,7 +91,8 @@ class Shown:
 
     @property
     def domain(self) -> Domain:
-        return Domain(low=self.low, high=self.high) if self.finite else Domain()
+        """Infinity may be among them; beside NaN no bounds can be told."""
+        return Domain() if math.isnan(self.low) else Domain(low=self.low, high=self.high)
 
 
 def _can_be_probed(tensor: Tensor) -> bool:
@@ -106,30 +109,37 @@ def signs(shown: Shown) -> Rung:
     return Rung("negative values", (_signed,), Domain(low=-shown.high, high=shown.high))
 
 
-def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool, nan: bool) -> Ladder:
-    """Floats larger and smaller than any shown, then as large as there are, and with ``nan`` NaN and infinity."""
+def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
+    """Floats larger and smaller than any shown, then as large as there are."""
     most = torch.finfo(dtype).max
     size = max(abs(shown.low), abs(shown.high)) or 1.0
     low = None if signed else shown.low
     bounds = [bound for factor in _FACTORS if (bound := size * factor) < most]
+
+    def rung(name: str, bound: float, domain: Domain) -> Rung:
+        change = _larger(bound, signed=signed)
+        return Rung(name, (change,), domain, in_part=_in_part(change))
+
     finite = [
-        Rung(
-            f"values up to {bound:.3g}",
-            (_larger(bound, signed=signed),),
-            Domain(low=-bound if signed else low, high=bound),
+        replace(
+            rung(f"values up to {bound:.3g}", bound, Domain(low=-bound if signed else low, high=bound)),
             reach=(-bound if signed else shown.low, bound),
         )
         for bound in bounds
     ]
-    not_finite = (_with(1, torch.nan), _with(0.1, torch.nan), _with(0.01, torch.inf, -torch.inf))
-    largest = Rung(
-        "the largest numbers, NaN and infinity" if nan else "the largest numbers",
-        (_larger(most, signed=signed), *(not_finite if nan else ())),
-        Domain(low=low),
-        strict=True,
-        reach=finite[-1].reach if finite else None,
+    largest = replace(
+        rung("the largest numbers", most, Domain(low=low)), strict=True, reach=finite[-1].reach if finite else None
     )
     return Ladder((*finite, largest), first=min(1, len(finite)))
+
+
+def not_finite() -> list[Rung]:
+    """NaN and infinity in few elements, each asked for itself: the original may take one and not the other."""
+    nan, infinite = (_with(1, torch.nan), _with(0.1, torch.nan)), (_with(0.01, torch.inf, -torch.inf),)
+    return [
+        Rung("NaN", nan, Domain(), in_part=nan[:1], strict=True),
+        Rung("infinity", infinite, Domain(), in_part=(_with(1, torch.inf), _with(1, -torch.inf)), strict=True),
+    ]
 
 
 def larger_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
@@ -156,7 +166,8 @@ def smaller_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
 
 
 def _integers(bound: int, domain: Domain | None, reach: tuple[int, int]) -> Rung:
-    return Rung(f"{bound:,}", (_integers_to(bound),), domain or Domain(), reach=reach)
+    change = _integers_to(bound)
+    return Rung(f"{bound:,}", (change,), domain or Domain(), in_part=_in_part(change), reach=reach)
 
 
 def masks(shown: Shown) -> list[tuple[Rung, Domain]]:
@@ -204,6 +215,23 @@ def one_sign(within: Domain) -> Rung:
     """Floats that are all on one side of any threshold: nothing is found, or everything."""
     changes: tuple[Change, ...] = (lambda t, _: -t.abs(), lambda t, _: t.abs())
     return Rung("values of one sign", tuple(_in(within, change) for change in changes), Domain())
+
+
+def _in_part(change: Change) -> tuple[Change, ...]:
+    """The same for one column, where there are several, and for one element."""
+
+    def of_column(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        width = tensor.shape[-1] if tensor.dim() > 1 else tensor.numel()
+        column = int(torch.randint(width, (), generator=generator))
+        place = (torch.arange(width) == column).to(tensor.device)
+        return torch.where(place, change(tensor, generator), tensor)
+
+    def of_element(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        element = int(torch.randint(tensor.numel(), (), generator=generator))
+        place = (torch.arange(tensor.numel()) == element).reshape(tensor.shape).to(tensor.device)
+        return torch.where(place, change(tensor, generator), tensor)
+
+    return of_column, of_element
 
 
 def _in(within: Domain, change: Change) -> Change:
