@@ -8,10 +8,13 @@ import math
 import pytest
 import torch
 
-from tests.verify.beyond_samples import asked_original, reached
+from tests.verify.beyond_samples import Function, asked_original, reached
 from togi.subject.domain import Domain
-from togi.subject.inputs import Inputs
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.prepare import prepare
+from togi.subject.signature import Signature
 from togi.verify.beyond import reach_of
+from togi.verify.original import Original
 
 WEIGHT = torch.linspace(-1, 1, 13).reshape(13, 1)
 
@@ -178,6 +181,22 @@ def test_nan_is_asked_where_the_original_raises_on_every_larger_number():
     assert reach.domains
     with pytest.raises(ValueError, match="NaN"):
         signature.check([X.where(X < 2, torch.nan)])
+
+
+def test_an_input_that_is_empty_in_one_sample_is_asked_for_by_another():
+    ready = prepare(Subject(Function(lambda x: torch.relu(x).sum(-1)), [Inputs((X[:0],)), Inputs((X,))]))
+    outputs = [ready.module(*sample.args) for sample in ready.samples]
+    asked = Original(ready.module, Signature.of(ready.module, ready.samples, outputs), seed=0)
+    reach = reach_of(numbers_for_nan, asked, ready.samples)
+    assert reach.domains[0].refusal(X * torch.nan)
+    assert not reach.domains[0].refusal(X)
+
+
+@pytest.mark.parametrize("x", [torch.view_as_complex(X.reshape(2, 20, 2)), X.where(X < 2, torch.nan)])
+def test_what_is_not_varied_is_told(x):
+    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, x)
+    assert reach.domains == ()
+    assert str(x.dtype) in reach.notes[0]
 
 
 def test_integers_are_bounded_where_the_program_goes_wrong():

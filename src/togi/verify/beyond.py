@@ -105,9 +105,13 @@ class _Climb:
     def reach(self) -> Reach:
         self.began = self.clock()
         flat = [self.jury.original.signature.flatten_inputs(s.args, s.kwargs) for s in self.samples]
-        self.flat = flat[0]
-        by_input = {i: Shown.of(tensors) for i, tensors in enumerate(zip(*flat, strict=True))}
-        shown = {i: values for i, values in by_input.items() if values is not None}
+        by_input = list(zip(*flat, strict=True))
+        self.base = [next((n for n, tensor in enumerate(tensors) if tensor.numel()), 0) for tensors in by_input]
+        self.flat = [tensors[n] for tensors, n in zip(by_input, self.base, strict=True)]
+        shown = {i: values for i, tensors in enumerate(by_input) if (values := Shown.of(tensors)) is not None}
+        for i, tensors in enumerate(by_input):
+            if i not in shown and any(tensor.numel() for tensor in tensors):
+                self._not_varied(i)
         self.domains = dict.fromkeys(range(len(self.flat)), Domain())
         floats = [i for i in shown if self.flat[i].is_floating_point()]
         self._integers_and_masks({i: values for i, values in shown.items() if i not in floats})
@@ -148,6 +152,11 @@ class _Climb:
                     self._cannot_be_kept_out(i, rung)
             self._climb(i, equal_rows(values, self.domains[i]), values.domain)
 
+    def _not_varied(self, i: int) -> None:
+        name, dtype = self.jury.original.signature.inputs_facts[i].name, self.flat[i].dtype
+        kinds = "sparse, quantized, complex or 8-bit floats, nor what holds NaN in a sample"
+        self.notes[f"no other values of {name} ({dtype}) were asked for: togi varies no {kinds}"] = None
+
     def _cannot_be_kept_out(self, i: int, rung: Rung) -> None:
         name = self.jury.original.signature.inputs_facts[i].name
         self.problems[f"it answers otherwise than the original where {name} holds {rung.name}"] = None
@@ -163,7 +172,8 @@ class _Climb:
             if self._steered(i, values.between) is Verdict.WRONG:
                 self._cannot_be_kept_out(i, values.between)
                 return
-        if self._is_wrong_together({i: values.between.reach for i, values in shown.items() if values.between.reach}):
+        of_one = {i: reach for i, values in shown.items() if (reach := values.between.reach) and not self.base[i]}
+        if self._is_wrong_together(of_one):
             self.problems["it answers otherwise than the original where several inputs lead to a jump"] = None
             return
         for i, ladder, at, nearest in self.climbed:
@@ -247,7 +257,7 @@ class _Climb:
         return True
 
     def _asked(self, i: int, rung: Rung, least: int = 1, most: int = _MOST_DRAWS) -> Verdict:
-        """WRONG if any of the rung's values that are taken is answered wrongly, ILLEGAL if the original raises on all."""
+        """WRONG if any of its values that are taken is answered wrongly, ILLEGAL if the original raises on all."""
         if self.clock() > self.began + _LONGER_X * self.limit_s:
             name = self.jury.original.signature.inputs_facts[i].name
             self.notes[f"no time was left to ask for values of {name} beyond the samples"] = None
@@ -273,14 +283,15 @@ class _Climb:
         return not self.domains[i].refusal(tensor)
 
     def _changed(self, i: int, change: Change, draw: int) -> Inputs:
-        """The first sample with other values of one input. A tensor given twice stays one tensor given twice."""
+        """The first sample that holds some of it, with other values of one input. A tensor given twice stays one tensor
+        given twice."""
         generator = torch.Generator().manual_seed(self.jury.original.seed + draw)
 
         def of(tensor: Tensor) -> Tensor:
             values = change(tensor.detach(), generator) if tensor is self.flat[i] else tensor.detach()
             return with_layout_of(tensor, values)
 
-        return copy_inputs(self.samples[0], of)
+        return copy_inputs(self.samples[self.base[i]], of)
 
     def _narrow(self, i: int, more: Domain) -> None:
         self.domains[i] &= more

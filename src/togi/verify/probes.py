@@ -70,12 +70,16 @@ class Shown:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Shown | None:
-        """Read them off. None: of such tensors no others are made (empty, sparse, quantized, complex, 8-bit floats)."""
-        if not all(map(_can_be_probed, tensors)):
+        """Read them off. None: of such tensors no others are made (all empty, sparse, quantized, complex, 8-bit
+        floats, NaN in a sample)."""
+        tensors = [tensor for tensor in tensors if tensor.numel()]
+        if not tensors or not all(map(_can_be_probed, tensors)):
             return None
         lows, highs = zip(
             *((low.item(), high.item()) for low, high in (t.detach().aminmax() for t in tensors)), strict=True
         )
+        if any(low != low for low in lows):
+            return None
         low, high = min(lows), max(highs)
         floating = tensors[0].is_floating_point()
         boolean = tensors[0].dtype is torch.bool
@@ -91,8 +95,7 @@ class Shown:
 
     @property
     def domain(self) -> Domain:
-        """Infinity may be among them; beside NaN no bounds can be told."""
-        return Domain() if math.isnan(self.low) else Domain(low=self.low, high=self.high)
+        return Domain(low=self.low, high=self.high)
 
 
 def _can_be_probed(tensor: Tensor) -> bool:
@@ -100,7 +103,6 @@ def _can_be_probed(tensor: Tensor) -> bool:
         tensor.layout is torch.strided
         and not (tensor.is_quantized or tensor.is_complex())
         and not (tensor.is_floating_point() and tensor.element_size() == 1)
-        and tensor.numel() > 0
     )
 
 
