@@ -39,6 +39,25 @@ class Body(nn.Module):
         return self.layers(x) * self.scale  # type: ignore[no-any-return]
 
 
+class Block(nn.Module):
+    """Its plain attributes say what it computes."""
+
+    power = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.activation = nn.Linear(4, 4), torch.relu
+        self.scale, self.adapters, self.enabled = 1.0, {"one": 1.0, "two": 2.0}, ["one"]
+        self.shift = torch.zeros(4)
+        self.calls, self.widths = 0, [0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.widths[0] = len(x)
+        factor = sum(self.adapters[name] for name in self.enabled)
+        return self.activation(self.linear(x)) ** self.power * self.scale * factor + self.shift  # type: ignore
+
+
 class Program(nn.Module):
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
@@ -205,6 +224,50 @@ def test_a_module_that_was_changed_answers_itself_and_says_so_once(
     torch.manual_seed(1)
     with installed.suspended():
         assert torch.equal(found, model(X))
+
+
+SETTINGS: dict[str, Callable[[Any], Any]] = {
+    "scale": lambda block: setattr(block, "scale", 3.0),
+    "adapters": lambda block: block.adapters.update(one=4.0),
+    "enabled": lambda block: block.enabled.append("two"),
+    "activation": lambda block: setattr(block, "activation", torch.sigmoid),
+    "shift": lambda block: setattr(block, "shift", torch.ones(4)),
+    "power": lambda block: setattr(block, "power", 2),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_part_whose_plain_attributes_were_changed_answers_itself(setting: str) -> None:
+    model, x = program(Block), torch.rand(2, 4) + 1
+    with put_in([part_of(model, Inputs((x,)))], model, keep_originals=True) as installed:
+        before = model(x)
+        assert installed.counts == {"part": (1, 0)}
+        SETTINGS[setting](model.part)
+        with pytest.warns(UserWarning, match=f"attribute '{setting}' was"):
+            found = model(x)
+        with installed.suspended():
+            assert torch.equal(found, model(x))
+        assert not torch.equal(found, before)
+
+
+def test_a_tensor_in_a_plain_attribute_that_was_written_to_is_seen() -> None:
+    model, x = program(Block), torch.rand(2, 4)
+    with put_in([part_of(model, Inputs((x,)))], model, keep_originals=True):
+        model.part.shift += 1  # type: ignore[union-attr,operator]
+        with pytest.warns(UserWarning, match="'shift' was written to"):
+            model(x)
+
+
+def test_what_the_original_itself_writes_down_in_its_calls_keeps_no_engine_out() -> None:
+    model, x = program(Block), torch.rand(2, 4)
+    with put_in([part_of(model, Inputs((x,)))], model, keep_originals=True) as installed:
+        with installed.suspended():
+            model(x)
+        model(torch.rand(3, 4))
+        assert model.part.widths == [3]
+        with warnings.catch_warnings(action="error"):
+            model(x)
+        assert installed.counts == {"part": (1, 1)}
 
 
 def test_a_call_under_autocast_is_the_originals_and_is_said_once(live: tuple[Program, Installed]) -> None:
