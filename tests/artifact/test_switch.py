@@ -7,6 +7,7 @@ import functools
 import inspect
 import io
 import pickle
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 
 from togi.artifact.installed import Installed
 from togi.artifact.installed import install as put_in
-from togi.artifact.manifest import PartEntry
+from togi.artifact.links import EAGER
+from togi.artifact.manifest import Link, PartEntry
+from togi.artifact.part_engine import PartEngine
 from togi.artifact.weights import weights_hash
 from togi.core.errors import TogiError
 from togi.core.recipe import PartKey
@@ -26,6 +29,7 @@ from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
 from togi.subject.signature import Signature
+from togi.techniques.engine.programs.in_place import InPlaceProgram
 from togi.worker.survey import survey
 
 
@@ -286,6 +290,26 @@ def test_a_call_under_autocast_is_the_originals_and_is_said_once(live: tuple[Pro
     assert torch.equal(found, expected)
     assert installed.counts == {"part": (2, 2)}, "the engine serves where autocast is off again"
     assert "bfloat16 on cpu" in installed.switches[0].last_reason
+
+
+def test_settings_round_the_original_leave_autocast_to_the_caller() -> None:
+    model = program()
+    entry = part_of(model, Inputs((X,))).entry
+    signature = Signature.of(model.part, [Inputs((X,))], [model.part(X)])
+    facts = survey(Subject(model.part, X)).facts
+    manifest: Any = types.SimpleNamespace(signature=signature, facts=facts)
+    link = Link(engine=EAGER, folder="eager", meta={})
+    loaded: Any = types.SimpleNamespace(
+        program=InPlaceProgram(lambda forward: forward), runnable=lambda: None, contexts=(), around=None
+    )
+    with put_in([PartEngine(loaded, manifest, link, (), entry)], model, keep_originals=True) as installed:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            found = model(X)
+            assert installed.counts == {"part": (1, 0)}
+            with installed.suspended():
+                expected = model(X)
+        assert (found.dtype, expected.dtype) == (torch.bfloat16, torch.bfloat16)
+        assert torch.equal(found, expected)
 
 
 def test_a_part_looks_like_the_forward_that_it_stands_for(live: tuple[Program, Installed]) -> None:

@@ -41,7 +41,7 @@ def parameters_of(module: nn.Module) -> tuple[str, ...]:
 
 
 def none_by_default(module: nn.Module) -> tuple[str, ...]:
-    """Parameters of ``forward`` that are None where they are not given, by all names that ``positional_names`` knows."""
+    """Parameters of ``forward`` that are None where they are not given, under all names of ``positional_names``."""
     from togi.subject.pure import Pure
     from togi.subject.state import WithState
 
