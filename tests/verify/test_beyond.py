@@ -171,6 +171,28 @@ def test_a_column_that_the_original_checks_hides_no_fault_in_the_others(rows, nu
         signature.check([x])
 
 
+def test_one_column_of_integers_hides_no_fault_in_the_others():
+    ids = torch.cat([torch.randint(0, 8, (40, 1)), torch.randint(0, 100, (40, 9))], 1)
+
+    def other(x):
+        return TABLE[x[:, 0]].sum(-1) + x[:, 1:].to(torch.int32).sum(-1)
+
+    reach, _ = reached(lambda x: TABLE[x[:, 0]].sum(-1) + x[:, 1:].sum(-1), other, ids)
+    assert reach.domains[0].high <= 2**31
+
+
+def test_few_raises_end_the_questions_where_all_that_is_not_shown_raises():
+    calls = []
+
+    def original(ids):
+        calls.append(ids)
+        return TABLE[ids].sum(-1)
+
+    reach, _ = reached(original, original, torch.arange(8).reshape(1, 8))
+    assert reach.domains == ()
+    assert sum(bool((ids > 7).any()) for ids in calls) < 50
+
+
 def test_nan_is_asked_where_the_original_raises_on_every_larger_number():
     def checked(x):
         if bool((x.abs() > 5).any()):

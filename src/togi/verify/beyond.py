@@ -10,6 +10,7 @@ that lead to their steps are searched (``steering``) and asked as well.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -45,6 +46,8 @@ from togi.verify.steering import Steering
 _ENOUGH, _MOST_DRAWS, _STEERED_DRAWS = 1024, 16, 4
 """Of a small input values are drawn again while there is time, up to so many elements and so often: few of them may be
 answered wrongly."""
+_MOST_RAISES = 6
+"""After so many, and nothing but them, it is the rung on which the original raises."""
 _DRAWS_IN_PART = 4
 """Where single columns or elements are changed, which of them is chance."""
 _UNPROVEN = frozenset({Verdict.WRONG, Verdict.UNASKED})
@@ -109,9 +112,8 @@ class _Climb:
         self.base = [next((n for n, tensor in enumerate(tensors) if tensor.numel()), 0) for tensors in by_input]
         self.flat = [tensors[n] for tensors, n in zip(by_input, self.base, strict=True)]
         shown = {i: values for i, tensors in enumerate(by_input) if (values := Shown.of(tensors)) is not None}
-        for i, tensors in enumerate(by_input):
-            if i not in shown and any(tensor.numel() for tensor in tensors):
-                self._not_varied(i)
+        for i in (i for i, tensor in enumerate(self.flat) if i not in shown and tensor.numel()):
+            self._not_varied(i)
         self.domains = dict.fromkeys(range(len(self.flat)), Domain())
         floats = [i for i in shown if self.flat[i].is_floating_point()]
         self._integers_and_masks({i: values for i, values in shown.items() if i not in floats})
@@ -270,12 +272,14 @@ class _Climb:
             if not draw or self._is_early()
         )
         verdicts = (self.jury.verdict(given, rung) for given in calls if self._is_taken(i, given))
-        found: set[Verdict] = set()
+        found: Counter[Verdict] = Counter()
         for verdict in verdicts:
+            found[verdict] += 1
             if verdict is Verdict.WRONG:
                 return verdict
-            found.add(verdict)
-        return Verdict.ILLEGAL if found == {Verdict.ILLEGAL} else Verdict.RIGHT
+            if found[Verdict.ILLEGAL] > _MOST_RAISES and not found[Verdict.RIGHT]:
+                break
+        return Verdict.ILLEGAL if set(found) == {Verdict.ILLEGAL} else Verdict.RIGHT
 
     def _is_taken(self, i: int, given: Inputs) -> bool:
         """Not: what was found to be wrong is refused already, as a tensor of one value."""
@@ -283,8 +287,7 @@ class _Climb:
         return not self.domains[i].refusal(tensor)
 
     def _changed(self, i: int, change: Change, draw: int) -> Inputs:
-        """The first sample that holds some of it, with other values of one input. A tensor given twice stays one tensor
-        given twice."""
+        """A sample that holds some of an input, with others in their place. A tensor given twice stays one so given."""
         generator = torch.Generator().manual_seed(self.jury.original.seed + draw)
 
         def of(tensor: Tensor) -> Tensor:

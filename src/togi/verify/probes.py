@@ -119,8 +119,8 @@ def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
     bounds = [bound for factor in _FACTORS if (bound := size * factor) < most]
 
     def rung(name: str, bound: float, domain: Domain) -> Rung:
-        change = _larger(bound, signed=signed)
-        return Rung(name, (change,), domain, in_part=_in_part(change))
+        beyond = _between(size, bound, signed=signed)
+        return Rung(name, (_larger(bound, signed=signed),), domain, in_part=_in_part(beyond))
 
     finite = [
         replace(
@@ -150,7 +150,8 @@ def larger_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
     bounds = [*(int(bound) for bound in steps if shown.high < bound < most), *([most] if shown.high < most else [])]
     return Ladder(
         tuple(
-            _integers(bound, None if bound == most else Domain(high=bound), (int(shown.low), bound)) for bound in bounds
+            _integers(bound, None if bound == most else Domain(high=bound), (int(shown.low), bound), shown.high + 1)
+            for bound in bounds
         )
     )
 
@@ -161,15 +162,16 @@ def smaller_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
     bounds = [*(bound for bound in steps if shown.low > bound > least), *([least] if shown.low > least else [])]
     return Ladder(
         tuple(
-            _integers(bound, None if bound == least else Domain(low=bound), (bound, int(shown.high)))
+            _integers(bound, None if bound == least else Domain(low=bound), (bound, int(shown.high)), shown.low - 1)
             for bound in bounds
         )
     )
 
 
-def _integers(bound: int, domain: Domain | None, reach: tuple[int, int]) -> Rung:
-    change = _integers_to(bound)
-    return Rung(f"{bound:,}", (change,), domain or Domain(), in_part=_in_part(change), reach=reach)
+def _integers(bound: int, domain: Domain | None, reach: tuple[int, int], nearest: Number) -> Rung:
+    """``nearest``: to those shown, of the values that are not."""
+    in_part = _in_part(_between(nearest, bound, signed=False))
+    return Rung(f"{bound:,}", (_integers_to(bound),), domain or Domain(), in_part=in_part, reach=reach)
 
 
 def masks(shown: Shown) -> list[tuple[Rung, Domain]]:
@@ -234,6 +236,21 @@ def _in_part(change: Change) -> tuple[Change, ...]:
         return torch.where(place, change(tensor, generator), tensor)
 
     return of_column, of_element
+
+
+def _between(near: Number, far: Number, *, signed: bool) -> Change:
+    """Values that no sample shows alone: the original may take those shown, and raise on all others."""
+
+    def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = torch.empty(tensor.shape, dtype=torch.float64).uniform_(0.0, 1.0, generator=generator)
+        if not tensor.is_floating_point():
+            furthest = max(-(1 << 62), min(int(far), 1 << 62))  # beyond it a float is no integer of 64 bits
+            return ((furthest - near) * drawn).to(torch.int64).add(int(near)).to(tensor.dtype).to(tensor.device)
+        sizes = near + (far - near) * drawn * drawn  # more of them near than far
+        signs_of = torch.where(chosen(drawn, 0.5, generator), -1.0, 1.0) if signed else 1.0
+        return (sizes * signs_of).to(tensor.dtype).to(tensor.device)
+
+    return change
 
 
 def _in(within: Domain, change: Change) -> Change:
