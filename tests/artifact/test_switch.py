@@ -7,6 +7,7 @@ import functools
 import inspect
 import io
 import pickle
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 
 from togi.artifact.installed import Installed
 from togi.artifact.installed import install as put_in
-from togi.artifact.manifest import PartEntry
+from togi.artifact.links import EAGER
+from togi.artifact.manifest import Link, PartEntry
+from togi.artifact.part_engine import PartEngine
 from togi.artifact.weights import weights_hash
 from togi.core.errors import TogiError
 from togi.core.recipe import PartKey
@@ -26,6 +29,7 @@ from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
 from togi.subject.signature import Signature
+from togi.techniques.engine.programs.in_place import InPlaceProgram
 from togi.worker.survey import survey
 
 
@@ -37,6 +41,25 @@ class Body(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x) * self.scale  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Its plain attributes say what it computes."""
+
+    power = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.activation = nn.Linear(4, 4), torch.relu
+        self.scale, self.adapters, self.enabled = 1.0, {"one": 1.0, "two": 2.0}, ["one"]
+        self.shift = torch.zeros(4)
+        self.calls, self.widths = 0, [0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.widths[0] = len(x)
+        factor = sum(self.adapters[name] for name in self.enabled)
+        return self.activation(self.linear(x)) ** self.power * self.scale * factor + self.shift  # type: ignore
 
 
 class Program(nn.Module):
@@ -207,6 +230,50 @@ def test_a_module_that_was_changed_answers_itself_and_says_so_once(
         assert torch.equal(found, model(X))
 
 
+SETTINGS: dict[str, Callable[[Any], Any]] = {
+    "scale": lambda block: setattr(block, "scale", 3.0),
+    "adapters": lambda block: block.adapters.update(one=4.0),
+    "enabled": lambda block: block.enabled.append("two"),
+    "activation": lambda block: setattr(block, "activation", torch.sigmoid),
+    "shift": lambda block: setattr(block, "shift", torch.ones(4)),
+    "power": lambda block: setattr(block, "power", 2),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_part_whose_plain_attributes_were_changed_answers_itself(setting: str) -> None:
+    model, x = program(Block), torch.rand(2, 4) + 1
+    with put_in([part_of(model, Inputs((x,)))], model, keep_originals=True) as installed:
+        before = model(x)
+        assert installed.counts == {"part": (1, 0)}
+        SETTINGS[setting](model.part)
+        with pytest.warns(UserWarning, match=f"attribute '{setting}' was"):
+            found = model(x)
+        with installed.suspended():
+            assert torch.equal(found, model(x))
+        assert not torch.equal(found, before)
+
+
+def test_a_tensor_in_a_plain_attribute_that_was_written_to_is_seen() -> None:
+    model, x = program(Block), torch.rand(2, 4)
+    with put_in([part_of(model, Inputs((x,)))], model, keep_originals=True):
+        model.part.shift += 1  # type: ignore[union-attr,operator]
+        with pytest.warns(UserWarning, match="'shift' was written to"):
+            model(x)
+
+
+def test_what_the_original_itself_writes_down_in_its_calls_keeps_no_engine_out() -> None:
+    model, x = program(Block), torch.rand(2, 4)
+    with put_in([part_of(model, Inputs((x,)))], model, keep_originals=True) as installed:
+        with installed.suspended():
+            model(x)
+        model(torch.rand(3, 4))
+        assert model.part.widths == [3]
+        with warnings.catch_warnings(action="error"):
+            model(x)
+        assert installed.counts == {"part": (1, 1)}
+
+
 def test_a_call_under_autocast_is_the_originals_and_is_said_once(live: tuple[Program, Installed]) -> None:
     model, installed = live
     with torch.autocast("cpu", torch.bfloat16):
@@ -223,6 +290,26 @@ def test_a_call_under_autocast_is_the_originals_and_is_said_once(live: tuple[Pro
     assert torch.equal(found, expected)
     assert installed.counts == {"part": (2, 2)}, "the engine serves where autocast is off again"
     assert "bfloat16 on cpu" in installed.switches[0].last_reason
+
+
+def test_settings_round_the_original_leave_autocast_to_the_caller() -> None:
+    model = program()
+    entry = part_of(model, Inputs((X,))).entry
+    signature = Signature.of(model.part, [Inputs((X,))], [model.part(X)])
+    facts = survey(Subject(model.part, X)).facts
+    manifest: Any = types.SimpleNamespace(signature=signature, facts=facts)
+    link = Link(engine=EAGER, folder="eager", meta={})
+    loaded: Any = types.SimpleNamespace(
+        program=InPlaceProgram(lambda forward: forward), runnable=lambda: None, contexts=(), around=None
+    )
+    with put_in([PartEngine(loaded, manifest, link, (), entry)], model, keep_originals=True) as installed:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            found = model(X)
+            assert installed.counts == {"part": (1, 0)}
+            with installed.suspended():
+                expected = model(X)
+        assert (found.dtype, expected.dtype) == (torch.bfloat16, torch.bfloat16)
+        assert torch.equal(found, expected)
 
 
 def test_a_part_looks_like_the_forward_that_it_stands_for(live: tuple[Program, Installed]) -> None:

@@ -15,6 +15,7 @@ from togi.subject.inputs import Inputs, samples_of
 from togi.subject.made_inputs import samples_from_signature
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
+from togi.subject.state import WithState
 from togi.subject.structure import Structure
 
 Point = namedtuple("Point", ["x", "y"])
@@ -70,6 +71,32 @@ def test_calls_of_the_same_form_flatten_alike():
         assert flat is x
     args, kwargs = found.build_inputs([x])
     assert (args[0] is x, kwargs) == (True, {"scale": 2.0})
+
+
+class Pooled(nn.Module):
+    def forward(
+        self,
+        x: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        pool: str | None = "mean",
+        bias: torch.Tensor | None = None,
+        top: int = 1,
+    ) -> torch.Tensor:
+        return x if pool is None else x.mean()
+
+
+@pytest.mark.parametrize(
+    "module", [Pooled(), WithState(Pooled(), []), torch.jit.script(Pooled()), ProgramModule(Pooled().forward)]
+)
+def test_none_says_what_leaving_it_out_says_where_it_is_the_default(module):
+    found = Signature.of(module, [Inputs((torch.rand(2),))], [torch.rand(())])
+    found = Signature.from_json(found.to_json())
+    x = torch.rand(2)
+    for args, kwargs in [((x, None), {}), ((x,), {"mask": None, "bias": None})]:
+        assert found.flatten_inputs(args, kwargs)[0] is x
+    for args, kwargs in [((x,), {"pool": None}), ((x, None, None), {}), ((x,), {"top": None}), ((x,), {"other": None})]:
+        with pytest.raises(TypeError, match="tuned for calls of the form"):
+            found.flatten_inputs(args, kwargs)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from togi.verify.beyond import Reach, reach_of
 from togi.verify.original import Original
 
 
-class _Function(nn.Module):
+class Function(nn.Module):
+    """A function as a module."""
+
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.forward = function
@@ -23,7 +25,7 @@ class _Function(nn.Module):
 
 def asked_original(function: Callable[..., Any], *args: Any) -> tuple[Original, Sequence[Inputs]]:
     """A function as an original that answers, and its only sample, ``args``."""
-    ready = prepare(Subject(_Function(function), Inputs(args)))
+    ready = prepare(Subject(Function(function), Inputs(args)))
     with torch.no_grad():
         outputs = [ready.module(*sample.args) for sample in ready.samples]
     return Original(ready.module, Signature.of(ready.module, ready.samples, outputs), seed=0), ready.samples

@@ -8,10 +8,13 @@ import math
 import pytest
 import torch
 
-from tests.verify.beyond_samples import asked_original, reached
+from tests.verify.beyond_samples import Function, asked_original, reached
 from togi.subject.domain import Domain
-from togi.subject.inputs import Inputs
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.prepare import prepare
+from togi.subject.signature import Signature
 from togi.verify.beyond import reach_of
+from togi.verify.original import Original
 
 WEIGHT = torch.linspace(-1, 1, 13).reshape(13, 1)
 
@@ -128,6 +131,96 @@ def test_values_on_which_the_original_raises_need_no_answer():
     assert reach.domains == ()  # a thousand and more raises
 
 
+def test_a_fault_that_was_found_is_kept_where_time_runs_out_before_the_next_question():
+    times = iter((0.0, 0.0, 0.0))
+
+    reach, signature = reached(
+        lambda x: x, lambda x: x.clamp(max=100.0), X.abs(), limit_s=1.0, clock=lambda: next(times, 100.0)
+    )
+    assert reach.domains[0].high == float(X.abs().max())
+    with pytest.raises(ValueError, match="proven"):
+        signature.check([X.abs() * 1000])
+
+
+TABLE = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+
+
+def with_categories(relu):
+    return lambda x: TABLE[x[:, 0].long()].sum(-1) + relu(x[:, 1:]).sum(-1)
+
+
+def rows_with_categories(rows):
+    generator = torch.Generator().manual_seed(0)
+    categories = torch.randint(0, 8, (rows, 1), generator=generator).float()
+    return torch.cat([categories, torch.randn(rows, 29, generator=generator)], 1)
+
+
+@pytest.mark.parametrize("rows", [1, 40, 200])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, 1e7])
+def test_a_column_that_the_original_checks_hides_no_fault_in_the_others(rows, number):
+    x = rows_with_categories(rows)
+
+    def other(x):
+        return torch.relu(x.clamp(max=1e6).nan_to_num(0.0, posinf=0.0))
+
+    _, signature = reached(with_categories(torch.relu), with_categories(other), x)
+    signature.check([x])
+    assert reached(with_categories(torch.relu), with_categories(torch.relu), x)[0].domains == ()
+    x[-1, 5] = number
+    with pytest.raises(ValueError, match="proven"):
+        signature.check([x])
+
+
+def test_one_column_of_integers_hides_no_fault_in_the_others():
+    ids = torch.cat([torch.randint(0, 8, (40, 1)), torch.randint(0, 100, (40, 9))], 1)
+
+    def other(x):
+        return TABLE[x[:, 0]].sum(-1) + x[:, 1:].to(torch.int32).sum(-1)
+
+    reach, _ = reached(lambda x: TABLE[x[:, 0]].sum(-1) + x[:, 1:].sum(-1), other, ids)
+    assert reach.domains[0].high <= 2**31
+
+
+def test_few_raises_end_the_questions_where_all_that_is_not_shown_raises():
+    calls = []
+
+    def original(ids):
+        calls.append(ids)
+        return TABLE[ids].sum(-1)
+
+    reach, _ = reached(original, original, torch.arange(8).reshape(1, 8))
+    assert reach.domains == ()
+    assert sum(bool((ids > 7).any()) for ids in calls) < 50
+
+
+def test_nan_is_asked_where_the_original_raises_on_every_larger_number():
+    def checked(x):
+        if bool((x.abs() > 5).any()):
+            raise ValueError("out of range")
+        return torch.relu(x).sum(-1)
+
+    reach, signature = reached(checked, numbers_for_nan, X)
+    assert reach.domains
+    with pytest.raises(ValueError, match="NaN"):
+        signature.check([X.where(X < 2, torch.nan)])
+
+
+def test_an_input_that_is_empty_in_one_sample_is_asked_for_by_another():
+    ready = prepare(Subject(Function(lambda x: torch.relu(x).sum(-1)), [Inputs((X[:0],)), Inputs((X,))]))
+    outputs = [ready.module(*sample.args) for sample in ready.samples]
+    asked = Original(ready.module, Signature.of(ready.module, ready.samples, outputs), seed=0)
+    reach = reach_of(numbers_for_nan, asked, ready.samples)
+    assert reach.domains[0].refusal(X * torch.nan)
+    assert not reach.domains[0].refusal(X)
+
+
+@pytest.mark.parametrize("x", [torch.view_as_complex(X.reshape(2, 20, 2)), X.where(X < 2, torch.nan)])
+def test_what_is_not_varied_is_told(x):
+    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, x)
+    assert reach.domains == ()
+    assert str(x.dtype) in reach.notes[0]
+
+
 def test_integers_are_bounded_where_the_program_goes_wrong():
     reach, signature = reached(hashed, lambda ids: hashed(ids.clamp(max=2**31)), IDS)
     assert 1000 <= reach.domains[0].high <= 2**31
@@ -187,10 +280,11 @@ def test_what_is_not_asked_in_time_is_not_taken_which_is_reported():
     assert "no time was left" in reach.notes[0]
 
 
-def test_an_original_that_takes_minutes_is_not_asked_which_is_reported():
+def test_an_original_that_takes_minutes_is_proven_for_the_values_shown_which_is_reported():
     clock = itertools.chain([0.0], itertools.repeat(100.0))
-    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
-    assert reach.domains == ()
+    reach, signature = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
+    signature.check([X])
+    assert (reach.domains[0].low, reach.domains[0].high) == (float(X.min()), float(X.max()))
     assert reach.notes == ("no time was left to ask for values of x beyond the samples",)
 
 

@@ -50,6 +50,8 @@ class PartEngine:
         return placed
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.runs_original:  # under torch.autocast it answers as the original does there
+            return self._call(*args, **kwargs)
         return call_without_autocast(self.manifest.facts.device, self._call, args, kwargs)
 
     def call_with(self, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:

@@ -141,4 +141,9 @@ class Switch(FunctionStandIn):
                 f"{self.name} was called outside of what was proven ({reason}), and its original was freed "
                 "(keep_originals=False). Put the parts into a new program that keeps them, or tune it with such calls"
             )
-        return self.original(*args, **kwargs)
+        attributes = self.watch.attributes
+        were_the_same = attributes.are_the_same()
+        output = self.original(*args, **kwargs)
+        if were_the_same and not attributes.are_the_same():
+            attributes.look_again()  # the original's own call did that, and would in the next
+        return output

@@ -21,6 +21,8 @@ _PRODUCTS = ("matmul.default", "bmm.default")
 _PERMUTES = ("transpose.int", "permute.default")
 _CASTS = ("to.dtype", "_to_copy.default", "type_as.default", "to.other")
 _SCALINGS = tuple(f"{name}.{kind}" for name in ("mul", "div") for kind in ("Tensor", "Scalar"))
+_SUMS_OF_PRODUCTS = ("matmul.", "bmm.", "mm.", "addmm.", "baddbmm.", "einsum.", "linear.", "conv")
+"""Where an element that is infinite is no more the one element that it was. Users give masks as they are."""
 _HIDDEN = -1e9
 """What a score is set to that shall count for nothing; added to by no other score."""
 
@@ -182,12 +184,17 @@ def _mask_fits(graph: EditableGraph, scores: _Scores, softmax: Node) -> bool:
 
 
 def _may_be_infinite(graph: EditableGraph, mask: Node) -> bool:
-    """True if it may hold minus infinity: it is given from outside, or computed with infinity or a logarithm."""
+    """True if it may hold minus infinity: floats given from outside lead to it, but for those in products, or it is
+    computed with infinity or a logarithm."""
     if any(root.op == "placeholder" for root in graph.memory.roots[mask]):
         return True
-    open_, seen = [mask], {mask}
+    open_, seen = [(mask, True)], {(mask, True)}
     while open_:
-        node = open_.pop()
+        node, as_given = open_.pop()
+        if (form := value(node)) is not None and not form.dtype.is_floating_point:
+            continue  # truth values and integers are finite
+        if as_given and node.op == "placeholder":
+            return True
         if (constant := graph.constant(node)) is not None:
             if constant.is_floating_point() and constant.isinf().any():
                 return True
@@ -195,8 +202,10 @@ def _may_be_infinite(graph: EditableGraph, mask: Node) -> bool:
         numbers = [item for item in (*node.args, *node.kwargs.values()) if isinstance(item, float)]
         if any(map(math.isinf, numbers)) or call_name(node).startswith(("log.", "log1p.", "log2.", "log10.")):
             return True
-        open_ += [source for source in node.all_input_nodes if source not in seen]
-        seen.update(node.all_input_nodes)
+        as_given = as_given and not call_name(node).startswith(_SUMS_OF_PRODUCTS)
+        sources = {(source, as_given) for source in node.all_input_nodes} - seen
+        open_ += sources
+        seen |= sources
     return False
 
 

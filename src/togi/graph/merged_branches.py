@@ -62,6 +62,14 @@ def _terms(graph: EditableGraph, node: Node, factor: float = 1.0) -> Iterator[_T
             yield _Term(side, factor * weight)
 
 
+def _inner_additions(node: Node) -> Iterator[Node]:
+    """The sum's other additions, each before those that it adds to: nothing else uses them."""
+    for side, _ in _operands(node) or ():
+        if isinstance(side, Node) and _operands(side) is not None and len(side.users) == 1:
+            yield side
+            yield from _inner_additions(side)
+
+
 def _merge_sum(graph: EditableGraph, root: Node) -> int:
     """Merge what fits among the terms of the sum that ends in ``root``. Returns how many branches went."""
     summands = list(_terms(graph, root))
@@ -118,7 +126,7 @@ def _best_group(branches: dict[Node, list[Branch]]) -> tuple[Branch, list[Branch
 
 
 def _rebuild(graph: EditableGraph, root: Node, merged: list[Branch], rest: list[_Term], number: float) -> None:
-    total = None
+    additions, total = list(_inner_additions(root)), None
     for branch in merged:
         node = _linear_call(graph, root, branch, number if total is None else 0.0)
         if total is not None:
@@ -129,6 +137,8 @@ def _rebuild(graph: EditableGraph, root: Node, merged: list[Branch], rest: list[
         total.kwargs = {} if term.factor == 1 else {"alpha": term.factor}
     assert total is not None
     graph.replace(root, total)
+    for addition in additions:  # some write into terms that stay, which are read by others now
+        graph.erase(addition)
     graph.remove_unused()
 
 

@@ -40,6 +40,26 @@ def parameters_of(module: nn.Module) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
+def none_by_default(module: nn.Module) -> tuple[str, ...]:
+    """Parameters of ``forward`` that are None where they are not given, under all names of ``positional_names``."""
+    from togi.subject.pure import Pure
+    from togi.subject.state import WithState
+
+    known = parameters_of(module)
+    while isinstance(module, Pure | WithState):
+        module = module.module
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+        names = [p.name for p in parameters if p.default is None]
+    except (TypeError, ValueError):
+        schema = getattr(module.forward, "schema", None)
+        arguments = schema.arguments[1:] if schema else ()
+        names = [a.name for a in arguments if a.has_default_value() and a.default_value is None]
+    of_inner = parameters_of(module)
+    unnamed = zip(of_inner[len(known) :], positional_names(known, len(of_inner))[len(known) :], strict=True)
+    return (*names, *(given for name, given in unnamed if name in names))
+
+
 def positional_names(parameters: Sequence[str], count: int) -> tuple[str, ...]:
     """Names of the first ``count`` positional arguments; ``*args`` beyond the named ones are ``args_3``..."""
     return tuple(parameters[i] if i < len(parameters) else f"args_{i}" for i in range(count))

@@ -27,6 +27,7 @@ from togi.subject.sample_facts import (
     arguments_of_all,
     check_dynamic,
     flat,
+    none_by_default,
     parameters_of,
     positional_names,
     relations_between,
@@ -54,6 +55,8 @@ class Signature(Record):
 
     parameters: tuple[str, ...]
     """Names of ``forward``'s parameters that can be given by position."""
+    none_by_default: tuple[str, ...] = ()
+    """Parameters that are None where they are not given."""
     positional: int
     """How many arguments the samples give by position."""
     names: tuple[str, ...]
@@ -119,6 +122,7 @@ class Signature(Record):
         facts = tensor_facts(flat_inputs, dynamic or {})
         return cls(
             parameters=parameters,
+            none_by_default=none_by_default(module),
             positional=positional,
             names=names,
             arguments=arguments,
@@ -139,8 +143,7 @@ class Signature(Record):
     def resolve(self) -> None:
         """That this process has what outputs are made of, before the first call asks for it.
 
-        Raises ArtifactError: a class is not imported here, or is not one that a file may name (``subject.classes``); a
-        dtype that torch does not have.
+        Raises ArtifactError: a class that is not imported here, or that no file may name; a dtype that torch lacks.
         """
         for facts in (*self.inputs_facts, *self.outputs_facts):
             dtype_of(facts.dtype)
@@ -216,7 +219,7 @@ class Signature(Record):
         return Signature(**(dict(self) | {"domains": tuple(domains)}))
 
     def unmet(self, given: Inputs) -> list[str]:
-        """The conditions that a call of this form does not meet, as ``conditions_in_words``."""
+        """The conditions that a call does not meet, as ``conditions_in_words``."""
         if not self.conditions and not self.restricted:
             return []
         tensors = self.flatten_inputs(given.args, given.kwargs)
@@ -228,8 +231,7 @@ class Signature(Record):
         return [*self.in_words(text for text, holds in self._admitted.conditions if not holds(tensors)), *outside]
 
     def conditions_in_words(self) -> list[str]:
-        """Conditions with the names of the inputs: of sizes, the shortest first, then of values. That nothing may be
-        empty goes without saying."""
+        """Of sizes, the shortest first, then of values. That nothing may be empty goes without saying."""
         unsaid = {at_least(1, *place) for place in self.dynamic_dims}
         return [*self.in_words(text for text in self.conditions if text not in unsaid), *self.domains_in_words()]
 
@@ -292,8 +294,8 @@ class Signature(Record):
         by_name = dict(zip(positional_names(self.parameters, len(args)), args, strict=True)) | dict(kwargs)
         if len(by_name) == len(args) + len(kwargs):
             missing = [name for name in self.names if name not in by_name]
-            extra = [name for name in by_name if name not in self.names and by_name[name] is not None]
-            if not missing and not extra:
+            left_out = {name for name in self.none_by_default if by_name.get(name) is None}
+            if not missing and by_name.keys() <= {*self.names, *left_out}:
                 return [by_name[name] for name in self.names]
         raise TypeError(
             f"called with ({', '.join(by_name)}), but it was tuned for calls of the form ({', '.join(self.names)}). "

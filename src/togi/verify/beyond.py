@@ -10,8 +10,9 @@ that lead to their steps are searched (``steering``) and asked as well.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ from togi.verify.probes import (
     larger_integers,
     magnitudes,
     masks,
+    not_finite,
     one_sign,
     one_value,
     signs,
@@ -44,6 +46,11 @@ from togi.verify.steering import Steering
 _ENOUGH, _MOST_DRAWS, _STEERED_DRAWS = 1024, 16, 4
 """Of a small input values are drawn again while there is time, up to so many elements and so often: few of them may be
 answered wrongly."""
+_MOST_RAISES = 6
+"""After so many, and nothing but them, it is the rung on which the original raises."""
+_DRAWS_IN_PART = 4
+"""Where single columns or elements are changed, which of them is chance."""
+_UNPROVEN = frozenset({Verdict.WRONG, Verdict.UNASKED})
 _LONGER_X = 3.0
 """Where even the first rungs take so many times as long as there is time, the rest is not asked at all."""
 
@@ -101,9 +108,12 @@ class _Climb:
     def reach(self) -> Reach:
         self.began = self.clock()
         flat = [self.jury.original.signature.flatten_inputs(s.args, s.kwargs) for s in self.samples]
-        self.flat = flat[0]
-        by_input = {i: Shown.of(tensors) for i, tensors in enumerate(zip(*flat, strict=True))}
-        shown = {i: values for i, values in by_input.items() if values is not None}
+        by_input = list(zip(*flat, strict=True))
+        self.base = [next((n for n, tensor in enumerate(tensors) if tensor.numel()), 0) for tensors in by_input]
+        self.flat = [tensors[n] for tensors, n in zip(by_input, self.base, strict=True)]
+        shown = {i: values for i, tensors in enumerate(by_input) if (values := Shown.of(tensors)) is not None}
+        for i in (i for i, tensor in enumerate(self.flat) if i not in shown and tensor.numel()):
+            self._not_varied(i)
         self.domains = dict.fromkeys(range(len(self.flat)), Domain())
         floats = [i for i in shown if self.flat[i].is_floating_point()]
         self._integers_and_masks({i: values for i, values in shown.items() if i not in floats})
@@ -118,7 +128,7 @@ class _Climb:
         for i, values in shown.items():
             dtype = self.flat[i].dtype
             for rung, otherwise in masks(values) if values.mask else ():
-                if self._asked(i, rung) is Verdict.WRONG:
+                if self._asked(i, rung) in _UNPROVEN:
                     self._narrow(i, otherwise)
                     if otherwise.low == otherwise.high is not None:
                         break  # nothing is left to ask for
@@ -129,16 +139,25 @@ class _Climb:
     def _floats(self, shown: dict[int, Shown]) -> None:
         for i, values in shown.items():
             signed = values.low < 0 or (values.high > 0 and self._asked(i, signs(values)) is Verdict.RIGHT)
-            ladder = magnitudes(self.flat[i].dtype, values, signed=signed, nan=self.nan)
-            self._climb(i, ladder, values.domain)
+            ladder = magnitudes(self.flat[i].dtype, values, signed=signed)
+            at = self._climb(i, ladder, values.domain)
+            bounded = [rung.domain for rung in ladder.rungs[: at + 1] if rung.domain.bounded]
+            for rung in not_finite() if self.nan else ():
+                if self._asked_or_in_part(i, rung) in _UNPROVEN:
+                    self._narrow(i, bounded[-1] if bounded else values.domain)
             if self.flat[i].numel() == 1:
                 continue
-            if self._asked(i, one_value(values, self.domains[i])) is Verdict.WRONG:
+            if self._asked(i, one_value(values, self.domains[i])) in _UNPROVEN:
                 self._narrow(i, Domain(constant=False))
             for rung in (equal_values(self.domains[i]), one_sign(self.domains[i])):
                 if self._asked(i, rung) is Verdict.WRONG:
                     self._cannot_be_kept_out(i, rung)
             self._climb(i, equal_rows(values, self.domains[i]), values.domain)
+
+    def _not_varied(self, i: int) -> None:
+        name, dtype = self.jury.original.signature.inputs_facts[i].name, self.flat[i].dtype
+        kinds = "sparse, quantized, complex or 8-bit floats, nor what holds NaN in a sample"
+        self.notes[f"no other values of {name} ({dtype}) were asked for: togi varies no {kinds}"] = None
 
     def _cannot_be_kept_out(self, i: int, rung: Rung) -> None:
         name = self.jury.original.signature.inputs_facts[i].name
@@ -155,7 +174,8 @@ class _Climb:
             if self._steered(i, values.between) is Verdict.WRONG:
                 self._cannot_be_kept_out(i, values.between)
                 return
-        if self._is_wrong_together({i: values.between.reach for i, values in shown.items() if values.between.reach}):
+        of_one = {i: reach for i, values in shown.items() if (reach := values.between.reach) and not self.base[i]}
+        if self._is_wrong_together(of_one):
             self.problems["it answers otherwise than the original where several inputs lead to a jump"] = None
             return
         for i, ladder, at, nearest in self.climbed:
@@ -167,33 +187,41 @@ class _Climb:
         if self.steering.cut_short:
             self.notes["no time was left to look for all values at which the original jumps"] = None
 
-    def _climb(self, i: int, ladder: Ladder, nearest: Domain) -> None:
-        """Narrow an input to what of the ladder is answered rightly; ``nearest``: where that is nothing of it.
+    def _climb(self, i: int, ladder: Ladder, nearest: Domain) -> int:
+        """Narrow an input to what of the ladder is answered rightly (``nearest``: where that is nothing of it). The
+        farthest such rung, -1 for none.
 
         One input alone is changed at a time: NaN in another would hide that it is lost here.
         """
         if not ladder.rungs:
-            return
-        at, end = self._farthest(i, ladder)
+            return -1
+        at, others = self._farthest(i, ladder)
         self.climbed.append((i, ladder, at, nearest))
-        if end is not Verdict.ILLEGAL:  # else: as far as the original goes
+        if not others or others & _UNPROVEN:  # else: as far as the original goes
             self._narrow(i, ladder.rungs[at].domain if at >= 0 else nearest)
+        return at
 
-    def _farthest(self, i: int, ladder: Ladder) -> tuple[int, Verdict]:
-        """The farthest rung that is answered rightly, -1 for none, and the verdict that ended the climb."""
-        at = ladder.first
-        verdict = self._asked(i, ladder.rungs[at])
-        while verdict is not Verdict.RIGHT and at > 0:
+    def _farthest(self, i: int, ladder: Ladder) -> tuple[int, set[Verdict]]:
+        """The farthest rung that is answered rightly, -1 for none, and the verdicts on rungs that are not."""
+        at, others = ladder.first, set[Verdict]()
+        while (verdict := self._asked_or_in_part(i, ladder.rungs[at])) is not Verdict.RIGHT:
+            others.add(verdict)
+            if at == 0:
+                return -1, others
             at -= 1
-            verdict = self._asked(i, ladder.rungs[at])
-        if verdict is not Verdict.RIGHT:
-            return -1, verdict
         while at + 1 < len(ladder.rungs) and not self._time_is_up(ladder.rungs[at + 1]):
-            verdict = self._asked(i, ladder.rungs[at + 1])
+            verdict = self._asked_or_in_part(i, ladder.rungs[at + 1])
             if verdict is not Verdict.RIGHT:
-                break
+                return at, others | {verdict}
             at += 1
-        return at, verdict
+        return at, others
+
+    def _asked_or_in_part(self, i: int, rung: Rung) -> Verdict:
+        """Where the original raises on all of it, one column may be what it raises on: a number of a category."""
+        verdict = self._asked(i, rung)
+        if verdict is Verdict.ILLEGAL and rung.in_part and self._is_early():
+            return self._asked(i, replace(rung, changes=rung.in_part), least=_DRAWS_IN_PART)
+        return verdict
 
     def _steered(self, i: int, rung: Rung) -> Verdict:
         """The verdict on values within the rung's reach at which the original jumps."""
@@ -230,13 +258,13 @@ class _Climb:
         self.notes[f"no time was left to ask for {rung.name}"] = None
         return True
 
-    def _asked(self, i: int, rung: Rung, most: int = _MOST_DRAWS) -> Verdict:
-        """The worst verdict on the values of a rung that are taken; the first that is not right ends it."""
+    def _asked(self, i: int, rung: Rung, least: int = 1, most: int = _MOST_DRAWS) -> Verdict:
+        """WRONG if any of its values that are taken is answered wrongly, ILLEGAL if the original raises on all."""
         if self.clock() > self.began + _LONGER_X * self.limit_s:
             name = self.jury.original.signature.inputs_facts[i].name
             self.notes[f"no time was left to ask for values of {name} beyond the samples"] = None
-            return Verdict.ILLEGAL
-        draws = min(most, -(-_ENOUGH // self.flat[i].numel()))
+            return Verdict.UNASKED
+        draws = max(least, min(most, -(-_ENOUGH // self.flat[i].numel())))
         calls = (
             self._changed(i, change, draw)
             for change in rung.changes
@@ -244,7 +272,14 @@ class _Climb:
             if not draw or self._is_early()
         )
         verdicts = (self.jury.verdict(given, rung) for given in calls if self._is_taken(i, given))
-        return next((verdict for verdict in verdicts if verdict is not Verdict.RIGHT), Verdict.RIGHT)
+        found: Counter[Verdict] = Counter()
+        for verdict in verdicts:
+            found[verdict] += 1
+            if verdict is Verdict.WRONG:
+                return verdict
+            if found[Verdict.ILLEGAL] > _MOST_RAISES and not found[Verdict.RIGHT]:
+                break
+        return Verdict.ILLEGAL if set(found) == {Verdict.ILLEGAL} else Verdict.RIGHT
 
     def _is_taken(self, i: int, given: Inputs) -> bool:
         """Not: what was found to be wrong is refused already, as a tensor of one value."""
@@ -252,14 +287,14 @@ class _Climb:
         return not self.domains[i].refusal(tensor)
 
     def _changed(self, i: int, change: Change, draw: int) -> Inputs:
-        """The first sample with other values of one input. A tensor given twice stays one tensor given twice."""
+        """A sample that holds some of an input, with others in their place. A tensor given twice stays one so given."""
         generator = torch.Generator().manual_seed(self.jury.original.seed + draw)
 
         def of(tensor: Tensor) -> Tensor:
             values = change(tensor.detach(), generator) if tensor is self.flat[i] else tensor.detach()
             return with_layout_of(tensor, values)
 
-        return copy_inputs(self.samples[0], of)
+        return copy_inputs(self.samples[self.base[i]], of)
 
     def _narrow(self, i: int, more: Domain) -> None:
         self.domains[i] &= more

@@ -34,6 +34,8 @@ class Verdict(enum.Enum):
     WRONG = "wrong"
     ILLEGAL = "illegal"
     """The original raises on it."""
+    UNASKED = "unasked"
+    """No time was left, so nothing is proven of it."""
 
 
 @dataclass

@@ -37,6 +37,8 @@ class Rung:
     name: str
     changes: tuple[Change, ...]
     domain: Domain
+    in_part: tuple[Change, ...] = ()
+    """Asked instead where the original raises on all of ``changes``: fewer elements are such values."""
     strict: bool = False
     """An answer that is further from plain eager's than roundings explain is wrong, without a look at float64: little
     is lost where such values are refused."""
@@ -68,12 +70,16 @@ class Shown:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Shown | None:
-        """Read them off. None: of such tensors no others are made (empty, sparse, quantized, complex, 8-bit floats)."""
-        if not all(map(_can_be_probed, tensors)):
+        """Read them off. None: of such tensors no others are made (all empty, sparse, quantized, complex, 8-bit
+        floats, NaN in a sample)."""
+        tensors = [tensor for tensor in tensors if tensor.numel()]
+        if not tensors or not all(map(_can_be_probed, tensors)):
             return None
         lows, highs = zip(
             *((low.item(), high.item()) for low, high in (t.detach().aminmax() for t in tensors)), strict=True
         )
+        if any(low != low for low in lows):
+            return None
         low, high = min(lows), max(highs)
         floating = tensors[0].is_floating_point()
         boolean = tensors[0].dtype is torch.bool
@@ -89,7 +95,7 @@ class Shown:
 
     @property
     def domain(self) -> Domain:
-        return Domain(low=self.low, high=self.high) if self.finite else Domain()
+        return Domain(low=self.low, high=self.high)
 
 
 def _can_be_probed(tensor: Tensor) -> bool:
@@ -97,7 +103,6 @@ def _can_be_probed(tensor: Tensor) -> bool:
         tensor.layout is torch.strided
         and not (tensor.is_quantized or tensor.is_complex())
         and not (tensor.is_floating_point() and tensor.element_size() == 1)
-        and tensor.numel() > 0
     )
 
 
@@ -106,30 +111,37 @@ def signs(shown: Shown) -> Rung:
     return Rung("negative values", (_signed,), Domain(low=-shown.high, high=shown.high))
 
 
-def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool, nan: bool) -> Ladder:
-    """Floats larger and smaller than any shown, then as large as there are, and with ``nan`` NaN and infinity."""
+def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
+    """Floats larger and smaller than any shown, then as large as there are."""
     most = torch.finfo(dtype).max
     size = max(abs(shown.low), abs(shown.high)) or 1.0
     low = None if signed else shown.low
     bounds = [bound for factor in _FACTORS if (bound := size * factor) < most]
+
+    def rung(name: str, bound: float, domain: Domain) -> Rung:
+        beyond = _between(size, bound, signed=signed)
+        return Rung(name, (_larger(bound, signed=signed),), domain, in_part=_in_part(beyond))
+
     finite = [
-        Rung(
-            f"values up to {bound:.3g}",
-            (_larger(bound, signed=signed),),
-            Domain(low=-bound if signed else low, high=bound),
+        replace(
+            rung(f"values up to {bound:.3g}", bound, Domain(low=-bound if signed else low, high=bound)),
             reach=(-bound if signed else shown.low, bound),
         )
         for bound in bounds
     ]
-    not_finite = (_with(1, torch.nan), _with(0.1, torch.nan), _with(0.01, torch.inf, -torch.inf))
-    largest = Rung(
-        "the largest numbers, NaN and infinity" if nan else "the largest numbers",
-        (_larger(most, signed=signed), *(not_finite if nan else ())),
-        Domain(low=low),
-        strict=True,
-        reach=finite[-1].reach if finite else None,
+    largest = replace(
+        rung("the largest numbers", most, Domain(low=low)), strict=True, reach=finite[-1].reach if finite else None
     )
     return Ladder((*finite, largest), first=min(1, len(finite)))
+
+
+def not_finite() -> list[Rung]:
+    """NaN and infinity in few elements, each asked for itself: the original may take one and not the other."""
+    nan, infinite = (_with(1, torch.nan), _with(0.1, torch.nan)), (_with(0.01, torch.inf, -torch.inf),)
+    return [
+        Rung("NaN", nan, Domain(), in_part=nan[:1], strict=True),
+        Rung("infinity", infinite, Domain(), in_part=(_with(1, torch.inf), _with(1, -torch.inf)), strict=True),
+    ]
 
 
 def larger_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
@@ -138,7 +150,8 @@ def larger_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
     bounds = [*(int(bound) for bound in steps if shown.high < bound < most), *([most] if shown.high < most else [])]
     return Ladder(
         tuple(
-            _integers(bound, None if bound == most else Domain(high=bound), (int(shown.low), bound)) for bound in bounds
+            _integers(bound, None if bound == most else Domain(high=bound), (int(shown.low), bound), shown.high + 1)
+            for bound in bounds
         )
     )
 
@@ -149,14 +162,16 @@ def smaller_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
     bounds = [*(bound for bound in steps if shown.low > bound > least), *([least] if shown.low > least else [])]
     return Ladder(
         tuple(
-            _integers(bound, None if bound == least else Domain(low=bound), (bound, int(shown.high)))
+            _integers(bound, None if bound == least else Domain(low=bound), (bound, int(shown.high)), shown.low - 1)
             for bound in bounds
         )
     )
 
 
-def _integers(bound: int, domain: Domain | None, reach: tuple[int, int]) -> Rung:
-    return Rung(f"{bound:,}", (_integers_to(bound),), domain or Domain(), reach=reach)
+def _integers(bound: int, domain: Domain | None, reach: tuple[int, int], nearest: Number) -> Rung:
+    """``nearest``: to those shown, of the values that are not."""
+    in_part = _in_part(_between(nearest, bound, signed=False))
+    return Rung(f"{bound:,}", (_integers_to(bound),), domain or Domain(), in_part=in_part, reach=reach)
 
 
 def masks(shown: Shown) -> list[tuple[Rung, Domain]]:
@@ -204,6 +219,38 @@ def one_sign(within: Domain) -> Rung:
     """Floats that are all on one side of any threshold: nothing is found, or everything."""
     changes: tuple[Change, ...] = (lambda t, _: -t.abs(), lambda t, _: t.abs())
     return Rung("values of one sign", tuple(_in(within, change) for change in changes), Domain())
+
+
+def _in_part(change: Change) -> tuple[Change, ...]:
+    """The same for one column, where there are several, and for one element."""
+
+    def of_column(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        width = tensor.shape[-1] if tensor.dim() > 1 else tensor.numel()
+        column = int(torch.randint(width, (), generator=generator))
+        place = (torch.arange(width) == column).to(tensor.device)
+        return torch.where(place, change(tensor, generator), tensor)
+
+    def of_element(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        element = int(torch.randint(tensor.numel(), (), generator=generator))
+        place = (torch.arange(tensor.numel()) == element).reshape(tensor.shape).to(tensor.device)
+        return torch.where(place, change(tensor, generator), tensor)
+
+    return of_column, of_element
+
+
+def _between(near: Number, far: Number, *, signed: bool) -> Change:
+    """Values that no sample shows alone: the original may take those shown, and raise on all others."""
+
+    def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = torch.empty(tensor.shape, dtype=torch.float64).uniform_(0.0, 1.0, generator=generator)
+        if not tensor.is_floating_point():
+            furthest = max(-(1 << 62), min(int(far), 1 << 62))  # beyond it a float is no integer of 64 bits
+            return ((furthest - near) * drawn).to(torch.int64).add(int(near)).to(tensor.dtype).to(tensor.device)
+        sizes = near + (far - near) * drawn * drawn  # more of them near than far
+        signs_of = torch.where(chosen(drawn, 0.5, generator), -1.0, 1.0) if signed else 1.0
+        return (sizes * signs_of).to(tensor.dtype).to(tensor.device)
+
+    return change
 
 
 def _in(within: Domain, change: Change) -> Change:

@@ -131,6 +131,7 @@ ATTENTIONS = {
     "added to with large numbers from the input": lambda m, x: attention(
         lambda s: (x[:, :, 0] < 0)[:, None, None].float() * torch.finfo(s.dtype).min + s * 0.5, m, x
     ),
+    "a bias that is a product of the input": lambda m, x: attention(lambda s: s + m.query(x)[:, None, :, :5], m, x),
     "its layout is given on": lambda m, x: attention(lambda s: s * 0.5, m, x, join=False),
     "one head": lambda m, x: torch.bmm(
         F.softmax(torch.bmm(m.query(x), m.key(x).permute(0, 2, 1)) / 8**0.5, dim=2), m.value(x)
@@ -210,6 +211,8 @@ LEFT_ALONE = {
     "a mask is computed with a logarithm": lambda m, x: attention(
         lambda s: s + (x[:, None, None, :, 0] > 0).float().log(), m, x
     ),
+    "a mask is given, and scaled": lambda m, x: attention(lambda s: s + x[:, None, :, :5] * 1.0, m, x),
+    "a mask is given, and a bias added": lambda m, x: attention(lambda s: s + (m.distances + x[:, None, :, :5]), m, x),
     "a mask is given": lambda m, x: (m.query(x) @ m.key(x).mT + x[:, :, :5]).softmax(-1) @ m.value(x),
     "values of fewer heads": lambda m, x: (heads(x) @ heads(x).mT).softmax(-1) @ m.value(x)[:, None],
     "keys are written between": lambda m, x: (lambda k, v: ((m.query(x) @ k.mT).softmax(-1) + k.mul_(2).sum() * 0) @ v)(

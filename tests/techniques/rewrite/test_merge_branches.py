@@ -309,3 +309,24 @@ def test_conformance(randomise):
         return conformance.candidate_of(randomise(SUMS["RepVGG"][0]()), [images()])
 
     conformance.check(MERGE, [block, lambda: conformance.candidate_of(nn.Conv2d(4, 4, 1), [images()])])
+
+
+class WrittenTerm(nn.Module):
+    """A sum that is written into a term that stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.branches = nn.ModuleList([nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)])
+
+    def forward(self, x):
+        total = x.sin()
+        for branch in self.branches:
+            total += branch(x)
+        return total
+
+
+def test_a_sum_that_is_written_into_a_term_that_stays_counts_no_branch_twice(calls, error_units):
+    x = images()
+    original, result = merge(WrittenTerm().eval(), x)
+    assert sorted(calls(result)) == ["add_", "conv2d", "sin"]
+    error_units(original, result, [x])
