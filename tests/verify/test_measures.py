@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from togi.core.choices import AccuracyMeasure
+from togi.core.choices import AccuracyMeasure, ScoreForm
 from togi.core.errors import SubjectError
 from togi.subject.validation import Validation
 from togi.verify.measures import RowMeasure
@@ -51,6 +51,44 @@ def test_a_single_probability_decides_at_one_half_and_a_single_logit_at_zero() -
     for original, flipped in ((probabilities, 1 - probabilities), (logits, -logits)):
         candidate = torch.cat([original[:1], flipped[1:]])
         assert worse(AccuracyMeasure.AGREEMENT, original, candidate) == [0, 1, 1]
+
+
+def test_a_nan_in_one_answer_does_not_change_how_the_others_are_read() -> None:
+    """Read as logits, every probability would be a yes, and no candidate could disagree."""
+    answers = [torch.tensor([[0.9], [0.2]]), torch.tensor([[math.nan], [0.1]])]
+    for name in (AccuracyMeasure.AGREEMENT, AccuracyMeasure.IOU):
+        assert measure(name, answers).worse(0, 1 - answers[0]).tolist() == [1, 1]
+    logits = [torch.tensor([[3.0, -math.inf]]), torch.tensor([[-math.inf, 0.5]])]
+    assert measure(AccuracyMeasure.KL, logits).form is ScoreForm.LOGITS, "classes may be ruled out in each row"
+    assert measure(AccuracyMeasure.KL, logits).worse(0, logits[0]).tolist() == [0]
+
+
+def test_probabilities_that_miss_the_sum_are_not_read_as_logits() -> None:
+    """Their softmax is nearly uniform, so that opposite answers would not differ."""
+    p = torch.eye(1000)[:2] * (1 - 0.0015)
+    assert min(worse(AccuracyMeasure.KL, p, p.flip(0))) > 0.9
+    assert worse(AccuracyMeasure.KL, p, p) == pytest.approx([0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("classes", [10, 1000, 50_000])
+def test_probabilities_of_16_bits_are_probabilities(dtype: torch.dtype, classes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for sharpness in (1, 4, 12):
+        logits = sharpness * torch.randn(20, classes, generator=generator)
+        answers = [logits.to(dtype).softmax(-1).float()] * 2
+        assert measure(AccuracyMeasure.KL, answers).form is ScoreForm.PROBABILITIES
+
+
+def test_labels_that_do_not_exclude_each_other_are_decided_one_by_one() -> None:
+    """By hand: one label of three goes from one half to a quarter, the others stay."""
+    original = torch.tensor([[0.9, 0.5, 0.8], [0.3, 0.4, 0.2]])
+    candidate = torch.tensor([[0.9, 0.25, 0.8], [0.3, 0.4, 0.2]])
+    assert worse(AccuracyMeasure.KL, original, candidate) == pytest.approx([KL_BY_HAND, 0], abs=1e-6)
+    assert worse(AccuracyMeasure.DECIDED, original, original.flip(1)) == [1], "of the second row it is not sure"
+    assert measure(AccuracyMeasure.DECIDED, [original, original]).form is ScoreForm.INDEPENDENT
+    with pytest.raises(SubjectError, match="have the model return its logits"):
+        measure(AccuracyMeasure.PERPLEXITY, [original, original], labels=[[0, 1]] * 2)
 
 
 def test_answers_of_which_the_original_is_not_sure_do_not_count() -> None:

@@ -178,10 +178,10 @@ def _accept_metric(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
 
 
 def _what_is_said(accuracy: Accuracy) -> str:
-    """``agreement``, or of the user's metric also from what it went to what."""
+    """``agreement``, how its scores were read, and of the user's metric from what it went to what."""
     own = accuracy.metric
     if own is None:
-        return accuracy.measure
+        return accuracy.measure if accuracy.form is None else f"{accuracy.measure} (scores read as {accuracy.form})"
     return f"{own.name} (from {own.original:.4g} to {own.candidate:.4g}, {own.better} is better)"
 
 

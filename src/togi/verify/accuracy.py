@@ -210,4 +210,5 @@ class _SeenRows:
         return flips(losses, len(self._differences), self._planned, gains=gains if self._gains else None)
 
     def accuracy(self, *, confirmation: bool) -> Accuracy:
-        return Accuracy(measure=self._measure, confirmation=confirmation, drop=self.drop(), data=self._data)
+        form = self._rows.form
+        return Accuracy(measure=self._measure, confirmation=confirmation, drop=self.drop(), data=self._data, form=form)

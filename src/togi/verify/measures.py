@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from togi.core.choices import AccuracyMeasure
+from togi.core.choices import AccuracyMeasure, ScoreForm
 from togi.core.errors import SubjectError
 from togi.subject.validation import Validation
 from togi.verify.characters import BLANK, error_rate, read
+from togi.verify.scores import all_between_0_and_1, form_of, known_rows
 
 _LEAST_PROBABILITY = 1e-12
-_SUMS_TO_ONE = 1e-3
 _AS_NEAR = 1e-6
 """Neighbours whose cosines differ by less are as near: copies of one sample are."""
 _NOTHING_COUNTS = {
@@ -41,10 +41,15 @@ class RowMeasure:
                 "give --min-agreement, which needs none"
             )
         self._measure, self._labels, self._answers = measure, validation.labels, answers
-        self._probabilities = all(map(_are_probabilities, answers))
+        self._form = form_of([rows_of(answer) for answer in answers])
+        if measure is AccuracyMeasure.PERPLEXITY and self._form is ScoreForm.INDEPENDENT:
+            raise SubjectError(
+                "the measure perplexity needs logits, or probabilities that sum to 1, and the original's scores lie "
+                "between 0 and 1 with other sums: have the model return its logits, or judge by kl"
+            )
         embeds = measure in (AccuracyMeasure.RANK, AccuracyMeasure.NEAREST)
         self._all = _directions(torch.cat([rows_of(answer).flatten(1) for answer in answers])) if embeds else None
-        self._between_0_and_1 = all(bool((answer >= 0).all() and (answer <= 1).all()) for answer in answers)
+        self._between_0_and_1 = all_between_0_and_1([known_rows(rows_of(answer)) for answer in answers])
         self._first_row = [0, *itertools.accumulate(len(rows_of(answer)) for answer in answers)]
         if not any(bool(self.counted(i).any()) for i in range(len(answers))):
             raise SubjectError(_NOTHING_COUNTS.get(measure, "the validation samples are empty: none has a row"))
@@ -55,6 +60,17 @@ class RowMeasure:
         if not self._measure.of_answers:
             return True
         return self._measure is not AccuracyMeasure.NEAREST and any(rows_of(a).shape[1] > 1 for a in self._answers)
+
+    @property
+    def form(self) -> ScoreForm | None:
+        """How the scores are read, where the measure depends on it."""
+        match self._measure:
+            case AccuracyMeasure.KL | AccuracyMeasure.PERPLEXITY | AccuracyMeasure.DECIDED:
+                return self._form
+            case AccuracyMeasure.AGREEMENT | AccuracyMeasure.ACCURACY:
+                return self._form if any(rows_of(answer).shape[-1] == 1 for answer in self._answers) else None
+            case _:
+                return None
 
     def counted(self, i: int) -> Tensor:
         """Which rows of the original's answer ``i`` count."""
@@ -83,7 +99,7 @@ class RowMeasure:
                 return self._mean(i, both[0] - both[1])
             case AccuracyMeasure.KL:
                 p, q = self._log_probabilities(original), self._log_probabilities(candidate)
-                return (p.exp() * (p - q)).sum(-1).mean(1)
+                return torch.where(p == -math.inf, 0, p.exp() * (p - q)).flatten(2).sum(-1).mean(1)
             case AccuracyMeasure.RMS:
                 share: Tensor = (candidate - original).flatten(1).norm(dim=1) / original.flatten(1).norm(dim=1)
                 return share.nan_to_num(1.0)
@@ -103,7 +119,7 @@ class RowMeasure:
         """Which decisions of which rows count."""
         rows = rows_of(self._answers[i])
         if self._measure is AccuracyMeasure.DECIDED:
-            return self._log_probabilities(rows).amax(-1) > math.log(0.5)
+            return self._sure(rows)
         if self._measure is AccuracyMeasure.PERPLEXITY:
             return self._labels_of(i) >= 0
         return torch.ones(rows.shape[:2], dtype=torch.bool)
@@ -121,15 +137,22 @@ class RowMeasure:
         """The place of the largest score; of a single score, whether it is likelier than not."""
         if rows.shape[-1] > 1:
             return rows.argmax(-1)
-        return (rows[..., 0] > (0.5 if self._probabilities else 0.0)).long()
+        return (rows[..., 0] > (0.0 if self._form is ScoreForm.LOGITS else 0.5)).long()
+
+    def _sure(self, rows: Tensor) -> Tensor:
+        """What is decided has a probability above one half."""
+        if self._form is ScoreForm.INDEPENDENT:
+            return rows.amax(-1) > 0.5
+        return self._log_probabilities(rows).amax(-1) > math.log(0.5)
 
     def _log_probabilities(self, rows: Tensor) -> Tensor:
-        """Of the classes; of a single score, of no and yes."""
-        single = rows.shape[-1] == 1
-        if self._probabilities:
-            of_classes = torch.cat([1 - rows, rows], -1) if single else rows
-            return of_classes.clamp_min(_LEAST_PROBABILITY).log().log_softmax(-1)
-        return nn.functional.logsigmoid(torch.cat([-rows, rows], -1)) if single else rows.log_softmax(-1)
+        """Of the classes; of a single score of no and yes; of independent ones of each no and yes."""
+        if self._form is not ScoreForm.PROBABILITIES and rows.shape[-1] > 1:
+            independent = self._form is ScoreForm.INDEPENDENT
+            return _log_shares(torch.stack([1 - rows, rows], -1)) if independent else rows.log_softmax(-1)
+        if self._form is ScoreForm.LOGITS:
+            return nn.functional.logsigmoid(torch.cat([-rows, rows], -1))
+        return _log_shares(rows if rows.shape[-1] > 1 else torch.cat([1 - rows, rows], -1))
 
     def _cosines(self, original: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Of each row with all of the original's embeddings: of the original's row, and of the candidate's."""
@@ -173,12 +196,8 @@ def rows_of(answer: Tensor) -> Tensor:
     return answer.reshape(answer.shape[0], -1, answer.shape[-1])
 
 
-def _are_probabilities(answer: Tensor) -> bool:
-    """A single score between 0 and 1, or several that sum to 1: what a sigmoid or softmax returns."""
-    rows = rows_of(answer)
-    if not bool((rows >= 0).all() and (rows <= 1).all()):
-        return False
-    return rows.shape[-1] == 1 or bool(((rows.sum(-1) - 1).abs() < _SUMS_TO_ONE).all())
+def _log_shares(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp_min(_LEAST_PROBABILITY).log().log_softmax(-1)
 
 
 def _directions(rows: Tensor) -> Tensor:
