@@ -239,6 +239,19 @@ def test_how_scores_were_read_is_told() -> None:
     assert told.startswith("approximate: agreement (scores read as probabilities): 300 samples without a loss")
 
 
+def test_accuracy_is_told_with_what_it_was() -> None:
+    accuracy = Accuracy(
+        measure=AccuracyMeasure.ACCURACY,
+        confirmation=True,
+        drop=flips(0, 300, 300, gains=0),
+        original=0.8123,
+        candidate=0.809,
+        form=ScoreForm.LOGITS,
+    )
+    _, told = accept(report(accuracy=accuracy, rmse=0.5), exact=False, judging=AGREEMENT)
+    assert "accuracy (from 81.2 to 80.9 %, scores read as logits): 300 samples" in told
+
+
 def test_what_was_not_judged_on_the_data_is_not_accepted() -> None:
     assert accept(report(metric=1.0, metric_original=1.0), exact=False, judging=AGREEMENT)[0] is Outcome.WRONG
     assert accept(report(faithful=True), exact=False, judging=AGREEMENT)[0] is Outcome.OK

@@ -122,6 +122,35 @@ def test_perplexity_is_of_the_labels_that_are_given() -> None:
         measure(AccuracyMeasure.PERPLEXITY, [original] * 2)
 
 
+def test_accuracy_is_of_the_labels_that_are_given() -> None:
+    """90 of 100 places have no label, and the candidate is wrong at each of the others."""
+    original = torch.eye(10)[None].repeat(1, 10, 1)
+    labels = [torch.cat([torch.arange(10), torch.full((90,), -100)])[None]] * 2
+    assert worse(AccuracyMeasure.ACCURACY, original, original.roll(1, -1), labels=labels) == [1]
+    one_lost = torch.cat([original[:, :1].roll(1, -1), original[:, 1:]], 1)
+    assert worse(AccuracyMeasure.ACCURACY, original, one_lost, labels=labels) == pytest.approx([0.1])
+    with pytest.raises(SubjectError, match="labels from 0 on, and there are none"):
+        measure(AccuracyMeasure.ACCURACY, [original] * 2, labels=[torch.full((1, 100), -100)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "said"),
+    [
+        (1, [1, -1], "sample 1 has the label -1, .* labels are 0 and 1"),
+        (1, [0, 2], "sample 1 has the label 2, .* labels are 0 and 1"),
+        (3, [0, 3], "sample 1 has the label 3, .* labels are 0 to 2"),
+        (3, [0, 1.5], "sample 1 has the label 1.5"),
+        (3, [0], "sample 1 has 1 labels, and the original decides 2 times"),
+    ],
+)
+@pytest.mark.parametrize("name", [AccuracyMeasure.ACCURACY, AccuracyMeasure.PERPLEXITY])
+def test_labels_that_nothing_can_hit_are_refused(
+    classes: int, labels: list[float], said: str, name: AccuracyMeasure
+) -> None:
+    with pytest.raises(SubjectError, match=said):
+        measure(name, [torch.full((2, classes), 3.0)] * 2, labels=[labels] * 2)
+
+
 def towards(degrees: float) -> Tensor:
     return torch.tensor([[math.cos(math.radians(degrees)), math.sin(math.radians(degrees))]])
 

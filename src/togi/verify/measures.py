@@ -17,6 +17,7 @@ from togi.core.choices import AccuracyMeasure, ScoreForm
 from togi.core.errors import SubjectError
 from togi.subject.validation import Validation
 from togi.verify.characters import BLANK, error_rate, read
+from togi.verify.labels import check_hits, classes_of, decision_labels
 from togi.verify.scores import all_between_0_and_1, form_of, known_rows
 
 _LEAST_PROBABILITY = 1e-12
@@ -25,6 +26,7 @@ _AS_NEAR = 1e-6
 _NOTHING_COUNTS = {
     AccuracyMeasure.DECIDED: "the measure decided counts answers that the original gives with a probability above one "
     "half, and it gives none: judge by agreement, or by a metric of its own",
+    AccuracyMeasure.ACCURACY: "the measure accuracy counts labels from 0 on, and there are none",
     AccuracyMeasure.PERPLEXITY: "the measure perplexity counts labels from 0 on, and there are none",
 }
 _LABELLED = frozenset({AccuracyMeasure.ACCURACY, AccuracyMeasure.PERPLEXITY})
@@ -34,13 +36,14 @@ class RowMeasure:
     """One measure on the answers of one original."""
 
     def __init__(self, measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor]) -> None:
-        """Raises SubjectError where the measure needs labels and there are none."""
+        """Raises SubjectError where the measure needs labels and there are none, or what cannot be labels."""
         if measure in _LABELLED and validation.labels is None:
             raise SubjectError(
                 f"the measure {measure} needs labels, and the validation data have none: return (samples, labels), or "
                 "give --min-agreement, which needs none"
             )
         self._measure, self._labels, self._answers = measure, validation.labels, answers
+        self._classes = self._checked_labels() if measure in _LABELLED else []
         self._form = form_of([rows_of(answer) for answer in answers])
         if measure is AccuracyMeasure.PERPLEXITY and self._form is ScoreForm.INDEPENDENT:
             raise SubjectError(
@@ -53,6 +56,14 @@ class RowMeasure:
         self._first_row = [0, *itertools.accumulate(len(rows_of(answer)) for answer in answers)]
         if not any(bool(self.counted(i).any()) for i in range(len(answers))):
             raise SubjectError(_NOTHING_COUNTS.get(measure, "the validation samples are empty: none has a row"))
+
+    def check_original(self) -> None:
+        """Raises SubjectError where the original hits no more labels than chance."""
+        if self._measure is AccuracyMeasure.ACCURACY:
+            counted = [self._counts(i) for i in range(len(self._answers))]
+            decided = [self._decided(rows_of(a))[counts] for a, counts in zip(self._answers, counted, strict=True)]
+            labels = [labels[counts] for labels, counts in zip(self._classes, counted, strict=True)]
+            check_hits(decided, labels, max(classes_of(rows_of(answer)) for answer in self._answers))
 
     @property
     def graded(self) -> bool:
@@ -91,10 +102,9 @@ class RowMeasure:
             case AccuracyMeasure.AGREEMENT | AccuracyMeasure.DECIDED:
                 return self._mean(i, (self._decided(candidate) != self._decided(original)).float())
             case AccuracyMeasure.ACCURACY:
-                labels, decided = self._labels_of(i), self._decided(original)
-                return ((self._decided(candidate) != labels).float() - (decided != labels).float()).mean(1)
+                return self._hits(i, original) - self._hits(i, candidate)
             case AccuracyMeasure.PERPLEXITY:
-                labels = self._labels_of(i).clamp_min(0)[..., None].long()
+                labels = self._classes[i].clamp_min(0)[..., None]
                 both = [self._log_probabilities(rows).gather(-1, labels)[..., 0] for rows in (original, candidate)]
                 return self._mean(i, both[0] - both[1])
             case AccuracyMeasure.KL:
@@ -120,8 +130,8 @@ class RowMeasure:
         rows = rows_of(self._answers[i])
         if self._measure is AccuracyMeasure.DECIDED:
             return self._sure(rows)
-        if self._measure is AccuracyMeasure.PERPLEXITY:
-            return self._labels_of(i) >= 0
+        if self._measure in _LABELLED:
+            return self._classes[i] >= 0
         return torch.ones(rows.shape[:2], dtype=torch.bool)
 
     def _mean(self, i: int, of_decisions: Tensor) -> Tensor:
@@ -129,9 +139,17 @@ class RowMeasure:
         counts = self._counts(i)
         return torch.where(counts, of_decisions, 0).sum(1) / counts.sum(1).clamp_min(1)
 
-    def _labels_of(self, i: int) -> Tensor:
+    def hits(self, i: int) -> Tensor:
+        """The share of labels that the original hits in each row of its answer ``i``."""
+        return self._hits(i, rows_of(self._answers[i]))
+
+    def _hits(self, i: int, rows: Tensor) -> Tensor:
+        return self._mean(i, (self._decided(rows) == self._classes[i]).float())
+
+    def _checked_labels(self) -> list[Tensor]:
         assert self._labels is not None
-        return torch.as_tensor(self._labels[i]).reshape(rows_of(self._answers[i]).shape[:2])
+        pairs = zip(self._labels, self._answers, strict=True)
+        return [decision_labels(label, rows_of(answer), i) for i, (label, answer) in enumerate(pairs, start=1)]
 
     def _decided(self, rows: Tensor) -> Tensor:
         """The place of the largest score; of a single score, whether it is likelier than not."""
