@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from togi.core.choices import AccuracyMeasure, ScoreForm
 from togi.core.errors import SubjectError
+from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation
 from togi.verify.measures import RowMeasure
 
@@ -149,6 +151,67 @@ def test_labels_that_nothing_can_hit_are_refused(
 ) -> None:
     with pytest.raises(SubjectError, match=said):
         measure(name, [torch.full((2, classes), 3.0)] * 2, labels=[labels] * 2)
+
+
+@pytest.mark.parametrize("measured", [AccuracyMeasure.AGREEMENT, AccuracyMeasure.IOU])
+def test_an_answer_of_one_number_a_row_has_a_decision_a_row(measured: AccuracyMeasure) -> None:
+    original, candidate = torch.tensor([5.0] + [1.0] * 31), torch.tensor([5.0] + [-1.0] * 31)
+    assert worse(measured, original, candidate) == [0] + [1] * 31
+    labels = [(original > 0).long()] * 2
+    assert worse(AccuracyMeasure.ACCURACY, original, candidate, labels=labels) == [0] + [1] * 31
+
+
+@pytest.mark.parametrize(
+    ("sample", "original", "candidate", "by_hand"),
+    [
+        (torch.ones(1, 3, 8, 8), torch.eye(5)[:4], torch.eye(5)[[0, 1, 2, 0]], 1 / 4),  # 4 boxes of a picture
+        (torch.ones(2, 7), torch.eye(5)[:, None].repeat(1, 2, 1), torch.eye(5)[:, None].repeat(1, 2, 1).flip(0), 4 / 5),
+        (torch.ones(9), torch.eye(5)[2], torch.eye(5)[3], 1),  # without a batch: scores of five classes
+        (torch.ones(1, 3, 8, 8), torch.ones(0, 4), torch.ones(2, 4), 1),  # it finds what is not there
+        (torch.ones(1, 3, 8, 8), torch.ones(0), torch.ones(0), 0),
+    ],
+)
+def test_what_depends_on_each_other_is_one_row(
+    sample: Tensor, original: Tensor, candidate: Tensor, by_hand: float
+) -> None:
+    agreement = RowMeasure(AccuracyMeasure.AGREEMENT, Validation([sample, sample]), [original, original])
+    assert agreement.counted(0).tolist() == [True]
+    assert agreement.worse(0, candidate).tolist() == pytest.approx([by_hand])
+
+
+@pytest.mark.parametrize(
+    ("sample", "rows"),
+    [
+        (torch.ones(4, 3), 4),
+        (np.ones((4, 3)), 4),
+        (Inputs((["one", "two", "three", "four"],)), 4),
+        ({"ids": torch.ones(4, 7), "bias": torch.ones(7, 7)}, 4),
+        ((torch.tensor(0.5), torch.ones(4, 7)), 4),
+        (Inputs(("one text",)), 1),
+        (torch.ones(2, 3), 1),
+    ],
+)
+def test_rows_are_those_of_the_first_argument(sample: Any, rows: int) -> None:
+    answers = [torch.eye(4)] * 2
+    agreement = RowMeasure(AccuracyMeasure.AGREEMENT, Validation([sample, sample]), answers)
+    assert len(agreement.worse(0, answers[0])) == rows
+
+
+def test_a_number_of_rows_that_is_equal_by_chance_does_not_make_rows() -> None:
+    """Of three boxes and of five of pictures of three channels without a batch."""
+    pictures, boxes = [torch.ones(3, 8, 8)] * 2, [torch.eye(5)[:3], torch.eye(5)]
+    assert RowMeasure(AccuracyMeasure.RMS, Validation(pictures), boxes).worse(0, boxes[0]).tolist() == [0]
+    with pytest.raises(SubjectError, match=r"embeddings of one size.*\(3, 5\) and \(5, 5\)"):
+        RowMeasure(AccuracyMeasure.RANK, Validation(pictures), boxes)
+
+
+def test_characters_of_steps_first_are_refused() -> None:
+    samples, answers = [torch.ones(2, 3, 8, 8)] * 2, [torch.eye(6)[:, None].repeat(1, 2, 1)] * 2
+    with pytest.raises(SubjectError, match=r"reads answers of \(rows, steps, classes\).* \(6, 2, 6\)"):
+        RowMeasure(AccuracyMeasure.CHARACTERS, Validation(samples), answers)
+    one = [answer[:, 0] for answer in answers]
+    lost = RowMeasure(AccuracyMeasure.CHARACTERS, Validation(samples), one).worse(0, one[0].roll(1, 0))
+    assert len(lost) == 1, "the text of one picture"
 
 
 def towards(degrees: float) -> Tensor:

@@ -1,7 +1,8 @@
 """The measures of accuracy that are built in: by how much each row of an answer is worse than the original's.
 
 0 is as good as the original, 1 as bad as a row can be; below 0 is better than the original, which only labels can show.
-A row is what the first dimension counts. Its last dimension holds scores, all between are decisions of the row.
+A row is what the first dimension counts, if it is that of the samples; else all that a sample is answered is one row.
+The last dimension holds scores, all between are decisions of the row.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from togi.core.errors import SubjectError
 from togi.subject.validation import Validation
 from togi.verify.characters import BLANK, error_rate, read
 from togi.verify.labels import check_hits, classes_of, decision_labels
-from togi.verify.scores import all_between_0_and_1, form_of, known_rows
+from togi.verify.scores import all_between_0_and_1, by_rows, form_of, known_rows, rows_of
 
 _LEAST_PROBABILITY = 1e-12
 _AS_NEAR = 1e-6
@@ -30,6 +31,7 @@ _NOTHING_COUNTS = {
     AccuracyMeasure.PERPLEXITY: "the measure perplexity counts labels from 0 on, and there are none",
 }
 _LABELLED = frozenset({AccuracyMeasure.ACCURACY, AccuracyMeasure.PERPLEXITY})
+_EMBEDDED = frozenset({AccuracyMeasure.RANK, AccuracyMeasure.NEAREST})
 
 
 class RowMeasure:
@@ -43,17 +45,20 @@ class RowMeasure:
                 "give --min-agreement, which needs none"
             )
         self._measure, self._labels, self._answers = measure, validation.labels, answers
+        self._by_rows = by_rows(validation.inputs, answers)
+        self._check_shapes()
+        self._rows = [rows_of(answer, self._by_rows) for answer in answers]
         self._classes = self._checked_labels() if measure in _LABELLED else []
-        self._form = form_of([rows_of(answer) for answer in answers])
+        self._form = form_of(self._rows)
         if measure is AccuracyMeasure.PERPLEXITY and self._form is ScoreForm.INDEPENDENT:
             raise SubjectError(
                 "the measure perplexity needs logits, or probabilities that sum to 1, and the original's scores lie "
                 "between 0 and 1 with other sums: have the model return its logits, or judge by kl"
             )
-        embeds = measure in (AccuracyMeasure.RANK, AccuracyMeasure.NEAREST)
-        self._all = _directions(torch.cat([rows_of(answer).flatten(1) for answer in answers])) if embeds else None
-        self._between_0_and_1 = all_between_0_and_1([known_rows(rows_of(answer)) for answer in answers])
-        self._first_row = [0, *itertools.accumulate(len(rows_of(answer)) for answer in answers)]
+        embeds = measure in _EMBEDDED
+        self._all = _directions(torch.cat([rows.flatten(1) for rows in self._rows])) if embeds else None
+        self._between_0_and_1 = all_between_0_and_1([known_rows(rows) for rows in self._rows])
+        self._first_row = [0, *itertools.accumulate(map(len, self._rows))]
         if not any(bool(self.counted(i).any()) for i in range(len(answers))):
             raise SubjectError(_NOTHING_COUNTS.get(measure, "the validation samples are empty: none has a row"))
 
@@ -61,16 +66,16 @@ class RowMeasure:
         """Raises SubjectError where the original hits no more labels than chance."""
         if self._measure is AccuracyMeasure.ACCURACY:
             counted = [self._counts(i) for i in range(len(self._answers))]
-            decided = [self._decided(rows_of(a))[counts] for a, counts in zip(self._answers, counted, strict=True)]
+            decided = [self._decided(rows)[counts] for rows, counts in zip(self._rows, counted, strict=True)]
             labels = [labels[counts] for labels, counts in zip(self._classes, counted, strict=True)]
-            check_hits(decided, labels, max(classes_of(rows_of(answer)) for answer in self._answers))
+            check_hits(decided, labels, max(map(classes_of, self._rows)))
 
     @property
     def graded(self) -> bool:
         """A row may be worse in part."""
         if not self._measure.of_answers:
             return True
-        return self._measure is not AccuracyMeasure.NEAREST and any(rows_of(a).shape[1] > 1 for a in self._answers)
+        return self._measure is not AccuracyMeasure.NEAREST and any(rows.shape[1] > 1 for rows in self._rows)
 
     @property
     def form(self) -> ScoreForm | None:
@@ -79,20 +84,23 @@ class RowMeasure:
             case AccuracyMeasure.KL | AccuracyMeasure.PERPLEXITY | AccuracyMeasure.DECIDED:
                 return self._form
             case AccuracyMeasure.AGREEMENT | AccuracyMeasure.ACCURACY:
-                return self._form if any(rows_of(answer).shape[-1] == 1 for answer in self._answers) else None
+                return self._form if any(rows.shape[-1] == 1 for rows in self._rows) else None
+            case AccuracyMeasure.IOU if not all(map(_has_classes, self._answers)):
+                return ScoreForm.PROBABILITIES if self._between_0_and_1 else ScoreForm.LOGITS
             case _:
                 return None
 
     def counted(self, i: int) -> Tensor:
-        """Which rows of the original's answer ``i`` count."""
-        return self._counts(i).any(1)
+        """Which rows of the original's answer ``i`` count: where nothing was found, something may be found."""
+        counts = self._counts(i)
+        return counts.any(1) | (counts.shape[1] == 0)
 
     def worse(self, i: int, answer: Tensor) -> Tensor:
         """By how much each row of a candidate's ``answer`` to sample ``i`` is, from -1 to 1."""
-        original = rows_of(self._answers[i])
+        original = self._rows[i]
         if answer.shape != self._answers[i].shape:
             return torch.ones(len(original))
-        rows = rows_of(answer)
+        rows = rows_of(answer, self._by_rows)
         worse = self._compared(i, original, rows)
         worse[~rows.isfinite().flatten(1).all(1) & original.isfinite().flatten(1).all(1)] = 1.0
         return worse.clamp(-1, 1).nan_to_num(1.0)
@@ -109,10 +117,10 @@ class RowMeasure:
                 return self._mean(i, both[0] - both[1])
             case AccuracyMeasure.KL:
                 p, q = self._log_probabilities(original), self._log_probabilities(candidate)
-                return torch.where(p == -math.inf, 0, p.exp() * (p - q)).flatten(2).sum(-1).mean(1)
+                return self._mean(i, torch.where(p == -math.inf, 0, p.exp() * (p - q)).flatten(2).sum(-1))
             case AccuracyMeasure.RMS:
-                share: Tensor = (candidate - original).flatten(1).norm(dim=1) / original.flatten(1).norm(dim=1)
-                return share.nan_to_num(1.0)
+                error, size = (rows.flatten(1).norm(dim=1) for rows in (candidate - original, original))
+                return torch.where(error == 0, 0, error / size)
             case AccuracyMeasure.RANK:
                 return _rank_lost(*self._cosines(original, candidate))
             case AccuracyMeasure.NEAREST:
@@ -123,11 +131,12 @@ class RowMeasure:
                 raise AssertionError("the user's metric is asked, not computed here")
             case AccuracyMeasure.IOU:
                 masks = (self._masks(rows.reshape(self._answers[i].shape)) for rows in (original, candidate))
-                return torch.tensor([1 - _iou(*pair) for pair in zip(*masks, strict=True)])
+                pairs = zip(*masks, strict=True) if self._by_rows else [tuple(masks)]
+                return torch.tensor([1 - _iou(*pair) for pair in pairs])
 
     def _counts(self, i: int) -> Tensor:
         """Which decisions of which rows count."""
-        rows = rows_of(self._answers[i])
+        rows = self._rows[i]
         if self._measure is AccuracyMeasure.DECIDED:
             return self._sure(rows)
         if self._measure in _LABELLED:
@@ -141,15 +150,33 @@ class RowMeasure:
 
     def hits(self, i: int) -> Tensor:
         """The share of labels that the original hits in each row of its answer ``i``."""
-        return self._hits(i, rows_of(self._answers[i]))
+        return self._hits(i, self._rows[i])
 
     def _hits(self, i: int, rows: Tensor) -> Tensor:
         return self._mean(i, (self._decided(rows) == self._classes[i]).float())
 
     def _checked_labels(self) -> list[Tensor]:
         assert self._labels is not None
-        pairs = zip(self._labels, self._answers, strict=True)
-        return [decision_labels(label, rows_of(answer), i) for i, (label, answer) in enumerate(pairs, start=1)]
+        pairs = zip(self._labels, self._rows, strict=True)
+        return [decision_labels(label, rows, i) for i, (label, rows) in enumerate(pairs, start=1)]
+
+    def _check_shapes(self) -> None:
+        """Raises SubjectError for answers that the measure cannot compare."""
+        shapes = [tuple(answer.shape) for answer in self._answers]
+        embedded = [shape[1:] if self._by_rows else shape for shape in shapes]
+        if self._measure in _EMBEDDED and len(set(embedded)) > 1:
+            other = next(shape for shape, size in zip(shapes, embedded, strict=True) if size != embedded[0])
+            raise SubjectError(
+                f"the measure {self._measure} compares embeddings of one size, and the original's answers have the "
+                f"shapes {shapes[0]} and {other}: judge by rms, or by a metric of your own (--metric FILE:function)"
+            )
+        texts = [shape for shape in shapes if len(shape) > 2 and shape[1] > 1]
+        if self._measure is AccuracyMeasure.CHARACTERS and texts and not self._by_rows:
+            raise SubjectError(
+                f"the measure characters reads answers of (rows, steps, classes), and the original's have {texts[0]} "
+                "for samples of another number of rows: have the model return rows first, or judge by a metric of your "
+                "own (--metric FILE:function)"
+            )
 
     def _decided(self, rows: Tensor) -> Tensor:
         """The place of the largest score; of a single score, whether it is likelier than not."""
@@ -201,17 +228,13 @@ class RowMeasure:
 
     def _masks(self, answer: Tensor) -> Tensor:
         """The class of each place of each row, 0 where there is nothing. ``(N, C, H, W)`` has scores of C classes."""
-        if answer.dim() == 4 and answer.shape[1] > 1:
+        if _has_classes(answer):
             return answer.argmax(1) + 1
-        marked = (answer > (0.5 if self._between_0_and_1 else 0.0)).long()
-        return marked if marked.dim() > 1 else marked[None]
+        return (answer > (0.5 if self._between_0_and_1 else 0.0)).long()
 
 
-def rows_of(answer: Tensor) -> Tensor:
-    """``(rows, decisions of a row, scores)``."""
-    if answer.dim() < 2:
-        return answer.reshape(1, 1, -1)
-    return answer.reshape(answer.shape[0], -1, answer.shape[-1])
+def _has_classes(masks: Tensor) -> bool:
+    return masks.dim() == 4 and masks.shape[1] > 1
 
 
 def _log_shares(probabilities: Tensor) -> Tensor:

@@ -1,20 +1,55 @@
-"""The forms of a model's scores: logits, probabilities, or independent probabilities of several labels.
+"""What the numbers of an answer are: of which row, and whether logits, probabilities, or those of independent labels.
 
-No model declares its form, so the original's answers to all samples show it.
+No model declares it, so the original's answers to all samples show it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from togi.core.choices import ScoreForm
+from togi.subject.inputs import Inputs
+from togi.subject.leaves import is_array
 
 _SUM_ROUNDING = 1e-3
 """A sum of float32 probabilities may miss 1 by so much: there may be a hundred thousand of them."""
 _ROUNDED_TO = (torch.bfloat16, torch.float16)
+
+
+def by_rows(samples: Sequence[Inputs], answers: Sequence[Tensor]) -> bool:
+    """Whether the first dimension of each answer counts the rows of its sample. Else (boxes of a picture, steps of a
+    sequence) what is answered to one sample depends on each other."""
+    return all(
+        answer.dim() > 0 and len(answer) == _rows(sample) for sample, answer in zip(samples, answers, strict=True)
+    )
+
+
+def rows_of(answer: Tensor, by_rows: bool) -> Tensor:
+    """``(rows, decisions of a row, scores)``. What is not ``by_rows`` is one row."""
+    count = len(answer) if by_rows else 1
+    if not answer.numel():
+        return answer.reshape(count, 0, 1)
+    scores = answer.shape[-1] if answer.dim() > int(by_rows) else 1
+    return answer.reshape(count, -1, scores)
+
+
+def _rows(sample: Inputs) -> int | None:
+    """The length of its first argument that has one: masks and tables for all rows come later."""
+    lengths = map(_length, (*sample.args, *sample.kwargs.values()))
+    return next((length for length in lengths if length is not None), None)
+
+
+def _length(argument: Any) -> int | None:
+    """Of a list (of texts, of pictures) its length, of all else the first size of its first tensor that has one."""
+    if isinstance(argument, list):
+        return len(argument)
+    if is_array(argument):
+        return argument.shape[0] if argument.ndim else None
+    return next((tensor.size(0) for tensor in Inputs((argument,)).tensors() if tensor.dim()), None)
 
 
 def form_of(answers: Sequence[Tensor]) -> ScoreForm:
