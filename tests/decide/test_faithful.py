@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from togi.core.choices import AccuracyMeasure, Direction
+from togi.core.choices import AccuracyMeasure, Direction, ScoreForm
 from togi.core.errors import TogiError
 from togi.core.judging import Judging
 from togi.core.records import Accuracy, ErrorReport, ForcedCalls, Outcome
@@ -229,6 +229,27 @@ def test_validation_data_prove_each_half_by_itself(confirmation: bool) -> None:
     assert "not the allowed 1 point: about" in reason
     assert judged(40, 50, 300)[0] is Outcome.WRONG
     assert judged(0, 150, 300)[0] is Outcome.WRONG, "half of it proves nothing"
+
+
+def test_how_scores_were_read_is_told() -> None:
+    accuracy = Accuracy(
+        measure=AccuracyMeasure.AGREEMENT, confirmation=True, drop=flips(0, 300, 300), form=ScoreForm.PROBABILITIES
+    )
+    _, told = accept(report(accuracy=accuracy, rmse=0.5), exact=False, judging=AGREEMENT)
+    assert told.startswith("approximate: agreement (scores read as probabilities): 300 samples without a loss")
+
+
+def test_accuracy_is_told_with_what_it_was() -> None:
+    accuracy = Accuracy(
+        measure=AccuracyMeasure.ACCURACY,
+        confirmation=True,
+        drop=flips(0, 300, 300, gains=0),
+        original=0.8123,
+        candidate=0.809,
+        form=ScoreForm.LOGITS,
+    )
+    _, told = accept(report(accuracy=accuracy, rmse=0.5), exact=False, judging=AGREEMENT)
+    assert "accuracy (from 81.2 to 80.9 %, scores read as logits): 300 samples" in told
 
 
 def test_what_was_not_judged_on_the_data_is_not_accepted() -> None:

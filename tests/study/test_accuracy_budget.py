@@ -139,6 +139,13 @@ def test_a_function_that_cannot_judge_the_data_ends_the_study_before_any_trial()
 
 
 @pytest.mark.thorough
+def test_labels_that_the_original_never_hits_end_the_study_before_any_trial() -> None:
+    validation = togi.Validation([*samples().split(4)], [*((LABELS + 1) % 8).split(4)])
+    with pytest.raises(TogiError, match="the original hits 0 of 32 labels"):
+        tuned(samples()[:4], data=validation, metric="accuracy", max_drop=0.1)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("upside_down", [False, True], ids=["as it is", "an error rate"])
 def test_a_metric_of_outputs_and_labels_judges_on_the_data(upside_down: bool) -> None:
     """8 bits answer none of the rows, in whichever direction the metric goes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from togi.decide.paired import Standing, halves, standing
 from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation
 from togi.verify import accuracy
-from togi.verify.accuracy import answer_once, judged, known_answers
+from togi.verify.accuracy import answer_once, check_answers, judged, known_answers
 
 CLASSES, COUNT = 8, 400
 BUILT_IN = [measure for measure in AccuracyMeasure if measure is not AccuracyMeasure.OWN]
@@ -97,6 +98,49 @@ def test_labels_count_gains_and_agreement_does_not(tmp_path: Path) -> None:
     assert by_labels.gains
     assert (by_original.losses, by_original.gains) == (COUNT // 2, None)
     assert by_labels.mean < by_original.mean == 1.0
+
+
+def test_accuracy_tells_from_what_it_went_to_what(tmp_path: Path) -> None:
+    """The original hits three of four labels, and every tenth answer of the candidate is not a number."""
+    labels = data().labels
+    assert labels is not None
+    moved = [(label + 1) % CLASSES if i % 4 == 0 else label for i, label in enumerate(labels)]
+    chosen = halves(range(COUNT), 0)[0]
+    hit = sum(i % 4 != 0 for i in chosen) / len(chosen)
+    found = measured(every(10, lambda scores: scores * math.nan), AccuracyMeasure.ACCURACY, tmp_path, labels=moved)
+    assert found.original == pytest.approx(hit)
+    assert found.candidate is not None
+    assert 0.8 * hit < found.candidate < 0.95 * hit
+    agreed = measured(Scores(), AccuracyMeasure.AGREEMENT, tmp_path)
+    assert (agreed.original, agreed.candidate) == (None, None)
+
+
+def test_labels_that_the_original_hits_no_more_often_than_chance_judge_nothing() -> None:
+    """A destroyed model would lose nothing by them."""
+    classes, count = 1000, 1000
+    right = torch.arange(count) % classes
+    answers = [torch.eye(classes)[label][None] for label in right]
+    generator = torch.Generator().manual_seed(0)
+
+    def check(labels: Tensor, measure: AccuracyMeasure = AccuracyMeasure.ACCURACY) -> None:
+        check_answers(measure, Validation(answers, labels.tolist()), answers)
+
+    shuffled = torch.randint(0, classes, (count,), generator=generator)
+    for labels in ((right + 1) % classes, shuffled):
+        with pytest.raises(SubjectError, match=r"hits \d of 1,000 labels, and in another order it would hit 1"):
+            check(labels)
+        check(labels, AccuracyMeasure.AGREEMENT)
+    check(right)
+    check(torch.where(right % 10 == 0, right, shuffled))  # one label of ten is right, and chance is one in a thousand
+    check_answers(AccuracyMeasure.ACCURACY, Validation(answers[:1] * 9, [0] * 9), answers[:1] * 9)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_an_original_that_always_answers_the_same_judges_nothing(share: float) -> None:
+    answers = [torch.tensor([[1.0, 0.0]])] * 200
+    labels = [int(i >= share * 200) for i in range(200)]
+    with pytest.raises(SubjectError, match=f"hits {share * 200:.0f} of 200 labels"):
+        check_answers(AccuracyMeasure.ACCURACY, Validation(answers, labels), answers)
 
 
 def test_a_recipe_that_is_surely_outside_is_stopped_early(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from togi.core.choices import AccuracyMeasure
+from togi.core.choices import AccuracyMeasure, ScoreForm
 from togi.core.errors import SubjectError
+from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation
 from togi.verify.measures import RowMeasure
 
@@ -53,6 +55,44 @@ def test_a_single_probability_decides_at_one_half_and_a_single_logit_at_zero() -
         assert worse(AccuracyMeasure.AGREEMENT, original, candidate) == [0, 1, 1]
 
 
+def test_a_nan_in_one_answer_does_not_change_how_the_others_are_read() -> None:
+    """Read as logits, every probability would be a yes, and no candidate could disagree."""
+    answers = [torch.tensor([[0.9], [0.2]]), torch.tensor([[math.nan], [0.1]])]
+    for name in (AccuracyMeasure.AGREEMENT, AccuracyMeasure.IOU):
+        assert measure(name, answers).worse(0, 1 - answers[0]).tolist() == [1, 1]
+    logits = [torch.tensor([[3.0, -math.inf]]), torch.tensor([[-math.inf, 0.5]])]
+    assert measure(AccuracyMeasure.KL, logits).form is ScoreForm.LOGITS, "classes may be ruled out in each row"
+    assert measure(AccuracyMeasure.KL, logits).worse(0, logits[0]).tolist() == [0]
+
+
+def test_probabilities_that_miss_the_sum_are_not_read_as_logits() -> None:
+    """Their softmax is nearly uniform, so that opposite answers would not differ."""
+    p = torch.eye(1000)[:2] * (1 - 0.0015)
+    assert min(worse(AccuracyMeasure.KL, p, p.flip(0))) > 0.9
+    assert worse(AccuracyMeasure.KL, p, p) == pytest.approx([0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("classes", [10, 1000, 50_000])
+def test_probabilities_of_16_bits_are_probabilities(dtype: torch.dtype, classes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for sharpness in (1, 4, 12):
+        logits = sharpness * torch.randn(20, classes, generator=generator)
+        answers = [logits.to(dtype).softmax(-1).float()] * 2
+        assert measure(AccuracyMeasure.KL, answers).form is ScoreForm.PROBABILITIES
+
+
+def test_labels_that_do_not_exclude_each_other_are_decided_one_by_one() -> None:
+    """By hand: one label of three goes from one half to a quarter, the others stay."""
+    original = torch.tensor([[0.9, 0.5, 0.8], [0.3, 0.4, 0.2]])
+    candidate = torch.tensor([[0.9, 0.25, 0.8], [0.3, 0.4, 0.2]])
+    assert worse(AccuracyMeasure.KL, original, candidate) == pytest.approx([KL_BY_HAND, 0], abs=1e-6)
+    assert worse(AccuracyMeasure.DECIDED, original, original.flip(1)) == [1], "of the second row it is not sure"
+    assert measure(AccuracyMeasure.DECIDED, [original, original]).form is ScoreForm.INDEPENDENT
+    with pytest.raises(SubjectError, match="have the model return its logits"):
+        measure(AccuracyMeasure.PERPLEXITY, [original, original], labels=[[0, 1]] * 2)
+
+
 def test_answers_of_which_the_original_is_not_sure_do_not_count() -> None:
     original = torch.tensor([[0.6, 0.3, 0.1], [0.4, 0.35, 0.25], [0.1, 0.8, 0.1], [0.45, 0.4, 0.15]])
     candidate = original[:, [1, 0, 2]]
@@ -82,6 +122,96 @@ def test_perplexity_is_of_the_labels_that_are_given() -> None:
         measure(AccuracyMeasure.PERPLEXITY, [original] * 2, labels=[torch.full((1, 3), -100)] * 2)
     with pytest.raises(SubjectError, match="the measure perplexity needs labels"):
         measure(AccuracyMeasure.PERPLEXITY, [original] * 2)
+
+
+def test_accuracy_is_of_the_labels_that_are_given() -> None:
+    """90 of 100 places have no label, and the candidate is wrong at each of the others."""
+    original = torch.eye(10)[None].repeat(1, 10, 1)
+    labels = [torch.cat([torch.arange(10), torch.full((90,), -100)])[None]] * 2
+    assert worse(AccuracyMeasure.ACCURACY, original, original.roll(1, -1), labels=labels) == [1]
+    one_lost = torch.cat([original[:, :1].roll(1, -1), original[:, 1:]], 1)
+    assert worse(AccuracyMeasure.ACCURACY, original, one_lost, labels=labels) == pytest.approx([0.1])
+    with pytest.raises(SubjectError, match="labels from 0 on, and there are none"):
+        measure(AccuracyMeasure.ACCURACY, [original] * 2, labels=[torch.full((1, 100), -100)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "said"),
+    [
+        (1, [1, -1], "sample 1 has the label -1, .* labels are 0 and 1"),
+        (1, [0, 2], "sample 1 has the label 2, .* labels are 0 and 1"),
+        (3, [0, 3], "sample 1 has the label 3, .* labels are 0 to 2"),
+        (3, [0, 1.5], "sample 1 has the label 1.5"),
+        (3, [0], "sample 1 has 1 labels, and the original decides 2 times"),
+    ],
+)
+@pytest.mark.parametrize("name", [AccuracyMeasure.ACCURACY, AccuracyMeasure.PERPLEXITY])
+def test_labels_that_nothing_can_hit_are_refused(
+    classes: int, labels: list[float], said: str, name: AccuracyMeasure
+) -> None:
+    with pytest.raises(SubjectError, match=said):
+        measure(name, [torch.full((2, classes), 3.0)] * 2, labels=[labels] * 2)
+
+
+@pytest.mark.parametrize("measured", [AccuracyMeasure.AGREEMENT, AccuracyMeasure.IOU])
+def test_an_answer_of_one_number_a_row_has_a_decision_a_row(measured: AccuracyMeasure) -> None:
+    original, candidate = torch.tensor([5.0] + [1.0] * 31), torch.tensor([5.0] + [-1.0] * 31)
+    assert worse(measured, original, candidate) == [0] + [1] * 31
+    labels = [(original > 0).long()] * 2
+    assert worse(AccuracyMeasure.ACCURACY, original, candidate, labels=labels) == [0] + [1] * 31
+
+
+@pytest.mark.parametrize(
+    ("sample", "original", "candidate", "by_hand"),
+    [
+        (torch.ones(1, 3, 8, 8), torch.eye(5)[:4], torch.eye(5)[[0, 1, 2, 0]], 1 / 4),  # 4 boxes of a picture
+        (torch.ones(2, 7), torch.eye(5)[:, None].repeat(1, 2, 1), torch.eye(5)[:, None].repeat(1, 2, 1).flip(0), 4 / 5),
+        (torch.ones(9), torch.eye(5)[2], torch.eye(5)[3], 1),  # without a batch: scores of five classes
+        (torch.ones(1, 3, 8, 8), torch.ones(0, 4), torch.ones(2, 4), 1),  # it finds what is not there
+        (torch.ones(1, 3, 8, 8), torch.ones(0), torch.ones(0), 0),
+    ],
+)
+def test_what_depends_on_each_other_is_one_row(
+    sample: Tensor, original: Tensor, candidate: Tensor, by_hand: float
+) -> None:
+    agreement = RowMeasure(AccuracyMeasure.AGREEMENT, Validation([sample, sample]), [original, original])
+    assert agreement.counted(0).tolist() == [True]
+    assert agreement.worse(0, candidate).tolist() == pytest.approx([by_hand])
+
+
+@pytest.mark.parametrize(
+    ("sample", "rows"),
+    [
+        (torch.ones(4, 3), 4),
+        (np.ones((4, 3)), 4),
+        (Inputs((["one", "two", "three", "four"],)), 4),
+        ({"ids": torch.ones(4, 7), "bias": torch.ones(7, 7)}, 4),
+        ((torch.tensor(0.5), torch.ones(4, 7)), 4),
+        (Inputs(("one text",)), 1),
+        (torch.ones(2, 3), 1),
+    ],
+)
+def test_rows_are_those_of_the_first_argument(sample: Any, rows: int) -> None:
+    answers = [torch.eye(4)] * 2
+    agreement = RowMeasure(AccuracyMeasure.AGREEMENT, Validation([sample, sample]), answers)
+    assert len(agreement.worse(0, answers[0])) == rows
+
+
+def test_a_number_of_rows_that_is_equal_by_chance_does_not_make_rows() -> None:
+    """Of three boxes and of five of pictures of three channels without a batch."""
+    pictures, boxes = [torch.ones(3, 8, 8)] * 2, [torch.eye(5)[:3], torch.eye(5)]
+    assert RowMeasure(AccuracyMeasure.RMS, Validation(pictures), boxes).worse(0, boxes[0]).tolist() == [0]
+    with pytest.raises(SubjectError, match=r"embeddings of one size.*\(3, 5\) and \(5, 5\)"):
+        RowMeasure(AccuracyMeasure.RANK, Validation(pictures), boxes)
+
+
+def test_characters_of_steps_first_are_refused() -> None:
+    samples, answers = [torch.ones(2, 3, 8, 8)] * 2, [torch.eye(6)[:, None].repeat(1, 2, 1)] * 2
+    with pytest.raises(SubjectError, match=r"reads answers of \(rows, steps, classes\).* \(6, 2, 6\)"):
+        RowMeasure(AccuracyMeasure.CHARACTERS, Validation(samples), answers)
+    one = [answer[:, 0] for answer in answers]
+    lost = RowMeasure(AccuracyMeasure.CHARACTERS, Validation(samples), one).worse(0, one[0].roll(1, 0))
+    assert len(lost) == 1, "the text of one picture"
 
 
 def towards(degrees: float) -> Tensor:

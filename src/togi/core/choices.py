@@ -108,6 +108,16 @@ class AccuracyMeasure(_NamedChoice):
         )
 
 
+class ScoreForm(StrEnum):
+    """The form in which a model returns the scores of a decision."""
+
+    LOGITS = "logits"
+    PROBABILITIES = "probabilities"
+    """Of classes, which sum to 1; a single one is that of yes."""
+    INDEPENDENT = "independent probabilities"
+    """Of labels that do not exclude each other: each is that of yes."""
+
+
 class OperatorKind(_NamedChoice):
     """A kind of convolution or matrix product, by what it is sensitive to. Each is of one kind, the first that fits."""
 

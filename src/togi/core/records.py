@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from togi.core.backports import StrEnum
-from togi.core.choices import AccuracyMeasure, Direction
+from togi.core.choices import AccuracyMeasure, Direction, ScoreForm
 from togi.core.instructions import saturates
 from togi.core.recipe import PLAIN_STEP_RECIPE as PLAIN_STEP_RECIPE
 from togi.core.recipe import REFERENCE as REFERENCE
@@ -311,6 +311,11 @@ class Accuracy(Record):
     """The sha256 of all of the data, with labels and groups. Empty: written by a version that did not keep it."""
     metric: OwnMetricReport | None = None
     """Of the measure ``own``."""
+    original: float | None = None
+    """The share of labels that the original hits, of the measure ``accuracy``: a mean over what was seen."""
+    candidate: float | None = None
+    form: ScoreForm | None = None
+    """How the scores were read, where that decides what is right. None: it does not, or an earlier version."""
 
 
 class ErrorReport(Record):

@@ -178,11 +178,15 @@ def _accept_metric(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
 
 
 def _what_is_said(accuracy: Accuracy) -> str:
-    """``agreement``, or of the user's metric also from what it went to what."""
-    own = accuracy.metric
-    if own is None:
-        return accuracy.measure
-    return f"{own.name} (from {own.original:.4g} to {own.candidate:.4g}, {own.better} is better)"
+    """``agreement``, from what it went to what where that is known, and how its scores were read."""
+    own, told = accuracy.metric, list[str]()
+    if own is not None:
+        return f"{own.name} (from {own.original:.4g} to {own.candidate:.4g}, {own.better} is better)"
+    if accuracy.original is not None and accuracy.candidate is not None:
+        told.append(f"from {100 * accuracy.original:.1f} to {100 * accuracy.candidate:.1f} %")
+    if accuracy.form is not None:
+        told.append(f"scores read as {accuracy.form}")
+    return f"{accuracy.measure} ({', '.join(told)})" if told else accuracy.measure
 
 
 def _accept_accuracy(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:

@@ -52,7 +52,9 @@ def accuracy_words(price: PricedRecipe, measure: AccuracyMeasure) -> str:
     if measure.of_answers and measure is not AccuracyMeasure.ACCURACY:
         return f"{1 - drop.mean:.1%} ({1 - drop.high:.1%})"
     if measure is AccuracyMeasure.ACCURACY:
-        return f"drop {100 * drop.mean:.2g} points (at most {100 * drop.high:.2g})"
+        hits = price.accuracy.candidate
+        now = "" if hits is None else f"{hits:.1%}, "
+        return f"{now}drop {100 * drop.mean:.2g} points (at most {100 * drop.high:.2g})"
     return f"drop {_number(drop.mean)} (at most {_number(drop.high)})"
 
 

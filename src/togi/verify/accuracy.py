@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import random
 from collections.abc import Callable, Hashable, Sequence
@@ -89,6 +90,11 @@ def _agree(now: Tensor, then: Tensor) -> bool:
 def _largest(tensor: Tensor) -> float:
     finite = tensor[tensor.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def check_answers(measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor]) -> None:
+    """Raises SubjectError where the original's answers and the labels cannot judge anything."""
+    RowMeasure(measure, validation, answers).check_original()
 
 
 def known_answers(folder: Path, validation: Validation) -> list[Tensor]:
@@ -192,13 +198,16 @@ class _SeenRows:
             self._planned = len({self._group_of[i] for i, count in counted.items() if count})
         else:
             self._planned = sum(counted.values())
+        self._hits: list[float] = []
         self._differences: list[float] = []
         self._groups: list[Any] = []
 
     def add(self, i: int, call: Call, sample: Inputs, seed: int) -> None:
         """Raises whatever ``call`` raises."""
-        differences = self._rows.worse(i, _answer(call, sample, seed))[self._rows.counted(i)].tolist()
+        counted = self._rows.counted(i)
+        differences = self._rows.worse(i, _answer(call, sample, seed))[counted].tolist()
         self._differences += differences
+        self._hits += self._rows.hits(i)[counted].tolist() if self._gains else []
         self._groups += [self._group_of[i]] * len(differences)
 
     def drop(self) -> Drop:
@@ -210,4 +219,22 @@ class _SeenRows:
         return flips(losses, len(self._differences), self._planned, gains=gains if self._gains else None)
 
     def accuracy(self, *, confirmation: bool) -> Accuracy:
-        return Accuracy(measure=self._measure, confirmation=confirmation, drop=self.drop(), data=self._data)
+        before, now = self._shares()
+        return Accuracy(
+            measure=self._measure,
+            confirmation=confirmation,
+            drop=self.drop(),
+            data=self._data,
+            original=before,
+            candidate=now,
+            form=self._rows.form,
+        )
+
+    def _shares(self) -> tuple[float | None, float | None]:
+        """Of labels that the original and the candidate hit. A row without a finite answer is lost."""
+        if not self._hits:
+            return None, None
+        left = [max(0.0, hit - lost) for hit, lost in zip(self._hits, self._differences, strict=True)]
+        of_both = (by_group(one, self._groups) if self._grouped else one for one in (self._hits, left))
+        before, now = (math.fsum(one) / len(one) for one in of_both)
+        return before, now

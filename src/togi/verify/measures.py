@@ -1,7 +1,8 @@
 """The measures of accuracy that are built in: by how much each row of an answer is worse than the original's.
 
 0 is as good as the original, 1 as bad as a row can be; below 0 is better than the original, which only labels can show.
-A row is what the first dimension counts. Its last dimension holds scores, all between are decisions of the row.
+A row is what the first dimension counts, if it is that of the samples; else all that a sample is answered is one row.
+The last dimension holds scores, all between are decisions of the row.
 """
 
 from __future__ import annotations
@@ -13,59 +14,93 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from togi.core.choices import AccuracyMeasure
+from togi.core.choices import AccuracyMeasure, ScoreForm
 from togi.core.errors import SubjectError
 from togi.subject.validation import Validation
 from togi.verify.characters import BLANK, error_rate, read
+from togi.verify.labels import check_hits, classes_of, decision_labels
+from togi.verify.scores import all_between_0_and_1, by_rows, form_of, known_rows, rows_of
 
 _LEAST_PROBABILITY = 1e-12
-_SUMS_TO_ONE = 1e-3
 _AS_NEAR = 1e-6
 """Neighbours whose cosines differ by less are as near: copies of one sample are."""
 _NOTHING_COUNTS = {
     AccuracyMeasure.DECIDED: "the measure decided counts answers that the original gives with a probability above one "
     "half, and it gives none: judge by agreement, or by a metric of its own",
+    AccuracyMeasure.ACCURACY: "the measure accuracy counts labels from 0 on, and there are none",
     AccuracyMeasure.PERPLEXITY: "the measure perplexity counts labels from 0 on, and there are none",
 }
 _LABELLED = frozenset({AccuracyMeasure.ACCURACY, AccuracyMeasure.PERPLEXITY})
+_EMBEDDED = frozenset({AccuracyMeasure.RANK, AccuracyMeasure.NEAREST})
 
 
 class RowMeasure:
     """One measure on the answers of one original."""
 
     def __init__(self, measure: AccuracyMeasure, validation: Validation, answers: Sequence[Tensor]) -> None:
-        """Raises SubjectError where the measure needs labels and there are none."""
+        """Raises SubjectError where the measure needs labels and there are none, or what cannot be labels."""
         if measure in _LABELLED and validation.labels is None:
             raise SubjectError(
                 f"the measure {measure} needs labels, and the validation data have none: return (samples, labels), or "
                 "give --min-agreement, which needs none"
             )
         self._measure, self._labels, self._answers = measure, validation.labels, answers
-        self._probabilities = all(map(_are_probabilities, answers))
-        embeds = measure in (AccuracyMeasure.RANK, AccuracyMeasure.NEAREST)
-        self._all = _directions(torch.cat([rows_of(answer).flatten(1) for answer in answers])) if embeds else None
-        self._between_0_and_1 = all(bool((answer >= 0).all() and (answer <= 1).all()) for answer in answers)
-        self._first_row = [0, *itertools.accumulate(len(rows_of(answer)) for answer in answers)]
+        self._by_rows = by_rows(validation.inputs, answers)
+        self._check_shapes()
+        self._rows = [rows_of(answer, self._by_rows) for answer in answers]
+        self._classes = self._checked_labels() if measure in _LABELLED else []
+        self._form = form_of(self._rows)
+        if measure is AccuracyMeasure.PERPLEXITY and self._form is ScoreForm.INDEPENDENT:
+            raise SubjectError(
+                "the measure perplexity needs logits, or probabilities that sum to 1, and the original's scores lie "
+                "between 0 and 1 with other sums: have the model return its logits, or judge by kl"
+            )
+        embeds = measure in _EMBEDDED
+        self._all = _directions(torch.cat([rows.flatten(1) for rows in self._rows])) if embeds else None
+        self._between_0_and_1 = all_between_0_and_1([known_rows(rows) for rows in self._rows])
+        self._first_row = [0, *itertools.accumulate(map(len, self._rows))]
         if not any(bool(self.counted(i).any()) for i in range(len(answers))):
             raise SubjectError(_NOTHING_COUNTS.get(measure, "the validation samples are empty: none has a row"))
+
+    def check_original(self) -> None:
+        """Raises SubjectError where the original hits no more labels than chance."""
+        if self._measure is AccuracyMeasure.ACCURACY:
+            counted = [self._counts(i) for i in range(len(self._answers))]
+            decided = [self._decided(rows)[counts] for rows, counts in zip(self._rows, counted, strict=True)]
+            labels = [labels[counts] for labels, counts in zip(self._classes, counted, strict=True)]
+            check_hits(decided, labels, max(map(classes_of, self._rows)))
 
     @property
     def graded(self) -> bool:
         """A row may be worse in part."""
         if not self._measure.of_answers:
             return True
-        return self._measure is not AccuracyMeasure.NEAREST and any(rows_of(a).shape[1] > 1 for a in self._answers)
+        return self._measure is not AccuracyMeasure.NEAREST and any(rows.shape[1] > 1 for rows in self._rows)
+
+    @property
+    def form(self) -> ScoreForm | None:
+        """How the scores are read, where the measure depends on it."""
+        match self._measure:
+            case AccuracyMeasure.KL | AccuracyMeasure.PERPLEXITY | AccuracyMeasure.DECIDED:
+                return self._form
+            case AccuracyMeasure.AGREEMENT | AccuracyMeasure.ACCURACY:
+                return self._form if any(rows.shape[-1] == 1 for rows in self._rows) else None
+            case AccuracyMeasure.IOU if not all(map(_has_classes, self._answers)):
+                return ScoreForm.PROBABILITIES if self._between_0_and_1 else ScoreForm.LOGITS
+            case _:
+                return None
 
     def counted(self, i: int) -> Tensor:
-        """Which rows of the original's answer ``i`` count."""
-        return self._counts(i).any(1)
+        """Which rows of the original's answer ``i`` count: where nothing was found, something may be found."""
+        counts = self._counts(i)
+        return counts.any(1) | (counts.shape[1] == 0)
 
     def worse(self, i: int, answer: Tensor) -> Tensor:
         """By how much each row of a candidate's ``answer`` to sample ``i`` is, from -1 to 1."""
-        original = rows_of(self._answers[i])
+        original = self._rows[i]
         if answer.shape != self._answers[i].shape:
             return torch.ones(len(original))
-        rows = rows_of(answer)
+        rows = rows_of(answer, self._by_rows)
         worse = self._compared(i, original, rows)
         worse[~rows.isfinite().flatten(1).all(1) & original.isfinite().flatten(1).all(1)] = 1.0
         return worse.clamp(-1, 1).nan_to_num(1.0)
@@ -75,18 +110,17 @@ class RowMeasure:
             case AccuracyMeasure.AGREEMENT | AccuracyMeasure.DECIDED:
                 return self._mean(i, (self._decided(candidate) != self._decided(original)).float())
             case AccuracyMeasure.ACCURACY:
-                labels, decided = self._labels_of(i), self._decided(original)
-                return ((self._decided(candidate) != labels).float() - (decided != labels).float()).mean(1)
+                return self._hits(i, original) - self._hits(i, candidate)
             case AccuracyMeasure.PERPLEXITY:
-                labels = self._labels_of(i).clamp_min(0)[..., None].long()
+                labels = self._classes[i].clamp_min(0)[..., None]
                 both = [self._log_probabilities(rows).gather(-1, labels)[..., 0] for rows in (original, candidate)]
                 return self._mean(i, both[0] - both[1])
             case AccuracyMeasure.KL:
                 p, q = self._log_probabilities(original), self._log_probabilities(candidate)
-                return (p.exp() * (p - q)).sum(-1).mean(1)
+                return self._mean(i, torch.where(p == -math.inf, 0, p.exp() * (p - q)).flatten(2).sum(-1))
             case AccuracyMeasure.RMS:
-                share: Tensor = (candidate - original).flatten(1).norm(dim=1) / original.flatten(1).norm(dim=1)
-                return share.nan_to_num(1.0)
+                error, size = (rows.flatten(1).norm(dim=1) for rows in (candidate - original, original))
+                return torch.where(error == 0, 0, error / size)
             case AccuracyMeasure.RANK:
                 return _rank_lost(*self._cosines(original, candidate))
             case AccuracyMeasure.NEAREST:
@@ -97,15 +131,16 @@ class RowMeasure:
                 raise AssertionError("the user's metric is asked, not computed here")
             case AccuracyMeasure.IOU:
                 masks = (self._masks(rows.reshape(self._answers[i].shape)) for rows in (original, candidate))
-                return torch.tensor([1 - _iou(*pair) for pair in zip(*masks, strict=True)])
+                pairs = zip(*masks, strict=True) if self._by_rows else [tuple(masks)]
+                return torch.tensor([1 - _iou(*pair) for pair in pairs])
 
     def _counts(self, i: int) -> Tensor:
         """Which decisions of which rows count."""
-        rows = rows_of(self._answers[i])
+        rows = self._rows[i]
         if self._measure is AccuracyMeasure.DECIDED:
-            return self._log_probabilities(rows).amax(-1) > math.log(0.5)
-        if self._measure is AccuracyMeasure.PERPLEXITY:
-            return self._labels_of(i) >= 0
+            return self._sure(rows)
+        if self._measure in _LABELLED:
+            return self._classes[i] >= 0
         return torch.ones(rows.shape[:2], dtype=torch.bool)
 
     def _mean(self, i: int, of_decisions: Tensor) -> Tensor:
@@ -113,23 +148,56 @@ class RowMeasure:
         counts = self._counts(i)
         return torch.where(counts, of_decisions, 0).sum(1) / counts.sum(1).clamp_min(1)
 
-    def _labels_of(self, i: int) -> Tensor:
+    def hits(self, i: int) -> Tensor:
+        """The share of labels that the original hits in each row of its answer ``i``."""
+        return self._hits(i, self._rows[i])
+
+    def _hits(self, i: int, rows: Tensor) -> Tensor:
+        return self._mean(i, (self._decided(rows) == self._classes[i]).float())
+
+    def _checked_labels(self) -> list[Tensor]:
         assert self._labels is not None
-        return torch.as_tensor(self._labels[i]).reshape(rows_of(self._answers[i]).shape[:2])
+        pairs = zip(self._labels, self._rows, strict=True)
+        return [decision_labels(label, rows, i) for i, (label, rows) in enumerate(pairs, start=1)]
+
+    def _check_shapes(self) -> None:
+        """Raises SubjectError for answers that the measure cannot compare."""
+        shapes = [tuple(answer.shape) for answer in self._answers]
+        embedded = [shape[1:] if self._by_rows else shape for shape in shapes]
+        if self._measure in _EMBEDDED and len(set(embedded)) > 1:
+            other = next(shape for shape, size in zip(shapes, embedded, strict=True) if size != embedded[0])
+            raise SubjectError(
+                f"the measure {self._measure} compares embeddings of one size, and the original's answers have the "
+                f"shapes {shapes[0]} and {other}: judge by rms, or by a metric of your own (--metric FILE:function)"
+            )
+        texts = [shape for shape in shapes if len(shape) > 2 and shape[1] > 1]
+        if self._measure is AccuracyMeasure.CHARACTERS and texts and not self._by_rows:
+            raise SubjectError(
+                f"the measure characters reads answers of (rows, steps, classes), and the original's have {texts[0]} "
+                "for samples of another number of rows: have the model return rows first, or judge by a metric of your "
+                "own (--metric FILE:function)"
+            )
 
     def _decided(self, rows: Tensor) -> Tensor:
         """The place of the largest score; of a single score, whether it is likelier than not."""
         if rows.shape[-1] > 1:
             return rows.argmax(-1)
-        return (rows[..., 0] > (0.5 if self._probabilities else 0.0)).long()
+        return (rows[..., 0] > (0.0 if self._form is ScoreForm.LOGITS else 0.5)).long()
+
+    def _sure(self, rows: Tensor) -> Tensor:
+        """What is decided has a probability above one half."""
+        if self._form is ScoreForm.INDEPENDENT:
+            return rows.amax(-1) > 0.5
+        return self._log_probabilities(rows).amax(-1) > math.log(0.5)
 
     def _log_probabilities(self, rows: Tensor) -> Tensor:
-        """Of the classes; of a single score, of no and yes."""
-        single = rows.shape[-1] == 1
-        if self._probabilities:
-            of_classes = torch.cat([1 - rows, rows], -1) if single else rows
-            return of_classes.clamp_min(_LEAST_PROBABILITY).log().log_softmax(-1)
-        return nn.functional.logsigmoid(torch.cat([-rows, rows], -1)) if single else rows.log_softmax(-1)
+        """Of the classes; of a single score of no and yes; of independent ones of each no and yes."""
+        if self._form is not ScoreForm.PROBABILITIES and rows.shape[-1] > 1:
+            independent = self._form is ScoreForm.INDEPENDENT
+            return _log_shares(torch.stack([1 - rows, rows], -1)) if independent else rows.log_softmax(-1)
+        if self._form is ScoreForm.LOGITS:
+            return nn.functional.logsigmoid(torch.cat([-rows, rows], -1))
+        return _log_shares(rows if rows.shape[-1] > 1 else torch.cat([1 - rows, rows], -1))
 
     def _cosines(self, original: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Of each row with all of the original's embeddings: of the original's row, and of the candidate's."""
@@ -160,25 +228,17 @@ class RowMeasure:
 
     def _masks(self, answer: Tensor) -> Tensor:
         """The class of each place of each row, 0 where there is nothing. ``(N, C, H, W)`` has scores of C classes."""
-        if answer.dim() == 4 and answer.shape[1] > 1:
+        if _has_classes(answer):
             return answer.argmax(1) + 1
-        marked = (answer > (0.5 if self._between_0_and_1 else 0.0)).long()
-        return marked if marked.dim() > 1 else marked[None]
+        return (answer > (0.5 if self._between_0_and_1 else 0.0)).long()
 
 
-def rows_of(answer: Tensor) -> Tensor:
-    """``(rows, decisions of a row, scores)``."""
-    if answer.dim() < 2:
-        return answer.reshape(1, 1, -1)
-    return answer.reshape(answer.shape[0], -1, answer.shape[-1])
+def _has_classes(masks: Tensor) -> bool:
+    return masks.dim() == 4 and masks.shape[1] > 1
 
 
-def _are_probabilities(answer: Tensor) -> bool:
-    """A single score between 0 and 1, or several that sum to 1: what a sigmoid or softmax returns."""
-    rows = rows_of(answer)
-    if not bool((rows >= 0).all() and (rows <= 1).all()):
-        return False
-    return rows.shape[-1] == 1 or bool(((rows.sum(-1) - 1).abs() < _SUMS_TO_ONE).all())
+def _log_shares(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp_min(_LEAST_PROBABILITY).log().log_softmax(-1)
 
 
 def _directions(rows: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from togi.subject.coverage import calibration_notes
 from togi.subject.sources.live import unpickled
 from togi.subject.validation import hash_of, shared
 from togi.techniques.build import classify, fingerprint, first_candidate
-from togi.verify.accuracy import answer_once, check_calls
+from togi.verify.accuracy import answer_once, check_answers, check_calls, known_answers
 from togi.verify.derived_inputs import variants
 from togi.verify.metric import identity_of
 from togi.verify.own_metric import OwnMetric
@@ -167,6 +167,8 @@ class _TruthJob(ChildJob[messages.MakeTruth]):
             own = OwnMetric(subject.metric, validation, seed=config.seed, device=config.device)
             return own.score_original(start.module, folder, self._better)
         answer_once(start.module, validation, folder, seed=config.seed, device=config.device)
+        if config.judging is not None and config.judging.measure is not None:
+            check_answers(config.judging.measure, validation, known_answers(folder, validation))
         return None
 
     def _notes_on_data(self) -> list[str]:

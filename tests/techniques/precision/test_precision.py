@@ -13,6 +13,8 @@ import openvino
 import pytest
 import torch
 from onnx import numpy_helper
+from onnxruntime import InferenceSession
+from onnxruntime import SessionOptions as InferenceOptions
 
 from tests.techniques.precision.precision_subjects import mixed
 from togi.core.errors import Refused
@@ -34,6 +36,7 @@ LOWERED: list[tuple[str, Options, str, float]] = [
     ("int8_openvino", {"how": "dynamic"}, "openvino", 0.05),
     ("int8_openvino", {"how": "weights"}, "openvino", 0.05),
     ("int8_onnxruntime", {"how": "static"}, "onnxruntime", 0.2),
+    ("int8_onnxruntime", {"how": "products"}, "onnxruntime", 0.2),
     ("int8_onnxruntime", {"how": "dynamic"}, "onnxruntime", 0.2),
 ]
 
@@ -361,6 +364,94 @@ def test_products_are_exact_where_they_would_saturate(tmp_path: Path, monkeypatc
     assert exact < 0.2
 
 
+def as_it_runs(candidate: Candidate, how: str, folder: Path) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The quantized file, and what ONNX Runtime makes of it."""
+    lowered = technique("int8_onnxruntime").apply(candidate, {"how": how})
+    program = technique("onnxruntime").apply(lowered, {"spinning": False}).program
+    assert program is not None
+    program.save(folder)
+    options = InferenceOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(folder / "optimized.onnx"), 3
+    InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+    return onnx.load(folder / "model.onnx"), onnx.load(folder / "optimized.onnx")
+
+
+def makers(model: onnx.ModelProto) -> dict[str, str]:
+    """The kind of operator that makes each value."""
+    return {output: node.op_type for node in model.graph.node for output in node.output}
+
+
+class Followed(torch.nn.Module):
+    """A product with weights, and each of many operators after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16, bias=False)
+        self.layers = torch.nn.ModuleList(
+            [
+                torch.nn.LayerNorm(16),
+                torch.nn.InstanceNorm2d(4, affine=True),
+                torch.nn.BatchNorm2d(4),
+                torch.nn.ConvTranspose2d(4, 4, 2, 2),
+                torch.nn.Conv2d(4, 4, 3),
+                torch.nn.Sigmoid(),
+                torch.nn.ReLU(),
+                torch.nn.LeakyReLU(),
+                torch.nn.Softmax(-1),
+                torch.nn.AvgPool2d(2),
+                torch.nn.MaxPool2d(2),
+                torch.nn.AdaptiveAvgPool2d(1),
+                torch.nn.Upsample(scale_factor=2.0),
+                torch.nn.ZeroPad2d(1),
+                torch.nn.Flatten(),
+            ]
+        )
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        y = self.linear(x)
+        found = [layer(y) for layer in self.layers]
+        found += [y.topk(3).values, y.cumsum(-1), y + y.flip(-1), y * 0.5, (y @ y.mT).softmax(-1) @ y]
+        found += [torch.cat([y[:, :2].mT, y[:, 2:]], 1), torch.where(torch.eye(16) > 0, y, -1.0)]
+        return [*found, y[..., torch.tensor([3, 1])].reshape(2, -1).unsqueeze(1), y.argmax(-1)]
+
+
+@pytest.mark.parametrize("how", ["static", "products"])
+def test_onnx_runtime_quantizes_what_it_computes_in_eight_bits_alone(how: str, tmp_path: Path) -> None:
+    """Else it would compute in floating point, and convert the result back."""
+    torch.manual_seed(0)
+    candidate = candidate_of(Followed().eval(), [torch.randn(2, 4, 16, 16) for _ in range(4)])
+    file, running = as_it_runs(candidate, how, tmp_path)
+    assert "DequantizeLinear" in makers(file).values()
+    kinds = makers(running)
+    assert {"LayerNormalization", "ConvTranspose", "TopK", "Pad", "QLinearConv"} <= set(kinds.values())
+    quantized = [node.input[0] for node in running.graph.node if node.op_type == "QuantizeLinear"]
+    converted = {kinds.get(name, "input") for name in quantized}
+    assert "input" in converted
+    assert converted <= {"input", "DequantizeLinear"}, "the second is what becomes of relu: a range from 0 on"
+
+
+def test_products_alone_leave_normalisations_and_attention_in_floating_point(tmp_path: Path) -> None:
+    """No layer of a transformer's normalisations reads what was rounded to 8 bits."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    samples = [torch.randn(1, 8, 32) for _ in range(8)]
+    candidate = candidate_of(encoder, samples)
+    errors = {}
+    for how in ("static", "products"):
+        (tmp_path / how).mkdir()
+        file, running = as_it_runs(candidate, how, tmp_path / how)
+        read = [makers(file).get(name) for node in file.graph.node if "Norm" in node.op_type for name in node.input]
+        assert len(read) >= 12
+        assert ("DequantizeLinear" in read) is (how == "static"), "there sums have 8 bits, and what reads them"
+        session = InferenceSession(str(tmp_path / how / "model.onnx"), providers=["CPUExecutionProvider"])
+        with torch.no_grad():
+            pairs = [(session.run(None, {"input_0": x.numpy()})[0], encoder(x)) for x in samples]
+        errors[how] = sum(float((torch.from_numpy(found) - right).norm()) for found, right in pairs)
+    assert errors["products"] < 0.5 * errors["static"]
+    assert not {"QLinearAdd", "QLinearSoftmax", "QLinearMatMul"} & set(makers(running).values())
+
+
 @pytest.mark.parametrize("id", ["int8_onnxruntime", "int8_openvino"])
 def test_answers_depend_on_exact_sums_where_weights_have_eight_bits(id: str) -> None:
     with_vnni, without = (mixed(cpu_flags=flags, onednn_limit="").facts.machine for flags in (VNNI, ("avx2",)))
@@ -387,7 +478,7 @@ def test_openvino_gets_half_of_the_range_where_sums_saturate(tmp_path: Path) -> 
     assert max(largest("limited", cpu_flags=VNNI, onednn_limit="AVX2")) <= 64
 
 
-@pytest.mark.parametrize("how", ["static", "dynamic"])
+@pytest.mark.parametrize("how", ["static", "products", "dynamic"])
 def test_weights_have_seven_bits_where_products_of_eight_saturate(how: str, tmp_path: Path) -> None:
     def largest(cpu_flags: tuple[str, ...]) -> int:
         candidate = mixed(cpu_flags=cpu_flags)
