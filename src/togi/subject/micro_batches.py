@@ -146,6 +146,7 @@ class _LossWithGradients(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        # togi: ignore[scalar-from-tensor] - one wait of the step, in place of a copy of all its gradients
         if bool((upstream == 1).all()):
             return None, None, *ctx.saved_tensors  # become ``.grad`` without a copy where the graph is not kept
         factor = upstream.reshape(())
