@@ -22,6 +22,7 @@ from togi.artifact.installed import install as put_in
 from togi.artifact.links import EAGER
 from togi.artifact.manifest import Link, PartEntry
 from togi.artifact.part_engine import PartEngine
+from togi.artifact.watch import Watch
 from togi.artifact.weights import weights_hash
 from togi.core.errors import TogiError
 from togi.core.recipe import PartKey
@@ -448,3 +449,12 @@ def test_freed_originals_leave_modules_that_others_call_too() -> None:
     torch.testing.assert_close(model(x), expected)
     assert model.other[0].weight.numel() == 9
     assert model.tuned[1].weight.numel() == 0
+
+
+def test_a_module_that_torch_fx_made_can_be_watched() -> None:
+    """Its ``forward`` is in no module."""
+    module = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval())
+    watch = Watch(module)
+    assert watch.changed() == ""
+    module.scale = 2.0
+    assert "scale" in watch.changed()

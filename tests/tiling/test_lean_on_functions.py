@@ -186,6 +186,20 @@ def test_cross_entropy_with_its_usual_options():
         assert_equal(gradients(result, [hidden, weight]), gradients(expected, [hidden, weight]))
 
 
+@pytest.mark.parametrize("options", [{"padding_idx": 0}, {"padding_idx": -1}, {"scale_grad_by_freq": True}, {}])
+def test_an_embedding_keeps_what_is_said_of_its_gradient(options):
+    """The row of padding has none."""
+    table = torch.randn(50, 64, requires_grad=True)
+    index = torch.cat([torch.randint(0, 50, (3000,)), torch.zeros(1500, dtype=torch.long), torch.full((500,), 49)])
+
+    def loss(index, table):
+        return functional.embedding(index, table, **options).square().sum(-1)
+
+    expected = torch.autograd.grad(loss(index, table).sum(), table)
+    found = torch.autograd.grad(quietly(lean(loss), index, table).sum(), table)
+    assert_equal(found, expected)
+
+
 def test_picking_a_class_by_row_number():
     def loss(h, w, t):
         return -torch.log_softmax(h @ w.T, -1)[torch.arange(h.shape[0]), t].mean()

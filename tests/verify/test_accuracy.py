@@ -135,6 +135,17 @@ def test_labels_that_the_original_hits_no_more_often_than_chance_judge_nothing()
     check_answers(AccuracyMeasure.ACCURACY, Validation(answers[:1] * 9, [0] * 9), answers[:1] * 9)
 
 
+def test_few_labels_that_are_all_hit_are_left_to_the_interval() -> None:
+    """They prove little, and the original is right all the same."""
+    answers = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])] * 2
+    check_answers(AccuracyMeasure.ACCURACY, Validation(answers, [0, 1, 0, 1]), answers)
+
+
+def test_labels_may_be_truth_values() -> None:
+    answers = [torch.tensor([[float(i % 2)]]) for i in range(20)]
+    check_answers(AccuracyMeasure.ACCURACY, Validation(answers, [bool(i % 2) for i in range(20)]), answers)
+
+
 @pytest.mark.parametrize("share", [0.5, 0.95])
 def test_an_original_that_always_answers_the_same_judges_nothing(share: float) -> None:
     answers = [torch.tensor([[1.0, 0.0]])] * 200

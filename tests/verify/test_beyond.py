@@ -132,11 +132,14 @@ def test_values_on_which_the_original_raises_need_no_answer():
 
 
 def test_a_fault_that_was_found_is_kept_where_time_runs_out_before_the_next_question():
-    times = iter((0.0, 0.0, 0.0))
+    now_s = 0.0
 
-    reach, signature = reached(
-        lambda x: x, lambda x: x.clamp(max=100.0), X.abs(), limit_s=1.0, clock=lambda: next(times, 100.0)
-    )
+    def clamped(x):
+        nonlocal now_s
+        now_s = 100.0 if x.max() > 100.0 else now_s
+        return x.clamp(max=100.0)
+
+    reach, signature = reached(lambda x: x, clamped, X.abs(), limit_s=1.0, clock=lambda: now_s)
     assert reach.domains[0].high == float(X.abs().max())
     with pytest.raises(ValueError, match="proven"):
         signature.check([X.abs() * 1000])
@@ -280,12 +283,26 @@ def test_what_is_not_asked_in_time_is_not_taken_which_is_reported():
     assert "no time was left" in reach.notes[0]
 
 
-def test_an_original_that_takes_minutes_is_proven_for_the_values_shown_which_is_reported():
+def test_an_original_that_takes_minutes_is_asked_nothing_which_is_reported():
+    """The smallest and largest value of a sample would refuse every other call that comes."""
     clock = itertools.chain([0.0], itertools.repeat(100.0))
-    reach, signature = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
-    signature.check([X])
-    assert (reach.domains[0].low, reach.domains[0].high) == (float(X.min()), float(X.max()))
+    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
+    assert reach.domains == ()
     assert reach.notes == ("no time was left to ask for values of x beyond the samples",)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (40, 30)])
+def test_infinity_is_kept_out_where_the_original_takes_no_negative_numbers(shape):
+    def original(x):
+        if bool((x < 0).any()):
+            raise ValueError("a probability is not below 0")
+        return torch.relu(x)
+
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    _, signature = reached(original, lambda x: torch.relu(x.nan_to_num(nan=torch.nan, posinf=0.0)), x)
+    signature.check([x])
+    with pytest.raises(ValueError, match="proven"):
+        signature.check([x.index_fill(0, torch.tensor(1), torch.inf)])
 
 
 def test_the_same_questions_are_asked_again():

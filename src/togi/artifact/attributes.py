@@ -104,7 +104,8 @@ def _assigned_by_calls(cls: type) -> Iterator[str]:
     while open_:
         function = getattr(cls, open_.pop(), None)
         function = getattr(function, "__func__", function)
-        if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
+        # what torch.fx makes is in no module
+        if not isinstance(function, types.FunctionType) or (function.__module__ or "").startswith("torch."):
             continue
         for step in dis.get_instructions(function.__code__):
             if step.opname == "STORE_ATTR":

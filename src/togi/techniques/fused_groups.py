@@ -42,8 +42,10 @@ class FusedGroups:
 
     def _groups(self) -> Iterator[tuple[Group, Group]]:
         """Each group with its own settings."""
+        known = {id(parameters): own for parameters, own in self._own}
         for group in self._optimizer.param_groups:
-            yield from ((group, own) for parameters, own in self._own if parameters is group["params"])
+            if (own := known.get(id(group["params"]))) is not None:
+                yield group, own
 
     def _set(self) -> None:
         """Before every step: a group that the kernel cannot take now is stepped as it is without the recipe."""

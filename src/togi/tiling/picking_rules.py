@@ -58,10 +58,13 @@ def _index_select(node: fx.Node, dim: int) -> SlicedCall:
 
 @rule(aten.embedding.default)
 def _embedding(node: fx.Node, dim: int) -> SlicedCall:
-    table, index = node.args[:2]
+    """What else it is given is about its gradient: the row of ``padding_idx`` has none."""
+    table, index, *more = node.args
+    if any(more[1:]):  # the frequencies in a tile are not those in the whole; and gradients of tiles are added up
+        raise NotSliceable("aten.embedding scales its gradient by frequency, or has a sparse one")
     if dim < rank(index):  # type: ignore[arg-type]
-        return SlicedCall(aten.embedding.default, (table, Slice(index, dim)))  # type: ignore[arg-type]
-    return SlicedCall(aten.embedding.default, (Slice(table, 1), index))  # type: ignore[arg-type]
+        return SlicedCall(aten.embedding.default, (table, Slice(index, dim), *more))  # type: ignore[arg-type]
+    return SlicedCall(aten.embedding.default, (Slice(table, 1), index, *more))  # type: ignore[arg-type]
 
 
 @rule(aten.index.Tensor)

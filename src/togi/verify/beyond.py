@@ -50,7 +50,6 @@ _MOST_RAISES = 6
 """After so many, and nothing but them, it is the rung on which the original raises."""
 _DRAWS_IN_PART = 4
 """Where single columns or elements are changed, which of them is chance."""
-_UNPROVEN = frozenset({Verdict.WRONG, Verdict.UNASKED})
 _LONGER_X = 3.0
 """Where even the first rungs take so many times as long as there is time, the rest is not asked at all."""
 
@@ -128,7 +127,7 @@ class _Climb:
         for i, values in shown.items():
             dtype = self.flat[i].dtype
             for rung, otherwise in masks(values) if values.mask else ():
-                if self._asked(i, rung) in _UNPROVEN:
+                if self._asked(i, rung) is Verdict.WRONG:
                     self._narrow(i, otherwise)
                     if otherwise.low == otherwise.high is not None:
                         break  # nothing is left to ask for
@@ -141,13 +140,14 @@ class _Climb:
             signed = values.low < 0 or (values.high > 0 and self._asked(i, signs(values)) is Verdict.RIGHT)
             ladder = magnitudes(self.flat[i].dtype, values, signed=signed)
             at = self._climb(i, ladder, values.domain)
-            bounded = [rung.domain for rung in ladder.rungs[: at + 1] if rung.domain.bounded]
+            finite = [rung.domain for rung in ladder.rungs[: at + 1] if rung.domain.high is not None]
             for rung in not_finite() if self.nan else ():
-                if self._asked_or_in_part(i, rung) in _UNPROVEN:
-                    self._narrow(i, bounded[-1] if bounded else values.domain)
+                verdict = self._asked_or_in_part(i, rung)
+                if verdict is Verdict.WRONG or (verdict is Verdict.UNASKED and finite):
+                    self._narrow(i, finite[-1] if finite else values.domain)
             if self.flat[i].numel() == 1:
                 continue
-            if self._asked(i, one_value(values, self.domains[i])) in _UNPROVEN:
+            if self._asked(i, one_value(values, self.domains[i])) is Verdict.WRONG:
                 self._narrow(i, Domain(constant=False))
             for rung in (equal_values(self.domains[i]), one_sign(self.domains[i])):
                 if self._asked(i, rung) is Verdict.WRONG:
@@ -191,13 +191,15 @@ class _Climb:
         """Narrow an input to what of the ladder is answered rightly (``nearest``: where that is nothing of it). The
         farthest such rung, -1 for none.
 
-        One input alone is changed at a time: NaN in another would hide that it is lost here.
+        One input alone is changed at a time: NaN in another would hide that it is lost here. What there was no time to
+        ask at all is noted and not narrowed: the values of one sample are no bounds that anybody could live with.
         """
         if not ladder.rungs:
             return -1
         at, others = self._farthest(i, ladder)
         self.climbed.append((i, ladder, at, nearest))
-        if not others or others & _UNPROVEN:  # else: as far as the original goes
+        in_time = not others or Verdict.UNASKED in others
+        if Verdict.WRONG in others or (in_time and at >= 0):  # else: as far as the original goes
             self._narrow(i, ladder.rungs[at].domain if at >= 0 else nearest)
         return at
 

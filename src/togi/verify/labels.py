@@ -30,6 +30,7 @@ def decision_labels(given: Any, answer: Tensor, number: int) -> Tensor:
     Raises SubjectError where there are not so many, or one of them is not a class.
     """
     labels, shape = torch.as_tensor(given), answer.shape[:2]
+    labels = labels.long() if labels.dtype is torch.bool else labels
     if labels.numel() != shape.numel():
         raise SubjectError(
             f"validation sample {number} has {labels.numel()} labels, and the original decides {shape.numel()} times "
@@ -48,11 +49,16 @@ def decision_labels(given: Any, answer: Tensor, number: int) -> Tensor:
 
 
 def check_hits(decided: Sequence[Tensor], labels: Sequence[Tensor], classes: int) -> None:
-    """Raises SubjectError where the original is right no more often than chance: then a destroyed model is, too."""
+    """Raises SubjectError where the original is right no more often than chance: then a destroyed model is, too. Not
+    where labels are so few that nobody could do better beyond doubt: they prove little in any case, and say so."""
     guesses, right_ones = (torch.cat([one.flatten() for one in many]) for many in (decided, labels))
     hits, count = int((guesses == right_ones).sum()), len(right_ones)
     chance = _chance(guesses, right_ones, classes)
-    if hits > chance * count and 1 - binomial(hits - 1, count, chance) <= 1 - CONFIDENCE:
+
+    def is_beyond_chance(hits: int) -> bool:
+        return 1 - binomial(hits - 1, count, chance) <= 1 - CONFIDENCE
+
+    if hits > chance * count and (is_beyond_chance(hits) or not is_beyond_chance(count)):
         return
     raise SubjectError(
         f"the original hits {hits:,} of {count:,} labels, and in another order it would hit {chance * count:,.0f}, so "

@@ -137,7 +137,8 @@ def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
 
 def not_finite() -> list[Rung]:
     """NaN and infinity in few elements, each asked for itself: the original may take one and not the other."""
-    nan, infinite = (_with(1, torch.nan), _with(0.1, torch.nan)), (_with(0.01, torch.inf, -torch.inf),)
+    nan = (_with(1, torch.nan), _with(0.1, torch.nan))
+    infinite = (_with(0.01, torch.inf), _with(0.01, -torch.inf))  # one of them may be refused already
     return [
         Rung("NaN", nan, Domain(), in_part=nan[:1], strict=True),
         Rung("infinity", infinite, Domain(), in_part=(_with(1, torch.inf), _with(1, -torch.inf)), strict=True),

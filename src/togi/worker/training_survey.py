@@ -39,8 +39,9 @@ def survey_step(step: TrainingStep, *, seed: int, machine: Machine) -> Survey:
         functions = count_functions(lambda: step.run(step.samples[0].clone()))
         phases = min((_pass_ms(step) for _ in range(2)), key=lambda each: sum(each.values()))
     signature = Signature.of(_StepInputs(), step.samples, losses)
+    device = next(step.original.parameters()).device.type
     facts = Facts(
-        device=next(step.original.parameters()).device.type,
+        device=device,
         machine=machine,
         module_class=class_name(step.original),
         modules=count_modules(step.original),
@@ -52,7 +53,7 @@ def survey_step(step: TrainingStep, *, seed: int, machine: Machine) -> Survey:
         samples=len(step.samples),
         functions=functions,
         latency_ms=sum(phases.values()),
-        phases_ms=phases,
+        phases_ms=phases if device == "cpu" else {},  # on a GPU the host only starts what they take
         train=True,
         optimizer="" if step.optimizer is None else type(step.optimizer).__name__,
         optimizer_options=_options_of(step),
