@@ -35,6 +35,7 @@ from togi.measure import RaceResult, race
 from togi.render.gains import gains, nearly_all
 from togi.study.result import Best
 from togi.techniques import recipe
+from togi.worker.messages import Purpose
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
@@ -137,13 +138,13 @@ def race_all(row: Row, stable: WorkerPool, facts: Facts, best: Best, budget_s: f
     others: dict[str, RunningTrial | None] = {}
     for name in starting_order(row.model, [OURS, *recipes]):
         if name == OURS:
-            ours = stable.start_artifact(best.artifact, best.recipe, facts, Limits(timeout_s=600), check=True)
+            ours = stable.start_artifact(best.artifact, best.recipe, facts, Limits(timeout_s=600), check=Purpose.PROOF)
             ours.warm()
         else:
             others[name] = start(row, stable, facts, name, recipes[name])
     assert ours is not None
     if twice:
-        others[LOADED] = stable.start_artifact(best.artifact, best.recipe, facts, ours.limits, check=False, name=LOADED)
+        others[LOADED] = stable.start_artifact(best.artifact, best.recipe, facts, ours.limits, check=None, name=LOADED)
         others[LOADED].warm()
         others[BUILT] = start(row, stable, facts, BUILT, best.recipe)
     standing = {name: running for name, running in others.items() if running is not None}

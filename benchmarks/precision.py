@@ -37,6 +37,7 @@ from togi.machine.describe import machine
 from togi.measure import RaceResult, race
 from togi.study.result import StudyResult
 from togi.techniques import recipe
+from togi.worker.messages import Purpose
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
@@ -181,7 +182,7 @@ def start(row: Row, pool: WorkerPool, facts: Facts, name: str, peer: Recipe) -> 
 def _artifact(row: Row, pool: WorkerPool, facts: Facts, result: StudyResult) -> RunningTrial | None:
     assert result.best.artifact is not None
     try:
-        loaded = pool.start_artifact(result.best.artifact, result.best.recipe, facts, LIMITS, check=True)
+        loaded = pool.start_artifact(result.best.artifact, result.best.recipe, facts, LIMITS, check=Purpose.PROOF)
         return _ready(row, loaded, OURS)
     except TrialEnded as ended:
         row.excluded[OURS] = str(ended)

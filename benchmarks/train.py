@@ -37,6 +37,7 @@ from togi.measure import RaceResult, race
 from togi.render.gains import gains, nearly_all
 from togi.study.result import StudyResult
 from togi.techniques import recipe
+from togi.worker.messages import Purpose
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
@@ -192,7 +193,7 @@ class Raced:
             self.start(rows[way], lambda found=found: self.by_hand(found))
         artifact, best = result.best.artifact, result.best.recipe
         if artifact is not None and not best.is_reference:
-            self.start(ours, lambda: self.pool.start_artifact(artifact, best, self.facts, LIMITS, check=True))
+            self.start(ours, lambda: self.pool.start_artifact(artifact, best, self.facts, LIMITS, check=Purpose.PROOF))
         rows[OURS] = ours
         if EAGER not in self.standing:
             return [*rows.values()]

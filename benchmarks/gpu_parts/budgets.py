@@ -19,6 +19,7 @@ from togi.footprint.account.record import Account, Category
 from togi.footprint.prediction.record import Prediction
 from togi.machine.describe import machine
 from togi.techniques import recipe
+from togi.worker.messages import Purpose
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 
@@ -107,7 +108,7 @@ def limited(name: str, device: str) -> tuple[bool, str]:
             ).best
         if best.artifact is None:
             return False, f"nothing could be saved of {best.recipe.label}"
-        with pool.start_artifact(best.artifact, best.recipe, facts, LIMITS, check=True) as loaded:
+        with pool.start_artifact(best.artifact, best.recipe, facts, LIMITS, check=Purpose.PROOF) as loaded:
             loaded.warm()
             needed = loaded.footprint().total_bytes
     return needed <= limit, f"{needed / MIB:.1f} of {limit / MIB:.1f} MiB: {best.recipe.label}"

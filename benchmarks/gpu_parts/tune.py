@@ -23,6 +23,7 @@ from togi.machine.describe import machine
 from togi.measure import race, rounds_needed
 from togi.study.result import StudyResult
 from togi.techniques import recipe
+from togi.worker.messages import Purpose
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import RunningTrial, TrialEnded
@@ -88,7 +89,7 @@ def beside_peers(name: str, device: str, folder: Path) -> tuple[bool, str]:
     subject = SubjectRef.here("locator", locator(name, device))
     with WorkerPool(subject, machine(device), device=device, seed=0) as pool:
         facts = pool.make_truth(pool.survey(LIMITS, ignore)[0].facts, LIMITS, ignore)
-        ours = pool.start_artifact(best.artifact, best.recipe, facts, LIMITS, check=True)
+        ours = pool.start_artifact(best.artifact, best.recipe, facts, LIMITS, check=Purpose.PROOF)
         ours.warm()
         eager = pool.start(recipe(no_grad={}), facts, LIMITS, ignore)
         eager.warm()

@@ -152,7 +152,8 @@ def _extremes(tensor: Tensor) -> tuple[Number, Number]:
         low, high = tensor.aminmax()
         return low.item(), high.item()
     if tensor.device.type == "cpu" and tensor.element_size() != 2:
-        numbers = tensor.detach().resolve_neg().numpy()  # no threads at all, in a fifth of the time; not for types of 16 bits
+        # no threads at all, in a fifth of the time; not for types of 16 bits
+        numbers = tensor.detach().resolve_neg().numpy()
         return numbers.min().item(), numbers.max().item()
     of_pieces = [[bound.item() for bound in piece.aminmax()] for piece in _pieces(tensor, tensor.dim())]
     if any(low != low for low, _ in of_pieces):
