@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from togi.core.errors import FitError
 from togi.footprint.fit.forward import forward_of
 from togi.footprint.fit.plan import Plan
-from togi.footprint.fit.policies import SavePolicy
+from togi.footprint.fit.policies import Chunk, SavePolicy
 from togi.footprint.trainers.memory_budget import MemoryBudget, largest_batch, optimizer_name
 from togi.subject.architecture import architecture_of
 
@@ -140,3 +140,38 @@ def test_the_callback_of_transformers_tells_its_autocast(tmp_path: Path) -> None
     args.bf16 = False
     with pytest.raises(FitError, match="runs with autocast off"):
         callback.on_train_begin(args, None, None, model=nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"peak_bytes": 10 << 30}, r"takes 10\.0 GiB, and this training may take 1\.00 GiB"),
+        ({"micro_batches": 4}, "batches 4 times as small"),
+        ({"chunks": (Chunk(module="0", inputs={"0": ("cut",)}, outputs=(0,), size=2),)}, "slices an inference pass"),
+    ],
+)
+def test_a_plan_for_something_else_is_refused(made: dict[str, Any], said: str, tmp_path: Path) -> None:
+    Plan(**made).save(tmp_path / "plan.json")
+    with pytest.raises(FitError, match=said):
+        begun(MemoryBudget("1GiB", tmp_path / "plan.json", None), nn.Linear(2, 2))
+
+
+def test_after_an_interrupted_training_the_next_begins(tmp_path: Path) -> None:
+    """A trainer that raises may tell nobody that it ends."""
+    module = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    Plan(policies=(SavePolicy(value="aten.addmm.default#0", module="0"),)).save(tmp_path / "plan.json")
+    budget = MemoryBudget("1GiB", tmp_path / "plan.json", None)
+    begun(budget, module)
+    budget.step_begins()
+    budget.step_ends()
+    begun(budget, module)
+    assert forward_of(module) is not None
+    assert not budget._steps_ms
+    budget.end()
+    assert "forward" not in vars(module)
+
+
+def begun(budget: MemoryBudget, module: nn.Module) -> None:
+    """A training whose plan is in a file."""
+    options: dict[str, Any] = {"autocast": None, "accumulates": False, "remedy": ""}
+    budget.begin(module, lambda: None, lambda *_: torch.ones(()), optimizer=lambda: "sgd", **options)

@@ -61,10 +61,14 @@ class MemoryBudget:
             autocast: the dtype that the trainer's autocast computes in, None without one. It decides what is saved.
 
         Raises:
-            FitError: nothing fits; ``remedy`` says what does. Or the file's plan was made under another autocast.
+            FitError: nothing fits; ``remedy`` says what does. Or the file's plan is for something else than this
+                training.
         """
+        self.end()  # of a training that was interrupted: some trainers tell no callback of that
+        self._steps_ms, self._began = [], None
         if self.plan_file is not None and self.plan_file.exists():
-            self.plan = _read(self.plan_file, autocast or NO_AUTOCAST)
+            left_bytes = self.memory_bytes - _kept_bytes(module, accumulates)
+            self.plan = _read(self.plan_file, autocast or NO_AUTOCAST, left_bytes)
             self._say(f"{self.plan} (read from {self.plan_file})")
         else:
             plan = self._planned(module, batch(), step, optimizer(), accumulates, remedy)
@@ -77,8 +81,7 @@ class MemoryBudget:
     def _planned(
         self, module: nn.Module, batch: Any, step: Any, optimizer: str, accumulates: bool, remedy: str
     ) -> Plan:
-        # gradients of the micro-steps before are there while a planned step begins without any
-        kept_bytes = sum(p.nbytes for p in module.parameters() if p.requires_grad) if accumulates else 0
+        kept_bytes = _kept_bytes(module, accumulates)
         device = str(next(module.parameters()).device)
         request = FitRequest(
             train=True,
@@ -125,8 +128,27 @@ class MemoryBudget:
         print(printable(f"togi: {text}"), file=sys.stderr)
 
 
-def _read(file: Path, autocast: str) -> Plan:
+def _kept_bytes(module: nn.Module, accumulates: bool) -> int:
+    """Gradients of the micro-steps before, which are there while a planned step begins without any."""
+    return sum(p.nbytes for p in module.parameters() if p.requires_grad) if accumulates else 0
+
+
+def _read(file: Path, autocast: str, left_bytes: int) -> Plan:
     plan = Plan.load(file)
+    another = "Delete the file, or name another one, to have a plan made"
+    if plan.chunks:
+        raise FitError(f"the plan in {file} slices an inference pass, and this is a training. {another}")
+    if plan.micro_batches > 1:
+        raise FitError(
+            f"the plan in {file} runs a batch in {plan.micro_batches} micro-batches, which a trainer's loop does not. "
+            f"Give the trainer batches {plan.micro_batches} times as small and as many steps of gradient accumulation. "
+            f"{another}"
+        )
+    if plan.peak_bytes is not None and plan.peak_bytes > left_bytes:
+        raise FitError(
+            f"the plan in {file} takes {size(plan.peak_bytes)}, and this training may take "
+            f"{size(max(0, left_bytes))}: it was made for another limit. {another}"
+        )
     if plan.autocast not in ("", autocast):
         raise FitError(
             f"the plan in {file} was made with autocast {plan.autocast}, and this training runs with autocast "
