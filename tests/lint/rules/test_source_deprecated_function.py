@@ -123,6 +123,11 @@ def test_fixes_of_drop_in_successors(before: str, after: str) -> None:
         "import torch\nq, r = torch.qr(a, some=False)\n",
         "import torch\nw = torch.symeig(a)\n",
         "from torch import ger\nouter = 1\ny = ger(a, b)\n",
+        "from torch import chain_matmul\nx = chain_matmul(a, b)\ny = chain_matmul(*matrices)\n",
+        "from torch import chain_matmul as chain\nx = chain(a, b)\ny = chain(c, d)\n",
+        "from torch import qr\nx = qr(a)\ny = qr(b, False)\n",
+        "from torch.nn.utils.stateless import functional_call\n"
+        "x = functional_call(m, p, a)\ny = functional_call(m, parameters_and_buffers=p, args=a)\n",
         "from torch import ger\nger = ger or None\ny = ger(a, b)\n",
     ],
 )

@@ -29,6 +29,7 @@ def with_argument(text: str) -> str | None:
         ("é = f('é', a,)\n", "é = f('é', a, w=1)\n"),
         ("f(\n    a,\n    b,  # why\n)\n", "f(\n    a,\n    b,  # why\n    w=1,\n)\n"),
         ("f(\n    a,\n    b\n)\n", "f(\n    a,\n    b,\n    w=1\n)\n"),
+        ("f(\n    a,\n    b  # why\n)\n", "f(\n    a,\n    b,  # why\n    w=1\n)\n"),
         ("g(f(*a, **k), 1)\n", "g(f(*a, **k, w=1), 1)\n"),
         ("x = f('''\n)''')(2)\n", "x = f('''\n)''', w=1)(2)\n"),
         ("f(x for x in y)\n", None),

@@ -54,7 +54,13 @@ def add_argument(source: Source, call: ast.Call, text: str) -> Edit | None:
             return insert(*_place(last.end), f" {text}")
         line = last.end[0]
         return insert(line, len(source.lines[line - 1]) + 1, f"{separator}{text},")
-    return insert(*_place(last.end), f",{separator}{text}")
+    line, column = _place(last.end)
+    rest = source.lines[line - 1][column - 1 :]
+    if separator != " " and rest.lstrip().startswith("#"):  # the comment stays with the argument that it is about
+        return Edit(
+            line=line, column=column, end_line=line, end_column=column + len(rest), text=f",{rest}{separator}{text}"
+        )
+    return insert(line, column, f",{separator}{text}")
 
 
 def set_argument(source: Source, call: ast.Call, name: str, at: int, text: str) -> Edit | None:

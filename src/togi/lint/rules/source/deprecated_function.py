@@ -105,5 +105,15 @@ def _fix(source: Source, node: ast.Name | ast.Attribute, call: ast.Call | None, 
         brackets = (insert(line, column + 1, "["), insert(end_line, end_column - 1, "]"))
     elif not deprecated.drop_in and not (deprecated.name in _ONE_ARGUMENT and count == 1):
         return None
+    if isinstance(node, ast.Name) and not _others_take_another_name(source, node, deprecated):
+        return None
     edits = rename(source, node, deprecated.name, deprecated.successor)
     return fix(f"Use {deprecated.successor}", *edits, *brackets) if edits else None
+
+
+def _others_take_another_name(source: Source, node: ast.Name, deprecated: Deprecated) -> bool:
+    """Whether nothing but the name has to change in the other uses of an import, which change with it."""
+    others = [use for use in source.nodes(ast.Name) if use.id == node.id and use is not node]
+    calls = [call for use in others if isinstance(call := source.parent(use), ast.Call) and call.func is use]
+    plain = len(calls) == len(others) and not any(call.keywords or unpacks(call) for call in calls)
+    return not others or (deprecated.drop_in and (plain or deprecated.keywords))
