@@ -229,7 +229,8 @@ def test_what_was_calibrated_on_other_data_is_tried_anew_and_nothing_else_is(fol
         lowered_trials(study)
     with Journal.open(journal) as kept:
         assert len([entry for entry in kept.studies() if not entry.part]) == 1
-        tried = [trial.recipe for trial in kept.read().trials if trial.ended_s is not None]
+        ended = [trial for trial in kept.read().trials if trial.ended_s is not None]
+    tried = [trial.recipe for trial in ended if trial.outcome is not Outcome.UNSTABLE]  # what is, is tried again
     by_engine = [recipe for recipe in tried if "onnxruntime" in recipe.techniques]
     times_tried = {recipe: by_engine.count(recipe) for recipe in by_engine if not recipe.is_reference}
     assert {count for recipe, count in times_tried.items() if "int8_onnxruntime" in recipe.techniques} == {2}
