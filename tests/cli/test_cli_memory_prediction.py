@@ -26,7 +26,6 @@ def test_a_device_that_is_not_here_and_a_limit(file: str, capsys: pytest.Capture
     said = capsys.readouterr()
     assert "Predicted peak" in said.out
     assert "The largest batch that fits 1.00 GiB is" in said.out
-    assert "Not yet proven on a device" in said.out
     assert "is above --fail-over 1.00 MiB" in said.err
 
 

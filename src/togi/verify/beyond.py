@@ -192,7 +192,7 @@ class _Climb:
         farthest such rung, -1 for none.
 
         One input alone is changed at a time: NaN in another would hide that it is lost here. What there was no time to
-        ask at all is noted and not narrowed: the values of one sample are no bounds that anybody could live with.
+        ask at all is noted and not narrowed: bounds of one sample would refuse every other call.
         """
         if not ladder.rungs:
             return -1

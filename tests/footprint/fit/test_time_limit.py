@@ -115,7 +115,7 @@ def _step(clock: Clock | None = None, seconds: float = 0.0) -> Step:
             clock.now += seconds
         return module(given).square().mean()
 
-    return make_step(Subject(layers.train(), (torch.randn(512, 64),), step=loss), train=True)
+    return make_step(Subject(layers.train(), torch.randn(512, 64), step=loss), train=True)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.85, 2.0], ids=["nothing fits", "a plan fits", "it fits as it is"])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
+from togi.core.proven import MarkedPart, proofs
 from togi.footprint.prediction import cuda
 from togi.footprint.prediction.cuda import predict_cuda
 from togi.footprint.prediction.cuda_kernels import CudaKernels, attention_backend
@@ -86,6 +87,7 @@ def test_what_is_known_of_a_device_that_is_here_is_no_range(
     assert ends == [0.0, 1.0, 2.0], "what the device decides by itself stays a range"
 
 
+PROVEN = "cuda" in proofs().get(MarkedPart.PREDICTION_FOR_CUDA, {})
 SOON = {("attention", True), ("convolutions", False), ("lstm", True), ("gru", True), ("rnn", False)}
 
 
@@ -105,7 +107,7 @@ def test_order_of_what_is_reported(name: str, train: bool) -> None:
     assert found.reserved_bytes % (2 * MIB) == 0
     assert sum(found.by_category.values()) == found.peak_bytes
     assert min(found.by_category.values()) > 0
-    assert any("Not yet proven on a device" in note for note in found.notes)
+    assert any("Not yet proven on a device" in note for note in found.notes) is not PROVEN
     assert any("CUDNN_CONV_WSCAP_DBG" in note for note in found.notes) == (name == "convolutions")
 
 
