@@ -92,22 +92,17 @@ def assign_gradients(step: TrainingStep) -> None:
     the_optimizer(step).step()
 
 
-def unfreeze(step: TrainingStep) -> None:
+def unfreeze(step: TrainingStep, once: Callable[[TrainingStep], None] = run) -> None:
     first = next(iter(step.parameters.values()))
     first.requires_grad_(False)
     del the_optimizer(step).state[first]
-    run(step)
+    once(step)
     first.requires_grad_(True)
-    run(step)
+    once(step)
 
 
 def unfreeze_by_closure(step: TrainingStep) -> None:
-    first = next(iter(step.parameters.values()))
-    first.requires_grad_(False)
-    del the_optimizer(step).state[first]
-    by_closure(step)
-    first.requires_grad_(True)
-    by_closure(step)
+    unfreeze(step, by_closure)
 
 
 def add_a_group(step: TrainingStep) -> None:

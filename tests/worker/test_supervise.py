@@ -60,10 +60,16 @@ def test_what_cannot_be_read_ends_the_trial(
         trial.rest()
 
 
+def server_of(process: subprocess.Popen[bytes], channel: socket.socket) -> Any:
+    """One whose next child is this process."""
+    server: Any = SimpleNamespace(deadline=Deadline(), fork_safe=True, exit_status=lambda _: process.wait(10))
+    server.start_child = lambda job: Child(server, process.pid, Channel(channel, TOKEN), job)
+    return server
+
+
 def test_what_gives_way_is_paused_and_goes_on(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
-    server: Any = SimpleNamespace(deadline=Deadline(), fork_safe=True, exit_status=lambda _: process.wait(10))
-    server.start_child = lambda job: Child(server, process.pid, Channel(ours, TOKEN), job)
+    server = server_of(process, ours)
     job, child = TryRecipe(log=str(tmp_path / "log"), recipe=Recipe()), Channel(theirs, TOKEN)
     child.send(Entered(phase="build"))
     short = Limits(timeout_s=0.3, gives_way=True)
@@ -90,8 +96,7 @@ def test_what_gives_way_is_paused_and_goes_on(process: subprocess.Popen[bytes], 
 def test_a_pause_belongs_to_no_phase(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
     """Between its turns a trial waits for others, for minutes: what is built again takes no longer for that."""
     ours, theirs = socket.socketpair()
-    server: Any = SimpleNamespace(deadline=Deadline(), fork_safe=True, exit_status=lambda _: process.wait(10))
-    server.start_child = lambda job: Child(server, process.pid, Channel(ours, TOKEN), job)
+    server = server_of(process, ours)
     job, child = TryRecipe(log=str(tmp_path / "log"), recipe=Recipe()), Channel(theirs, TOKEN)
     child.send(Entered(phase="build"))
     child.send(Ready())

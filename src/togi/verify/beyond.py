@@ -211,6 +211,8 @@ class _Climb:
             if at == 0:
                 return -1, others
             at -= 1
+        if others:  # the next one was asked already
+            return at, others
         while at + 1 < len(ladder.rungs) and not self._time_is_up(ladder.rungs[at + 1]):
             verdict = self._asked_or_in_part(i, ladder.rungs[at + 1])
             if verdict is not Verdict.RIGHT:
