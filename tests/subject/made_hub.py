@@ -131,3 +131,18 @@ def tokenizer(folder: Path) -> None:
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]", eos_token="[EOS]"
     ).save_pretrained(folder)
+
+
+def noise(folder: Path) -> None:
+    """A pipeline of diffusers, with weights drawn."""
+    import diffusers
+
+    unet = diffusers.UNet2DModel(
+        sample_size=8,
+        block_out_channels=(8,),
+        down_block_types=("DownBlock2D",),
+        up_block_types=("UpBlock2D",),
+        layers_per_block=1,
+        norm_num_groups=4,
+    )
+    diffusers.DDIMPipeline(unet, diffusers.DDIMScheduler()).save_pretrained(folder)

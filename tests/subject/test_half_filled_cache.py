@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.subject.made_hub import BERT, COMMIT, hub, in_cache, tiny_model, tokenizer
+from tests.subject.made_hub import BERT, COMMIT, hub, in_cache, noise, tiny_model, tokenizer
 from togi.core.errors import SubjectError
 from togi.core.permits import Permit, permitting
 from togi.subject.locator import check_locator
@@ -81,20 +81,6 @@ def sentences(folder: Path) -> None:
     (folder / "1_Pooling").mkdir()
     pooling = {"word_embedding_dimension": BERT["hidden_size"], "pooling_mode_cls_token": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
-
-
-def noise(folder: Path) -> None:
-    import diffusers
-
-    unet = diffusers.UNet2DModel(
-        sample_size=8,
-        block_out_channels=(8,),
-        down_block_types=("DownBlock2D",),
-        up_block_types=("UpBlock2D",),
-        layers_per_block=1,
-        norm_num_groups=4,
-    )
-    diffusers.DDIMPipeline(unet, diffusers.DDIMScheduler()).save_pretrained(folder)
 
 
 HALVES = {

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.subject.made_hub import BERT, COMMIT, hub, in_cache, tiny_model
+from tests.subject.made_hub import BERT, COMMIT, hub, in_cache, noise, tiny_model
 from togi.core.errors import SubjectError, UnknownNameError
 from togi.core.permits import Permit, permitting
 from togi.subject.locator import check_locator
@@ -400,18 +400,8 @@ class TestUltralytics:
 class TestDiffusers:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        import diffusers
-
         torch.manual_seed(0)
-        unet = diffusers.UNet2DModel(
-            sample_size=8,
-            block_out_channels=(8,),
-            down_block_types=("DownBlock2D",),
-            up_block_types=("UpBlock2D",),
-            layers_per_block=1,
-            norm_num_groups=4,
-        )
-        diffusers.DDIMPipeline(unet, diffusers.DDIMScheduler()).save_pretrained(tmp_path / "made")
+        noise(tmp_path / "made")
         return tmp_path / "made"
 
     def test_it_is_called_as_its_users_call_it(self, folder: Path) -> None:
