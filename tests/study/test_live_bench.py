@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_two_functions_take_turns_and_the_first_is_what_the_assertions_speak_of(
     assert 3 < speed_x.low <= speed_x.median <= speed_x.high
     assert found.contestants[1].speed is Speed.SLOWER
     assert found.verdict.startswith("quick is faster than slow beyond doubt: ")
-    assert found.verdict.endswith(f"after {found.rounds} rounds in turns.")
+    assert f"after {found.rounds} rounds in turns." in found.verdict
     found.assert_not_slower("3%")
     found.assert_faster("50%")
     other = togi.bench(slow, quick, inputs=X)
@@ -215,6 +216,15 @@ def test_on_a_machine_that_is_mostly_not_ours_nothing_is_decided() -> None:
             compared(over(median, 0.1), noise=noise).assert_not_slower("3%")
         with pytest.raises(UndecidedError, match="threads waited"):
             compared(over(median, 0.1), noise=noise).assert_faster("3%")
+
+
+@pytest.mark.thorough
+def test_the_verdict_does_not_trust_what_no_assertion_decides() -> None:
+    takes_s = itertools.cycle([0.001, 0.03])  # as if somebody else had the machine every other time
+    found = togi.bench(lambda: time.sleep(next(takes_s)), lambda: time.sleep(0.2), (), time_limit_s=5)
+    with pytest.raises(UndecidedError, match="too disturbed to tell"):
+        found.assert_not_slower("3%")
+    assert "The machine was too disturbed to trust that (times vary by " in found.verdict
 
 
 def test_processes_of_their_own_forgive_what_processes_differ_by() -> None:

@@ -14,7 +14,7 @@ from togi.core.records import Interval, Outcome
 from togi.core.user_code import user_place
 from togi.decide.faster import WITHIN_PROCESS, Speed, conclusive
 from togi.machine.describe import machine
-from togi.measure import LocalRunner, RaceResult, race, rounds_needed
+from togi.measure import LocalRunner, RaceResult, race, rounds_needed, usable
 from togi.measure.race_result import of_each
 from togi.study.comparison import Comparison
 from togi.study.contestants import Contestant
@@ -125,7 +125,10 @@ def _verdict(found: Comparison) -> str:
         return f"Nothing is known: {failed[0].name} failed in its turn ({failed[0].reason})."
     first, *others = (contestant.name for contestant in found.contestants)
     said = [_stands(first, other, found.speed_x(other)) for other in others]
-    return f"{'; '.join(said)}, after {plural(found.rounds, 'round')} in turns."
+    sentence = f"{'; '.join(said)}, after {plural(found.rounds, 'round')} in turns."
+    if not usable(found.noise):
+        sentence += f" The machine was too disturbed to trust that (times vary by {found.noise.spread:.0%})."
+    return sentence
 
 
 def _stands(name: str, other: str, speed_x: Interval | None) -> str:
