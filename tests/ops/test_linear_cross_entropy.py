@@ -15,6 +15,7 @@ from torch.nn import functional
 from togi import ops
 from togi.core.errors import BudgetError
 from togi.measure.memory import torch_allocator_peak_bytes
+from togi.ops.logit_blocks import LogitBlocks
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 ONE_BLOCK, SEVERAL, TINY = "64MiB", 9_000, 1
@@ -152,6 +153,12 @@ def test_nothing_to_learn_from(reduction: str) -> None:
         for leaf in (hidden, weight, bias):
             assert leaf.grad is not None
             assert not leaf.grad.any()
+
+
+def test_without_a_row_that_counts_there_is_no_block() -> None:
+    """A loop over the vocabulary would take a second for nothing."""
+    assert not list(LogitBlocks(torch.randn(0, 4), torch.randn(700, 4), None, 1 << 20).columns())
+    assert list(LogitBlocks(torch.randn(1, 4), torch.randn(700, 4), None, 1 << 20).columns()) == [slice(0, 700)]
 
 
 @pytest.mark.parametrize("memory", [ONE_BLOCK, TINY])
@@ -308,15 +315,17 @@ def test_three_lines_stand_in_for_the_loss_of_a_language_model() -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("dtype", "memory_mib"), [(torch.float32, 1), (torch.float32, 3), (torch.bfloat16, 1)])
-def test_memory_stays_within_what_was_said(dtype: torch.dtype, memory_mib: int) -> None:
+def test_memory_stays_within_what_was_said(dtype: torch.dtype, memory_mib: int, smoothing: float) -> None:
     rows, features, vocabulary = 512, 16, 6_000
     hidden, weight, target, _ = _example(rows, features, vocabulary, dtype)
     gradients = hidden.nbytes + weight.nbytes
 
     def step() -> None:
         hidden.grad = weight.grad = None
-        ops.linear_cross_entropy(hidden, weight, target, memory=f"{memory_mib}MiB").backward()
+        loss = ops.linear_cross_entropy(hidden, weight, target, label_smoothing=smoothing, memory=f"{memory_mib}MiB")
+        loss.backward()
 
     step()
     hidden.grad = weight.grad = None
