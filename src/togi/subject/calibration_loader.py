@@ -35,8 +35,8 @@ def _has_own_batches(loader: DataLoader[Any]) -> bool:
 def spread_loader(
     loader: DataLoader[Any], most: int, rows: int | None, is_row: Callable[[Any], bool]
 ) -> tuple[DataLoader[Any], int | None]:
-    """A loader of about ``most`` times so many ``rows`` (None: as a batch has), and if its items may hold more, how many
-    it has. The sampler says which samples there are: it may leave some out on purpose.
+    """A loader of about ``most`` times so many ``rows`` (None: as a batch has), and if its items may hold more, how
+    many it has. The sampler says which samples there are: it may leave some out on purpose.
 
     ``is_row``: whether an item is a single row. Of a loader that makes no batches that is as its data set pleases.
     """
