@@ -34,7 +34,7 @@ class Plan(Record):
     step_ms: float | None
     subject: str
 class Subject:
-    def __init__(module: nn.Module, samples: Any, metric: Callable[..., float] | None = None, calibration: Any = None, step: Callable[..., Any] | None = None, dynamic: Dynamic | None = None, mode: Mode | str | None = None, better: Direction | str | None = None, validation: Validation | None = None, optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None, train_step: Callable[..., Any] | None = None) -> None: ...
+    def __init__(module: nn.Module, samples: Any, metric: Callable[..., float] | None = None, calibration: Any = None, step: Callable[..., Any] | None = None, dynamic: Dynamic | None = None, mode: Mode | str | None = None, better: Direction | str | None = None, validation: Validation | None = None, optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None, train_step: Callable[..., Any] | None = None, notes: tuple[str, ...] = ()) -> None: ...
     better: Direction | str | None
     calibration: Any
     dynamic: Dynamic | None
@@ -42,6 +42,7 @@ class Subject:
     metric: Callable[..., float] | None
     mode: Mode | str | None
     module: nn.Module
+    notes: tuple[str, ...]
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None
     samples: Any
     step: Callable[..., Any] | None

@@ -105,7 +105,35 @@ def test_trials_under_other_conditions_are_done_anew_and_all_others_stay(tmp_pat
         wide.append(again)
         assert under("wide").trials() == [exact, again]
         assert under("narrow").trials() == [exact, calibrated]
-        assert journal.read(narrow.id).trials == (exact, calibrated, again)
+        undecided = journal.read(narrow.id)
+        assert (undecided.trials, undecided.calibration, undecided.left_out) == ((exact, again), "wide", 1)
+
+
+def test_a_study_that_is_read_shows_the_data_that_decided_last(tmp_path: Path) -> None:
+    """A report with one recipe calibrated on two data would show two trials of it, and choose neither."""
+    exact, calibrated = trial(1), trial(2)
+    with Journal.open(tmp_path / "j.db") as journal:
+        for name in ("narrow", "wide"):
+            conditions = Conditions(name, lambda of: of == calibrated.recipe)
+            log = journal.study(KEY, header(), conditions=conditions)
+            log.append(calibrated.model_copy(update={"reason": name}))
+            assert (log.calibration(), log.left_out()) == (name, ["narrow", "wide"].index(name))
+        log.append(exact)
+
+        def shown() -> tuple[list[str], int, int]:
+            study = journal.read()
+            (earlier,) = journal.earlier(lambda _: True, but="").studies
+            assert earlier.trials == study.trials
+            return [t.reason for t in study.trials if t.recipe == calibrated.recipe], len(study.trials), study.left_out
+
+        assert shown() == (["wide"], 2, 1)
+        narrow = journal.study(KEY, header(), conditions=Conditions("narrow", lambda of: of == calibrated.recipe))
+        narrow.decide(narrow.header.model_copy(update={"verdict": "narrow", "calibration": narrow.calibration()}))
+        assert shown() == (["narrow"], 2, 1)
+        assert journal.studies()[0].trials == 2
+        without = journal.study(KEY, header(), conditions=Conditions("", lambda of: of == calibrated.recipe))
+        without.decide(without.header.model_copy(update={"calibration": without.calibration()}))
+        assert shown() == ([], 1, 2)
 
 
 def test_read_by_first_digits_and_unknown(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from togi import ops
 from togi.core.errors import BudgetError
 from togi.measure.memory import torch_allocator_peak_bytes
+from togi.ops.logit_blocks import LogitBlocks
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 ONE_BLOCK, SEVERAL, TINY = "64MiB", 9_000, 1
@@ -152,6 +153,12 @@ def test_nothing_to_learn_from(reduction: str) -> None:
         for leaf in (hidden, weight, bias):
             assert leaf.grad is not None
             assert not leaf.grad.any()
+
+
+def test_without_a_row_that_counts_there_is_no_block() -> None:
+    """A loop over the vocabulary would take a second for nothing."""
+    assert not list(LogitBlocks(torch.randn(0, 4), torch.randn(700, 4), None, 1 << 20).columns())
+    assert list(LogitBlocks(torch.randn(1, 4), torch.randn(700, 4), None, 1 << 20).columns()) == [slice(0, 700)]
 
 
 @pytest.mark.parametrize("memory", [ONE_BLOCK, TINY])
@@ -327,6 +334,24 @@ def test_memory_stays_within_what_was_said(dtype: torch.dtype, memory_mib: int) 
     assert peak is not None
     assert peak <= (memory_mib << 20) + gradients + beside
     assert peak < rows * vocabulary * dtype.itemsize  # the logits alone
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_label_smoothing_takes_a_number_per_row_and_no_block(dtype: torch.dtype) -> None:
+    """On the CPU a sum in another dtype than that of what is summed makes a copy of all of it."""
+    hidden, weight, target, _ = _example(rows=64, vocabulary=2_000, dtype=dtype)
+
+    def peak(smoothing: float) -> int:
+        def forward() -> None:
+            with torch.no_grad():
+                ops.linear_cross_entropy(hidden, weight, target, label_smoothing=smoothing, memory="64KiB")
+
+        forward()
+        found = torch_allocator_peak_bytes(forward)
+        assert found is not None
+        return found
+
+    assert peak(0.1) - peak(0.0) <= 64 * len(hidden)
 
 
 def test_what_is_refused_and_what_is_reported() -> None:

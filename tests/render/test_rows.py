@@ -46,6 +46,14 @@ def test_where_the_time_of_a_step_goes_is_told() -> None:
     assert said in what_to_know(of_a_step, rows(of_a_step))
 
 
+def test_trials_that_were_calibrated_on_other_data_are_counted() -> None:
+    study = made_up_study()
+    assert not any("other data" in said for said in what_to_know(study, rows(study)))
+    some = study.model_copy(update={"left_out": 3})
+    (said,) = (said for said in what_to_know(some, rows(some)) if "other data" in said)
+    assert said.startswith("3 trials of recipes that were calibrated on other data")
+
+
 def test_one_row_per_recipe_with_its_last_trial() -> None:
     study = made_up_study()
     found = rows(study)

@@ -24,6 +24,24 @@ ARGUMENTS = argparse.Namespace(bias=1.0, unused=1.0)
 def activation(x):
     return torch.relu(x) * FACTOR
 
+class Scaler:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def apply(self, x):
+        return x * self.factor
+
+scaled = Scaler(1.5).apply
+
+@functools.lru_cache
+def counted(n):
+    return n + 7
+
+def adder(amount):
+    def add(x):
+        return x + amount
+    return add
+
 class Config:
     def __init__(self, width):
         self.width, self.names = width, {"x", "y", "z"}
@@ -41,6 +59,10 @@ class Net(Base):
         self.act = activation
         self.table = torch.arange(4.0)
         self.later = functools.partial(torch.mul, other=2)
+        self.bound, self.own = Scaler(2).apply, self.after
+        self.lookup = {"a": 1.0}.get
+        first, second = adder(1), adder(2)
+        self.steps, self.any_of = [first, second, first], {first, second, "neither"}
 
     @property
     def doubled(self):
@@ -48,7 +70,8 @@ class Net(Base):
 
     def forward(self, x):
         y = self.act(self.linear(x) * self.doubled)
-        return helpers.shift(self.after(self.later(y))) + ARGUMENTS.bias + len(NAMES) + self.table.sum()
+        shifted = helpers.shift(self.after(self.later(y))) + ARGUMENTS.bias + len(NAMES)
+        return shifted + self.table.sum() + scaled(y).sum() + counted(1)
 
 from togi.script.identity import identity_of
 from togi.subject.identity import code_hash, settings_hash
@@ -103,9 +126,16 @@ CHANGES = {
     "a constant that a function names": ("FACTOR = 2.0", "FACTOR = 2.5"),
     "a tuple that forward names": ('("a", "b", "c")', '("a", "b")'),
     "an argument that forward names": ("bias=1.0", "bias=2.0"),
+    "the object of a method": ("Scaler(2)", "Scaler(3)"),
+    "the object of a method that forward names": ("Scaler(1.5)", "Scaler(2.5)"),
+    "the table of a built-in method": ('{"a": 1.0}', '{"a": 2.0}'),
+    "which function comes again": ("[first, second, first]", "[first, second, second]"),
+    "a function in a set": ('{first, second, "neither"}', '{first, adder(3), "neither"}'),
+    "a function whose results are kept": ("return n + 7", "return n + 8"),
 }
 SAME = {
     "an argument that nothing names": ("unused=1.0", "unused=2.0"),
+    "copies that were made": ("torch.manual_seed(0)", "import copy; copy.deepcopy(Net()); torch.manual_seed(0)"),
     "a comment": ("FACTOR = 2.0", "# a comment\n\nFACTOR = 2.0"),
     "code that the module does not run": ("def identity():", "def other():\n    return 1\n\ndef identity():"),
 }

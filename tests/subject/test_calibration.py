@@ -94,6 +94,19 @@ SORTED: dict[str, tuple[Any, set[int]]] = {
     "a loader": (DataLoader(OF_CLASSES, batch_size=64), set(range(50))),
     "a loader with a sampler": (DataLoader(OF_CLASSES, batch_size=64, sampler=Odd()), set(range(1, 50))),
     "a loader that makes no batches": (DataLoader(OF_CLASSES, batch_size=None), set(range(50))),
+    "a loader of batches that lie ready": (DataLoader(BATCHES_OF_A_CLASS, batch_size=None), set(range(50))),
+    "a loader of batches with labels": (
+        DataLoader([(batch, torch.zeros(64)) for batch in BATCHES_OF_A_CLASS], batch_size=None, num_workers=1),
+        set(range(50)),
+    ),
+    "a loader of many batches": (
+        DataLoader([torch.full((4, 6), float(number // 20)) for number in range(1000)], batch_size=None),
+        set(range(50)),
+    ),
+    "a loader whose sampler makes batches": (
+        DataLoader(OF_CLASSES, batch_size=None, sampler=BatchSampler(Odd(), 32, drop_last=False)),
+        set(range(1, 50)),
+    ),
     "a loader of given batches": (
         DataLoader(OF_CLASSES, batch_sampler=BatchSampler(SequentialSampler(OF_CLASSES), 32, drop_last=False)),
         set(range(50)),
@@ -110,6 +123,13 @@ def test_of_data_sorted_by_class_each_class_is_taken(given: Any, expected: set[i
     assert 250 <= len(calls) <= MOST
     assert {int(value) for call in calls for value in call.args[0][:, 0]} == expected
     assert not [note for note in calibration_notes(subject) if "first" in note]
+
+
+@pytest.mark.parametrize("given", [OF_CLASSES, DataLoader(OF_CLASSES, batch_size=None)], ids=["a data set", "a loader"])
+def test_a_large_batch_is_filled_from_rows(given: Any) -> None:
+    calls = calibration_of(given, (Inputs((torch.zeros(MOST + 100, 6),)),))
+    assert {len(call.args[0]) for call in calls} == {MOST + 100}
+    assert {int(value) for call in calls for value in call.args[0][:, 0]} == set(range(50))
 
 
 class Streamed(DataLoader[Any]):

@@ -10,9 +10,11 @@ import pytest
 import safetensors.torch
 import torch
 
+from tests.subject.made_hub import tokenizer
 from togi.core.errors import SubjectError
 from togi.fleet.shipment import shipment
 from togi.subject.locator import check_locator
+from togi.subject.prepare import prepare
 from togi.worker.hand_over import handed_over
 from togi.worker.locate import locate
 
@@ -153,3 +155,28 @@ def test_a_folder_of_sentence_transformers_is_called_with_texts() -> None:
     assert len(few.args[0]) > len(one.args[0]) == 1
     with torch.no_grad():
         assert subject.module(*one.args).shape == (1, 384)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Of transformers, with a tokenizer."""
+    tiny_bert(0).save_pretrained(tmp_path / "m")
+    tokenizer(tmp_path / "m")
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize(("named", "mode"), [("BertModel", "mean"), ("BertForCausalLM", "lasttoken")])
+def test_what_a_folder_is_taken_for_that_does_not_say_it(checkpoint: Path, named: str, mode: str) -> None:
+    """Without modules.json the library guesses how the vectors of tokens become one."""
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    (checkpoint / "config.json").write_text(json.dumps({**config, "architectures": [named]}), encoding="utf-8")
+    (note,) = prepare(locate(f"sentence-transformers:{checkpoint}")).notes
+    assert "holds no modules.json, so it is a checkpoint of transformers" in note
+    assert f"the guess of sentence-transformers: Transformer, Pooling ({mode})." in note
+
+
+def test_a_folder_that_says_what_it_is_needs_no_note(checkpoint: Path, tmp_path: Path) -> None:
+    import sentence_transformers
+
+    sentence_transformers.SentenceTransformer(str(checkpoint)).save(str(tmp_path / "saved"))
+    assert prepare(locate(f"sentence-transformers:{tmp_path / 'saved'}")).notes == ()

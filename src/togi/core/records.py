@@ -598,6 +598,10 @@ class Study(Record):
     """In the order in which they ended, then those of ``excluded``."""
     excluded: tuple[Trial, ...] = ()
     """One trial for each technique that was not tried at all, with the reason: refused or missing."""
+    calibration: str | None = None
+    """Hash of the inputs that recipes of ``trials`` are calibrated on; empty: none is calibrated. None: unknown."""
+    left_out: int = 0
+    """How many trials more the journal has, of recipes that were calibrated on other inputs."""
     finalists: tuple[AnyRecipe, ...] = ()
     """Recipes of the last race, fastest first."""
     best: AnyRecipe | None = None

@@ -38,7 +38,8 @@ class StudyLog:
     def __init__(
         self, database: Database, study: Study, notes: tuple[str, ...] = (), conditions: Conditions | None = None
     ) -> None:
-        """``conditions``: trials under others are neither read nor in the way; None: all are read."""
+        """``conditions``: trials under others are neither read nor in the way; None: those under which was decided last
+        count."""
         self.header = study
         """The study as it was begun: no trials in it."""
         self.notes = notes
@@ -97,6 +98,20 @@ class StudyLog:
             row = connection.execute(query, (self.id,)).fetchone()
         return None if row is None else self._database.verified(Study, row[0], row[1], self.id)
 
+    def calibration(self) -> str | None:
+        """The name of the conditions that count: of the data that recipes are calibrated on. None: no trial tells."""
+        if self._conditions is not None:
+            return self._conditions.name
+        decided = self.decided()
+        if decided is not None and decided.calibration is not None:
+            return decided.calibration
+        return next((name for recipe in reversed(self._recipes()) if (name := _conditions_of(recipe))), None)
+
+    def left_out(self) -> int:
+        """How many trials are of recipes that were calibrated on other data."""
+        counted = ("", self.calibration())
+        return sum(_conditions_of(recipe) not in counted for recipe in self._recipes())
+
     def claim(self, recipe: Recipe) -> bool:
         """Ask to work on ``recipe``. False: another living process does, or it has been finished, as what the machine
         disturbed has not.
@@ -141,11 +156,16 @@ class StudyLog:
             ).fetchall()
         verified = self._database.verified
         found = [(row[0], row[1], verified(Trial, row[2], row[3], self.id, row[1])) for row in rows]
-        return [
-            (number, trial)
-            for number, recipe, trial in found
-            if self._conditions is None or recipe == self._id(trial.recipe)
-        ]
+        if self._conditions is not None:
+            return [(number, trial) for number, recipe, trial in found if recipe == self._id(trial.recipe)]
+        counted = ("", self.calibration())
+        return [(number, trial) for number, recipe, trial in found if _conditions_of(recipe) in counted]
+
+    def _recipes(self) -> list[str]:
+        """Of all trials in their order, with their conditions."""
+        with self._database.reading() as connection:
+            rows = connection.execute("SELECT recipe FROM trials WHERE study = ? ORDER BY number", (self.id,))
+            return [str(recipe) for (recipe,) in rows]
 
     def _finished(self, connection: sqlite3.Connection, recipe: str) -> bool:
         row = connection.execute(
@@ -173,10 +193,17 @@ class StudyLog:
 
 
 def read_study(database: Database, header: Study) -> Study:
-    """The whole study: the last decision (else the header) with all trials."""
+    """The whole study: the last decision (else the header) with its trials: of recipes that calibrate, those on the
+    data with which was decided last."""
     log = StudyLog(database, header)
     decided = log.decided() or header
-    return decided.model_copy(update={"trials": (*log.trials(), *decided.excluded)})
+    found = {"trials": (*log.trials(), *decided.excluded), "calibration": log.calibration(), "left_out": log.left_out()}
+    return decided.model_copy(update=found)
+
+
+def _conditions_of(recipe: str) -> str:
+    """The name behind the id of a recipe; empty where nothing else decides how it ends."""
+    return recipe.partition(_UNDER)[2]
 
 
 class ClaimHolder(Record):

@@ -77,7 +77,7 @@ def assign_atss(
         return _background(anchors, with_metric=False)
     placed, targets = corners(anchors, format), corners(boxes, format)
     nearest, start = [], 0
-    for size in level_sizes:
+    for size in filter(None, level_sizes):  # an empty level has no candidate
         level = Corners(*(t[start : start + size] for t in placed))
         nearest.append(start + _best(k, size, len(boxes), functools.partial(_nearness, targets, level)))
         start += size
@@ -141,17 +141,17 @@ def assign_task_aligned(
 
 def _best(k: int, anchors: int, boxes: int, values: Callable[[slice], Tensor]) -> Tensor:
     """The ``k`` anchors with the highest of ``values(slice of the anchors)`` [M, T] for each box: [min(k, N), M], best
-    first, the lower index at ties, NaN before all."""
-    held: Tensor | None = None
-    held_index = torch.empty(0)
+    first, the lower index at ties, NaN before all. There are anchors and boxes."""
+    held: tuple[Tensor, Tensor] | None = None
     for at in _tiles(anchors, boxes):
         value = values(at)
         index = torch.arange(at.start, at.stop, device=value.device).expand_as(value)
         if held is not None:
-            value, index = torch.cat([held, value], 1), torch.cat([held_index, index], 1)
+            value, index = torch.cat([held[0], value], 1), torch.cat([held[1], index], 1)
         order = _first_largest(value, min(k, value.shape[1]))
-        held, held_index = value.gather(1, order), index.gather(1, order)
-    return held_index.t() if held is not None else torch.empty(0, boxes, dtype=torch.int64)
+        held = value.gather(1, order), index.gather(1, order)
+    assert held is not None
+    return held[1].t()
 
 
 def _first_largest(values: Tensor, k: int) -> Tensor:

@@ -120,12 +120,13 @@ def _rows(
                 logits, work = blocks.logits(rows, columns)
                 index, inside = _position(targets[rows], columns)
                 at_target[rows] += torch.where(inside, logits.gather(1, index), 0)
-                if label_smoothing:
-                    sums[rows] += logits.sum(1, keepdim=True, dtype=sums.dtype)
                 higher = torch.maximum(top[rows], logits.amax(1, keepdim=True))
                 shift = higher.masked_fill(higher == -torch.inf, 0)  # nothing else so far: -inf less -inf is NaN
                 total[rows] *= (top[rows] - shift).exp_()
-                total[rows] += blocks.widened(logits, work).sub_(shift).exp_().sum(1, keepdim=True)
+                wide = blocks.widened(logits, work)
+                if label_smoothing:
+                    sums[rows] += wide.sum(1, keepdim=True)
+                total[rows] += wide.sub_(shift).exp_().sum(1, keepdim=True)
                 top[rows] = higher
     differences = top - (1 - label_smoothing) * at_target
     if label_smoothing:

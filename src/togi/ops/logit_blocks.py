@@ -32,8 +32,8 @@ class LogitBlocks:
         self._logits = self._work if self._is_direct else hidden.new_empty(self._work.shape)
 
     def columns(self) -> Iterator[slice]:
-        """Parts of the vocabulary."""
-        return _parts(len(self.weight), self.width)
+        """Parts of the vocabulary; none where there are no rows."""
+        return _parts(len(self.weight) if len(self.hidden) else 0, self.width)
 
     def rows(self) -> Iterator[slice]:
         return _parts(len(self.hidden), self.height)

@@ -66,6 +66,8 @@ def study_json(study: Study) -> dict[str, Any]:
         "reference": study.reference.recipe.id if study.reference else None,
         "finalists": [recipe.id for recipe in study.finalists],
         "trials": [_trial(trial, seen.get(id(trial))) for trial in study.trials],
+        "calibration": study.calibration,
+        "left_out": study.left_out,
         "techniques": [_effect(effect) for effect in effects(study.trials)],
         "untried": [technique.model_dump() for technique in study.untried],
         "next": [{"type": step.type, "command": step.command, "brings": step.brings} for step in next_steps(study)],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing_extensions import assert_never
 
 from togi.core.choices import Objective
-from togi.core.quantities import bounds, milliseconds, relative, significant, size, times
+from togi.core.quantities import bounds, milliseconds, plural, relative, significant, size, times
 from togi.core.records import ErrorReport, Facts, Interval, Outcome, Recipe, Study, Timing, Trial
 from togi.decide.budget import Budget
 from togi.decide.choose import front, why_not
@@ -116,7 +116,16 @@ def what_to_know(study: Study, rows: Sequence[Row]) -> tuple[str, ...]:
     """What the subject, the measurements and the chosen recipe's trial say of themselves, in sentences."""
     chosen = chosen_of(rows)
     of_chosen = (*chosen.trial.notes, decisions(chosen.trial.error)) if chosen else ()
-    return (*study.facts.notes, *_phases(study.facts), *warnings(study), *filter(None, of_chosen))
+    of_study = (*study.facts.notes, *_phases(study.facts), *_on_other_data(study), *warnings(study))
+    return (*of_study, *filter(None, of_chosen))
+
+
+def _on_other_data(study: Study) -> Iterator[str]:
+    if study.left_out:
+        yield (
+            f"{plural(study.left_out, 'trial')} of recipes that were calibrated on other data than those that decided "
+            "last are left out: the same command with those data shows them."
+        )
 
 
 def _phases(facts: Facts) -> Iterator[str]:

@@ -38,6 +38,8 @@ def conclude(study: OpenStudy, decision: Decision, program: ProgramTree | None =
             "settings": settings.as_json(),  # the journal has those with which the study began
             "trials": (*trials, *late, *excluded),
             "excluded": excluded,
+            "calibration": study.log.calibration(),
+            "left_out": study.log.left_out(),
             "finalists": decision.finalists,
             "best": None if chosen is None else chosen.recipe,
             "verdict": " ".join([verdict, *study.notes]),

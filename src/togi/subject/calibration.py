@@ -46,15 +46,16 @@ def calibration_of(given: Any, samples: Sequence[Inputs]) -> tuple[Inputs, ...]:
 
 def _items(given: Any, form: Inputs, rows: int | None) -> tuple[Iterable[Any], int | None]:
     """Items from all places, and how many, where they may hold more ``rows`` than are needed."""
+    enough = max(MOST, rows or 0)  # for one call at least, where each is a row
     if isinstance(given, (str, Path)):
-        files = spread(files_in(Path(given)), MOST)
+        files = spread(files_in(Path(given)), enough)
         return (read_file(file, form) for file in files), len(files)
     if _is_sample(given):
         return [given], 1
     if has_known_places(given):
-        return spread_loader(given, MOST, rows)
+        return spread_loader(given, MOST, rows, lambda item: _rows(_as_batch(in_form(item, form), form)) == 1)
     if _has_places(given):
-        items = spread(given, MOST)
+        items = spread(given, enough)
         return items, len(items)
     return _few(given), None
 

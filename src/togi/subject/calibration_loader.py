@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,9 +32,14 @@ def _has_own_batches(loader: DataLoader[Any]) -> bool:
     return loader.batch_sampler is not None and loader.batch_size is None
 
 
-def spread_loader(loader: DataLoader[Any], most: int, rows: int | None) -> tuple[DataLoader[Any], int | None]:
-    """A loader of about ``most`` times so many ``rows`` (None: as a batch has), and if its batches hold more, how many
-    it has. The sampler says which samples there are: it may leave some out on purpose."""
+def spread_loader(
+    loader: DataLoader[Any], most: int, rows: int | None, is_row: Callable[[Any], bool]
+) -> tuple[DataLoader[Any], int | None]:
+    """A loader of about ``most`` times so many ``rows`` (None: as a batch has), and if its items may hold more, how
+    many it has. The sampler says which samples there are: it may leave some out on purpose.
+
+    ``is_row``: whether an item is a single row. Of a loader that makes no batches that is as its data set pleases.
+    """
     from torch.utils.data import DataLoader
 
     kept: dict[str, Any] = {
@@ -45,5 +50,11 @@ def spread_loader(loader: DataLoader[Any], most: int, rows: int | None) -> tuple
     if loader.batch_sampler is not None and _has_own_batches(loader):
         batches = spread(list(loader.batch_sampler), most)
         return DataLoader(loader.dataset, batch_sampler=batches, **kept), len(batches)
-    chosen = spread(list(loader.sampler), most * (rows or loader.batch_size or 1))
+    places = list(loader.sampler)
+    if loader.batch_size is None and places:
+        chosen = spread(places, most)
+        first = next(iter(DataLoader(loader.dataset, batch_size=None, sampler=chosen[:1], **kept)))
+        if not is_row(first):
+            return DataLoader(loader.dataset, batch_size=None, sampler=chosen, **kept), len(chosen)
+    chosen = spread(places, most * (rows or loader.batch_size or 1))
     return DataLoader(loader.dataset, batch_size=loader.batch_size, sampler=chosen, **kept), None

@@ -25,17 +25,23 @@ from togi.torch_internals.modules import forward_hooks, forward_pre_hooks, own_b
 
 _TORCHS_OWN = frozenset(vars(nn.Module())) - {"training"}
 _NOT_COMPUTED_WITH = frozenset(
-    "__dict__ __weakref__ __doc__ __module__ __qualname__ __annotations__ __firstlineno__ __static_attributes__".split()
+    "__dict__ __weakref__ __doc__ __module__ __qualname__ __annotations__ __firstlineno__ __static_attributes__ "
+    "__slotnames__".split()
 )
-"""Attributes of classes that say where and how a class was written."""
+"""Attributes of classes that say where and how a class was written, and what copying an object notes in its class."""
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, bytearray, range, slice)
 _TORCHS_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
-_IMMUTABLE = (tuple, frozenset, types.CodeType)
-"""Equal ones may be one object or several, as the compiler pleases."""
+_BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType)
+"""Written in C, some bound to an object: ``TABLE.get``."""
+_WITHOUT_IDENTITY = (tuple, frozenset, types.CodeType, types.MethodType, *_BUILT_IN)
+"""Equal ones may be one object or several: as the compiler pleases, and a method is bound anew whenever it is asked
+for."""
 _NAMESPACES = (argparse.Namespace, types.SimpleNamespace)
 """Of the standard library, the objects that are nothing but their attributes."""
 _FORMS = ("dtype", "shape", "mode", "size", "typecode")
 """Attributes that say how the bytes of an array or a picture are meant."""
+_WRAPPED = "__wrapped__"
+"""Where the standard library keeps the function that was decorated: ``functools.lru_cache``."""
 _MOST_VALUES = 200_000
 _DEEPEST = 50
 
@@ -54,12 +60,18 @@ def computation_hash(module: nn.Module) -> str:
     hooks = [(forward_hooks(part), forward_pre_hooks(part)) for part in module.modules()]
     kept = [list(hook.values()) for pair in hooks for hook in pair]
     weights = [*module.named_parameters(), *module.named_buffers()]
-    return value_hash(code_hash(module), settings_hash(module), kept, weights)
+    return value_hash(code_and_settings_hash(module), kept, weights)
+
+
+def code_and_settings_hash(module: nn.Module) -> str:
+    """Of both, where it does not matter which of them differs."""
+    return value_hash(code_hash(module), settings_hash(module))
 
 
 def settings_hash(module: nn.Module) -> str:
-    """Of what all parts hold in plain attributes: numbers, texts, tensors, configurations, functions."""
-    digest = _ValueDigest()
+    """Of what all parts hold in plain attributes: numbers, texts, tensors, configurations, functions. A part that is
+    held there is known by its place."""
+    digest = _ValueDigest(module.modules())
     for name, part in module.named_modules():
         digest.put(name)
         if isinstance(part, torch.fx.GraphModule):
@@ -70,23 +82,26 @@ def settings_hash(module: nn.Module) -> str:
 
 
 def code_hash(module: nn.Module) -> str:
-    """Of the code of the classes of all parts. Torch's own is known by its version."""
+    """Of the code of the classes of all parts, in the order of these: classes that a function makes have one name.
+    Torch's own is known by its version."""
     digest = _ValueDigest()
     digest.put(f"{sys.version_info[:2]} {torch.__version__}")
-    classes = {type(part) for part in module.modules()}
-    for cls in sorted(classes, key=lambda cls: f"{cls.__module__}.{cls.__qualname__}"):
-        digest.add(cls, _DEEPEST)
+    for part in module.modules():
+        digest.add(type(part), _DEEPEST)
     return digest.hexdigest()
 
 
 class _ValueDigest:
     """Hashes values and code by what they hold, never by where they lie in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[Any] = ()) -> None:
+        """``known``: values of which nothing but their places counts."""
         self._digest = hashlib.sha256()
-        self._seen: dict[int, Any] = {}
-        """By identity. The values are kept, so that no other takes their place."""
+        self._seen: dict[int, tuple[int, Any]] = {}
+        """By identity: how many were met before it. The values are kept, so that no other takes their place."""
         self._left = _MOST_VALUES
+        for value in known:
+            self._is_new(value)
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()
@@ -110,12 +125,9 @@ class _ValueDigest:
             self.add(value, depth)
 
     def _add_inside(self, value: Any, depth: int) -> None:
-        if not isinstance(value, _IMMUTABLE):
-            if id(value) in self._seen:
-                self.put("again")
-                return
-            self._seen[id(value)] = value
-        if isinstance(value, Tensor):
+        if not isinstance(value, _WITHOUT_IDENTITY) and not self._is_new(value):
+            self.put(f"again {self._seen[id(value)][0]}")
+        elif isinstance(value, Tensor):
             self._add_tensor(value, depth)
         elif isinstance(value, type):
             self._add_class(value, depth)
@@ -123,10 +135,27 @@ class _ValueDigest:
             self._add_function(value, depth)
         elif isinstance(value, types.CodeType):
             self._add_code(value, depth)
-        elif isinstance(value, set | frozenset):  # they have no order, so only the constants among them count
-            self.put(str(sorted(repr(item) for item in value if isinstance(item, _CONSTANTS))))
+        elif isinstance(value, set | frozenset):
+            self.put(str(sorted(self._apart(item, depth) for item in value)))
         else:
             self._add_all(_inside(value), depth)
+
+    def _is_new(self, value: Any) -> bool:
+        """Whether it was not met before; from now on it was."""
+        if id(value) in self._seen:
+            return False
+        self._seen[id(value)] = len(self._seen), value
+        return True
+
+    def _apart(self, item: Any, depth: int) -> str:
+        """What an item of a set says by itself, since in which order it comes is chance."""
+        if isinstance(item, _CONSTANTS):
+            return repr(item)
+        digest = _ValueDigest()
+        digest._seen, digest._left = dict(self._seen), self._left
+        digest.add(item, depth)
+        self._left = digest._left
+        return digest.hexdigest()
 
     def _add_tensor(self, tensor: Tensor, depth: int) -> None:
         if tensor.is_nested:
@@ -177,7 +206,8 @@ class _ValueDigest:
                 self.add(value, depth)
             elif isinstance(held := getattr(value, "__dict__", None), dict):
                 self.add(type(value), depth)
-                self._add_all((held[key] for key in names if key in held and isinstance(held[key], _DECIDES)), depth)
+                kept = (held[key] for key in (*names, _WRAPPED) if key in held)
+                self._add_all((each for each in kept if isinstance(each, _DECIDES)), depth)
 
     def _add_code(self, code: types.CodeType, depth: int) -> None:
         self._digest.update(code.co_code)
@@ -186,7 +216,7 @@ class _ValueDigest:
 
 
 _DECIDES = (
-    *(*_CONSTANTS, *_TORCHS_CONSTANTS, types.FunctionType, types.BuiltinFunctionType, functools.partial, type),
+    *(*_CONSTANTS, *_TORCHS_CONSTANTS, *_BUILT_IN, types.FunctionType, types.MethodType, functools.partial, type),
     *(enum.Enum, Tensor, nn.Module, tuple, frozenset, list, dict, set),
 )
 """Kinds of global variables that say how something is computed."""
@@ -198,12 +228,18 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from (part for item in value.items() for part in item)
     elif isinstance(value, list | tuple):
         yield from value
-    elif isinstance(value, functools.partial):
+    elif isinstance(value, functools.partial | functools.partialmethod):
         yield from (value.func, value.args, value.keywords)
-    elif isinstance(value, staticmethod | classmethod | types.MethodType):
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, _BUILT_IN):
+        yield from (value.__qualname__, value.__self__)
+    elif isinstance(value, staticmethod | classmethod):
         yield value.__func__
     elif isinstance(value, property):
         yield value.fget
+    elif isinstance(value, functools.cached_property):
+        yield value.func
     elif isinstance(value, nn.Module):  # one that is not a part: those have their own turn
         yield from (type(value), own_parameters(value), own_buffers(value), own_modules(value), _attributes(value))
     elif isinstance(value, types.ModuleType):
@@ -217,9 +253,12 @@ def _inside(value: Any) -> Iterator[Any]:
         yield bytes(value.tobytes())
     else:
         yield from (str(getattr(value, "__qualname__", "")), type(value))
+        held = getattr(value, "__dict__", None)
         if _origin_of(type(value)) is not Origin.LIBRARY or isinstance(value, _NAMESPACES):
-            yield getattr(value, "__dict__", None)
+            yield held
             yield from (getattr(value, name, None) for name in _slots(type(value)))
+        elif isinstance(held, dict):
+            yield held.get(_WRAPPED)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

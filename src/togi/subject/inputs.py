@@ -107,6 +107,7 @@ class Subject:
             settings: ``lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)``.
         train_step: in place of ``step``, the whole body of a training loop, ``train_step(module, optimizer, sample) ->
             loss``, with backward pass, clipping, scaler, accumulation and schedule in it; it needs an ``optimizer``.
+        notes: sentences that every report shows of it, such as what a folder was taken for.
 
     Raises UnknownNameError for another mode or direction, and SubjectError for parts of a training step that do not go
     together.
@@ -123,6 +124,7 @@ class Subject:
     validation: Validation | None = None
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None
     train_step: Callable[..., Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mode is not None:

@@ -45,7 +45,7 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
     is not there.
     """
     _check_device(device)
-    notes: list[str] = []
+    notes = [*subject.notes]
     module = _unwrapped(subject.module, notes)
     _check_values(module)
     mode = mode_of(subject)

@@ -21,7 +21,7 @@ from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
 from togi.measure import held_by_others, wait_for
 from togi.subject.behaviour import Behaviour, observe, seed_all
-from togi.subject.identity import code_hash, settings_hash, value_hash
+from togi.subject.identity import code_and_settings_hash
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import (
     WinogradFlops,
@@ -82,7 +82,7 @@ def survey(
     calls.
     """
     ready = prepare(subject, device=device)
-    code = value_hash(code_hash(ready.module), settings_hash(ready.module))
+    code = code_and_settings_hash(ready.module)
     numbers = {id(sample): number for number, sample in enumerate(ready.samples, start=1)}
     outputs = outputs_in_one_mode(
         subject,

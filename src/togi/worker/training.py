@@ -22,7 +22,7 @@ from togi.core.recipe import Recipe
 from togi.core.records import ErrorReport, Footprint
 from togi.measure import give_back_cache, mark_memory, measure_footprint, take_turn, warm
 from togi.measure.turn import Turn, Warmup
-from togi.subject.identity import code_hash, settings_hash, value_hash
+from togi.subject.identity import code_and_settings_hash, value_hash
 from togi.subject.inputs import Inputs, with_own_containers
 from togi.subject.training import TrainingStep
 from togi.techniques.build import build_step, fingerprint
@@ -53,7 +53,7 @@ class _SurveyStepJob(ChildJob[messages.SurveySubject]):
         step = TrainingStep.of(self.subject, device=self.config.device)
         subject, module = self.subject, step.original
         functions = value_hash(subject.step, subject.train_step, subject.optimizer)
-        name = f"{fingerprint(module)} {code_hash(module)} {settings_hash(module)} {functions}"
+        name = f"{fingerprint(module)} {code_and_settings_hash(module)} {functions}"
         surveyed = survey_step(step, seed=self.config.seed, machine=self.config.machine)
         surveyed.write(self.folder)
         self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))

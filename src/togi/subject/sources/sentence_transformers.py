@@ -7,6 +7,8 @@ without the permits for it.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from togi.core.errors import SubjectError
@@ -40,7 +42,19 @@ def from_sentence_transformers(locator: Spec) -> Subject:
         )
     texts = list(TEXTS)
     model = _loaded(locator, str(folder.path))
-    return Subject(ProgramModule(model.encode), [Inputs((texts,)), Inputs((texts[1:2],))])
+    notes = () if (folder.path / MODULES).exists() else (_guessed(folder.path, model),)
+    return Subject(ProgramModule(model.encode), [Inputs((texts,)), Inputs((texts[1:2],))], notes=notes)
+
+
+def _guessed(folder: Path, model: Iterable[Any]) -> str:
+    """What the library made of a folder that does not say how the vectors of tokens become that of a text."""
+    modes = ((type(module).__name__, getattr(module, "pooling_mode", "")) for module in model)
+    made = ", ".join(f"{name} ({mode})" if mode else name for name, mode in modes)
+    return (
+        f"{folder} holds no {MODULES}, so it is a checkpoint of transformers, and what makes one vector of a text is "
+        f"the guess of sentence-transformers: {made}. Is another meant, SentenceTransformer(modules=[...]).save(DIR) "
+        "writes it down."
+    )
 
 
 def _loaded(locator: Spec, folder: str) -> Any:
