@@ -139,6 +139,13 @@ def test_equal_metrics_go_to_the_lower_index():
     assert same(found.box, plain_task_aligned(predictions, scores, anchors, boxes, labels, 13)[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16])
+def test_labels_of_every_integer_type_are_classes(dtype):
+    *given, labels = case(8, 3)
+    found, expected = (ops.assign_task_aligned(*given, each) for each in (labels.to(dtype), labels))
+    assert all(same(ours, other) for ours, other in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_converted_exactly(dtype):
     given = [t.to(dtype) if t.is_floating_point() else t for t in case(9, 5)]
@@ -210,6 +217,8 @@ def test_assignment_does_not_depend_on_the_box_format():
     [
         ({"scores": torch.zeros(3, 5)}, r"scores \[3, 5\]"),
         ({"labels": torch.zeros(5, dtype=torch.int64)}, r"labels \[5\].*each of 4 boxes"),
+        ({"labels": torch.tensor([True, False, True, True])}, r"labels \[4\] \(torch.bool\): give an integer"),
+        ({"labels": torch.zeros(4, dtype=torch.complex64)}, r"labels .*complex64\): give an integer"),
         ({"labels": torch.tensor([0, 1, 2, 5])}, r"labels from 0 to 5, but scores .* classes 0 to 4"),
         ({"predictions": torch.zeros(3, 4)}, "give one for each"),
         ({"boxes": torch.zeros(1, 4, 4)}, "one image at a time"),

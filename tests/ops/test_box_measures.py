@@ -9,6 +9,8 @@ from hypothesis import given, settings
 
 from tests.ops.box_makers import MEASURES, any_boxes, box_tensors, neat_boxes, plain_boxes, random_boxes, same
 from togi import ops
+from togi.measure.allocator import freed_memory_returned
+from togi.measure.memory import peak_resident_bytes
 
 mixed = box_tensors(neat_boxes | any_boxes | plain_boxes, most=25)
 sized = box_tensors(plain_boxes.map(lambda b: [b[0], b[1], b[2] + 1, b[3] + 1]), most=25)
@@ -124,3 +126,25 @@ def test_inputs_are_left_alone_and_strides_followed():
 def test_a_large_matrix_whose_pages_are_asked_for():
     a, b = random_boxes(3001, 10), random_boxes(1003, 11)
     assert same(ops.box_iou(a, b), tv.box_iou(a, b))
+
+
+@pytest.mark.parametrize("kind", MEASURES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_more_boxes_than_a_part(kind, dtype):
+    """They are taken apart a part at a time; one has a box that is NaN."""
+    ours, theirs = MEASURES[kind]
+    a, b = random_boxes(30, 12, dtype=dtype), random_boxes(60_001, 13, dtype=dtype)
+    b[40_000] = torch.nan
+    tolerance = {"rtol": 0, "atol": 0} if kind in EXACT else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(ours(a, b), theirs(a, b), equal_nan=True, **tolerance)
+    b[-1] = b[-1].flip(0)
+    with pytest.raises(ops.BoxError, match="box 60000"):
+        ours(a, b)
+
+
+def test_a_matrix_takes_less_than_a_mebibyte_besides_itself():
+    a, b = random_boxes(2, 14, dtype=torch.float64), random_boxes(1 << 19, 15, dtype=torch.float64)
+    result_bytes = ops.box_iou(a, b).nbytes
+    with freed_memory_returned():
+        peak = peak_resident_bytes(lambda: ops.box_iou(a, b))
+    assert peak - result_bytes < 3 << 20, "arrays of all boxes would take 20 MiB"

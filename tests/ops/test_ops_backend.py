@@ -48,6 +48,63 @@ def test_processes_that_come_at_once_compile_once(tmp_path):
     assert sorted(p.suffix for p in kept) == [".lock", ".so"]
 
 
+FAILING = r"""
+#include <cstdlib>
+
+#include "boxes.cpp"
+
+static std::atomic<long> left{-1};  // allocations until one fails
+
+void* operator new(std::size_t size) {
+  void* memory = left >= 0 && left-- == 0 ? nullptr : std::malloc(size);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+std::vector<float> values(4096 * 512);
+std::vector<int64_t> indices(4096);
+
+// Every box is the same, so every IoU is 1.
+template <class Call>
+bool is_right(Call call, long wanted) {
+  for (long count = 0;; ++count) {
+    std::fill(values.begin(), values.end(), -1.f);
+    left = count;
+    const int32_t status = call();
+    const bool is_last = left >= 0;
+    left = -1;
+    const bool is_filled = std::count(values.begin(), values.begin() + wanted, 1.f) == wanted;
+    if (status != NO_MEMORY && !(status == DONE && is_filled)) return false;
+    if (is_last) return !status && count > 4;  // those for the threads are among them
+  }
+}
+
+int main() {
+  std::vector<float> data;
+  for (int at = 0; at < 4096; ++at) data.insert(data.end(), {0.f, 0.f, 2.f, 2.f});
+  const View anchors{data.data(), 4096, 4, 1, FLOAT32, XYXY}, boxes{data.data(), 512, 4, 1, FLOAT32, XYXY};
+  float* to = values.data();
+  int64_t* at = indices.data();
+  void* none = nullptr;
+  const auto match = [&] { return togi_match(&anchors, &boxes, 0, to, at, none, nullptr, nullptr, 4); };
+  const auto topk = [&] { return togi_topk(&anchors, &boxes, 0, 1, to, at, 4); };
+  const auto matrix = [&] { return togi_matrix(&anchors, &boxes, IOU, 0, to, 4); };
+  return is_right(match, 4096) && is_right(topk, 4096) && is_right(matrix, 4096 * 512) ? 0 : 1;
+}
+"""
+
+
+@pytest.mark.thorough
+def test_whichever_allocation_fails_it_answers_or_says_so(tmp_path):
+    source, program = tmp_path / "failing.cpp", tmp_path / "failing"
+    source.write_text(FAILING, encoding="utf-8")
+    flags = ("-O1", "-std=c++17", "-pthread", f"-I{native.BOXES.source.parent}")
+    subprocess.run([library.find_compiler(), *flags, source, "-o", program], check=True, capture_output=True)
+    assert subprocess.run([program], timeout=60, check=False).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("compiler", "reason"),
     [("/nowhere/c++", "no C++ compiler found"), ("/bin/false", "exited with 1")],

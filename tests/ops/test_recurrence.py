@@ -72,7 +72,7 @@ def check(kind, made):
     kind=st.sampled_from(KINDS),
     units=st.integers(1, 70),
     steps=st.integers(1, 12),
-    batch=st.integers(1, 11),
+    batch=st.integers(0, 11),
     bidirectional=st.booleans(),
     batch_first=st.booleans(),
     bias=st.booleans(),
@@ -200,9 +200,10 @@ def test_what_does_not_fit_together_is_refused(position, value, told):
         recurrence(*changed(position, value))
 
 
-def test_it_has_no_gradient_and_says_so():
-    layer, x, hidden, cell = case("gru")
-    given = given_to("gru", layer, x.requires_grad_(), hidden, cell)
+@pytest.mark.parametrize("position", range(6))
+def test_it_has_no_gradient_and_says_so(position):
+    given = list(given_to("lstm", *case("lstm")))
+    given[position] = given[position].requires_grad_()
     with pytest.raises(RuntimeError, match="has no gradient"):
         OPERATOR(*given)
     with torch.no_grad():

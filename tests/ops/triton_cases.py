@@ -64,6 +64,15 @@ def several_blocks_and_slices() -> None:
         check_all(anchors, boxes, "xyxy", "nan")
 
 
+def a_slice_that_has_nothing_left() -> None:
+    """The best is alone in its slice: what comes after it is in the others."""
+    triton_boxes._SLICE = 16
+    anchors = random_boxes(3, 1)
+    boxes = torch.cat([random_boxes(32, 2), anchors[:1]])
+    for dtype in (torch.float32, torch.float64):
+        check_all(anchors.to(dtype), boxes.to(dtype), "xyxy", "nan")
+
+
 def batches_strides_and_nothing() -> None:
     wide = torch.zeros(2, 40, 9)
     wide[..., 1:9:2] = torch.stack([random_boxes(40, 1), random_boxes(40, 3)])
@@ -81,5 +90,6 @@ def batches_strides_and_nothing() -> None:
 if __name__ == "__main__":
     anything()
     several_blocks_and_slices()
+    a_slice_that_has_nothing_left()
     batches_strides_and_nothing()
     print("all agree")

@@ -60,10 +60,12 @@ def layer(graph: EditableGraph, node: Any) -> ChannelLayer | None:
     if name != "linear.default" and name not in CONVOLUTIONS and name not in TRANSPOSED:
         return None
     given = arguments(node)
-    weight = graph.constant(given["weight"])
-    if weight is None or (given["bias"] is not None and graph.constant(given["bias"]) is None):
+    weight, bias = graph.constant(given["weight"]), graph.constant(given["bias"])
+    if weight is None or weight.dim() < 2 or (bias is None and given["bias"] is not None):
         return None
-    return ChannelLayer(node, given["input"], weight, given.get("groups", 1), name in TRANSPOSED)
+    found = ChannelLayer(node, given["input"], weight, given.get("groups", 1), name in TRANSPOSED)
+    outputs = weight.shape[found.out_axis] * (found.groups if found.transposed else 1)
+    return found if bias is None or bias.shape == (outputs,) else None  # one that is broadcast is none of channels
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,12 @@ def same_form(one: Any, other: Any) -> bool:
     return a is not None and b is not None and a.dtype == b.dtype and str(tuple(a.shape)) == str(tuple(b.shape))
 
 
+def held_as(node: Node) -> Any:
+    """By what a key of ``shared_constant`` knows the tensor of ``node``: the name of an attribute, which all who read
+    it share; else the very call that computes it, since its operator is the same for others."""
+    return node.target if node.op in ("get_attr", "placeholder") else node
+
+
 OF_FORM = frozenset(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"))
 """Operations that ask a tensor for its shape, dtype and device alone."""
 DROPOUTS = tuple(

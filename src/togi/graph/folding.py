@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from togi.graph.edit import EditableGraph, arguments, in_place, same_form, set_arguments, shape
+from togi.graph.edit import EditableGraph, arguments, held_as, in_place, same_form, set_arguments, shape
 from togi.graph.linear import absorbed, affine, linear, set_weights
 
 
@@ -67,11 +67,7 @@ def _weights_key(layer: Node, layer_source: Any, change: Node, change_source: An
 
 
 def _held(call: Node, source: Any) -> list[Any]:
-    """The call's arguments without the tensor that comes through. Computed weights are known by the very call that
-    computes them: its operator would be the same for others."""
+    """The call's arguments without the tensor that comes through."""
     given = list(arguments(call).values())
     given.remove(source)
-    return [
-        str(arg) if not isinstance(arg, Node) else arg.target if arg.op in ("get_attr", "placeholder") else arg
-        for arg in given
-    ]
+    return [held_as(arg) if isinstance(arg, Node) else str(arg) for arg in given]

@@ -77,8 +77,8 @@ class Linear:
 
 
 def linear(graph: EditableGraph, node: Any) -> Linear | None:
-    """The call as linear algebra, or None where it is none, its weights are not constant, or its padding is not
-    zeros."""
+    """The call as linear algebra, or None where it is none (the weight is a vector, the bias is broadcast), its weights
+    are not constant, or its padding is not zeros."""
     if is_call(node, *CONVOLUTIONS, *TRANSPOSED, "convolution.default"):
         return _convolution(graph, node)
     if not is_call(node, "linear.default"):
@@ -121,7 +121,11 @@ def _weights(
     weight, bias = graph.constant(given["weight"]), graph.constant(given["bias"])
     if weight is None or not weight.is_floating_point() or (bias is None and given["bias"] is not None):
         return None
+    if weight.dim() < 2:
+        return None
     outputs = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and bias.shape != (outputs,):
+        return None
     zeros = torch.zeros(outputs, dtype=torch.float64, device=weight.device)
     return weight.double(), zeros if bias is None else bias.double()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import Node
 
 import togi.ops.recurrence  # noqa: F401 - it registers the operator
-from togi.graph.edit import EditableGraph, arguments, is_call, value
+from togi.graph.edit import EditableGraph, arguments, held_as, is_call, value
 from togi.ops.kernels.recurrence import GATES, pack
 
 aten = torch.ops.aten
@@ -103,7 +103,7 @@ _CONSTANTS: dict[str, Callable[[str, Sequence[_Tensors]], Tensor]] = {
 
 def _constant(graph: EditableGraph, kind: str, name: str, layer: list[list[Node]], before: Node) -> Node:
     """One for all calls of a layer."""
-    key = ("persistent", name, *(str(node.target) for cell in layer for node in cell))
+    key = ("persistent", name, *(held_as(node) for cell in layer for node in cell))
     tensors = [_Tensors(*map(graph.constant, cell)) for cell in layer]  # type: ignore[arg-type] # they are constant
     return graph.shared_constant(key, lambda: _CONSTANTS[name](kind, tensors), f"{kind}_{name}", before)
 

@@ -111,7 +111,8 @@ def assign_task_aligned(
         predictions: [N, 4], the boxes that the model predicts at each anchor; taken as they are, whatever their size.
         scores: [N, C], the probability of each class.
         anchors: [N, 4].
-        boxes: [M, 4], of the same dtype and on the same device, with their classes ``labels``, integers [M].
+        boxes: [M, 4], of the same dtype and on the same device, with their classes ``labels``, [M] of any integer
+            dtype.
         k, alpha, beta: the paper's.
         format, check: as in ``togi.ops.boxes``.
 
@@ -124,17 +125,18 @@ def assign_task_aligned(
     _check(anchors, boxes, format, k, check)
     check_pair(("predictions", "boxes"), predictions, boxes)
     _check_classes(predictions, scores, anchors, boxes, labels)
+    classes = labels.long()  # bytes would choose like a mask
     if 0 in (len(anchors), len(boxes)):
         return _background(anchors, with_metric=True)
     placed, targets, predicted = corners(anchors, format), corners(boxes, format), corners(predictions, format)
 
     def alignment(at: slice) -> Tensor:
         iou = measure("iou", targets.rows(), Corners(*(t[at] for t in predicted)).columns(), "zero")
-        return scores[at].to(iou.dtype).t()[labels] ** alpha * iou**beta
+        return scores[at].to(iou.dtype).t()[classes] ** alpha * iou**beta
 
     candidates = _best(k, len(anchors), len(boxes), alignment)
     iou = _candidate_iou(predicted, targets, candidates)
-    metric = scores[candidates, labels].to(iou.dtype) ** alpha * iou**beta
+    metric = scores[candidates, classes].to(iou.dtype) ** alpha * iou**beta
     positive = (metric > 0) & _is_inside(placed, targets, candidates)
     return _give(anchors, candidates, positive, iou, metric)
 
@@ -231,12 +233,13 @@ def _check_classes(predictions: Tensor, scores: Tensor, anchors: Tensor, boxes: 
         raise BoxError(f"predictions {list(predictions.shape)} and anchors {list(anchors.shape)}: give one for each.")
     if scores.dim() != 2 or len(scores) != len(anchors) or not scores.is_floating_point():
         raise BoxError(f"scores {list(scores.shape)} ({scores.dtype}): give floats [{len(anchors)}, classes].")
-    if labels.shape != boxes.shape[:1] or labels.is_floating_point():
+    is_integer = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    if labels.shape != boxes.shape[:1] or not is_integer:
         labels_given = f"labels {list(labels.shape)} ({labels.dtype})"
         raise BoxError(f"{labels_given}: give an integer for each of {len(boxes)} boxes.")
     if labels.device.type != "cpu" or not len(labels):  # elsewhere it would wait for the device
         return
-    least, most, classes = int(labels.min()), int(labels.max()), scores.shape[1]
+    (least, most), classes = map(int, labels.long().aminmax()), scores.shape[1]
     if not 0 <= least <= most < classes:
         raise BoxError(
             f"labels from {least} to {most}, but scores {list(scores.shape)} have classes 0 to {classes - 1}: labels "

@@ -10,8 +10,10 @@ Common to all of them:
 - float32, float64, float16 and bfloat16. The half types are converted exactly and computed in float32, and so is the
   result: half a digit of a width is not lost on the way.
 - ``format``: ``xyxy`` (corners), ``xywh`` (left, top, width, height), ``cxcywh`` (centre, width, height).
-- Memory: the result and less than 1 MiB. Gradients keep the boxes alone and are recomputed a tile at a time (first
-  order only). Aligned measures are plain torch: O(N) is kept, and they can be differentiated twice.
+- Memory: the result and less than 1 MiB with the compiled kernels. Tiles of torch (gradients; where there is no kernel,
+  as ``togi.ops.backend`` tells; complete IoU on a device) take some ten numbers a pair, for 16 thousand pairs at a time
+  on the CPU and 4 million on a device, and a few per box. Gradients keep the boxes alone (first order only). Aligned
+  measures are plain torch: O(N) is kept, and they can be differentiated twice.
 - Boxes without an area (a point, a line) overlap nothing: intersection 0. Two of them have IoU 0/0 = NaN, or 0 with
   ``undefined="zero"``. NaN coordinates give NaN. Infinite corners follow IEEE arithmetic: a box of infinite area has
   IoU 0 with a finite box (inf - inf, where both are infinite, is NaN). These are torchvision's answers;

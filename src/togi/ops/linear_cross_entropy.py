@@ -51,9 +51,9 @@ def linear_cross_entropy(
         label_smoothing: from 0 to 1.
         z_loss: adds ``z_loss * logsumexp(logits) ** 2`` to the loss of each row that is not ignored.
         memory: what a block of logits may take, ``"32MiB"`` or bytes. Besides it there are the gradients themselves, a
-            few numbers per row, and a copy of the rows of ``hidden`` where some are ignored. Half precision sums the
-            gradient of ``hidden`` in float32; and that of a block of the weight, where ``memory`` does not hold 512
-            columns of all rows.
+            few numbers per row, and where some rows are ignored a copy of the others of ``hidden``, and of their
+            gradient. Half precision sums the gradient of ``hidden`` in float32; and that of a block of the weight,
+            where ``memory`` does not hold 512 columns of all rows. Beside such a sum is the product that it gets next.
 
     Returns:
         In the dtype of ``hidden``; float32 under autocast. Logits are rounded to the dtype of ``hidden``, as torch's

@@ -59,7 +59,8 @@ def match_boxes(
 ) -> BoxMatches:
     """The best box for every anchor, and on request the best anchor for every box, in one pass over the pairs.
 
-    Extra memory beyond inputs and results is of the order of a tile per thread and a few numbers per box.
+    Extra memory beyond inputs and results is of the order of a tile per thread, a few numbers per box, and one per
+    anchor where these have to be brought in order.
 
     Args:
         anchors: [..., N, 4], float32, float64, float16 or bfloat16, or a list of [N_i, 4].

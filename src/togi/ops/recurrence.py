@@ -35,9 +35,10 @@ def recurrence(
         input_weights, state_weights, bias: as in ``kernels.recurrence.Layer``.
         kind: ``lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``.
 
-    Raises ValueError where these do not fit together, RuntimeError where a gradient is wanted.
+    Raises ValueError where these do not fit together, RuntimeError where a gradient is wanted for any of them.
     """
-    if torch.is_grad_enabled() and (inputs.requires_grad or hidden.requires_grad):
+    given = (inputs, hidden, cell, input_weights, state_weights, bias)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given):
         raise RuntimeError("togi::recurrence has no gradient: call it under torch.no_grad(), or the original to train")
     layer = RecurrentLayer(kind, input_weights.contiguous(), state_weights.contiguous(), bias.contiguous())
     _check(layer, inputs, hidden, cell, batch_first)

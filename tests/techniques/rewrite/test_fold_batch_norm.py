@@ -243,6 +243,29 @@ class BeforeAndAfter(Layers):
         return self.layer(x * 2) + self.layer(x.sin()) * 2
 
 
+class VectorForAWeight(Layers):
+    """Its result has no channels."""
+
+    def forward(self, x):
+        return F.linear(x[:, None] + self.layer.weight, self.one) * self.two
+
+
+class VectorAfterAFactor(Layers):
+    def forward(self, x):
+        return F.linear(x * self.two, self.one)
+
+
+class BroadcastBias(Layers):
+    def forward(self, x):
+        return F.linear(x, self.layer.weight, self.one[:1]) * self.two
+
+
+@pytest.mark.parametrize("case", [VectorForAWeight, VectorAfterAFactor, BroadcastBias])
+def test_what_is_no_layer_of_channels_is_left_alone(case):
+    with pytest.raises(Refused, match="no batch norm"):
+        fold(case(), torch.randn(2, 4))
+
+
 @pytest.mark.parametrize("case", [ConstantOnTheLeft, ComputedWeights, BeforeAndAfter])
 def test_only_the_same_layers_share_a_weight(case, error_units, calls):
     sample = torch.randn(2, 3, 4)

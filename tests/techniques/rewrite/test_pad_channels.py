@@ -221,8 +221,32 @@ class Squared(Negative):
         return y @ y.t()
 
 
+class IntoAVector(Negative):
+    """A product with a vector has no channels."""
+
+    def forward(self, x):
+        return F.linear(self.stem(x).mean((2, 3)), self.norm.weight)
+
+
+class BroadcastBias(Negative):
+    def forward(self, x):
+        return self.head(F.linear(x.mean((2, 3)), self.stem.weight[:, :, 0, 0], self.norm.bias[:1]).tanh())
+
+
 @pytest.mark.parametrize(
-    "case", [Returned, Normalised, Split, Averaged, Divided, AddedToInput, ClampedByChannel, Squared]
+    "case",
+    [
+        Returned,
+        Normalised,
+        Split,
+        Averaged,
+        Divided,
+        AddedToInput,
+        ClampedByChannel,
+        Squared,
+        IntoAVector,
+        BroadcastBias,
+    ],
 )
 def test_it_refuses_where_channels_are_mixed_or_leave(case, randomise):
     sample = (images(), images(channels=6)) if case is AddedToInput else images()

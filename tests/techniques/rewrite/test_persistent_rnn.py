@@ -118,6 +118,27 @@ class Scaled(nn.Module):
         return torch.gru(x, x.new_zeros(1, 2, 12), weights, True, 1, 0.0, False, False, False)[0]
 
 
+class Computed(nn.Module):
+    """Weights of one size, made by the same operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.GRU(8, 8), nn.GRU(8, 8)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            weights = [2 * weight for weight in layer.parameters()]
+            x = torch.gru(x, x.new_zeros(1, 2, 8), weights, True, 1, 0.0, False, False, False)[0]
+        return x
+
+
+def test_layers_with_computed_weights_keep_their_own(calls, error_units):
+    sample = torch.randn(4, 2, 8)
+    original, result = persistent(Computed(), sample)
+    assert calls(result).count("togi") == 2
+    error_units(original, result, [sample])
+
+
 LEFT_ALONE = {
     "projections": (lambda: Layer(nn.LSTM(8, 12, proj_size=4)), torch.randn(4, 2, 8)),
     "float64": (lambda: Layer(nn.LSTM(8, 12).double()), torch.randn(4, 2, 8, dtype=torch.float64)),

@@ -37,6 +37,7 @@ constexpr int64_t TILE = 512;                  // anchors a thread takes at a ti
 constexpr int64_t PAIRS_PER_THREAD = 1 << 18;  // below this, starting a thread costs more than it brings
 constexpr int64_t MAPPED_BYTES = 1 << 22;      // results from this size on are fresh from the system, not from the heap
 constexpr int TIES = 16;                       // anchors remembered per box and thread; more are found by a second look
+constexpr int64_t PLANES_BYTES = 15 << 16;      // of boxes whose coordinates lie in arrays at a time: less than 1 MiB
 
 template <class C>
 struct Lanes;
@@ -168,6 +169,7 @@ void in_threads(int count, Work work) {
     others.reserve(count);
     for (int id = 1; id < count; ++id) others.emplace_back(work, id);
   } catch (const std::system_error&) {  // no more threads to be had: those there are do it
+  } catch (const std::bad_alloc&) {
   }
   work(0);
   for (auto& other : others) other.join();
@@ -603,14 +605,15 @@ struct Planes {  // one array per coordinate, for loops over boxes
   std::vector<C> x1, y1, x2, y2, area, angle;
   bool are_tame = true, negative = false;
 
-  Planes(const View& view, bool with_angle) {
-    for (auto* plane : {&x1, &y1, &x2, &y2, &area}) plane->resize(view.rows);
-    angle.resize(with_angle ? view.rows : 0);
-    for (int64_t row = 0; row < view.rows; ++row) {
-      Box<C> box = read_box<C>(view, row, negative);
-      x1[row] = box.x1, y1[row] = box.y1, x2[row] = box.x2, y2[row] = box.y2, area[row] = box.area;
+  Planes(const View& view, int64_t from, int64_t until, bool with_angle) {
+    const int64_t count = until - from;
+    for (auto* plane : {&x1, &y1, &x2, &y2, &area}) plane->resize(count);
+    angle.resize(with_angle ? count : 0);
+    for (int64_t at = 0; at < count; ++at) {
+      Box<C> box = read_box<C>(view, from + at, negative);
+      x1[at] = box.x1, y1[at] = box.y1, x2[at] = box.x2, y2[at] = box.y2, area[at] = box.area;
       are_tame &= tame(box, false);
-      if (with_angle) angle[row] = std::atan((box.x2 - box.x1) / (box.y2 - box.y1));
+      if (with_angle) angle[at] = std::atan((box.x2 - box.x1) / (box.y2 - box.y1));
     }
   }
 };
@@ -655,26 +658,41 @@ void ask_for_pages(void* data, int64_t bytes) {
 #endif
 }
 
+// Fills the columns from ``from`` to ``until``. Whether any size was negative.
 template <class C, int KIND>
-bool matrix(const View& anchors, const View& view, bool undefined_is_zero, C* out, int32_t allowed) {
-  Planes<C> boxes(view, KIND == CIOU);
-  const bool is_large = anchors.rows * view.rows * int64_t(sizeof(C)) >= MAPPED_BYTES;
-  const int64_t rows = std::max<int64_t>(1, (int64_t(1) << 17) / std::max<int64_t>(1, view.rows));
+bool fill_columns(const View& anchors, const View& view, int64_t from, int64_t until, bool undefined_is_zero, C* out,
+                  int32_t allowed) {
+  const Planes<C> boxes(view, from, until, KIND == CIOU);
+  const int64_t count = until - from, rows = std::max<int64_t>(1, (int64_t(1) << 17) / count);
+  const bool is_large = anchors.rows * view.rows * int64_t(sizeof(C)) >= MAPPED_BYTES, is_whole = count == view.rows;
   std::atomic<int64_t> next{0};
   std::atomic<bool> negative{boxes.negative};
-  in_threads(thread_count(anchors.rows, view.rows, rows, allowed), [&](int) {
+  in_threads(thread_count(anchors.rows, count, rows, allowed), [&](int) {
     bool seen = false;
     for (int64_t first; (first = next.fetch_add(rows)) < anchors.rows;) {
-      const int64_t until = std::min(first + rows, anchors.rows);
-      if (is_large) ask_for_pages(out + first * view.rows, (until - first) * view.rows * int64_t(sizeof(C)));
-      for (int64_t row = first; row < until; ++row) {
+      const int64_t last = std::min(first + rows, anchors.rows);
+      if (is_large && is_whole) ask_for_pages(out + first * count, (last - first) * count * int64_t(sizeof(C)));
+      for (int64_t row = first; row < last; ++row) {
+        C* to = out + row * view.rows + from;
+        if (is_large && !is_whole) ask_for_pages(to, count * int64_t(sizeof(C)));
         Box<C> anchor = read_box<C>(anchors, row, seen);
         auto body = boxes.are_tame && tame(anchor, true) ? fill_row<C, KIND, true> : fill_row<C, KIND, false>;
-        body(anchor, boxes, view.rows, undefined_is_zero, out + row * view.rows);
+        body(anchor, boxes, count, undefined_is_zero, to);
       }
     }
     if (seen) negative = true;
   });
+  return negative;
+}
+
+template <class C, int KIND>
+bool matrix(const View& anchors, const View& view, bool undefined_is_zero, C* out, int32_t allowed) {
+  const int64_t most = PLANES_BYTES / (int64_t(sizeof(C)) * (KIND == CIOU ? 6 : 5));
+  const int64_t parts = (view.rows + most - 1) / most;  // of one size, or nearly
+  bool negative = false;
+  for (int64_t part = 0; part < parts; ++part)
+    negative |= fill_columns<C, KIND>(anchors, view, view.rows * part / parts, view.rows * (part + 1) / parts,
+                                      undefined_is_zero, out, allowed);
   return negative;
 }
 

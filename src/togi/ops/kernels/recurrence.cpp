@@ -367,6 +367,7 @@ Memory memory_for(int64_t floats) {
 // 0, or 2 where there is no memory.
 extern "C" int togi_recurrence(const TogiRecurrence* given) try {
   const Job& job = *given;
+  if (!job.rows) return 0;  // no sequence: nothing to share out among threads
   const int64_t blocks = blocks_of(job), padded = blocks * kBlock;
   const int64_t floats = job.directions * job.rows * padded;
   const Memory states = memory_for(3 * floats);

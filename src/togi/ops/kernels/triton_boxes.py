@@ -91,7 +91,9 @@ def best_kernel(
     inside = rows < n
     a = corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
     RANK: tl.constexpr = tl.int32 if tl.float32 == DTYPE else tl.int64
-    LOWEST: tl.constexpr = -(2**31) if tl.float32 == DTYPE else -(2**63)
+    # The rank of -inf: what a slice with nothing after the bound hands to the merge. What ranks below is a NaN, which
+    # would win there.
+    LOWEST: tl.constexpr = -(2**31) + 2**23 - 1 if tl.float32 == DTYPE else -(2**63) + 2**52 - 1
     limit = tl.zeros((BLOCK_N,), RANK)
     limit_index = tl.zeros((BLOCK_N,), tl.int64)
     if BOUNDED:
