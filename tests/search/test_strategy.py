@@ -85,6 +85,23 @@ def test_deterministic_and_resumed_from_trials() -> None:
     assert whole[:7] + run(resumed, landscape, most=8) == whole
 
 
+def test_what_is_dismissed_is_no_choice_and_no_bar_for_others() -> None:
+    search = search_for(only=("vino", "onnx"))
+    search.tell(measured_trial(search.space.reference, 1.0))
+    fast = next(recipe for recipe in search.space.recipes() if recipe.engine == "vino")
+    search.tell(measured_trial(fast, 5.0))
+    assert search.gained()
+    before = search.promises()
+    search.dismiss(fast)
+    assert not search.gained()
+    assert search.finalists(3) == (search.space.reference,)
+    assert search.promises() > before
+    following = search.next()
+    assert following is not None
+    assert following.engine == "onnx"
+    assert all(trial.recipe.engine != "vino" for trial in run(search, Landscape(0), most=20))
+
+
 def test_asking_changes_nothing_and_busy_recipes_are_passed_over() -> None:
     search = search_for(trials=run(search_for(), Landscape(0), most=4))
     first = search.next()

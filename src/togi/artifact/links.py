@@ -22,7 +22,7 @@ def write_links(
 
     Returns the chain and notes for people. Raises NotSaveable when the chosen engine has no file form here.
     """
-    engine = next((choice.technique for choice in recipe.at(Stage.ENGINE)), EAGER)
+    engine = recipe.engine or EAGER
     program = built.program if built.program is not None else _eager_program(built)
     links = [_write(program, engine, built, recipe, recipe, folder)]
     if engine == EAGER:

@@ -90,6 +90,11 @@ class Recipe(Record):
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
+    @property
+    def engine(self) -> str:
+        """The technique whose engine runs it; empty: it runs in eager PyTorch."""
+        return next((choice.technique for choice in self.at(Stage.ENGINE)), "")
+
     def at(self, stage: Stage) -> tuple[Choice, ...]:
         return tuple(choice for choice in self.listed if choice.stage is stage)
 

@@ -121,6 +121,8 @@ class Search:
         self._disturbed = [trial for trial in disturbed if trial.cost_s > 0 and self.space.holds(trial.recipe)]
         self._gave_way: dict[Recipe, float] = {}
         """Seconds that trials took before they gave way to others. They are not at their end."""
+        self._dismissed: set[str] = set()
+        """Engines that are no choice any more."""
         self._acquisitions: list[Acquisition] | None = None
         self._slow_in_company: dict[RecipeFeatures, Atoms] | None = None
         self._planned: int | None = None
@@ -181,6 +183,13 @@ class Search:
         self._acquisitions = None
         self._gave_way[recipe] = trial.cost_s
         return True
+
+    def dismiss(self, recipe: Recipe) -> None:
+        """Its engine is no choice any more, and what was measured with it no bar for others: it does not hold where it
+        is used."""
+        self._dismissed.add(recipe.engine)
+        self._acquisitions = None
+        self._pool.sift()
 
     def spent_s(self, recipe: Recipe) -> float:
         """What a trial took before it gave way."""
@@ -257,7 +266,7 @@ class Search:
     def _begun_instead(self, chosen: Acquisition, affordable: Sequence[Acquisition]) -> Acquisition:
         """A trial with the same engine that gave way, and so is sooner done."""
         begun = (p for p in affordable if p.recipe in self._gave_way and p.cost_s <= chosen.cost_s)
-        return next((p for p in begun if _engine(p.recipe) == _engine(chosen.recipe)), chosen)
+        return next((p for p in begun if p.recipe.engine == chosen.recipe.engine), chosen)
 
     def has_cheaper(self, recipe: Recipe) -> bool:
         """Whether an engine that takes much less time, and of which something is expected, was not tried yet."""
@@ -277,9 +286,9 @@ class Search:
 
     def _untried_engines(self, acquisitions: Sequence[Acquisition]) -> dict[str, Acquisition]:
         """The cheapest recipe with each engine that no trial was made with."""
-        tried = {_engine(recipe) for recipe in (*self._trials, *self._gave_way)}
+        tried = {recipe.engine for recipe in (*self._trials, *self._gave_way)}
         dearest_first = sorted(acquisitions, key=lambda p: -p.cost_s)
-        return {engine: p for p in dearest_first if (engine := _engine(p.recipe)) and engine not in tried}
+        return {engine: p for p in dearest_first if (engine := p.recipe.engine) and engine not in tried}
 
     def _faithful_first(self, affordable: list[Acquisition]) -> list[Acquisition]:
         """The faithful ones alone while a study without a budget would go on, so that the budget costs nothing; for
@@ -340,7 +349,8 @@ class Search:
 
     def _fastest_first(self) -> list[MeasuredTrial]:
         """Acceptable trials, fastest first."""
-        acceptable_trials = [trial for trial in measured(self._trials.values()) if acceptable(trial, self._budget)]
+        known = (trial for trial in self._trials.values() if trial.recipe.engine not in self._dismissed)
+        acceptable_trials = [trial for trial in measured(known) if acceptable(trial, self._budget)]
         return sorted(acceptable_trials, key=lambda trial: -trial.speedup_x.median)
 
     def _time_left_s(self) -> float:
@@ -355,8 +365,9 @@ class Search:
         return True
 
     def _worth_trying(self, recipe: Recipe, features: RecipeFeatures) -> bool:
-        """It was not tried, and holds nothing that is known to fail."""
-        return recipe not in self._trials and not self._failure_model.ruled_out(features.atoms)
+        """It was not tried, and holds nothing that is known to fail or was dismissed."""
+        known = recipe in self._trials or recipe.engine in self._dismissed
+        return not known and not self._failure_model.ruled_out(features.atoms)
 
     def _ranked(self) -> list[Acquisition]:
         """The untried recipes of the pool that can work, the most worthwhile first."""
@@ -448,10 +459,6 @@ class Search:
         dropped = [c.label for c in best.listed if c not in recipe.listed]
         changes = [f"with {' and '.join(added)}"] * bool(added) + [f"without {' and '.join(dropped)}"] * bool(dropped)
         return f"the best so far {' and '.join(changes)}"
-
-
-def _engine(recipe: Recipe) -> str:
-    return next((choice.technique for choice in recipe.at(Stage.ENGINE)), "")
 
 
 def _acquisition_of(

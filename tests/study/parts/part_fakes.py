@@ -98,6 +98,9 @@ class Trials:
     def set_aside(self, candidate: Recipe, reason: str) -> None:
         self.unusable[candidate] = reason
 
+    def dismiss(self, recipe: Recipe, reason: str) -> None:
+        self.unusable |= {trial.recipe: reason for trial in self.found if trial.recipe.engine == recipe.engine}
+
     def copy(self, path: str, recipe: Recipe) -> Path | None:
         return None if path in self.not_built else Path(path)
 
@@ -176,7 +179,7 @@ class Program:
         self.done: list[set[str]] = []
         """What was done to them."""
         self.speeds: dict[int, float] = {}
-        """Its speed-up by the number of the trial; else 1."""
+        """Its speed-up by the number of the trial; else 1.5."""
 
     def trials_with(self, *parts: Faster, in_place: Iterable[InPlace] = ()) -> ProgramTrials:
         studies = [each.study for each in parts]
@@ -191,6 +194,6 @@ class Program:
         wrong = self.guilty & (self.tried[-1] | self.done[-1])
         outcome = self.fault if wrong else Outcome.OK
         error = report(50.0 if wrong else 1.0, *self.forced) if outcome in (Outcome.OK, Outcome.WRONG) else None
-        timing = None if wrong else timed(self.speeds.get(len(self.tried), 1.0))
+        timing = None if wrong else timed(self.speeds.get(len(self.tried), 1.5))
         reason = "50 units" * bool(wrong)
         return Trial(recipe=assembly.recipe, outcome=outcome, reason=reason, error=error, timing=timing)

@@ -115,7 +115,48 @@ def test_a_report_tells_what_is_in_the_chosen_program() -> None:
     assert [result.recipe for result in together.values()] == [OPENVINO] * 2
     alone = results(programs, trial_of(programs, 0), *places)
     assert [result.recipe for result in alone.values()] == [OPENVINO, None]
-    assert alone["b"].reason == "openvino is faster alone, and the program was not faster with it"
+    assert alone["b"].reason == "openvino was set aside: the program was not faster with it"
+
+
+@pytest.mark.parametrize(
+    ("share", "in_program_x", "has_turn"), [(0.8, 0.9, True), (0.8, 1.1, False), (0.1, 0.9, False)]
+)
+def test_an_engine_that_makes_the_program_no_faster_gives_its_turn_to_another(
+    share: float, in_program_x: float, has_turn: bool
+) -> None:
+    """Unless it promised so little that the program's noise may hide it."""
+    program, part = Program(), NotYetFaster("a", share=share)
+    program.speeds = {1: in_program_x, 2: 1.6}
+    other = part.gain(1.8, torchscript={})
+    part.gain(2.0, openvino={"streams": 2})
+    part.gain(2.4)
+    programs = program.trials_with(part)
+    programs.try_parts()
+    assert program.done == [{"openvino"}, *[{"torchscript"}] * has_turn], "other options of it have no turn"
+    assert (part.study.best is not None and part.study.best.recipe == other) == has_turn
+    assert (programs.fastest.speedup_x == 1.6) == has_turn
+
+
+def test_where_two_parts_joined_none_is_to_blame_for_a_program_that_is_no_faster() -> None:
+    program, first, second = Program(), Faster("a"), Faster("b")
+    program.speeds = {1: 0.9}
+    program.trials_with(first, second).try_parts()
+    assert len(program.done) == 1
+    assert first.study.best is not None
+    assert second.study.best is not None
+
+
+def test_what_a_part_had_stays_where_its_next_engine_is_no_faster_in_the_program() -> None:
+    program, part = Program(), NotYetFaster("a", share=0.8)
+    program.speeds = {1: 1.6, 2: 1.5}
+    had = part.gain(1.8, torchscript={})
+    programs = program.trials_with(part)
+    programs.try_parts()
+    part.gain(2.4)
+    programs.try_parts()
+    assert program.done == [{"torchscript"}, {"openvino"}]
+    assert part.study.best is not None
+    assert part.study.best.recipe == had
 
 
 def test_what_joined_is_to_blame_before_what_was_right() -> None:

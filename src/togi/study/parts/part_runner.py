@@ -14,7 +14,7 @@ from togi.artifact.save import write_manifest
 from togi.core.recipe import REFERENCE, REFERENCE_RECIPE, Recipe, Stage
 from togi.core.records import Outcome, Trial
 from togi.core.settings import Settings
-from togi.decide.choose import Chosen
+from togi.decide.choose import Chosen, latest
 from togi.journal import Journal
 from togi.program.parts import Part
 from togi.study.conclusion import conclude
@@ -95,6 +95,13 @@ class PartRunner:
 
     def set_aside(self, recipe: Recipe, reason: str) -> None:
         self._finals.set_aside(recipe, reason)
+
+    def dismiss(self, recipe: Recipe, reason: str) -> None:
+        """Nothing with its engine is a choice any more, whatever it does alone."""
+        self._study.search.dismiss(recipe)
+        for trial in latest(self.trials()):
+            if trial.eligible and trial.recipe.engine == recipe.engine:
+                self.set_aside(trial.recipe, reason)
 
     @property
     def unusable(self) -> Mapping[Recipe, str]:

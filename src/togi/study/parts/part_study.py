@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from togi.core.errors import SubjectError
-from togi.core.recipe import PartKey, Recipe, Stage
+from togi.core.recipe import PartKey, Recipe
 from togi.core.records import PartResult, Trial
 from togi.decide.choose import Chosen, latest
 from togi.program.parts import Part
@@ -118,6 +118,14 @@ class PartStudy:
         self.best, self.reason = None, reason
         self._decision = Decision(Chosen(trial=None, reason=reason), None, ())
 
+    def dismiss(self, reason: str, instead: TunedPart | None) -> None:
+        """Another engine than it has is to have its turn. ``instead``: what it has meanwhile."""
+        assert self.best is not None
+        assert self._runner is not None
+        self._runner.dismiss(self.best.recipe, reason)
+        self.best, self.reason = instead, reason
+        self._decision = Decision(Chosen(trial=None, reason=reason), None, ())
+
     def may_return_to(self, tuned: TunedPart) -> bool:
         """Whether the program was never wrong with it."""
         return tuned.recipe not in self._left_out
@@ -153,10 +161,10 @@ class PartStudy:
         slowest = _RIVAL_X if tuned is None else min(1.0, tuned.time * _RIVAL_X)
         usable = (trial for trial in latest(self._runner.trials()) if trial.eligible)
         near = [t for t in usable if t.recipe not in self._runner.unusable and relative_time(t) < slowest]
-        fastest: dict[tuple[str, ...], Trial] = {}
+        fastest: dict[str, Trial] = {}
         for trial in sorted(near, key=relative_time):
-            fastest.setdefault(_engines(trial.recipe), trial)
-        fastest.pop(() if tuned is None else _engines(tuned.recipe), None)
+            fastest.setdefault(trial.recipe.engine, trial)
+        fastest.pop("" if tuned is None else tuned.recipe.engine, None)
         return list(fastest.values())
 
     @property
@@ -216,7 +224,3 @@ class PartStudy:
         """Why the original runs some of the copies; empty where it does not."""
         alike, served = len(self.part.copies), len(tuned.artifacts)
         return f"in {served} of {alike} alike: it could not be built and proven for the others" * (served < alike)
-
-
-def _engines(recipe: Recipe) -> tuple[str, ...]:
-    return tuple(choice.technique for choice in recipe.at(Stage.ENGINE))

@@ -14,6 +14,8 @@ from togi.study.parts.part_study import PartStudy
 
 _ENDED = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
 """How a program may end with its parts in place, besides being wrong."""
+_PROMISE = 0.1
+"""Of the program's time. What promises less by itself may be lost in the noise of the program."""
 
 
 class TimeForTrials(Protocol):
@@ -90,7 +92,7 @@ class ProgramTrials:
             return True
         self.assemblies.append(assembly)
         if trial is None or trial.outcome not in (Outcome.WRONG, *_ENDED):
-            return self._go_back()
+            return self._go_back() or self._dismissed()
         guilty = self._to_blame(assembly, trial)
         fault = "was not right" if trial.outcome is Outcome.WRONG else "ended"
         guilty.leave_out(f"the program {fault} with it: {trial.reason or trial.outcome.value}")
@@ -142,6 +144,26 @@ class ProgramTrials:
             return False
         for study in self._studies:
             study.best = changed.get(study.key, study.best)
+        return True
+
+    def _dismissed(self) -> bool:
+        """Whether the engine of the one part that is new in the program made it no faster, much as it promised: alone,
+        again and again with the same sizes, it works with warm caches and cores of its own. Another has its turn."""
+        *earlier, now = self.assemblies
+        before = fastest_of(earlier)
+        new = [
+            study
+            for study in self._studies
+            if study.key in now.parts and now.parts[study.key] is not before.parts.get(study.key)
+        ]
+        if len(new) != 1 or not now.speedup_x or now.speedup_x > max(1.0, before.speedup_x):
+            return False
+        (study,) = new
+        tuned, instead = now.parts[study.key], before.parts.get(study.key)
+        if not tuned.recipe.engine or study.saves(tuned) - study.saves(instead) < _PROMISE:
+            return False
+        study.dismiss("the program was not faster with it", instead)
+        study.save()
         return True
 
     def try_rivals(self) -> None:
