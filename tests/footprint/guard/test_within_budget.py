@@ -258,3 +258,52 @@ def test_parts_are_proven_at_the_size_that_they_have() -> None:
     assert sizes[-2:] == [9, 6]
     with pytest.raises(BudgetError, match=r"aten\.add computes with the number of rows"):
         guarded(data, 6)
+
+
+WEIGHT = torch.randn(1_000_000)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda rows: hungry(rows) + WEIGHT.sum(), lambda rows: WEIGHT.sum() + hungry(rows)]
+)
+def test_what_was_there_before_does_not_count_whenever_it_is_read(function: Any) -> None:
+    data, guarded = torch.randn(256, 8), togi.within(128 * KIB)(function)
+    torch.testing.assert_close(guarded(data), function(data))
+    assert guarded.report.parts > 4
+    measured = torch_allocator_peak_bytes(lambda: function(data))
+    assert guarded.report.predicted_bytes == measured
+    measured = torch_allocator_peak_bytes(lambda: guarded(data))
+    assert measured is not None
+    assert measured <= 128 * KIB
+
+
+def wide(rows: Tensor) -> Tensor:
+    """(rows, 8) -> (rows, 8, 128): 4 KiB a row, and as much on the way."""
+    return (rows[:, :, None] * torch.ones(128)).exp()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        wide,
+        lambda rows: (rows, hungry(rows[:, :8])),
+        lambda rows: (rows[:, ::2], rows.view(-1, 1, 1024), hungry(rows[:, :8])),
+        lambda rows: [hungry(rows[:, :8])[:, None].expand(-1, 512)] * 2,
+    ],
+    ids=["results", "input", "views of the input", "one twice"],
+)
+def test_all_that_is_put_together_from_parts_keeps_to_the_budget(function: Any) -> None:
+    data = torch.randn(128, 8) if function is wide else torch.randn(128, 1024)
+    guarded = togi.within(900 * KIB)(function)
+    torch.testing.assert_close(guarded(data), function(data))
+    measured = torch_allocator_peak_bytes(lambda: guarded(data))
+    assert measured is not None
+    assert measured <= guarded.report.predicted_part_bytes <= 900 * KIB
+    with pytest.raises(BudgetError, match="even one row at a time would take"):
+        togi.within(500 * KIB)(function)(data)
+
+
+def test_a_small_view_of_a_large_result_is_put_together_small() -> None:
+    data, guarded = torch.randn(256, 8), togi.within(128 * KIB)(lambda rows: wide(rows)[:, :, 0])
+    assert torch.equal(guarded(data), wide(data)[:, :, 0])
+    assert guarded.report.predicted_part_bytes <= 128 * KIB

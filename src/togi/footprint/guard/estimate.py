@@ -28,6 +28,7 @@ class Estimate(NamedTuple):
 
     peak_bytes: int
     result_bytes: int
+    """Of its tensors, each by itself: one that is a view, or is there twice, is put together from parts too."""
     written: str
     """An operation that writes to a tensor from outside of the call; empty where there is none."""
     tracked: bool
@@ -70,9 +71,19 @@ def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, pro
     kernels that could set the peak are run alone, by ``probe``, for what they take on the way; on another device their
     own memory is not known before.
     """
+    recorder = RunRecorder(counts_existing=False)
+    found = _recorded(function, sample, rows, recorder)
+    if found is None:
+        return None
+    on_cpu = all(tensor.device.type == "cpu" for tensor in sample.tensors())
+    peak = highest_peak(recorder, probe).peak_bytes if recorder.calls and on_cpu else recorder.peak_bytes
+    return found._replace(peak_bytes=peak)
+
+
+def _recorded(function: Callable[..., Any], sample: Inputs, rows: int | None, recorder: RunRecorder) -> Estimate | None:
+    """The run, and all of the estimate but its peak."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     given = sample.map(mode.from_tensor)
-    recorder = RunRecorder()
     writes = _Writes(mode, recorder)
     recorder.replace_arguments = writes.look
     try:
@@ -80,14 +91,8 @@ def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, pro
             part = sliced_rows(given, slice(rows))
             recorder.add_existing(part.tensors(), "input")
             with recorder:
-                results = function(*part.args, **part.kwargs)
+                results = tensors_of(function(*part.args, **part.kwargs))
     except (DataDependentOutputException, DynamicOutputShapeException):
         return None
-    there = sum(lifetime.bytes for lifetime in recorder.lifetimes if not lifetime.op)
-    on_cpu = all(tensor.device.type == "cpu" for tensor in sample.tensors())
-    peak = highest_peak(recorder, probe).peak_bytes if recorder.calls and on_cpu else recorder.peak_bytes
-    tensors = tensors_of(results)
-    result_bytes = {
-        id(lifetime): lifetime.bytes for t in tensors if (lifetime := recorder.lifetime_of(t)) and lifetime.op
-    }
-    return Estimate(peak - there, sum(result_bytes.values()), writes.written, any(t.requires_grad for t in tensors))
+    result_bytes = sum(tensor.numel() * tensor.element_size() for tensor in results)
+    return Estimate(0, result_bytes, writes.written, any(tensor.requires_grad for tensor in results))

@@ -23,7 +23,7 @@ from togi.graph.dependence.proof import RowProof
 from togi.measure.memory import is_out_of_memory
 from togi.subject.batch import shared_rows, sliced_rows
 from togi.subject.inputs import Inputs
-from togi.torch_internals.tensors import tree_flatten, tree_unflatten
+from togi.torch_internals.tensors import TreeSpec, tree_flatten, tree_unflatten
 
 
 def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
@@ -187,20 +187,24 @@ class _GuardedCall:
         results: list[Any] = []
         structure = None
         for start in range(0, self.rows, part):
-            rows = sliced_rows(self.sample, slice(start, start + part))
-            leaves, structure = tree_flatten(self.function(*rows.args, **rows.kwargs))
-            if not results:
-                results = [
-                    leaf.new_empty((self.rows, *leaf.shape[1:])) if isinstance(leaf, Tensor) else leaf
-                    for leaf in leaves
-                ]
-            for whole, leaf in zip(results, leaves, strict=True):
-                if isinstance(leaf, Tensor):
-                    whole[start : start + part] = leaf
-            del leaves
+            structure = self._one_part(slice(start, start + part), results)
         assert structure is not None
         self._say(rows_per_part=part, parts=-(-self.rows // part))
         return tree_unflatten(results, structure)
+
+    def _one_part(self, part: slice, results: list[Any]) -> TreeSpec:
+        """Put its results into those of all rows, which the first part makes. None of them lives on."""
+        assert self.rows is not None
+        rows = sliced_rows(self.sample, part)
+        leaves, structure = tree_flatten(self.function(*rows.args, **rows.kwargs))
+        if not results:
+            results += [
+                leaf.new_empty((self.rows, *leaf.shape[1:])) if isinstance(leaf, Tensor) else leaf for leaf in leaves
+            ]
+        for whole, leaf in zip(results, leaves, strict=True):
+            if isinstance(leaf, Tensor):
+                whole[part] = leaf
+        return structure
 
     def _say(self, **changes: Any) -> None:
         self.report = self.report.model_copy(update=changes)
