@@ -17,7 +17,7 @@ from torch import Tensor
 from togi.core.errors import BudgetError
 from togi.core.quantities import first_line, parse_size, size
 from togi.core.records import Record
-from togi.footprint.guard.estimate import estimate
+from togi.footprint.guard.estimate import estimate, with_modules_of_its_own
 from togi.footprint.prediction.cpu import AllocationProbe
 from togi.graph.dependence.proof import RowProof
 from togi.measure.memory import is_out_of_memory
@@ -35,7 +35,8 @@ def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
 
     The guarded function raises BudgetError where not even one row at a time keeps to the budget, or where the batch may
     not be split. It may not if rows depend on each other, results take part in autograd (``togi.fit`` is for training),
-    or the function writes to tensors which outlive it.
+    or the function writes to tensors which outlive it. What modules keep of a call that predicts, whose tensors have no
+    values, they keep in copies; where something else keeps such a tensor, BudgetError says so.
     """
     limit = parse_size(budget, "budget")
     return lambda function: Guarded(function, limit)
@@ -180,7 +181,7 @@ class _GuardedCall:
     def _flat(self, *tensors: Tensor) -> Any:
         waiting = iter(tensors)
         given = self.sample.map(lambda _: next(waiting))
-        return self.function(*given.args, **given.kwargs)
+        return with_modules_of_its_own(self.function)(*given.args, **given.kwargs)
 
     def _in_parts(self, part: int) -> Any:
         assert self.rows is not None
