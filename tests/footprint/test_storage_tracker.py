@@ -69,6 +69,20 @@ def test_a_storage_that_takes_the_place_of_a_dead_one_is_another() -> None:
     assert tracker.peak_bytes == 4 * KIB
 
 
+def test_what_no_operation_made_need_not_count() -> None:
+    there, later = torch.ones(KIB), torch.ones(8 * KIB)
+    tracker = StorageTracker(counts_existing=False)
+    tracker.add_existing([there], "input")
+    with tracker:
+        result = there + 1
+        del there
+        result = result + later.sum()
+        del later
+    assert len(tracker.lifetimes) == 5
+    assert tracker.peak_bytes == 2 * 4 * KIB + 4
+    assert tracker.current_bytes == result.nbytes == 4 * KIB
+
+
 def test_a_resized_storage_is_buried_and_booked_again() -> None:
     with StorageTracker() as tracker:
         tensor = torch.ones(KIB // 4)

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from togi.graphs import CapturedFunction, GraphError, Pool, Recorder, capture
 from togi.graphs.gradient import same_weights
+from togi.graphs.held import Held
 from togi.graphs.proof import in_float64
-from togi.torch_internals.behind import parts_behind
+from togi.torch_internals.behind import modules_behind, parts_behind
+from togi.torch_internals.modes import no_torch_function, wrapper_subclass
 
 WIDTH = 4
 
@@ -67,6 +69,47 @@ GLOBAL = Encodes()
 
 def through_a_global(x: Tensor) -> Tensor:
     return GLOBAL(x)
+
+
+class Wrapper(Tensor):
+    """Has no memory of its own, as the weights of torchao and DTensor."""
+
+    __torch_function__ = no_torch_function
+    inner: Tensor
+
+    def __new__(cls, inner: Tensor) -> Any:
+        made = wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        made.inner = inner
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], *_: Any) -> Any:
+        return Wrapper(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def opaque(values: Tensor) -> Tensor:
+    return values.to_mkldnn()
+
+
+@pytest.mark.parametrize("form", [Wrapper, Tensor.to_sparse, opaque, torch.clone])
+def test_a_weight_of_any_form_is_seen_to_move(form: Callable[[Tensor], Tensor]) -> None:
+    module, values = nn.Module(), torch.ones(3, 3)
+    module.register_buffer("table", form(values))
+    held = Held({"": module}, [other := form(values)])
+    assert held.moved() == ""
+    before = module.table
+    module.table = form(values.clone())
+    assert held.moved() == "table"
+    module.table = before
+    assert held.moved() == ""
+    assert other is not before
 
 
 FORMS: dict[str, Callable[[Encodes], Callable[..., Any]]] = {
@@ -128,6 +171,26 @@ def test_a_call_after_a_change_is_not_replayed(form: str, change: str) -> None:
         found = fast(tokens(4))
         torch.testing.assert_close(found, fn(tokens(4)))
     assert fast.calls["replayed"] == 1
+
+
+def in_a_lambda(x: Tensor) -> Tensor:
+    return (lambda given: GLOBAL(given))(x)
+
+
+def in_a_generator(x: Tensor) -> Tensor:
+    return sum(GLOBAL(given) for given in (x, x))
+
+
+def in_a_function(x: Tensor) -> Tensor:
+    def call() -> Tensor:
+        return next(GLOBAL(given) for given in (x,))
+
+    return call()
+
+
+@pytest.mark.parametrize("function", [through_a_global, in_a_lambda, in_a_generator, in_a_function])
+def test_a_global_that_a_function_inside_names_is_seen(function: Callable[[Tensor], Tensor]) -> None:
+    assert modules_behind(function) == [GLOBAL]
 
 
 def test_a_module_that_stands_in_a_global_is_seen() -> None:

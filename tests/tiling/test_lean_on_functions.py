@@ -377,6 +377,33 @@ def test_changed_surroundings_are_seen():
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
+WIDTH = 1.0
+
+
+def in_a_lambda(x, y):
+    return (lambda distance: torch.exp(-distance * WIDTH))(squared(x, y)).sum(1)
+
+
+def in_a_generator(x, y):
+    return next(torch.exp(-squared(x, y) * WIDTH) for _ in [0]).sum(1)
+
+
+def in_a_generator_in_a_function(x, y):
+    def kernel():
+        return next(torch.exp(-squared(x, y) * WIDTH) for _ in [0])
+
+    return kernel().sum(1)
+
+
+@pytest.mark.parametrize("function", [in_a_lambda, in_a_generator, in_a_generator_in_a_function])
+def test_a_changed_global_that_a_function_inside_reads_is_seen(function, monkeypatch):
+    x, y, call = points(400), points(300), lean(function)
+    assert_equal(call(x, y), function(x, y))
+    monkeypatch.setattr(sys.modules[__name__], "WIDTH", 0.5)
+    assert_equal(call(x, y), function(x, y))
+    assert call.plan().strategy == "streamed"
+
+
 def test_modules_and_methods():
     module = nn.Sequential(nn.Linear(5, 300), nn.LayerNorm(300), nn.GELU(), nn.Linear(300, 4))
     call, x = lean(module, "512KiB"), points(4000)

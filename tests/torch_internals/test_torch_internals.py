@@ -152,6 +152,8 @@ def test_nodes_versions_and_hooks_of_autograd() -> None:
         assert not autograd.saved_tensor_hooks_allowed()
     with torch.enable_grad(), autograd.below_autograd():
         assert not (x * 2).requires_grad
+    with torch.autocast("cpu", torch.bfloat16), autograd.below_autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
 
 
 def test_transforms_are_noticed() -> None:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 
 def _folder_of(package: str) -> str:
@@ -76,6 +76,12 @@ def user_frames(frame: FrameType | None) -> Iterator[FrameType]:
 def place_in(frame: FrameType) -> str:
     """``file.py:12 in name``."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def names_in(code: CodeType) -> list[str]:
+    """The global names (and attributes) that a function mentions, those of the functions in it too, in their order."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return list(dict.fromkeys([*code.co_names, *(name for part in inner for name in names_in(part))]))
 
 
 def printed_frames(text: str, widest: Origin = Origin.PACKAGE) -> list[traceback.FrameSummary]:

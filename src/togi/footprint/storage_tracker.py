@@ -89,6 +89,8 @@ class StorageTracker(DispatchObserver):
     """Asked before every operation."""
     mark: Callable[[int], AbstractContextManager[Any]] = _unmarked
     """Entered round every operation, by its number."""
+    counts_existing: bool = True
+    """What no operation made (parameters, inputs) is in the bytes; it has a lifetime in any case."""
     lifetimes: list[StorageLifetime] = field(default_factory=list)
     current_bytes: int = 0
     peak_bytes: int = 0
@@ -183,8 +185,13 @@ class StorageTracker(DispatchObserver):
         self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
         self._begin(lifetime, storage)
 
+    def _counts(self, lifetime: StorageLifetime) -> bool:
+        return self.counts_existing or bool(lifetime.op)
+
     def _begin(self, lifetime: StorageLifetime, storage: Any) -> None:
         self.lifetimes.append(lifetime)
+        if not self._counts(lifetime):
+            return
         self.current_bytes += lifetime.bytes
         if self.current_bytes > self.peak_bytes:
             self.peak_bytes, self.peak_at = self.current_bytes, self.operations
@@ -193,6 +200,7 @@ class StorageTracker(DispatchObserver):
         if lifetime.died is not None:
             return
         lifetime.died = self.operations
-        self.current_bytes -= lifetime.bytes
+        if self._counts(lifetime):
+            self.current_bytes -= lifetime.bytes
         if (entry := self._alive.get(key)) and entry[1] is lifetime:
             del self._alive[key]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.torch_internals.autograd import version_of
+from togi.torch_internals.layouts import NoStorage, storages_of
 from togi.torch_internals.modules import own_buffers, own_modules, own_parameters
 
 
@@ -70,17 +71,26 @@ class Held:
     def _tensors(self) -> Iterator[Tensor]:
         return (tensor for _, owned, name in self._places if (tensor := owned.get(name)) is not None)
 
-    def _addresses_now(self) -> list[int]:
+    def _addresses_now(self) -> list[Any]:
         return [_address(owned.get(name)) for _, owned, name in self._places]
 
     def _modules_now(self) -> list[int]:
         return [id(children.get(name)) for _, children, name in self._children]
 
 
-def _address(tensor: Tensor | None) -> int:
+def _address(tensor: Tensor | None) -> Any:
+    """The place of its memory; of a tensor without memory of its own (a wrapper, a sparse one) those of its parts."""
     if tensor is None:
         return 0
     try:
-        return tensor.data_ptr()
-    except RuntimeError:  # of a class whose tensors have no memory of their own
+        address = tensor.data_ptr()
+    except RuntimeError:
+        address = 0
+    return address or _addresses_of_parts(tensor)
+
+
+def _addresses_of_parts(tensor: Tensor) -> Any:
+    try:
+        return [storage.data_ptr() for storage in storages_of(tensor)]
+    except (NoStorage, RuntimeError):  # torch does not show its memory
         return id(tensor)

@@ -7,7 +7,7 @@ by. That is not assumed but shown on the step itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,7 +39,8 @@ def backward(
         sample: what ``step`` takes, with rows in dimension 0 of every tensor in it.
         step: returns the loss, one number, a mean over the rows of what it is given.
         parts: as equal as the number of rows allows; 1 runs the batch as it is.
-        weigh: for a mean over something else, such as tokens: ``lambda part: (part["labels"] != -100).sum()``.
+        weigh: for a mean over something else, such as tokens: ``lambda part: (part["labels"] != -100).sum()``. A part
+            that weighs nothing is not run.
         scale: of each part's loss before its backward pass: ``torch.amp.GradScaler().scale``, for example.
 
     Returns:
@@ -51,7 +52,7 @@ def backward(
     """
     pieces = [_like(piece, sample) for piece in split(step_sample(sample), parts)]
     total: Tensor | None = None
-    for piece, share in zip(pieces, shares_in(pieces, weigh), strict=True):
+    for piece, share in weighted(pieces, weigh):
         loss = step(module, piece) * share
         (loss if scale is None else scale(loss)).backward()  # type: ignore[no-untyped-call]
         total = loss.detach() if total is None else total + loss.detach()
@@ -94,16 +95,12 @@ def accumulated_loss(loss_of: LossFunction, parts: int) -> LossFunction:
             return loss_of(module, sample)
         pieces = split(sample, min(parts, rows_of(sample)))
         made = _GradientsOfParts()
-        losses = [made.add(loss_of(module, piece) * share) for piece, share in _weighted(pieces)]
+        losses = [made.add(loss_of(module, piece) * share) for piece, share in weighted(pieces, None)]
         with without_saved_tensor_hooks():  # of activations: they may keep what they are given in fewer bits
             total: Tensor = _LossWithGradients.apply(sum(losses), made.gradients, *made.leaves)
         return total
 
     return loss
-
-
-def _weighted(pieces: list[Inputs]) -> Iterator[tuple[Inputs, float]]:
-    return zip(pieces, shares_in(pieces, None), strict=True)
 
 
 class _GradientsOfParts:
@@ -153,11 +150,14 @@ class _LossWithGradients(torch.autograd.Function):
         return None, None, *(None if one is None else one * factor.to(one.device) for one in ctx.saved_tensors)
 
 
-def shares_in(pieces: list[Any], weigh: Weigh | None) -> list[float]:
+def weighted(pieces: list[Any], weigh: Weigh | None) -> list[tuple[Any, float]]:
+    """The pieces that count, each with its share; the sum is 1. One that weighs nothing does not: the mean over no
+    tokens is NaN.
+    """
     weights = [float(rows_of(step_sample(piece)) if weigh is None else weigh(piece)) for piece in pieces]
     if not all(0 <= weight < float("inf") for weight in weights) or sum(weights) == 0:
         raise FitError(f"the micro-batches weigh {weights}: weights are finite, none below 0, and not all of them 0")
-    return [weight / sum(weights) for weight in weights]
+    return [(piece, weight / sum(weights)) for piece, weight in zip(pieces, weights, strict=True) if weight]
 
 
 def _like(piece: Inputs, given: Any) -> Any:

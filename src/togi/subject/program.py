@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
-from togi.core.user_code import Origin, origin
+from togi.core.user_code import Origin, names_in, origin
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modules import in_training
 
@@ -183,15 +183,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]
     )
     if origin(function.__code__.co_filename) is Origin.USER:
         global_names = function.__globals__
-        yield from ((name, global_names[name]) for name in _names(function.__code__) if name in global_names)
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Global names that a function uses, those of functions inside of it too."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+        yield from ((name, global_names[name]) for name in names_in(function.__code__) if name in global_names)
 
 
 def _called(call: Any) -> str:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from togi.core.user_code import is_users
+from togi.core.user_code import is_users, names_in
 from togi.subject.prepare import named_tensors
 from togi.torch_internals.modules import convert_tensors
 
@@ -184,7 +184,7 @@ def _of_function(function: types.FunctionType) -> Iterator[_Reference]:
                 functools.partial(setattr, cell, "cell_contents"),
             )
     variables = function.__globals__
-    for name in sorted(_names_in(function.__code__) & variables.keys()):
+    for name in sorted(variables.keys() & names_in(function.__code__)):
         yield _item(variables, name, name)
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     yield from (_fixed(f"default {i}", part) for i, part in enumerate(defaults))
@@ -215,12 +215,6 @@ def _is_users_object(value: Any) -> bool:
     module = sys.modules.get(type(value).__module__)
     path = getattr(module, "__file__", None)
     return type(value).__module__ == "__main__" or (path is not None and is_users(path))
-
-
-def _names_in(code: types.CodeType) -> set[str]:
-    """Global names (and attributes) that a function and the functions in it mention."""
-    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    return {*code.co_names, *(name for part in inner for name in _names_in(part))}
 
 
 def _copied(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The fingerprint of what a function's result depends on besides the tensors that it is given, as a hashable value.
 
-Variables of the function and of Python functions that it names, plain values, tensors, and attributes one level deep.
+Variables of the function, of functions in it and of Python functions that it names, plain values, tensors, and
+attributes one level deep.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
+
+from togi.core.user_code import names_in
 
 _DEPTH = 3
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -75,6 +78,6 @@ def _variables(function: types.FunctionType) -> Iterator[Any]:
             yield None
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
-    for name in function.__code__.co_names:
+    for name in names_in(function.__code__):
         if name in function.__globals__:
             yield function.__globals__[name]

@@ -2,8 +2,9 @@
 
 Behind it: torch._C._autograd, torch._C's autograd queries, ``SavedTensor.unpack_hook``, ``Node._sequence_nr``,
 ``Node._raw_saved_NAME``, torch._C._functions.AccumulateGrad, ``Tensor._version``, torch._C's functorch queries,
-torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When they go: ``torch.autograd.graph`` has public nodes
-and hooks; versions and sequence numbers have no public form, and what relies on them must refuse.
+torch.autograd.forward_ad._current_level, torch._C._DisableAutocast (torch 2.9 to 2.15). When they go:
+``torch.autograd.graph`` has public nodes and hooks, and ``torch.autocast`` can be disabled by device; versions and
+sequence numbers have no public form, and what relies on them must refuse.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch._C._autograd import _get_sequence_nr as next_sequence_number
 
 __all__ = [
     "SavedValueHooks",
+    "below_autocast",
     "below_autograd",
     "current_node",
     "in_backward",
@@ -143,6 +145,12 @@ def replace_saved(tensor: Tensor, name: str, value: Tensor) -> None:
 def below_autograd() -> AbstractContextManager[Any]:
     """Inside, operators run as they do below autograd: nothing is recorded, while the gradient mode stays as it is."""
     guard: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    return guard
+
+
+def below_autocast() -> AbstractContextManager[Any]:
+    """Inside, operators compute in the dtypes that they are given, whatever autocast surrounds them."""
+    guard: AbstractContextManager[Any] = torch._C._DisableAutocast()
     return guard
 
 

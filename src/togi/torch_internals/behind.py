@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from togi.core.user_code import names_in
 from togi.torch_internals.modules import uncompiled
 
 __all__ = ["callables_behind", "modules_behind", "parts_behind"]
@@ -59,7 +60,7 @@ def _referred_to(function: Any) -> Iterator[Any]:
             yield from _items([cell.cell_contents])
     plain = getattr(function, "__func__", function)
     if isinstance(plain, types.FunctionType):
-        used = (plain.__globals__.get(name) for name in plain.__code__.co_names)
+        used = (plain.__globals__.get(name) for name in names_in(plain.__code__))
         yield from (each for each in used if isinstance(each, nn.Module))
     owner = getattr(function, "__self__", function)
     if not isinstance(owner, types.FunctionType | types.ModuleType | type):

@@ -305,3 +305,20 @@ def test_a_plan_in_parts_notes_a_mean_over_tokens() -> None:
     assert found.plan.micro_batches > 1
     (note,) = [note for note in found.notes if "mean over tokens" in note]
     assert "weigh=" in note
+
+
+def test_a_part_that_weighs_nothing_is_left_out() -> None:
+    """Its mean over no tokens is NaN."""
+    torch.manual_seed(0)
+    module, sample = nn.Linear(5, 9), Inputs(_tokens([8, 3, 0, 0]))
+
+    def tokens(part: Inputs) -> Tensor:
+        return (part.args[1] != -100).sum()
+
+    whole = _language(module, sample)
+    whole.backward()
+    expected = _gradients(module)
+    torch.testing.assert_close(backward(module, sample, _language, 2, weigh=tokens), whole.detach())
+    for one, other in zip(_gradients(module), expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert why_not(_step(module, *sample.args, loss=_language), 2, tokens) == ""

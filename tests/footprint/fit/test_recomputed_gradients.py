@@ -244,3 +244,17 @@ def test_bits_come_back(shape: list[int], seed: int) -> None:
 
 def _plan(*keys: str, action: Action = Action.RECOMPUTE) -> Plan:
     return Plan(policies=tuple(SavePolicy(value=key, module="", action=action) for key in keys))
+
+
+def test_autocast_round_the_backward_pass_changes_nothing_that_is_computed_again() -> None:
+    torch.manual_seed(0)
+    module, rows = nn.Sequential(nn.Linear(6, 6), nn.Sigmoid(), nn.Linear(6, 6)), torch.randn(4, 6)
+
+    def gradients() -> list[Tensor]:
+        loss = module(rows).square().sum()
+        with torch.autocast("cpu", torch.bfloat16):
+            return list(torch.autograd.grad(loss, list(module.parameters())))
+
+    expected = gradients()
+    _plan("aten.addmm.default#0", "aten.sigmoid.default#0", "aten.addmm.default#1").apply(module)
+    assert all(map(torch.equal, expected, gradients()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import togi
 from togi.core.errors import BudgetError, TogiError
 from togi.footprint.guard.within import Guarded
 from togi.measure.memory import torch_allocator_peak_bytes
+from togi.subject.program import reachable_modules
 
 KIB = 1024
 
@@ -258,3 +261,183 @@ def test_parts_are_proven_at_the_size_that_they_have() -> None:
     assert sizes[-2:] == [9, 6]
     with pytest.raises(BudgetError, match=r"aten\.add computes with the number of rows"):
         guarded(data, 6)
+
+
+WEIGHT = torch.randn(1_000_000)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda rows: hungry(rows) + WEIGHT.sum(), lambda rows: WEIGHT.sum() + hungry(rows)]
+)
+def test_what_was_there_before_does_not_count_whenever_it_is_read(function: Any) -> None:
+    data, guarded = torch.randn(256, 8), togi.within(128 * KIB)(function)
+    torch.testing.assert_close(guarded(data), function(data))
+    assert guarded.report.parts > 4
+    measured = torch_allocator_peak_bytes(lambda: function(data))
+    assert guarded.report.predicted_bytes == measured
+    measured = torch_allocator_peak_bytes(lambda: guarded(data))
+    assert measured is not None
+    assert measured <= 128 * KIB
+
+
+def wide(rows: Tensor) -> Tensor:
+    """(rows, 8) -> (rows, 8, 128): 4 KiB a row, and as much on the way."""
+    return (rows[:, :, None] * torch.ones(128)).exp()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        wide,
+        lambda rows: (rows, hungry(rows[:, :8])),
+        lambda rows: (rows[:, ::2], rows.view(-1, 1, 1024), hungry(rows[:, :8])),
+        lambda rows: [hungry(rows[:, :8])[:, None].expand(-1, 512)] * 2,
+    ],
+    ids=["results", "input", "views of the input", "one twice"],
+)
+def test_all_that_is_put_together_from_parts_keeps_to_the_budget(function: Any) -> None:
+    data = torch.randn(128, 8) if function is wide else torch.randn(128, 1024)
+    guarded = togi.within(900 * KIB)(function)
+    torch.testing.assert_close(guarded(data), function(data))
+    measured = torch_allocator_peak_bytes(lambda: guarded(data))
+    assert measured is not None
+    assert measured <= guarded.report.predicted_part_bytes <= 900 * KIB
+    with pytest.raises(BudgetError, match="even one row at a time would take"):
+        togi.within(500 * KIB)(function)(data)
+
+
+def test_a_small_view_of_a_large_result_is_put_together_small() -> None:
+    data, guarded = torch.randn(256, 8), togi.within(128 * KIB)(lambda rows: wide(rows)[:, :, 0])
+    assert torch.equal(guarded(data), wide(data)[:, :, 0])
+    assert guarded.report.predicted_part_bytes <= 128 * KIB
+
+
+class Caching(nn.Module):
+    """Keeps something of every call, and all that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.mask: Tensor | None = None
+        self.seen: list[Tensor] = []
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.mask = torch.ones_like(rows)
+        self.seen.append(rows)
+        return hungry(self.linear(rows) * self.mask)
+
+    def run(self, rows: Tensor) -> Tensor:
+        return self(rows)
+
+
+CACHING = Caching()
+
+
+def through_a_global(rows: Tensor) -> Tensor:
+    return CACHING(rows)
+
+
+@pytest.mark.parametrize("budget", [64, 1 << 20])
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda model: model,
+        lambda model: model.run,
+        lambda model: functools.partial(Caching.run, model),
+        lambda model: lambda rows: model(rows),
+        lambda _: through_a_global,
+        lambda model: torch.no_grad()(model.run),
+    ],
+    ids=["module", "method", "partial", "closure", "global", "decorated"],
+)
+def test_what_a_module_keeps_of_a_call_is_a_real_tensor(form: Any, budget: int) -> None:
+    CACHING.mask, CACHING.seen = None, []
+    model = form(Caching())
+    (module,) = reachable_modules(model).values()
+    data = torch.randn(64, 8)
+    guarded = togi.within(budget * KIB)(model)
+    with torch.no_grad():
+        for _ in range(2):
+            found = guarded(data)
+        assert guarded.report.parts == 1 if budget > 64 else guarded.report.parts > 1
+        assert {type(kept) for kept in (module.mask, *module.seen)} == {Tensor}
+        assert len(module.seen) == 2 * guarded.report.parts
+        torch.testing.assert_close(found, model(data))
+
+
+def test_what_a_module_keeps_for_its_next_call_serves_it() -> None:
+    class Positions(nn.Module):
+        table: Tensor | None = None
+
+        def forward(self, rows: Tensor) -> Tensor:
+            if self.table is None or len(self.table) < rows.shape[1]:
+                self.table = torch.arange(rows.shape[1], dtype=rows.dtype)
+            return hungry(rows + self.table)
+
+    module, data = Positions(), torch.randn(64, 8)
+    for budget in ("1GiB", "64KiB", "1GiB"):
+        torch.testing.assert_close(togi.within(budget)(module)(data), Positions()(data))
+    assert type(module.table) is Tensor
+
+
+def test_weights_that_get_their_shape_in_the_first_call_get_none_without_values() -> None:
+    module, data = nn.Sequential(nn.LazyLinear(8), nn.ReLU()), torch.randn(4, 3)
+    with pytest.raises(RuntimeError):  # torch has no lazy modules on fake tensors
+        togi.within("1GiB")(module)(data)
+    assert module(data).shape == (4, 8)
+
+
+def test_what_a_module_holds_besides_its_parameters_takes_no_memory_twice() -> None:
+    module = Caching()
+    module.seen = [torch.ones(1 << 20)]
+    module.state = SimpleNamespace(kept=torch.ones(1 << 20), lock=nn.Identity())
+    module.later = (torch.ones(2, requires_grad=True) * 2,)  # with a graph
+    guarded = togi.within("1GiB")(module)
+    with torch.no_grad():
+        guarded(data := torch.randn(8, 8))
+        measured = torch_allocator_peak_bytes(lambda: guarded(data))
+    assert measured is not None
+    assert measured < 1 << 20
+
+
+def test_a_tensor_without_values_that_stays_is_reported() -> None:
+    kept: list[Tensor] = []
+
+    def keeps(rows: Tensor) -> Tensor:
+        kept.append(rows * 2)
+        return hungry(rows)
+
+    with pytest.raises(BudgetError, match=r"a result of aten\.mul\.Tensor stays where the function keeps it"):
+        togi.within("1GiB")(keeps)(torch.randn(8, 8))
+    with pytest.raises(BudgetError, match="its input stays"):
+        togi.within("1GiB")(lambda rows: kept.append(rows) or rows.sum(1))(torch.randn(8, 8))
+
+
+def test_predicting_draws_no_random_numbers() -> None:
+    """The kernels near the peak run alone."""
+    own = torch.Generator().manual_seed(1)
+    drawing = {
+        "default": lambda rows: rows + torch.rand_like(rows),
+        "own": lambda rows: rows + torch.empty_like(rows).uniform_(generator=own),
+    }
+    data = torch.randn(64, 8)
+    for draw in drawing.values():
+        torch.manual_seed(0)
+        own.manual_seed(1)
+        expected = draw(data)
+        torch.manual_seed(0)
+        own.manual_seed(1)
+        assert torch.equal(togi.within("1GiB")(draw)(data), expected)
+
+
+def test_what_autocast_leaves_alone_is_predicted_as_it_is() -> None:
+    weight = torch.randn(512, 512)
+
+    def product(rows: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return rows @ weight
+
+    data, guarded = torch.randn(64, 512), togi.within("1GiB")(product)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(guarded(data), product(data))
+        assert guarded.report.predicted_bytes == torch_allocator_peak_bytes(lambda: product(data))

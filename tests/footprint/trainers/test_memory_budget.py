@@ -42,6 +42,11 @@ class Stream(IterableDataset[Tensor]):
         return (torch.rand(3) for _ in range(100))
 
 
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return 100
+
+
 def padded(rows: list[Tensor]) -> Tensor:
     return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
@@ -58,7 +63,8 @@ def test_a_last_batch_that_is_not_full_is_not_taken_for_one() -> None:
 
 
 def test_a_stream_and_a_sampler_of_batches_have_batches_too() -> None:
-    assert largest_batch(DataLoader(Stream(), batch_size=4)).shape == (4, 3)
+    for stream in (Stream(), SizedStream()):
+        assert largest_batch(DataLoader(stream, batch_size=4)).shape == (4, 3)
     batches = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(range(6)), 3, drop_last=False)
     assert largest_batch(DataLoader(Sentences([2] * 6), batch_sampler=batches)).shape == (3, 2)
 
@@ -91,6 +97,9 @@ def test_the_state_that_counts_is_that_of_the_optimizer() -> None:
     assert optimizer_name(SimpleNamespace(optimizer=torch.optim.Adam(parameters)), "") == "adam"
     with pytest.raises(FitError, match=r"Adagrad .* is not known\. Take another"):
         optimizer_name(torch.optim.Adagrad(parameters), "Take another.")
+    for kind in (torch.optim.Adam, torch.optim.AdamW):
+        with pytest.raises(FitError, match=f"{kind.__name__} with amsgrad .* is not known"):
+            optimizer_name(kind(parameters, amsgrad=True), "")
 
 
 def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,13 +17,13 @@ from torch import Tensor
 from togi.core.errors import BudgetError
 from togi.core.quantities import first_line, parse_size, size
 from togi.core.records import Record
-from togi.footprint.guard.estimate import estimate
+from togi.footprint.guard.estimate import estimate, with_modules_of_its_own
 from togi.footprint.prediction.cpu import AllocationProbe
 from togi.graph.dependence.proof import RowProof
 from togi.measure.memory import is_out_of_memory
 from togi.subject.batch import shared_rows, sliced_rows
 from togi.subject.inputs import Inputs
-from togi.torch_internals.tensors import tree_flatten, tree_unflatten
+from togi.torch_internals.tensors import TreeSpec, tree_flatten, tree_unflatten
 
 
 def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
@@ -35,7 +35,8 @@ def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
 
     The guarded function raises BudgetError where not even one row at a time keeps to the budget, or where the batch may
     not be split. It may not if rows depend on each other, results take part in autograd (``togi.fit`` is for training),
-    or the function writes to tensors which outlive it.
+    or the function writes to tensors which outlive it. What modules keep of a call that predicts, whose tensors have no
+    values, they keep in copies; where something else keeps such a tensor, BudgetError says so.
     """
     limit = parse_size(budget, "budget")
     return lambda function: Guarded(function, limit)
@@ -180,27 +181,31 @@ class _GuardedCall:
     def _flat(self, *tensors: Tensor) -> Any:
         waiting = iter(tensors)
         given = self.sample.map(lambda _: next(waiting))
-        return self.function(*given.args, **given.kwargs)
+        return with_modules_of_its_own(self.function)(*given.args, **given.kwargs)
 
     def _in_parts(self, part: int) -> Any:
         assert self.rows is not None
         results: list[Any] = []
         structure = None
         for start in range(0, self.rows, part):
-            rows = sliced_rows(self.sample, slice(start, start + part))
-            leaves, structure = tree_flatten(self.function(*rows.args, **rows.kwargs))
-            if not results:
-                results = [
-                    leaf.new_empty((self.rows, *leaf.shape[1:])) if isinstance(leaf, Tensor) else leaf
-                    for leaf in leaves
-                ]
-            for whole, leaf in zip(results, leaves, strict=True):
-                if isinstance(leaf, Tensor):
-                    whole[start : start + part] = leaf
-            del leaves
+            structure = self._one_part(slice(start, start + part), results)
         assert structure is not None
         self._say(rows_per_part=part, parts=-(-self.rows // part))
         return tree_unflatten(results, structure)
+
+    def _one_part(self, part: slice, results: list[Any]) -> TreeSpec:
+        """Put its results into those of all rows, which the first part makes. None of them lives on."""
+        assert self.rows is not None
+        rows = sliced_rows(self.sample, part)
+        leaves, structure = tree_flatten(self.function(*rows.args, **rows.kwargs))
+        if not results:
+            results += [
+                leaf.new_empty((self.rows, *leaf.shape[1:])) if isinstance(leaf, Tensor) else leaf for leaf in leaves
+            ]
+        for whole, leaf in zip(results, leaves, strict=True):
+            if isinstance(leaf, Tensor):
+                whole[part] = leaf
+        return structure
 
     def _say(self, **changes: Any) -> None:
         self.report = self.report.model_copy(update=changes)

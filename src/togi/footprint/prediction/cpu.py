@@ -20,6 +20,7 @@ from togi.footprint.prediction.operation_call import OperationCall, OtherSpec, T
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
+from togi.torch_internals.autograd import below_autocast
 from togi.torch_internals.modes import without_modes
 from togi.torch_internals.profiler import profiler_records
 from togi.torch_internals.tensors import tree_leaves, tree_map
@@ -172,7 +173,8 @@ class AllocationProbe:
         return (min(peaks), max(peaks)) if peaks else None
 
     def _with_values(self, call: OperationCall, value: int) -> int | None:
-        with without_modes(), torch.set_grad_enabled(call.grad_enabled):
+        forked = torch.random.fork_rng(devices=[])
+        with without_modes(), below_autocast(), forked, torch.set_grad_enabled(call.grad_enabled):
             try:
                 args, kwargs = filled(call.args, value)
                 call.func(*args, **kwargs)  # what a kernel builds once is not what every call takes
@@ -192,13 +194,18 @@ class NotDense(Exception):
 
 
 def filled(specs: Any, value: int) -> Any:
-    """Real tensors of the shapes, strides and dtypes. Integers are zeros always: they may be indices."""
-    return tree_map(lambda leaf: _filled(leaf, value) if is_spec(leaf) else leaf, specs, is_leaf=is_spec)
+    """Real tensors of the shapes, strides and dtypes. Integers are zeros always: they may be indices. Generators are
+    copies, in the same state."""
+    return tree_map(lambda leaf: _filled(leaf, value), specs, is_leaf=is_spec)
 
 
-def _filled(spec: TensorSpec | OtherSpec, value: int) -> Tensor:
+def _filled(spec: Any, value: int) -> Any:
+    if isinstance(spec, torch.Generator):
+        return spec.clone_state()
     if isinstance(spec, OtherSpec):
         raise NotDense(spec.kind)
+    if not isinstance(spec, TensorSpec):
+        return spec
     is_integer = not (spec.dtype.is_floating_point or spec.dtype.is_complex or spec.dtype is torch.bool)
     elements = max(1, spec.bytes // spec.dtype.itemsize)
     storage = torch.full((elements,), 0 if is_integer else value, dtype=spec.dtype)

@@ -100,10 +100,11 @@ class RunRecorder(StorageTracker):
 
     def _begin(self, lifetime: StorageLifetime, storage: Any) -> None:
         super()._begin(lifetime, storage)
-        self.events.append((1, lifetime))
+        if self._counts(lifetime):
+            self.events.append((1, lifetime))
 
     def _end(self, key: int, lifetime: StorageLifetime) -> None:
-        living = lifetime.died is None
+        living = lifetime.died is None and self._counts(lifetime)
         super()._end(key, lifetime)
         if living:
             self.events.append((-1, lifetime))

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from togi.core.errors import FitError
 from togi.core.printable import printable
@@ -178,7 +179,8 @@ def largest_batch(loader: Any) -> Any:
 
 
 def _batches(dataset: Any, collate: Callable[[list[Any]], Any], rows: int) -> Iterator[Any]:
-    in_order = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    streams = isinstance(dataset, IterableDataset)  # it may have a length, and inherits a __getitem__ that raises
+    in_order = not streams and hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     items = map(dataset.__getitem__, range(len(dataset))) if in_order else iter(dataset)
     first = True
     while (batch := list(itertools.islice(items, rows))) and (first or len(batch) == rows):
@@ -207,11 +209,13 @@ def optimizer_name(optimizer: Any, remedy: str) -> str:
         FitError: it is another one; ``remedy`` says what to do.
     """
     inner = getattr(optimizer, "optimizer", optimizer)  # of accelerate and Lightning
-    if type(inner) in _OPTIMIZERS:
+    amsgrad = any(group.get("amsgrad") for group in getattr(inner, "param_groups", ()))  # one state more
+    if type(inner) in _OPTIMIZERS and not amsgrad:
         return _OPTIMIZERS[type(inner)]
     if type(inner) is torch.optim.SGD:
         return "momentum" if any(group["momentum"] for group in inner.param_groups) else "sgd"
-    raise FitError(f"the memory that {type(inner).__name__} keeps for its state is not known. {remedy}")
+    name = f"{type(inner).__name__}{' with amsgrad' if amsgrad else ''}"
+    raise FitError(f"the memory that {name} keeps for its state is not known. {remedy}")
 
 
 def on_device_of(module: nn.Module, batch: Any) -> Inputs:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from togi.core.errors import FitError
 from togi.footprint.step import Step
 from togi.subject.inputs import Inputs
-from togi.subject.micro_batches import Weigh, backward, shares_in, split
+from togi.subject.micro_batches import Weigh, backward, split, weighted
 
 
 def accumulated(step: Step, parts: int) -> Step:
@@ -36,6 +36,5 @@ def _check_upstream(upstream: Tensor) -> None:
 
 
 def shares_of(step: Step, parts: int, weigh: Weigh | None) -> list[tuple[Inputs, float]]:
-    """The parts of the step's sample, and what each counts; the sum is 1."""
-    pieces = split(step.sample, parts)
-    return list(zip(pieces, shares_in(pieces, weigh), strict=True))
+    """The parts of the step's sample that count, and how much each does; the sum is 1."""
+    return weighted(split(step.sample, parts), weigh)

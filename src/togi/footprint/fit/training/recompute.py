@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import FitError
-from togi.torch_internals.autograd import below_autograd, version_of
+from togi.torch_internals.autograd import below_autocast, below_autograd, version_of
 
 
 class StoredValue:
@@ -124,7 +124,7 @@ def recompute(value: StoredValue) -> Tensor:
     if value.recomputed is None:
         if value.held is not None:
             return held(value)
-        with torch.enable_grad(), below_autograd():  # as kernels saw it the first time
+        with torch.enable_grad(), below_autograd(), below_autocast():  # as kernels saw it the first time
             _Recomputation(value).run()
     assert value.recomputed is not None
     return value.recomputed
