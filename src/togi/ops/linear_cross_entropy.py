@@ -53,7 +53,7 @@ def linear_cross_entropy(
         memory: what a block of logits may take, ``"32MiB"`` or bytes. Besides it there are the gradients themselves, a
             few numbers per row, and where some rows are ignored a copy of the others of ``hidden``, and of their
             gradient. Half precision sums the gradient of ``hidden`` in float32; and that of a block of the weight,
-            where ``memory`` does not hold 512 columns of all rows. Beside such a sum is the product that it gets next.
+            where ``memory`` does not hold 512 columns of all rows. Next to such a sum is the product that it gets.
 
     Returns:
         In the dtype of ``hidden``; float32 under autocast. Logits are rounded to the dtype of ``hidden``, as torch's
