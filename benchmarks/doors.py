@@ -41,7 +41,8 @@ import sys
 import numpy, togi, ultralytics
 picture = numpy.random.default_rng(0).integers(0, 255, (480, 640, 3), dtype=numpy.uint8)
 yolo = ultralytics.YOLO("yolo11n.yaml")
-togi.optimize(yolo, {"source": picture, "verbose": False, "device": "cpu"}, time_limit_s=float(sys.argv[1]), out="fast.togi")
+inputs = {"source": picture, "verbose": False, "device": "cpu"}
+togi.optimize(yolo, inputs, time_limit_s=float(sys.argv[1]), out="fast.togi")
 """
 _CELL = """
 import sys
@@ -77,11 +78,11 @@ Command = Callable[[str, Path], list[str]]
 
 
 def _python(text: str, *arguments: str) -> Command:
-    return lambda limit, folder: [sys.executable, "-W", "ignore", "-c", text, *arguments, limit]
+    return lambda limit, _: [sys.executable, "-W", "ignore", "-c", text, *arguments, limit]
 
 
 def _tune(*locator: str) -> Command:
-    return lambda limit, folder: [*_togi("tune"), *locator, "--time-limit", f"{limit}s", "--out", "fast.togi"]
+    return lambda limit, _: [*_togi("tune"), *locator, "--time-limit", f"{limit}s", "--out", "fast.togi"]
 
 
 def _script(limit: str, folder: Path) -> list[str]:

