@@ -95,7 +95,7 @@ def test_a_copy_is_made_asynchronous_only_where_it_is_seen_to_go_to_the_gpu(move
         "blocking-transfer", f"def train(model, loader, device):\n    for x in loader:\n        model({move})\n"
     )
     assert (finding.fix is not None) is fixed
-    assert ("only where this goes to the GPU" in finding.remedy) is not fixed
+    assert ("only where this goes to a CUDA device" in finding.remedy) is not fixed
 
 
 def test_the_device_that_is_cuda_if_there_is_one_counts_as_the_gpu() -> None:

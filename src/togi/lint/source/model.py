@@ -18,7 +18,7 @@ from togi.lint.source.flow import Flow
 from togi.lint.source.hotness import Hotness
 from togi.lint.source.interpreter.statements import interpret
 from togi.lint.source.names import Names
-from togi.lint.source.tree import Function, Loop, Scope, Tree
+from togi.lint.source.tree import FORMATTED, Function, Loop, Scope, Tree
 from togi.lint.source.value import UNKNOWN, Hot, Value, ValueKind
 from togi.lint.source_text import unify_line_ends
 
@@ -166,9 +166,10 @@ class Source:
     ) -> Finding:
         """A finding of the rule with the id ``rule`` at ``node``.
 
-        Without its fix inside an f-string: quotes end it there, and before Python 3.12 its parts have no true places.
+        Without its fix inside an f-string or a t-string: quotes end it there, and before Python 3.12 the parts of an
+        f-string have no true places.
         """
-        if fix is not None and any(isinstance(above, ast.JoinedStr) for above in self.ancestors(node)):
+        if fix is not None and any(isinstance(above, FORMATTED) for above in self.ancestors(node)):
             fix = None
         return Finding(rule=rule, message=message, remedy=remedy, place=self.place(node), evidence=evidence, fix=fix)
 
