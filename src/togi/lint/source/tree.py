@@ -126,6 +126,12 @@ class Tree:
             by_name[node.attr].append(node)
         return by_name
 
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """Every string of the file."""
+        constants = (node for node in self.by_type.get(ast.Constant, ()) if isinstance(node, ast.Constant))
+        return frozenset(node.value for node in constants if isinstance(node.value, str))
+
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
         nodes = [self.by_type.get(kind, ()) for kind in kinds]
         self.budget.take(sum(map(len, nodes)) // 4)
