@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from togi.lint import cache
-from togi.lint.check_paths import check_paths
+from togi.lint.check_paths import check_paths, check_stdin
 from togi.lint.finding import CheckResult, FileReport, Note
+from togi.lint.settings import overrides
 
 GOOD = "import torch\ntorch.nn.init.xavier_uniform(w)\n"
 
@@ -56,6 +57,7 @@ def test_content_settings_and_rules_make_it_miss(folder: Path, monkeypatch: pyte
 
 
 def test_a_selection_of_rules_does_not_check_again(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool.togi.check]\n", encoding="utf-8")
     check_paths(["."])
     (folder / "pyproject.toml").write_text('[tool.togi.check]\nselect = ["torchscript"]\n', encoding="utf-8")
     result = check_paths(["."])
@@ -196,3 +198,46 @@ def test_a_cache_of_another_user_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
     result = check_paths(["."])
     assert (result.cached, len(result)) == (0, 2)
     assert "belongs to another user" in result.notes[0].message
+
+
+NET = """import torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        body = torch.compile(self.body)
+        return body(x)
+"""
+
+
+@pytest.mark.parametrize("mark", [".git", "pyproject.toml"])
+def test_findings_are_the_same_wherever_the_user_stands(
+    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What prepares data is judged by the folders of the project, not by those above it, nor from where the user is."""
+    project = tmp_path / "datasets" / "project"
+    transforms = project / "transforms"
+    transforms.mkdir(parents=True)
+    for path in (project / "net.py", transforms / "net.py"):
+        path.write_text(NET, encoding="utf-8")
+    if mark == ".git":
+        (project / mark).mkdir()
+    else:
+        (project / mark).write_text("[tool.togi.check]\n", encoding="utf-8")
+    rule = overrides(["compile-per-call"])
+    for here in (tmp_path, project.parent, project, transforms):
+        monkeypatch.chdir(here)
+        for cached in (True, True, False):
+            found = [f.place.path for f in check_paths([project], rule, cache=cached) if f.place]
+            assert [Path(path).resolve() for path in found] == [project / "net.py"]
+        for parent, count in ((project, 1), (transforms, 0)):
+            assert len(check_stdin(NET.encode(), str(parent / "new.py"), rule)) == count
+
+
+def test_the_same_file_of_two_projects_is_checked_once(folder: Path) -> None:
+    other = folder / "other"
+    for project in (folder, other):
+        (project / ".git").mkdir(parents=True)
+    (other / "a.py").write_bytes((folder / "a.py").read_bytes())
+    check_paths(["a.py"])
+    result = check_paths([other])
+    assert result.cached == 1
+    assert [f.place.path for f in result if f.place] == ["other/a.py"]

@@ -62,6 +62,14 @@ def test_ignore_comments_speak_for_their_cell() -> None:
         ("%time y = f(x)", "0;    y = f(x)"),
         ("a = %timeit -o f(x)", "a = None"),
         ("%timeit -n 3 f(x)", "pass"),
+        ("torch.*load*??", "pass"),
+        ("layers[0].weight?", "pass"),
+        ("x = [\n  1,  # is it?\n  7\n  % 4,\n]  # or?\n!ls", "x = [\n  1,  # is it?\n  7\n  % 4,\n]  # or?\npass"),
+        ('s = """\n!ls\n%time\nwhat?\n"""\n!ls', 's = """\n!ls\n%time\nwhat?\n"""\npass'),
+        ("x = 7 \\\n% 4\n!ls", "x = 7 \\\n% 4\npass"),
+        ("s = '(\\'(', \"it's [\"  # ({\n!ls", "s = '(\\'(', \"it's [\"  # ({\npass"),
+        ("s = 'a\\\n!ls'\n!ls", "s = 'a\\\n!ls'\npass"),
+        ("%time y = f(\n    7\n    % 4)\n!ls", "0;    y = f(\n    7\n    % 4)\npass"),
     ],
 )
 def test_magics_become_python_of_the_same_lines(code: str, python: str) -> None:

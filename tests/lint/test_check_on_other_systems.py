@@ -64,9 +64,9 @@ def test_a_file_that_takes_too_long_ends_its_process(tmp_path: Path) -> None:
     code = """
 import io, json, time
 from togi.lint import pool
-pool.check_bytes = lambda *_: time.sleep(50)
+pool.check_bytes = lambda *_, **named: time.sleep(50)
 pool.LONGEST_S = 1
-request = [sys.argv[1], "f.py", [], 100]
+request = [sys.argv[1], "f.py", "f.py", [], 100]
 pool.answer_requests([json.dumps(request)], io.BytesIO())
 """
     (tmp_path / "f.py").write_text("import torch\n", encoding="utf-8")

@@ -18,7 +18,7 @@ def tasks(tmp_path: Path) -> list[Task]:
     for number in range(12):
         path = tmp_path / f"f{number}.py"
         path.write_text(GOOD if number % 2 else "import torch\nx = (\n", encoding="utf-8")
-        files.append(Task(FileRequest(str(path), path.name, ("step",)), path.read_bytes()))
+        files.append(Task(FileRequest(str(path), path.name, path.name, ("step",)), path.read_bytes()))
     return files
 
 

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from togi.lint.fix import fix_paths
+from togi.lint import server
+from togi.lint.fix import UnfixableError, fix_paths, fixed_text
+from togi.lint.settings import Overrides
 
 FAULT = """import torch
 
@@ -264,3 +267,54 @@ def test_what_is_no_file_of_source_gets_no_findings(uri: str, editor: Editor, tm
     editor.tell("textDocument/didOpen", textDocument=document)
     assert editor.diagnostics() == []
     assert editor.shows(FAULT)
+
+
+def test_who_asks_for_all_of_the_source_gets_what_mends_it(editor: Editor) -> None:
+    editor.shows(FAULT)
+    assert [action["kind"] for action in editor.actions(4, "source")] == ["source.fixAll"]
+    assert editor.actions(4, "refactor") == []
+
+
+def test_characters_that_the_declared_encoding_lacks_stay(editor: Editor) -> None:
+    """The whole text cannot be written so, and no other is offered; one edit leaves the rest alone."""
+    text = f"# -*- coding: latin-1 -*-\n{FAULT}# 10 \u20ac\n"
+    editor.shows(text)
+    assert editor.actions(5, "source.fixAll") == []
+    (fix,) = [action for action in editor.actions(5) if action.get("isPreferred")]
+    assert applied(text, fix, editor.uri) == text.replace("torch.ger", "torch.outer")
+    with pytest.raises(UnfixableError, match="lacks"):
+        fixed_text(text, editor.folder / "train.py", Overrides())
+
+
+def test_a_whole_file_is_mended_once_for_each_version_and_only_where_that_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = pytest.importorskip("lsprotocol.types")
+    mended: list[str] = []
+    monkeypatch.setattr(server, "fixed_text", lambda text, *_: mended.append(text) or MENDED)
+    document = SimpleNamespace(
+        uri=(tmp_path / "x.py").as_uri(),
+        path=str(tmp_path / "x.py"),
+        source=FAULT,
+        version=1,
+        position_codec=SimpleNamespace(position_to_client_units=lambda _, position: position),
+    )
+    answers = server._Answers(
+        SimpleNamespace(workspace=SimpleNamespace(get_text_document=lambda _: document)), types, Overrides()
+    )
+    place = types.Position(line=4, character=0)
+
+    def offered(*only: str) -> list[str]:
+        asked = SimpleNamespace(
+            text_document=document,
+            range=types.Range(start=place, end=types.Position(line=4, character=99)),
+            context=SimpleNamespace(only=list(only)),
+        )
+        return [action.kind for action in answers.actions(asked)]
+
+    assert "source.fixAll" not in offered("quickfix")
+    assert not mended
+    assert [offered("source.fixAll"), offered()[-1:], offered("source")] == [["source.fixAll"]] * 3
+    document.version = 2
+    offered()
+    assert mended == [FAULT] * 2

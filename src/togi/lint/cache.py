@@ -1,8 +1,8 @@
 """The cache of findings, by content: one SQLite file per user.
 
-A key is the hash of a file's path and bytes, of the settings that rules see, and of the version of the rules (the hash
-of togi.lint's own source, so that a developer of rules never sees stale findings). A damaged cache is
-replaced; one that cannot be used (read-only, locked, disk full) is not used, and a note says so.
+A key is the hash of a file's path in its project and of its bytes, of the settings that rules see, and of the version
+of the rules (the hash of togi.lint's own source, so that a developer of rules never sees stale findings). A damaged
+cache is replaced; one that cannot be used (read-only, locked, disk full) is not used, and a note says so.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def rules_version() -> bytes:
     return digest.digest()
 
 
-def cache_key(path: str, data: bytes, hot: Sequence[str]) -> bytes:
+def cache_key(judged: str, data: bytes, hot: Sequence[str]) -> bytes:
     digest = hashlib.blake2b(digest_size=20, key=rules_version())
-    digest.update("\0".join((path, *hot)).encode(errors="surrogateescape") + b"\0\0")
+    digest.update("\0".join((judged, *hot)).encode(errors="surrogateescape") + b"\0\0")
     digest.update(data)
     return digest.digest()
 

@@ -19,22 +19,22 @@ _NOT_WHOLE = (
 )
 
 
-def check_bytes(data: bytes, path: str, hot: Sequence[str] = ()) -> FileReport:
-    """The findings in a Python file or a notebook; ``path`` stands in their places."""
+def check_bytes(data: bytes, path: str, hot: Sequence[str] = (), *, judged: str = "") -> FileReport:
+    """The findings in a Python file or a notebook; ``path`` stands in their places; ``judged`` as in Source."""
     try:
         text = decode(data).text
         if path.endswith(SUFFIX):
-            return _check_notebook(read_notebook(text), path, hot)
-        return check_text(text, path, hot)
+            return _check_notebook(read_notebook(text), path, hot, judged)
+        return check_text(text, path, hot, judged=judged)
     except (UndecodableError, NotebookError) as error:
         return FileReport(problems=(Problem(path=path, message=str(error)),))
 
 
-def check_text(text: str, path: str, hot: Sequence[str] = ()) -> FileReport:
+def check_text(text: str, path: str, hot: Sequence[str] = (), *, judged: str = "") -> FileReport:
     """The findings in Python source with ``\\n`` line ends."""
     try:
         with parser_warnings_hidden():
-            source = Source.parse(text, path, hot=hot)
+            source = Source.parse(text, path, hot=hot, judged=judged)
     except SyntaxError as error:
         return FileReport(problems=(_syntax_problem(error, path),))
     except (ValueError, RecursionError, MemoryError) as error:
@@ -72,8 +72,8 @@ def _innermost(error: BaseException) -> str:
     return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
 
 
-def _check_notebook(notebook: Notebook, path: str, hot: Sequence[str]) -> FileReport:
-    report = check_text(notebook.text, path, hot)
+def _check_notebook(notebook: Notebook, path: str, hot: Sequence[str], judged: str) -> FileReport:
+    report = check_text(notebook.text, path, hot, judged=judged)
     broken = [_syntax_problem(cell.error, path, cell.number) for cell in notebook.cells if cell.error is not None]
     return FileReport(
         findings=tuple(notebook.placed(finding) for finding in report.findings),

@@ -46,10 +46,19 @@ def check_stdin(data: bytes, name: str, settings: Overrides | None = None) -> Ch
     The name decides which pyproject.toml applies, ``per-file-ignores``, and whether it is a notebook; the file itself
     need not exist and is not read. Raises as ``check_paths`` does.
     """
+    file = unsaved(name, settings or Overrides())
+    return _result([(file, _refused(file, data) or checked(file, data))], 1, 0)
+
+
+def unsaved(name: str, settings: Overrides) -> CheckedFile:
+    """The file that a text would be if it were saved under ``name``. Raises SettingsError or UnknownNameError."""
     path = Path(os.path.abspath(name or "stdin.py"))
-    file = CheckedFile(path, name or "-", SettingsFinder(settings or Overrides()).of(path.parent))
-    refused = _refused(file, data)
-    return _result([(file, refused or check_bytes(data, file.shown, file.settings.hot))], 1, 0)
+    return CheckedFile(path, name or "-", SettingsFinder(settings).of(path.parent))
+
+
+def checked(file: CheckedFile, data: bytes) -> FileReport:
+    """The findings in these bytes of a file, in this process."""
+    return check_bytes(data, file.shown, file.settings.hot, judged=file.judged)
 
 
 def _result(reports: Sequence[tuple[CheckedFile, FileReport]], files: int, cached: int) -> CheckResult:
@@ -92,7 +101,7 @@ def _reports(files: Sequence[CheckedFile], store: Cache) -> tuple[list[tuple[Che
 
 
 def _request(file: CheckedFile) -> FileRequest:
-    return FileRequest(str(file.path), file.shown, file.settings.hot, largest(file))
+    return FileRequest(str(file.path), file.shown, file.judged, file.settings.hot, largest(file))
 
 
 def _read(file: CheckedFile) -> _ReadFile | FileReport:
@@ -101,7 +110,7 @@ def _read(file: CheckedFile) -> _ReadFile | FileReport:
         data = read_plain(file.path, largest(file) + 1)
     except OSError as error:
         return _problem(file, f"cannot be read: {error.strerror or error}")
-    return _refused(file, data) or _ReadFile(file, data, cache_key(str(file.path), data, file.settings.hot))
+    return _refused(file, data) or _ReadFile(file, data, cache_key(file.judged, data, file.settings.hot))
 
 
 def _refused(file: CheckedFile, data: bytes) -> FileReport | None:

@@ -40,6 +40,12 @@ class CheckedFile:
     """As the user would type it."""
     settings: CheckSettings
 
+    @property
+    def judged(self) -> str:
+        """By what rules judge the kind of file: its path in its project, wherever the user stands. Where no project is
+        to be seen, its own folder stands for one."""
+        return slashes(str(self.path.relative_to(self.settings.project or self.path.parent.parent)))
+
 
 @dataclass
 class Discovery:

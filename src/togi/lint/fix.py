@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from togi.core.plain_files import read_plain
-from togi.lint.check_file import check_bytes
-from togi.lint.check_paths import check_paths, largest
+from togi.lint.check_paths import check_paths, checked, largest, unsaved
 from togi.lint.files import CheckedFile, discover, leads_out
 from togi.lint.finding import CheckResult, Edit, Finding, Fix, Problem
 from togi.lint.notebooks import SUFFIX, read_notebook, write_cells
 from togi.lint.selection import select
-from togi.lint.settings import Overrides, SettingsFinder
+from togi.lint.settings import Overrides
 from togi.lint.source_text import decode_exactly, encode, syntax_error, unify_line_ends
 
 MAX_ROUNDS = 20
@@ -70,12 +69,13 @@ def fix_paths(
     return rewrite_paths(paths, settings, _proposal(unsafe), "fixed", dry=dry, cache=cache)
 
 
-def fixed_text(text: str, path: Path, settings: Overrides) -> tuple[str, int]:
-    """The text of a file that may not be saved yet after its safe fixes, and how many there were. Raises
-    UnfixableError."""
-    file = CheckedFile(path, str(path), SettingsFinder(settings).of(path.parent))
-    after, count = _rounds(file, encode(text), _proposal(unsafe=False))
-    return decode_exactly(after).text, count
+def fixed_text(text: str, path: Path, settings: Overrides) -> str:
+    """The text of a file that may not be saved yet after its safe fixes. Raises UnfixableError."""
+    data = encode(text)
+    if decode_exactly(data).text != text:
+        raise UnfixableError("it holds characters that the encoding which it declares lacks")
+    after, _ = _rounds(unsaved(str(path), settings), data, _proposal(unsafe=False))
+    return decode_exactly(after).text
 
 
 def _proposal(unsafe: bool) -> Proposal:
@@ -159,7 +159,7 @@ def _replace(path: Path, data: bytes) -> None:
 def _rounds(file: CheckedFile, data: bytes, propose: Proposal) -> tuple[bytes, int]:
     total = 0
     for _ in range(MAX_ROUNDS):
-        report = check_bytes(data, file.shown, file.settings.hot)
+        report = checked(file, data)
         findings = select(report, file.path, file.shown, file.settings).findings
         data, count = _rewritten(data, findings, propose, notebook=file.shown.endswith(SUFFIX))
         if not count:

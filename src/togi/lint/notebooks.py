@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from togi.lint.finding import Finding, Fix, Place
 from togi.lint.source_text import syntax_error, unify_line_ends
@@ -23,6 +23,10 @@ SUFFIX = ".ipynb"
 _PYTHON_CELL_MAGICS = frozenset(["%%time", "%%timeit", "%%capture", "%%prun", "%%memit", "%%mprun"])
 _TIMED = re.compile(r"^(\s*)(%(?:time|timeit|prun|memit))(\s+)(?=[^\s-])")
 _TARGETS = re.compile(r"[\w.,\s]+")
+_HELP = re.compile(r"%{0,2}(?!\d)[\w*]+(?:\.(?!\d)[\w*]+|\[-?\d+\])*\?{1,2}")
+"""``torch.add?``: as IPython takes it, and the whole line."""
+_IN_CODE = re.compile(r"""#|'''|\"{3}|['"()\[\]{}]""")
+_IN_STRING = {quote: re.compile(rf"\\.|{quote}") for quote in ("'", '"', "'''", '"""')}
 _BLANK = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 
@@ -157,26 +161,59 @@ def without_magics(code: str) -> str:
     return "\n".join(_blanked(lines))
 
 
+class _Open(NamedTuple):
+    """What of a statement is open at the end of a line, so that the next line goes on with it."""
+
+    brackets: int = 0
+    quote: str = ""
+    """Of a string that has not ended."""
+    continued: bool = False
+    """The line ends with a backslash."""
+
+    def after(self, line: str) -> _Open:
+        """What is open at the end of the next line."""
+        brackets, quote = self.brackets, self.quote
+        continued = line.endswith("\\")
+        position = 0
+        while found := (_IN_STRING[quote] if quote else _IN_CODE).search(line, position):
+            position, piece = found.end(), found[0]
+            if quote:
+                quote = "" if piece == quote else quote
+            elif piece == "#":
+                continued = False
+                break
+            elif piece in "([{":
+                brackets += 1
+            elif piece in ")]}":
+                brackets = max(brackets - 1, 0)
+            else:
+                quote = piece
+        return _Open(brackets, quote if len(quote) == 3 or continued else "", continued)
+
+
 def _blanked(lines: list[str]) -> Iterator[str]:
-    continued = False
+    """Only where a statement may begin is a line one of IPython."""
+    opened, nothing, magic = _Open(), _Open(), False
     for line in lines:
-        if continued:
+        new = line
+        if magic:
             new = ""
-        elif timed := _TIMED.match(line):
-            new = f"{timed[1]}0;{' ' * (len(timed[2]) - 2)}{timed[3]}{line[timed.end() :]}"
-        else:
+        elif opened == nothing:
             new = _without_magic(line)
-        continued = (continued or new != line) and line.rstrip().endswith("\\") and not _TIMED.match(line)
+        magic = (magic or new != line) and line.rstrip().endswith("\\") and not _TIMED.match(line)
+        opened = opened.after(new)
         yield new
 
 
 def _without_magic(line: str) -> str:
-    """``files = !ls`` assigns None; ``%matplotlib inline``, ``!ls`` and ``x?`` do nothing."""
+    """``files = !ls`` assigns None; ``%matplotlib inline``, ``!ls`` and ``x?`` do nothing; ``%time f(x)`` calls it."""
+    if timed := _TIMED.match(line):
+        return f"{timed[1]}0;{' ' * (len(timed[2]) - 2)}{timed[3]}{line[timed.end() :]}"
     targets, equals, value = line.partition("=")
     if equals and value.lstrip().startswith(("%", "!")) and _TARGETS.fullmatch(targets):
         return f"{targets}={value[: len(value) - len(value.lstrip())]}None"
     code = line.lstrip()
-    is_magic = code.startswith(("%", "!", "?")) or line.rstrip().endswith("?")
+    is_magic = code.startswith(("%", "!", "?")) or _HELP.fullmatch(code.rstrip())
     return f"{line[: len(line) - len(code)]}pass" if is_magic else line
 
 

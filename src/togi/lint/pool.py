@@ -42,6 +42,8 @@ class FileRequest(NamedTuple):
 
     path: str
     shown: str
+    judged: str
+    """``CheckedFile.judged``."""
     hot: Sequence[str]
     limit: int = 2**30
     """Bytes that are read of it."""
@@ -87,8 +89,8 @@ def processes(total_bytes: int, files: int) -> int:
 
 
 def _checked(request: FileRequest, data: bytes) -> Done:
-    report = check_bytes(data, request.shown, request.hot)
-    return Done(report, cache_key(request.path, data, request.hot))
+    report = check_bytes(data, request.shown, request.hot, judged=request.judged)
+    return Done(report, cache_key(request.judged, data, request.hot))
 
 
 class _ProcessPool:

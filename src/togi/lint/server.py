@@ -49,6 +49,16 @@ class _Checked:
     problems: tuple[Problem, ...] = ()
 
 
+@dataclass
+class _Known:
+    """One version of a document."""
+
+    version: int | None
+    checked: _Checked
+    mended: str | None = None
+    """Its text after all safe fixes, once somebody asked for it; the same text where nothing can be mended."""
+
+
 def serve(settings: Overrides) -> None:
     """Answer an editor until it ends. Raises MissingServerError where the extra ``lsp`` is not installed."""
     server = server_of(settings)
@@ -92,7 +102,7 @@ class _Answers:
         self._server = server
         self._types = types
         self._settings = settings
-        self._known: dict[str, tuple[int | None, _Checked]] = {}
+        self._known: dict[str, _Known] = {}
 
     def opened(self, params: Any) -> None:
         self._publish(params.text_document.uri)
@@ -115,17 +125,27 @@ class _Answers:
     def actions(self, params: Any) -> list[lsp.CodeAction]:
         """Quick fixes of what lies in the range that the editor asks about, and one that mends the whole file."""
         document = self._server.workspace.get_text_document(params.text_document.uri)
-        checked = self._checked(document)
+        known = self._now(document)
+        checked = known.checked
         lines = _Positions(self._types, document, checked.text)
         asked = params.range
         here = [f for f in checked.findings if f.place is not None and _touches(lines.of_finding(f), asked)]
-        offered = [*self._quick_fixes(here, checked.text, lines), *self._fix_all(document, checked, lines)]
+        offered: list[lsp.CodeAction] = []
+        if self._is_asked(params, self._types.CodeActionKind.QuickFix):
+            offered += self._quick_fixes(here, checked.text, lines)
+        if self._is_asked(params, self._types.CodeActionKind.SourceFixAll):
+            offered += self._fix_all(document, known, lines)
+        return offered
+
+    def _is_asked(self, params: Any, kind: str) -> bool:
+        """Whether an editor wants actions of a kind. Kinds are names with dots: who asks for ``source`` gets
+        ``source.fixAll``, too."""
         only = params.context.only
-        return [action for action in offered if not only or any(_is_kind(action.kind or "", kind) for kind in only)]
+        return not only or any(kind == asked or kind.startswith(asked + ".") for asked in only)
 
     def _publish(self, uri: str) -> None:
         document = self._server.workspace.get_text_document(uri)
-        checked = self._checked(document)
+        checked = self._now(document).checked
         lines = _Positions(self._types, document, checked.text)
         found = [lines.diagnostic(finding) for finding in checked.findings]
         self._send(uri, document.version, [*found, *(lines.problem(problem) for problem in checked.problems)])
@@ -135,14 +155,14 @@ class _Answers:
             self._types.PublishDiagnosticsParams(uri=uri, version=number, diagnostics=diagnostics)
         )
 
-    def _checked(self, document: Any) -> _Checked:
-        number, checked = self._known.get(document.uri, (None, None))
-        if checked is None or number != document.version:
+    def _now(self, document: Any) -> _Known:
+        known = self._known.get(document.uri)
+        if known is None or known.version != document.version:
             checked = _Checked(document.source)
             if _is_source(document):
                 checked = _check(Path(document.path), document.source, self._settings)
-            self._known[document.uri] = (document.version, checked)
-        return checked
+            self._known[document.uri] = known = _Known(document.version, checked)
+        return known
 
     def _quick_fixes(self, findings: Iterable[Finding], text: str, lines: _Positions) -> Iterator[lsp.CodeAction]:
         for finding in findings:
@@ -163,16 +183,12 @@ class _Answers:
         )
         return action
 
-    def _fix_all(self, document: Any, checked: _Checked, lines: _Positions) -> Iterator[lsp.CodeAction]:
-        if not any(finding.fix is not None and finding.fix.safe for finding in checked.findings):
-            return
-        try:
-            text, count = fixed_text(checked.text, Path(document.path), self._settings)
-        except UnfixableError:
-            return
-        if count:
+    def _fix_all(self, document: Any, known: _Known, lines: _Positions) -> Iterator[lsp.CodeAction]:
+        if known.mended is None:
+            known.mended = _mended(known.checked, Path(document.path), self._settings)
+        if known.mended != known.checked.text:
             types = self._types
-            whole = types.TextEdit(range=lines.whole(), new_text=text)
+            whole = types.TextEdit(range=lines.whole(), new_text=known.mended)
             kind = types.CodeActionKind.SourceFixAll
             yield types.CodeAction(title="togi: fix what is safe to fix", kind=kind, edit=lines.edit([whole]))
 
@@ -194,14 +210,17 @@ def _check(path: Path, text: str, settings: Overrides) -> _Checked:
     return _Checked(text, result.findings, result.problems)
 
 
+def _mended(checked: _Checked, path: Path, settings: Overrides) -> str:
+    """The text after all safe fixes; the same one where there are none, or none can be made."""
+    if any(finding.fix is not None and finding.fix.safe for finding in checked.findings):
+        with contextlib.suppress(UnfixableError):
+            return fixed_text(checked.text, path, settings)
+    return checked.text
+
+
 def _can_be_applied(fix: Fix, text: str) -> bool:
     after, count = apply_fixes(text, [fix])
     return count == 1 and syntax_error(after) is None
-
-
-def _is_kind(kind: str, asked: str) -> bool:
-    """Kinds are names with dots: who asks for ``source`` gets ``source.fixAll``, too."""
-    return kind == asked or kind.startswith(f"{asked}.")
 
 
 def _touches(one: lsp.Range, other: lsp.Range) -> bool:

@@ -6,6 +6,7 @@ the call replaces that of the file, ``ignore`` and ``exclude`` of the call are a
 
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -57,6 +58,8 @@ class CheckSettings:
     max_file_bytes: int = MAX_FILE_BYTES
     folder: Path = field(default_factory=Path.cwd)
     """Where it was written: patterns are relative to it."""
+    project: Path | None = None
+    """The nearest folder above the file in which settings were written, or which is a repository."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +99,8 @@ class SettingsFinder:
             elif folder.parent == folder:
                 self._by_folder[folder] = self._merged(CheckSettings())
             else:
-                self._by_folder[folder] = self.of(folder.parent)
+                above = self.of(folder.parent)
+                self._by_folder[folder] = replace(above, project=folder) if os.path.exists(folder / ".git") else above
         return self._by_folder[folder]
 
     def _merged(self, read: CheckSettings) -> CheckSettings:
@@ -158,6 +162,7 @@ def _settings(path: Path, table: Any) -> CheckSettings:
         hot=tuple(read.hot),
         max_file_bytes=read.max_file_bytes,
         folder=path.parent,
+        project=path.parent,
     )
 
 

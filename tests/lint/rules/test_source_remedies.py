@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 
 import pytest
@@ -95,7 +96,7 @@ def test_a_copy_is_made_asynchronous_only_where_it_is_seen_to_go_to_the_gpu(move
         "blocking-transfer", f"def train(model, loader, device):\n    for x in loader:\n        model({move})\n"
     )
     assert (finding.fix is not None) is fixed
-    assert ("only where this goes to the GPU" in finding.remedy) is not fixed
+    assert ("only where this goes to a CUDA device" in finding.remedy) is not fixed
 
 
 def test_the_device_that_is_cuda_if_there_is_one_counts_as_the_gpu() -> None:
@@ -157,3 +158,25 @@ def test_the_fix_of_a_float64_tensor_spells_torch_as_the_file_does(imported: str
     (finding,) = rule.check(source)
     assert finding.fix is not None
     assert apply_fixes(source.text, [finding.fix])[0] == f"{before}{fixed}\n"
+
+
+def test_mixed_precision_is_mended_at_once_for_all_uses_of_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the text nor the import is gone through again for each use: thousands of uses would take minutes."""
+    divided: list[str] = []
+
+    class Text(str):
+        def split(self, *separator: str) -> list[str]:  # type: ignore[override]
+            divided.append(self)
+            return super().split(*separator)
+
+    monkeypatch.delattr(ast, "get_source_segment")
+    before = "from torch.cuda.amp import autocast\n" + "with autocast(enabled, torch.bfloat16):\n    f()\n" * 9
+    rule, source = all_rules()["deprecated-amp"], Source.parse(Text(before), "train.py")
+    assert isinstance(rule, SourceRule)
+    found = list(rule.check(source))
+    assert len(found) == 9
+    (fix,) = {id(finding.fix): finding.fix for finding in found}.values()
+    assert fix is not None
+    after = before.replace("torch.cuda.amp", "torch.amp").replace("(enabled, ", '("cuda", enabled=enabled, dtype=')
+    assert apply_fixes(before, [fix])[0] == after
+    assert len(divided) == 1

@@ -77,3 +77,8 @@ for x in loader:
 for batch in dataloader:
     batch = {k: v.to('cuda') for k, v in batch.items()}  # expect: blocking-transfer
     out = model(**batch)
+
+# %%
+for batch in dataloader:
+    batch = {k: v.to('mps') for k, v in batch.items()}
+    out = model(**batch)

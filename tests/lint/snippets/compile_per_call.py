@@ -70,3 +70,23 @@ class Service:
     def answer(self, x):
         if "it is None" in self.name:
             return torch.compile(self.model)(x)  # expect: compile-per-call
+
+# %%
+layers = torch.nn.ModuleList([torch.compile(Layer()) for _ in range(64)])
+
+# %%
+class A(torch.nn.Module):
+    def forward(self, x):
+        for layer in [torch.compile(Layer(x)) for _ in range(2)]:  # expect: compile-per-call
+            x = layer(x)
+        return x
+
+# %%
+def main(model, loader):
+    for x in loader:
+        head = torch.compile(Head())  # expect: compile-per-call
+        model(x).mean().backward()
+
+# %%
+for _ in range(100):
+    y = torch.compile(make())(x)  # expect: compile-per-call

@@ -30,6 +30,15 @@ for x in l:
     x = x.to(device)
 
 # %%
+import torch
+from torch.utils.data import DataLoader
+
+device = 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
+l = DataLoader(d)
+for x in l:
+    x = x.to(device)
+
+# %%
 from torch.utils.data import DataLoader
 
 l = DataLoader(d, **kwargs)

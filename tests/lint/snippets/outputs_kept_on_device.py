@@ -57,3 +57,12 @@ def embed(model, loader, device):
             out = torch.sigmoid(model(x))
             features.append(out.float())  # expect: outputs-kept-on-device
     return torch.cat(features).cpu()
+
+# %%
+@torch.no_grad()
+def predict(model, loader):
+    outputs = []
+    device = torch.device("mps" if torch.backends.mps.is_available() else "cuda")
+    for x in loader:
+        outputs.append(model(x.to(device)))
+    return torch.cat(outputs)

@@ -61,3 +61,34 @@ while True:
     total = model(batch()).mean() + extra()
     total.backward(None, True)  # expect: retain-graph-in-loop
     optimizer.step()
+
+# %%
+def rows(model, x):
+    out, hidden = model(x)
+    for row in out:
+        first = row.sum()
+        total = first * 2
+        total.backward(retain_graph=True)
+
+# %%
+def each_batch(model, loader, classes):
+    for x in loader:
+        logits = model(x)
+        for c in range(classes):
+            score = logits[:, c].sum()
+            score.backward(retain_graph=True)
+
+# %%
+def attack(model, criterion, images, labels):
+    x = images.clone().to('cuda').requires_grad_()
+    for step in range(10):
+        loss = criterion(model(x), labels)
+        loss.backward(retain_graph=True)  # expect: retain-graph-in-loop
+
+# %%
+def fit(model, criterion, labels, steps):
+    x = torch.randn(4, 3, requires_grad=True)
+    weight = torch.nn.Parameter(torch.ones(3))
+    for step in range(steps):
+        loss = criterion(model(x) * weight, labels)
+        loss.backward(retain_graph=True)  # expect: retain-graph-in-loop

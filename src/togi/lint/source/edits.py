@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Edit
 from togi.lint.source.references import import_of
-from togi.lint.source.syntax import argument, arguments_of, is_text, position
+from togi.lint.source.syntax import argument, arguments_of, position
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -94,17 +94,19 @@ def end(source: Source, node: ast.AST) -> tuple[int, int]:
 
 def text_of(source: Source, node: ast.expr) -> str:
     """The source text of an expression, as it stands."""
-    return ast.get_source_segment(source.text, node) or ast.unparse(node)
+    (line, column), (end_line, end_column) = start(source, node), end(source, node)
+    lines = [*source.lines[line - 1 : end_line]]
+    lines[-1] = lines[-1][: end_column - 1]
+    lines[0] = lines[0][column - 1 :]
+    return "\n".join(lines)
 
 
 def _tokens(source: Source, call: ast.Call) -> Iterator[tokenize.TokenInfo]:
     """Tokens of a call, with lines and columns (from 0) of the file."""
-    (line, column), (end_line, end_column) = start(source, call), end(source, call)
-    lines = [*source.lines[line - 1 : end_line]]
-    lines[-1] = lines[-1][: end_column - 1]
-    lines[0] = " " * (column - 1) + lines[0][column - 1 :]
+    line, column = start(source, call)
+    text = " " * (column - 1) + text_of(source, call)
     # Parentheses keep the blanks before the call from being read as indentation.
-    reader = io.StringIO("(\n" + "\n".join(lines) + "\n)")
+    reader = io.StringIO(f"(\n{text}\n)")
     inner = list(tokenize.generate_tokens(reader.readline))[1:]
     closing = max(index for index, token in enumerate(inner) if token.string == ")")
     for token in inner[:closing]:
@@ -174,8 +176,7 @@ def _is_exported(source: Source, names: set[str]) -> bool:
 def _is_quoted(source: Source, old: str) -> bool:
     """Whether a string of the file is this name, or that of its module."""
     names = (old, old.rpartition(".")[0])
-    texts = (constant.value for constant in source.nodes(ast.Constant) if is_text(constant))
-    return any(text in names and "." in text for text in texts)
+    return any("." in name and name in source.index.texts for name in names)
 
 
 def _attribute(source: Source, node: ast.Attribute, old: str, new: str) -> tuple[Edit, ...] | None:

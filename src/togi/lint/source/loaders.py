@@ -103,6 +103,8 @@ def _to_cuda(source: Source, call: ast.Call, devices: set[str]) -> bool:
     device = argument(call, "device", 0)
     if method != "to" or device is None:
         return method == "cuda"
+    if source.value(device).device == "mps":
+        return False
     return mentions_cuda(source, device) or last_name(device) in devices
 
 

@@ -18,7 +18,7 @@ from togi.lint.source.flow import Flow
 from togi.lint.source.hotness import Hotness
 from togi.lint.source.interpreter.statements import interpret
 from togi.lint.source.names import Names
-from togi.lint.source.tree import Function, Loop, Scope, Tree
+from togi.lint.source.tree import FORMATTED, Function, Loop, Scope, Tree
 from togi.lint.source.value import UNKNOWN, Hot, Value, ValueKind
 from togi.lint.source_text import unify_line_ends
 
@@ -45,8 +45,11 @@ def concerns_torch(data: bytes) -> bool:
 class Source:
     """One parsed file. Make one with ``Source.parse``."""
 
-    def __init__(self, path: str, text: str, tree: ast.Module, *, hot: Iterable[str] = ()) -> None:
+    def __init__(self, path: str, text: str, tree: ast.Module, *, hot: Iterable[str] = (), judged: str = "") -> None:
         self.path = path
+        """As findings name the file, which depends on where the user stands."""
+        self.judged = judged or path
+        """Its path in its project, whose folders tell what kind of file it is."""
         self.text = text
         self.tree = tree
         self.hot_functions = frozenset(hot)
@@ -54,12 +57,12 @@ class Source:
         """Where not, every value is unknown and nothing is hot."""
 
     @classmethod
-    def parse(cls, text: str, path: str = "<unknown>", *, hot: Iterable[str] = ()) -> Source:
+    def parse(cls, text: str, path: str = "<unknown>", *, hot: Iterable[str] = (), judged: str = "") -> Source:
         """Parse ``text``. ``hot`` names functions that run often (``decode``, ``Model.decode``, ``package.decode``).
 
         Raises SyntaxError (also ValueError for null bytes, RecursionError and MemoryError for absurd nesting).
         """
-        return cls(path, text, ast.parse(text, filename=path), hot=hot)
+        return cls(path, text, ast.parse(text, filename=path), hot=hot, judged=judged)
 
     @cached_property
     def lines(self) -> Sequence[str]:
@@ -93,7 +96,7 @@ class Source:
 
     @cached_property
     def hotness(self) -> Hotness:
-        return Hotness(self.flow, self.hot_functions, self.path)
+        return Hotness(self.flow, self.hot_functions, self.judged)
 
     @cached_property
     def autograd(self) -> Autograd:
@@ -166,9 +169,10 @@ class Source:
     ) -> Finding:
         """A finding of the rule with the id ``rule`` at ``node``.
 
-        Without its fix inside an f-string: quotes end it there, and before Python 3.12 its parts have no true places.
+        Without its fix inside an f-string or a t-string: quotes end it there, and before Python 3.12 the parts of an
+        f-string have no true places.
         """
-        if fix is not None and any(isinstance(above, ast.JoinedStr) for above in self.ancestors(node)):
+        if fix is not None and any(isinstance(above, FORMATTED) for above in self.ancestors(node)):
             fix = None
         return Finding(rule=rule, message=message, remedy=remedy, place=self.place(node), evidence=evidence, fix=fix)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from togi.lint.source.placement import cuda_names, mentions_cuda
 from togi.lint.source.references import calls_of
 from togi.lint.source.syntax import arguments_of, called_method, is_constant, last_name, position
-from togi.lint.source.value import ValueKind
+from togi.lint.source.value import ACCELERATORS, ValueKind
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -162,16 +162,16 @@ def device_work(source: Source, interval: TimedStretch) -> ast.expr | None:
 
 def _gives_cuda_tensor(source: Source, node: ast.expr) -> bool:
     value = source.value(node)
-    return value.kind is ValueKind.TENSOR and value.device == "cuda"
+    return value.kind is ValueKind.TENSOR and value.device in ACCELERATORS
 
 
 def on_cuda(source: Source, work: ast.expr, interval: TimedStretch) -> bool:
-    """Whether the work is evidently on a CUDA device: its value says so, or the function puts things there."""
+    """Whether the work is evidently on a GPU: its value says so, or the function puts things there."""
     involved = [work, *([work.func, *work.args] if isinstance(work, ast.Call) else [])]
     devices = {source.value(node).device for node in involved}
     if "cpu" in devices:
         return False
-    return "cuda" in devices or _scope_moves_to_cuda(source, interval)
+    return not devices.isdisjoint(ACCELERATORS) or _scope_moves_to_cuda(source, interval)
 
 
 def _scope_moves_to_cuda(source: Source, interval: TimedStretch) -> bool:

@@ -16,6 +16,8 @@ from togi.lint.source.budget import StepBudget
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+FORMATTED = tuple(getattr(ast, name) for name in ("JoinedStr", "TemplateStr") if hasattr(ast, name))
+"""Strings with expressions in them; the second since Python 3.14."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 Loop = ast.For | ast.AsyncFor | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -123,6 +125,12 @@ class Tree:
             assert isinstance(node, ast.Attribute)
             by_name[node.attr].append(node)
         return by_name
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """Every string of the file."""
+        constants = (node for node in self.by_type.get(ast.Constant, ()) if isinstance(node, ast.Constant))
+        return frozenset(node.value for node in constants if isinstance(node.value, str))
 
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
         nodes = [self.by_type.get(kind, ()) for kind in kinds]
@@ -266,9 +274,9 @@ _LEAVES = {
 }
 _NOT_NODES = frozenset(
     """ctx op ops attr arg name level module kind type_comment type_ignores is_async simple conversion rest
-    kwd_attrs""".split()
+    kwd_attrs str""".split()
 )
-"""Fields that hold strings, numbers, or nodes without content (contexts, operators)."""
+"""Fields that hold strings, numbers, or nodes without content (contexts, operators). ``str``: Python 3.14."""
 
 
 def _first_child(node: ast.AST) -> ast.AST | None:

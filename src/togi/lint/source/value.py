@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from togi.core.backports import StrEnum
+
+ACCELERATORS = ("mps", "cuda")
+"""As ``Value.device`` names them. What may be either counts as the first: copies to it may not be left unawaited."""
 
 
 class ValueKind(StrEnum):
@@ -71,7 +74,7 @@ class Value:
 
     # Of tensors and arrays; modules, devices and strings that name one have a device too.
     device: str | None = None
-    """``"cuda"`` (or another accelerator), ``"cpu"``, or None."""
+    """``"cuda"`` (or an accelerator like it), ``"mps"``, ``"cpu"``, or None."""
     dtype: str | None = None
     """``"bool"``, ``"int64"``, ``"float64"``, ..."""
     graph: bool | None = None
@@ -238,12 +241,25 @@ def _join_elements(left: Value, right: Value) -> Value | None:
 
 
 def _join_devices(left: Value, right: Value) -> str | None:
-    """``cuda`` if available, else ``cpu``: what a device tensor of the first kind is. Tensors must agree."""
+    """``cuda`` if available, else ``cpu``: what a device of the first kind is. Tensors must agree."""
     if left.device == right.device:
         return left.device
     if left.kind in (ValueKind.STRING, ValueKind.DEVICE, ValueKind.MODULE):
-        return "cuda" if "cuda" in (left.device, right.device) else None
+        return accelerator_among((left.device, right.device))
     return None
+
+
+def device_named(text: str) -> str | None:
+    """The device of ``"cuda:1"`` as ``Value.device`` names it."""
+    kind = text.partition(":")[0]
+    if kind in ("cpu", *ACCELERATORS):
+        return kind
+    return "cuda" if kind in ("xpu", "npu", "hpu") else None
+
+
+def accelerator_among(devices: Collection[str | None]) -> str | None:
+    """The accelerator that may be meant where it may be one of these devices."""
+    return next((device for device in ACCELERATORS if device in devices), None)
 
 
 def list_of(element: Value | None) -> Value:

@@ -27,7 +27,8 @@ class BlockingTransfer(SourceRule):
 
     When it stays silent: moves to the CPU, changes of dtype, tensors that did not come from a DataLoader, batches that
     something else has moved already or may have. An example is a loader that was handed to code which the file does not
-    show, or came from there (``accelerator.prepare(loader)``).
+    show, or came from there (``accelerator.prepare(loader)``). Also moves to what is or may be ``"mps"``: PyTorch may
+    read the batch there after its memory was given away (https://github.com/pytorch/pytorch/issues/189690).
 
     Example::
 
@@ -57,7 +58,7 @@ class BlockingTransfer(SourceRule):
             if batch.kind is not ValueKind.TENSOR or not batch.batch:
                 continue
             moved = source.value(call)
-            if moved.batch or moved.device == "cpu" or _may_be_moved_before(source, call, batch):
+            if moved.batch or moved.device in ("cpu", "mps") or _may_be_moved_before(source, call, batch):
                 continue
             asynchronous = _is_asynchronous(call, method)
             if asynchronous is False:
@@ -78,7 +79,7 @@ class BlockingTransfer(SourceRule):
         if batch.pinned:
             remedy = f"pass non_blocking=True to {method.attr}() (the DataLoader pins its batches already)"
         if not to_gpu:
-            remedy += "; only where this goes to the GPU: a copy to the CPU that nobody waits for is read half done"
+            remedy += "; only where this goes to a CUDA device: a copy to the CPU or to MPS may be read half done"
         return source.finding(
             self.id,
             call,

@@ -27,8 +27,9 @@ class CompilePerCall(SourceRule):
     was written, torch 2.15). What is made anew each time (a module, a closure over other values) is compiled anew,
     which takes seconds.
 
-    When it stays silent: what is compiled depends on the loop (a block of a model, a mode of a benchmark), the result
-    is kept (under ``if self.compiled is None``, in a cached function), and functions that build a model and return it.
+    When it stays silent: what is compiled depends on the loop (a block of a model, a mode of a benchmark), or is made
+    in a loop that runs no model (``[torch.compile(Layer()) for _ in range(64)]``). Nor does it report a result that is
+    kept (under ``if self.compiled is None``, in a cached function), or functions that build a model and return it.
 
     Example::
 
@@ -67,12 +68,14 @@ def _why_again(source: Source, call: ast.Call) -> str:
     loops = source.loops(call)
     if any(names_in(source, call) & loop_names(source, loop) for loop in loops):
         return ""
+    above = source.parent(call)
+    called = isinstance(above, ast.Call) and above.func is call
+    if isinstance(call.args[0], ast.Call) and not called:  # each pass makes another one, which is kept
+        loops = tuple(loop for loop in loops if source.hotness.loop(loop))
     if loops:
         return f"it runs in each pass of the loop in line {loops[0].lineno}"
     if hot := source.hot(call):
         return hot.reason
-    above = source.parent(call)
-    called = isinstance(above, ast.Call) and above.func is call
     return "its result is called on the spot in a method" if called and _in_method(source, call) else ""
 
 

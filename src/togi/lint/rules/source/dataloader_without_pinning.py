@@ -26,7 +26,8 @@ class DataloaderWithoutPinning(SourceRule):
     is direct, and with ``non_blocking=True`` it overlaps with the step before.
 
     When it stays silent: nothing in the file moves a batch out of a loader to CUDA (a trainer may do it elsewhere, and
-    may set this), ``pin_memory`` is set from something, ``**kwargs`` may hold it, and files of tests.
+    may set this), or the device may be ``"mps"`` as well. Files of tests, and calls where ``pin_memory`` is set from
+    something or ``**kwargs`` may hold it.
 
     Example::
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from togi.lint.finding import Edit, Finding, Fix
@@ -64,6 +65,7 @@ class DeprecatedAmp(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         plain = ((node, name) for node, name in uses(source, _NAMES) if called(source, node))
         reported = {node: name for node, name in plain if not _is_chosen(source, node, name)}
+        fixes = _fixes(source, reported)
         for node, name in reported.items():
             device, function = _NAMES[name]
             yield source.finding(
@@ -71,7 +73,7 @@ class DeprecatedAmp(SourceRule):
                 node,
                 f"torch.{device}.amp.{function} is deprecated and warns; it ties the code to one kind of device",
                 f"write {_successor(device, function)}",
-                fix=_fix(source, node, reported),
+                fix=fixes.get(node),
             )
 
 
@@ -98,33 +100,37 @@ def _successor(device: str, function: str) -> str:
     return f'torch.amp.{function}(..., device_type="{device}")'
 
 
-def _fix(source: Source, node: ast.Name | ast.Attribute, reported: _Uses) -> Fix | None:
-    """Of an imported name, the import and all uses of all names in it change at once.
+def _fixes(source: Source, reported: _Uses) -> dict[ast.Name | ast.Attribute, Fix | None]:
+    """Of an imported name, the import and all uses of all names in it change at once: they share one fix.
 
     None where the file asks whether something is of the old class, which objects of the new one are not.
     """
-    if any(_is_tested(source, use) for use, _ in uses(source, _NAMES) if not called(source, use)):
-        return None
-    name = reported[node]
-    head: tuple[Edit, ...] | None
-    if isinstance(node, ast.Name):
-        statement = _statement(source, node, name)
-        if statement is None:
-            return None
-        together = {use: old for use, old in reported.items() if _statement(source, use, old) is statement}
-        head = _moved_import(source, statement, together)
-    else:
-        together = {node: name}
-        head = rename(source, node, name, f"torch.amp.{_NAMES[name][1]}")
-    device_edits = [_with_device(source, use, *_NAMES[old]) for use, old in together.items()]
+    if not reported or any(_is_tested(source, use) for use, _ in uses(source, _NAMES) if not called(source, use)):
+        return {}
+    fixes: dict[ast.Name | ast.Attribute, Fix | None] = {}
+    together: dict[ast.ImportFrom, dict[ast.Name | ast.Attribute, str]] = defaultdict(dict)
+    for node, name in reported.items():
+        if isinstance(node, ast.Attribute):
+            head = rename(source, node, name, f"torch.amp.{_NAMES[name][1]}")
+            fixes[node] = _fix(source, head, {node: name})
+        elif (statement := _statement(source, node, name)) is not None:
+            together[statement][node] = name
+    for statement, its_uses in together.items():
+        fixes.update(dict.fromkeys(its_uses, _fix(source, _moved_import(source, statement, its_uses), its_uses)))
+    return fixes
+
+
+def _fix(source: Source, head: tuple[Edit, ...] | None, together: _Uses) -> Fix | None:
+    """The edits of ``head``, which rename, and those that give each use its device."""
+    device_edits = [_with_device(source, use, *_NAMES[old]) for use, old in together.items()] if head else []
     if not head or any(edits is None for edits in device_edits):
         return None
     return fix("Use torch.amp", *head, *(edit for edits in device_edits for edit in edits or ()))
 
 
-def _statement(source: Source, use: ast.expr, name: str) -> ast.ImportFrom | None:
+def _statement(source: Source, use: ast.Name, name: str) -> ast.ImportFrom | None:
     """The import that a name comes from."""
-    imported = import_of(source, use, name) if isinstance(use, ast.Name) else None
+    imported = import_of(source, use, name)
     return imported[0] if imported else None
 
 
@@ -170,4 +176,4 @@ def _with_device(source: Source, node: ast.expr, device: str, function: str) -> 
 
 def _is_parenthesised(source: Source, arg: ast.expr) -> bool:
     line, column = start(source, arg)
-    return source.text.split("\n")[line - 1][: column - 1].rstrip().endswith("(")
+    return source.lines[line - 1][: column - 1].rstrip().endswith("(")

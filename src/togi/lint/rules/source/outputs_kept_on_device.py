@@ -28,8 +28,8 @@ class OutputsKeptOnDevice(SourceRule):
     more of it, and seldom needs the outputs earlier.
 
     When it stays silent: outputs that were reduced first (``argmax``, ``mean``, a count), moved to the CPU, or recorded
-    by autograd (``inference-records-graph`` reports those); loops that train; lists that start anew in each pass;
-    batches that the loop does not move to a device.
+    by autograd (``inference-records-graph`` reports those); loops that train; lists that start anew in each pass. Also
+    batches that the loop moves to no device, or to one that is or may be ``"mps"``, whose memory is the CPU's.
 
     Example::
 
@@ -78,11 +78,11 @@ class OutputsKeptOnDevice(SourceRule):
 
 
 def _moves_batches(source: Source, loop: ast.AST) -> bool:
-    """Whether a batch goes to a device that is not known to be the CPU."""
+    """Whether a batch goes to a device that is not known to use the memory of the CPU."""
     for call, method in method_calls(source, ("to", "cuda"), within=loop):
         if source.value(method.value).batch:
             moved = source.value(call)
-            if not moved.batch and moved.device != "cpu":
+            if not moved.batch and moved.device not in ("cpu", "mps"):
                 return True
     return False
 

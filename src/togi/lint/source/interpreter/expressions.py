@@ -6,13 +6,14 @@ import ast
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from togi.lint.source import torch_api
 from togi.lint.source.hints import guessed, named
 from togi.lint.source.interpreter.modules import module_attribute
 from togi.lint.source.interpreter.state import Evaluators, ScopeState, key, narrow
 from togi.lint.source.interpreter.tensors import tensor_attribute, tensor_comparison, tensor_operation
-from togi.lint.source.tree import FUNCTIONS
+from togi.lint.source.tree import FORMATTED, FUNCTIONS
 from togi.lint.source.value import (
     ARRAY,
     NONE,
@@ -22,6 +23,7 @@ from togi.lint.source.value import (
     Evidence,
     Value,
     ValueKind,
+    device_named,
     element_of,
     iterate,
     join,
@@ -52,9 +54,7 @@ def _constant(_: ScopeState, node: ast.Constant) -> Value:
 def _literal(value: str | int | float | complex) -> Value:
     if not isinstance(value, str):
         return Value(ValueKind.NUMBER, constant=value)
-    base = value.partition(":")[0]
-    device = "cpu" if base == "cpu" else "cuda" if base in ("cuda", "mps", "xpu", "npu", "hpu") else None
-    return Value(ValueKind.STRING, constant=value, device=device)
+    return Value(ValueKind.STRING, constant=value, device=device_named(value))
 
 
 def _name(state: ScopeState, node: ast.Name) -> Value:
@@ -284,13 +284,14 @@ def _named_expression(state: ScopeState, node: ast.NamedExpr) -> Value:
     return value
 
 
-def _formatted(state: ScopeState, node: ast.JoinedStr) -> Value:
+def _formatted(state: ScopeState, node: Any) -> Value:
+    """An f-string, or a t-string, which makes a template."""
     for part in node.values:
-        if isinstance(part, ast.FormattedValue):
+        if not isinstance(part, ast.Constant):
             state.evaluate(part.value)
-            if isinstance(part.format_spec, ast.JoinedStr):
+            if part.format_spec is not None:
                 _formatted(state, part.format_spec)
-    return STRING
+    return STRING if isinstance(node, ast.JoinedStr) else UNKNOWN
 
 
 def _yield(state: ScopeState, node: ast.Yield | ast.YieldFrom) -> Value:
@@ -321,7 +322,7 @@ EVALUATORS: Evaluators = {
     ast.GeneratorExp: _comprehension,
     ast.DictComp: _dict_comprehension,
     ast.NamedExpr: _named_expression,
-    ast.JoinedStr: _formatted,
+    **dict.fromkeys(FORMATTED, _formatted),
     ast.Lambda: lambda _, node: Value(ValueKind.FUNCTION, definition=node),
     ast.Await: lambda state, node: state.evaluate(node.value),
     ast.Yield: _yield,

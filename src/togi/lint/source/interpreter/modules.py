@@ -10,17 +10,28 @@ from togi.lint.source.hints import guessed
 from togi.lint.source.interpreter.state import ScopeState
 from togi.lint.source.interpreter.tensors import common_device
 from togi.lint.source.syntax import arguments_of
-from togi.lint.source.value import NONE, NUMBER, STRING, UNKNOWN, Evidence, Value, ValueKind, list_of, tuple_of
+from togi.lint.source.value import (
+    ACCELERATORS,
+    NONE,
+    NUMBER,
+    STRING,
+    UNKNOWN,
+    Evidence,
+    Value,
+    ValueKind,
+    list_of,
+    tuple_of,
+)
 
 _ANY_MODULE = ("torch.nn.Module", "torch.nn.Sequential")
 
 
 def module_call(state: ScopeState, module: Value, node: ast.Call, values: list[Value]) -> Value:
     """What calling ``module`` returns."""
-    tensors = [value for value in values if value.kind is ValueKind.TENSOR]
+    device = common_device([value for value in values if value.kind is ValueKind.TENSOR])
     returned = Value(
         ValueKind.TENSOR,
-        device="cuda" if common_device(tensors) == "cuda" else module.device,
+        device=device if device in ACCELERATORS else module.device,
         graph=state.grad,
         evidence=Evidence(node, f"is what {ast.unparse(node.func)} returns", module if module.evidence.note else None),
     )

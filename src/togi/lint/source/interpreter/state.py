@@ -11,7 +11,19 @@ from togi.lint.source import torch_api
 from togi.lint.source.budget import INTERPRETED
 from togi.lint.source.flow import Flow
 from togi.lint.source.tree import Scope
-from togi.lint.source.value import NONE, UNKNOWN, Environment, Evidence, Value, ValueKind, iterate, join, list_of
+from togi.lint.source.value import (
+    ACCELERATORS,
+    NONE,
+    UNKNOWN,
+    Environment,
+    Evidence,
+    Value,
+    ValueKind,
+    device_named,
+    iterate,
+    join,
+    list_of,
+)
 
 Qualified = Callable[[ast.AST], str | None]
 Evaluators = Mapping[type[ast.expr], Callable[["ScopeState", Any], Value]]
@@ -179,9 +191,9 @@ def _by_comparison(environment: Environment, left: ast.expr, op: ast.cmpop, othe
     match left:
         case ast.Attribute(value=ast.Attribute(value=tensor, attr="device"), attr="type"):
             if other.value == "cpu":
-                _place(environment, tensor, "cpu" if truth else "cuda")
+                _place(environment, tensor, "cpu" if truth else ACCELERATORS[0])
             elif truth and isinstance(other.value, str):
-                _place(environment, tensor, "cuda")
+                _place(environment, tensor, device_named(other.value) or ACCELERATORS[0])
 
 
 def _by_call(environment: Environment, test: ast.Call, truth: bool, qualified: Qualified) -> None:

@@ -19,6 +19,7 @@ from togi.lint.source.value import (
     Evidence,
     Value,
     ValueKind,
+    accelerator_among,
     element_of,
     list_of,
     tuple_of,
@@ -267,6 +268,4 @@ def tensors_among(values: list[Value]) -> list[Value]:
 def common_device(tensors: Sequence[Value]) -> str | None:
     """Where the result of an operation on ``tensors`` lies: a CPU scalar may join tensors of a device."""
     devices = {value.device for value in tensors}
-    if "cuda" in devices:
-        return "cuda"
-    return "cpu" if devices == {"cpu"} else None
+    return accelerator_among(devices) or ("cpu" if devices == {"cpu"} else None)
