@@ -17,19 +17,21 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import togi
+from tests.artifact.forks import in_a_fork, needs_fork
 from tests.artifact.small_artifacts import RECIPES, make
 from togi.artifact import load as loading
 from togi.artifact.export import export
 from togi.artifact.load import FallbackWarning, load
 from togi.artifact.manifest import MANIFEST, PartEntry, document_hash, part_folder, read_manifest
 from togi.artifact.save import check_writable, publish, write_manifest
-from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError
+from togi.core.errors import ArtifactError, OutputExistsError, TogiError, UnknownNameError
 from togi.core.recipe import PartKey
 from togi.core.records import Outcome
 from togi.subject.effects import Effects
 from togi.techniques import Engine, all_techniques, recipe
 from togi.techniques.engine.onnxruntime import OnnxRuntime
 from togi.techniques.engine.programs import openvino
+from togi.torch_internals.tensors import FakeTensorMode
 
 PIECES = {"pieces": 3, "at_once": True}
 OLD = Path(__file__).parent / "data" / "no_grad.togi"
@@ -463,3 +465,48 @@ def test_no_warning_where_all_is_well(artifact: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
         assert load(artifact).warnings == ()
+
+
+RECORDS: dict[str, Callable[[nn.Module], object]] = {
+    "trace": lambda model: torch.jit.trace(model, (torch.rand(3, 8), torch.rand(3, 4))),
+    "export": lambda model: torch.export.export(model, (torch.rand(3, 8), torch.rand(3, 4)), strict=False),
+    "fake tensors": lambda model: under_fakes(model),
+}
+
+
+def under_fakes(model: nn.Module) -> object:
+    with FakeTensorMode():
+        return model(torch.rand(3, 8), torch.rand(3, 4))
+
+
+@pytest.mark.parametrize("how", RECORDS)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+def test_what_records_its_calls_is_refused(how: str, artifact: Path) -> None:
+    """The answer of an engine that is not torch's would be recorded as a constant."""
+    optimized = load(artifact)
+    with pytest.raises(TogiError, match="would become a constant: give the original model"):
+        RECORDS[how](optimized)
+    optimized(torch.rand(3, 8), torch.rand(3, 4))
+
+
+def test_what_is_compiled_round_it_runs_it_as_it_is(artifact: Path) -> None:
+    optimized, x, scale = load(artifact), torch.rand(3, 8), torch.rand(3, 4)
+    compiled = torch.compile(lambda x, scale: optimized(x, scale)["y"] + 1, backend="eager")
+    for given in (x, x + 1):
+        torch.testing.assert_close(compiled(given, scale), optimized(given, scale)["y"] + 1)
+
+
+@needs_fork
+def test_a_forked_process_hears_that_the_engines_threads_did_not_come_along(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    make(tmp_path / "net.togi", recipe(openvino={}, no_grad={}, split_batch=PIECES))
+    optimized, x, scale = load(tmp_path / "net.togi"), torch.rand(3, 8), torch.rand(3, 4)
+    optimized(x, scale)
+
+    def says_so() -> bool:
+        with pytest.raises(TogiError, match=r"threads of its engine \(openvino\).*Load it in the process"):
+            optimized(x, scale)
+        return True
+
+    assert in_a_fork(says_so)
+    optimized(x, scale)

@@ -7,6 +7,7 @@ import functools
 import inspect
 import io
 import pickle
+import re
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,20 +17,25 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from togi.artifact.installed import Installed
+from tests.artifact.forks import in_a_fork, needs_fork
+from togi.artifact.installed import Installed, installed_in
 from togi.artifact.installed import install as put_in
 from togi.artifact.links import EAGER
 from togi.artifact.manifest import Link, PartEntry
 from togi.artifact.part_engine import PartEngine
+from togi.artifact.settings import settings_of, varying_settings
 from togi.artifact.watch import Watch
 from togi.artifact.weights import weights_hash
-from togi.core.errors import TogiError
+from togi.core.errors import ArtifactError, TogiError
 from togi.core.recipe import PartKey
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
 from togi.subject.signature import Signature
+from togi.subject.state import STATE
+from togi.subject.state import State as Kept
 from togi.techniques.engine.programs.in_place import InPlaceProgram
 from togi.worker.survey import survey
 
@@ -53,14 +59,16 @@ class Block(nn.Module):
         super().__init__()
         self.linear, self.activation = nn.Linear(4, 4), torch.relu
         self.scale, self.adapters, self.enabled = 1.0, {"one": 1.0, "two": 2.0}, ["one"]
-        self.shift = torch.zeros(4)
+        self.shift, self.half = torch.zeros(4), 0.5
+        self.shifts = {"all": [torch.zeros(4), (torch.zeros(1),)]}
         self.calls, self.widths = 0, [0]
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         self.widths[0] = len(x)
         factor = sum(self.adapters[name] for name in self.enabled)
-        return self.activation(self.linear(x)) ** self.power * self.scale * factor + self.shift  # type: ignore
+        shift = self.shift + self.half + self.shifts["all"][0] + self.shifts["all"][1][0]  # type: ignore[operator]
+        return self.activation(self.linear(x)) ** self.power * self.scale * factor + shift  # type: ignore
 
 
 class Program(nn.Module):
@@ -93,16 +101,20 @@ class Engine:
         return self.module(*args, **kwargs)
 
 
-def part_of(tuned: Any, *calls: Inputs) -> Engine:
-    """An engine for the part: a copy of it as it is now."""
+def part_of(tuned: Any, *calls: Inputs, state: tuple[str, ...] = ()) -> Engine:
+    """An engine for the part: a copy of it as it is now. ``state``: names of what it keeps from call to call."""
+    kept = {STATE: Kept(tuned.part, state).read()} if state else {}
+    given = [Inputs(call.args, {**call.kwargs, **kept}) for call in calls]
+    before = settings_of(tuned.part, state)
     with torch.no_grad():
-        effects = Effects.of(tuned.part, *(call.clone() for call in calls))
+        changes = Effects.of(pure(tuned.part, Effects(state=state)), *(call.clone() for call in given)).changes
+        effects = Effects(changes=changes, state=state)
         frozen = pure(copy.deepcopy(tuned.part), effects)
-        signature = survey(Subject(frozen, list(calls))).signature
-    module, weights = type(tuned.part).__name__, weights_hash(tuned.part)
-    return Engine(
-        frozen, signature, PartEntry(key=PartKey(path="part"), module=module, effects=effects, weights=weights)
-    )
+        signature = survey(Subject(frozen, given)).signature
+    settings = settings_of(tuned.part, state, varying_settings(before, settings_of(tuned.part, state)))
+    known = {"weights": weights_hash(tuned.part, without=state), "settings": settings}
+    entry = PartEntry(key=PartKey(path="part"), module=type(tuned.part).__name__, effects=effects, **known)
+    return Engine(frozen, signature, entry)
 
 
 class State:
@@ -238,6 +250,8 @@ SETTINGS: dict[str, Callable[[Any], Any]] = {
     "activation": lambda block: setattr(block, "activation", torch.sigmoid),
     "shift": lambda block: setattr(block, "shift", torch.ones(4)),
     "power": lambda block: setattr(block, "power", 2),
+    "half": lambda block: setattr(block, "half", 1.0),
+    "linear.forward": lambda block: setattr(block.linear, "forward", lambda x: 2 * x),
 }
 
 
@@ -255,12 +269,39 @@ def test_a_part_whose_plain_attributes_were_changed_answers_itself(setting: str)
         assert not torch.equal(found, before)
 
 
-def test_a_tensor_in_a_plain_attribute_that_was_written_to_is_seen() -> None:
+TENSORS: dict[str, Callable[[Any], Any]] = {
+    "shift": lambda block: block.shift.add_(1),
+    "shifts['all'][0]": lambda block: block.shifts["all"][0].add_(1),
+    "shifts['all'][1][0]": lambda block: block.shifts["all"][1][0].add_(1),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_in_a_plain_attribute_that_was_written_to_is_seen(name: str) -> None:
+    model, x = program(Block), torch.rand(2, 4)
+    with put_in([part_of(model, Inputs((x,)))], model, keep_originals=True) as installed:
+        TENSORS[name](model.part)
+        with pytest.warns(UserWarning, match=f"'{re.escape(name)}' was written to"):
+            found = model(x)
+        with installed.suspended():
+            assert torch.equal(found, model(x))
+
+
+def test_a_tensor_of_an_equal_number_in_a_list_is_another_one() -> None:
     model, x = program(Block), torch.rand(2, 4)
     with put_in([part_of(model, Inputs((x,)))], model, keep_originals=True):
-        model.part.shift += 1  # type: ignore[union-attr,operator]
-        with pytest.warns(UserWarning, match="'shift' was written to"):
+        model.part.shifts["all"][1] = (torch.zeros(1),)  # type: ignore[union-attr,index]
+        with pytest.warns(UserWarning, match="'shifts' was given another value"):
             model(x)
+
+
+def test_what_was_written_to_before_an_original_added_an_attribute_stays_written() -> None:
+    model, x = program(Block), torch.rand(2, 4)
+    with put_in([part_of(model, Inputs((x,)))], model, keep_originals=True) as installed:
+        attributes = installed.switches[0].watch.attributes
+        model.part.shift += 1  # type: ignore[union-attr,operator]
+        attributes.look_again()
+        assert not attributes.are_unwritten()
 
 
 def test_what_the_original_itself_writes_down_in_its_calls_keeps_no_engine_out() -> None:
@@ -458,3 +499,132 @@ def test_a_module_that_torch_fx_made_can_be_watched() -> None:
     assert watch.changed() == ""
     module.scale = 2.0
     assert "scale" in watch.changed()
+
+
+def test_a_module_with_other_settings_is_not_the_one_that_was_tuned() -> None:
+    x = torch.rand(2, 4)
+    part, other = part_of(program(Block), Inputs((x,))), program(Block)
+    other.part.scale = 3.0
+    with pytest.raises(ArtifactError, match="the setting 'scale' of 'part' is not what it was when it was tuned"):
+        put_in([part], other, keep_originals=True)
+    other.part.scale = 1.0
+    other(x)
+    with put_in([part], other, keep_originals=True) as installed:
+        other(x)
+    assert installed.counts == {"part": (1, 0)}
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x))  # type: ignore[no-any-return]
+
+
+def test_parts_inside_of_a_part_are_no_change_of_it() -> None:
+    model, x = nn.Sequential(Outer()).eval().requires_grad_(False), torch.rand(2, 3)
+    engines = [engine_of(model, path, Engine, x) for path in ("0", "0.a")]
+    with put_in(engines, model, keep_originals=True) as installed, warnings.catch_warnings(action="error"):
+        model(x)
+        with installed.suspended():
+            model(x)
+        model(x)
+        assert installed.counts == {"0": (2, 0), "0.a": (0, 0)}
+
+
+class Counter(nn.Module):
+    """Counts in a buffer, next to one that stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("total", torch.zeros(3))
+        self.register_buffer("scale", torch.full((3,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total = self.total + self.linear(x).sum(0)
+        return self.total * self.scale
+
+
+def test_freed_originals_leave_the_state_that_the_switch_reads_and_writes() -> None:
+    model, x = program(Counter), torch.rand(2, 3)
+    expected = [model(x), model(x)]
+    model.part.total.zero_()
+    part = part_of(model, Inputs((x,)), state=("total",))
+    put_in([part], model, keep_originals=False)
+    assert model.part.linear.weight.numel() == 0
+    for answer in expected:
+        torch.testing.assert_close(model(x), answer)
+
+
+def test_a_buffer_next_to_a_state_that_was_replaced_is_seen() -> None:
+    model, x = program(Counter), torch.rand(2, 3)
+    with put_in([part_of(model, Inputs((x,)), state=("total",))], model, keep_originals=True) as installed:
+        model(x)
+        model(x)
+        assert installed.counts == {"part": (2, 0)}
+        model.part.scale = torch.full((3,), 3.0)
+        with pytest.warns(UserWarning, match="its buffer 'scale' was replaced by another"):
+            model(x)
+        assert installed.counts == {"part": (2, 1)}
+
+
+RECORDED: dict[str, Callable[[nn.Module, Tensor], Any]] = {
+    "a trace": lambda model, x: torch.jit.trace(model, x, check_trace=False)(x),
+    "an export": lambda model, x: torch.export.export(model, (x,)).module()(x),
+    "operators": lambda model, x: make_fx(model)(x)(x),
+}
+
+
+@pytest.mark.parametrize("how", RECORDED)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+def test_what_records_a_program_records_the_original(how: str, live: tuple[Program, Installed]) -> None:
+    """The engine's answer would be a constant for it: an engine is no operator of torch."""
+    model, installed = live
+    engine = installed.switches[0].forms[0]
+    installed.switches[0].forms = (OpaqueEngine(engine.module, engine.signature, engine.entry),)  # type: ignore
+    torch.testing.assert_close(RECORDED[how](model, X + 1), program()(X + 1))
+    assert installed.counts["part"][0] == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+def test_what_records_a_program_whose_originals_were_freed_hears_of_it() -> None:
+    model = program()
+    put_in([part_of(model, Inputs((X,)))], model, keep_originals=False)
+    with pytest.raises(TogiError, match=r"traced.*keep_originals=False"):
+        torch.jit.trace(model, X)
+
+
+class OpaqueEngine(Engine):
+    """As one that computes outside of torch."""
+
+    def call_with(self, _: list[Tensor], args: Any, kwargs: Any) -> Any:
+        return torch.from_numpy(self.module(*args, **kwargs).numpy().copy())
+
+
+@needs_fork
+def test_a_forked_process_has_the_originals(live: tuple[Program, Installed]) -> None:
+    model, installed = live
+    forward = model.part.forward
+    assert in_a_fork(lambda: "forward" not in vars(model.part) and not installed_in(model))
+    model.part.forward = functools.wraps(forward)(lambda *args, **kwargs: forward(*args, **kwargs))
+    assert in_a_fork(lambda: installed.switches[0].retired)
+    assert not installed.switches[0].retired
+    model(X)
+    assert installed.counts == {"part": (2, 0)}
+
+
+@needs_fork
+def test_a_forked_process_hears_that_the_originals_were_freed() -> None:
+    model = program()
+    put_in([part_of(model, Inputs((X,)))], model, keep_originals=False)
+
+    def says_so() -> bool:
+        with pytest.raises(TogiError, match=r"forked.*keep_originals=False"):
+            model(X)
+        return True
+
+    assert in_a_fork(says_so)
+    model(X)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.artifact.forks import in_a_fork, needs_fork
 from togi.core.callers import Callers
 
 
@@ -46,3 +47,17 @@ def test_an_error_of_one_caller_is_raised_after_the_others_end_and_stops_new_cal
     with pytest.raises(ValueError, match="no"):
         Callers(2).answer(request, 10_000)
     assert len(begun) == len(ended) + 1 < 100
+
+
+@needs_fork
+def test_a_forked_process_has_callers_of_its_own() -> None:
+    callers, answered = Callers(2), list[int]()
+
+    def answer() -> bool:
+        answered.clear()
+        callers.answer(answered.append, 4)
+        return sorted(answered) == [0, 1, 2, 3]
+
+    assert answer()
+    assert in_a_fork(answer), "it waits for threads that it does not have"
+    assert answer()

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from togi.artifact.installed import Installed, install
 from togi.artifact.manifest import PartEntry
+from togi.artifact.settings import changed_setting
 from togi.artifact.switch import Switch
 from togi.artifact.weights import weights_hash
 from togi.core.errors import SubjectError
@@ -428,3 +430,48 @@ def test_two_threads_are_served_by_one_switch(programs: Programs, monkeypatch: p
     assert wrong == []
     assert (switch.engine_calls, switch.original_calls) == (200, 100)
     assert len(switch.forms) == 2, "none was lost"
+
+
+class Cached(nn.Module):
+    """Writes its own place of a cache that all are given, and counts what calls change in a list."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.body, self.place, self.calls = Body(), place, [0]
+
+    def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:
+        self.calls[0] += 1
+        cache[self.place] = self.body(x)
+        return cache[self.place]
+
+
+class CachedStack(nn.Module):
+    def __init__(self, *places: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(map(Cached, places))
+
+    def forward(self, x: Tensor) -> Tensor:
+        cache = [torch.zeros_like(x), torch.zeros_like(x)]
+        for block in self.blocks:
+            x = block(x, cache)
+            x = x / max(1.0, x.tolist()[0][0])  # decided by Python: it cannot be captured whole
+        return x
+
+
+@pytest.mark.parametrize(("places", "copies"), [((0, 1), [1, 1]), ((1, 1), [2]), ((0, 1, 0), [1, 2])])
+def test_blocks_that_are_alike_and_change_something_else_are_parts_of_their_own(
+    places: tuple[int, ...], copies: list[int], tmp_path: Path
+) -> None:
+    network = CachedStack(*places).eval()
+    cuts = find_cuts(Subject(network, Inputs((torch.randn(4, 64),))), CutRequest(folder=str(tmp_path)))
+    parts = [part for part in cuts.parts if part.module == "Cached"]
+    assert sorted(len(part.copies) for part in parts) == copies
+    for part in parts:
+        for path in part.copies:
+            block: Any = network.get_submodule(path)
+            (change,) = part.effects.changes
+            assert change.kept.index(None) == block.place
+            settings = part.entry(path).settings
+            assert changed_setting(settings, block) == "", "what its calls count is none"
+            block.calls[0], block.place = 7, 1 - block.place
+            assert changed_setting(settings, block) == "the setting 'place'"

@@ -332,3 +332,14 @@ def test_a_name_of_a_picture_is_not_shortened() -> None:
     pipeline = TextPipeline()
     pipeline.image_processor = object()  # type: ignore[attr-defined]
     assert [one.args for one in tuned_object(pipeline, "a picture.png")[1]] == [("a picture.png",)]
+
+
+@pytest.mark.usefixtures("module")
+def test_a_saved_module_does_not_go_into_one_with_other_settings(home: Path) -> None:
+    other = sleeper()
+    hook = other.inner.register_forward_hook(lambda _, __, output: output + 1)
+    with pytest.raises(ArtifactError, match=r"of which the setting 'forward hooks' was another.*togi\.optimize"):
+        togi.optimize(other, using=home / "saved")
+    hook.remove()
+    togi.optimize(other, using=home / "saved")
+    assert switched(other) == [other]

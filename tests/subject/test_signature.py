@@ -10,7 +10,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from togi.core.errors import ArtifactError, SubjectError
+from togi.subject.common_structure import in_common
 from togi.subject.conditions import at_least
+from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, samples_of
 from togi.subject.made_inputs import samples_from_signature
 from togi.subject.program import ProgramModule
@@ -389,3 +391,26 @@ def test_lists_of_tensors_of_other_lengths_are_other_forms_of_a_program_too() ->
     samples = [Inputs(([torch.rand(2)] * count,)) for count in (1, 2)]
     with pytest.raises(SubjectError, match="sample 2 is called differently"):
         Signature.of(program(None), samples, [None, None])
+
+
+@pytest.mark.parametrize(
+    ("given", "other", "same"), [(2.0, 2, np.float64(2.0)), (1, True, 1), (True, 1, True), (0, False, 0), (2, 2.0, 2)]
+)
+def test_a_constant_of_another_kind_is_another_constant(given: Any, other: Any, same: Any) -> None:
+    """``x / 2`` of whole numbers, ``if scale is True``: what is equal may compute something else."""
+    x = torch.rand(2)
+    found = Signature.from_json(signature(Inputs((x,), {"scale": given})).to_json())
+    with pytest.raises(TypeError, match=f"expected the constant {given!r}"):
+        found.flatten_inputs((x,), {"scale": other})
+    assert found.flatten_inputs((x,), {"scale": same})[0] is x
+    assert in_common([given, other]) is None
+    assert in_common([given, same]) == Structure.of(given)
+    assert hash(Structure.of(given)) == hash(Structure.of(other))
+
+
+def test_a_cache_whose_number_changes_its_kind_is_changed() -> None:
+    def fill(flags: dict[str, Any]) -> None:
+        flags["filled"] = True
+
+    (change,) = Effects.of(fill, Inputs(({"filled": 1},))).changes
+    assert change.argument == 0

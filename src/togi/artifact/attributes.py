@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import dis
-import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
 from torch import Tensor, nn
 
-_TORCHS_OWN = frozenset((*dir(nn.Module), *vars(nn.Module())))
-"""``forward`` among them, in whose place a part itself stands."""
-_MOST_ITEMS = 64
+from togi.artifact.calls_code import FORWARD, assigned_by_calls
+from togi.torch_internals.autograd import version_of
+
+TORCHS_OWN = frozenset(
+    (*vars(nn.Module()), *(name for name, member in vars(nn.Module).items() if not callable(member)))
+)
+"""Attributes that every module has."""
+_TORCHS_METHODS = frozenset(name for name, member in vars(nn.Module).items() if callable(member))
+_MOST_ITEMS, _DEEPEST = 64, 8
 
 
 class PlainAttributes:
@@ -22,17 +26,19 @@ class PlainAttributes:
     def __init__(self, parts: Mapping[str, nn.Module], state: Collection[str]) -> None:
         """``state``: attributes that change from call to call. So do those that the calls' own code assigns."""
         classes = {type(part) for part in parts.values()}
-        assigned = frozenset(name for cls in classes for name in _assigned_by_calls(cls))
-        self._not_watched = _TORCHS_OWN | assigned
+        assigned = frozenset(name for cls in classes for name in assigned_by_calls(cls))
+        self._not_watched = TORCHS_OWN | assigned
         self._state = frozenset(state)
         self._parts = {f"{name}." if name else "": vars(part) for name, part in parts.items()}
         self._dicts = tuple(self._parts.values())
+        self._written: dict[int, tuple[str, Tensor, int]] = {}
         self.look_again()
 
     def look_again(self) -> None:
-        """From now on they are meant to be as they are."""
+        """From now on they are meant to be as they are, but for tensors that were written to since they were first seen
+        here."""
         self._before = {
-            prefix: {name: _copied(value) for name, value in held.items() if self._is_watched(prefix, name)}
+            prefix: {name: _copied(value) for name, value in held.items() if self._is_watched(prefix, name, value)}
             for prefix, held in self._parts.items()
         }
         filled = [(self._parts[prefix], before) for prefix, before in self._before.items() if before]
@@ -40,24 +46,36 @@ class PlainAttributes:
         self._getters: tuple[Callable[[Any], Any], ...] = tuple(itemgetter(*before) for _, before in filled)
         self._values = [get(before) for get, (_, before) in zip(self._getters, filled, strict=True)]
         self._count = sum(map(len, self._dicts))
+        self._look_at_tensors()
+
+    def _look_at_tensors(self) -> None:
+        earlier, held = self._written, [(name, tensor) for name, tensor in self.tensors() if not tensor.is_inference()]
+        self._written = {id(t): earlier.get(id(t)) or (name, t, version_of(t)) for name, t in held}
+        self._tensors = tuple(tensor for _, tensor, _ in self._written.values())
+        self._writes = sum(count for _, _, count in self._written.values())
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Those that are held by themselves, by name."""
+        """Those that are held by themselves or in lists, tuples and dicts, by name."""
         for prefix, before in self._before.items():
-            yield from ((f"{prefix}{name}", value) for name, value in before.items() if isinstance(value, Tensor))
+            for name in before:
+                yield from _tensors_in(self._parts[prefix][name], f"{prefix}{name}")
 
     def are_the_same(self) -> bool:
         """Whether all are as they were."""
         try:
-            if [get(held) for get, held in zip(self._getters, self._filled, strict=True)] != self._values:
+            if self._values != [get(held) for get, held in zip(self._getters, self._filled, strict=True)]:
                 return False
-        except Exception:  # one is gone; the truth of a tensor that is not one number, or another class's own ==
+        except Exception:  # one is gone; another class's own ==
             return False
         if sum(map(len, self._dicts)) != self._count:  # a wrapper put round ``forward`` is no other attribute
             if any(self._added(prefix) for prefix in self._parts):
                 return False
             self._count = sum(map(len, self._dicts))
         return True
+
+    def are_unwritten(self) -> bool:
+        """Whether none of their tensors was written to."""
+        return sum(map(version_of, self._tensors)) == self._writes
 
     def what_changed(self) -> str:
         """The first that is not as it was, in words; empty where all are."""
@@ -66,50 +84,67 @@ class PlainAttributes:
             for name, value in before.items():
                 if name not in held:
                     return f"its attribute '{prefix}{name}' is gone"
-                if not _equal(held[name], value):
+                if not _equal(value, held[name]):
                     return f"its attribute '{prefix}{name}' was given another value"
             for name in self._added(prefix):
                 return f"the attribute '{prefix}{name}' was added"
+        for name, tensor, count in self._written.values():
+            if version_of(tensor) != count:
+                return f"the tensor in its attribute '{name}' was written to"
         return ""
 
     def _added(self, prefix: str) -> list[str]:
         before = self._before[prefix]
-        return [name for name in self._parts[prefix] if name not in before and self._is_watched(prefix, name)]
+        return [
+            name
+            for name, value in self._parts[prefix].items()
+            if name not in before and self._is_watched(prefix, name, value)
+        ]
 
-    def _is_watched(self, prefix: str, name: str) -> bool:
+    def _is_watched(self, prefix: str, name: str, value: Any) -> bool:
+        if name in _TORCHS_METHODS and callable(value):
+            # what stands for another method (``to``, ``train``) computes nothing; in the module's own forward a switch
+            # stands, or another library's wrapper round it
+            return name == FORWARD and prefix != ""
         return name not in self._not_watched and f"{prefix}{name}" not in self._state
+
+
+class _TheTensor:
+    """Equal to one tensor alone: others of the same values may be written to."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __eq__(self, other: object) -> bool:
+        return other is self.tensor
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """Those that an attribute holds by itself or in lists, tuples and dicts, with their names."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, list | tuple | dict) and depth < _DEEPEST:
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _tensors_in(item, f"{name}[{key!r}]", depth + 1)
 
 
 def _copied(value: Any) -> Any:
     """Short collections anew, since they may be changed in place. A long one is known by which it is."""
-    if type(value) in (list, set) and len(value) <= _MOST_ITEMS:
+    if isinstance(value, Tensor):
+        return _TheTensor(value)
+    if type(value) in (list, tuple) and len(value) <= _MOST_ITEMS:
         return type(value)(map(_copied, value))
+    if type(value) is set and len(value) <= _MOST_ITEMS:
+        return set(value)
     if type(value) is dict and len(value) <= _MOST_ITEMS:
         return {key: _copied(item) for key, item in value.items()}
     return value
 
 
-def _equal(now: Any, before: Any) -> bool:
-    if isinstance(now, Tensor) or isinstance(before, Tensor):
-        return now is before
+def _equal(before: Any, now: Any) -> bool:
     try:
-        return bool(now == before)
+        return bool(before == now)
     except Exception:  # another class's own ==
         return now is before
-
-
-def _assigned_by_calls(cls: type) -> Iterator[str]:
-    """Names of attributes that ``forward`` assigns, or the methods that it names."""
-    open_, seen = ["forward"], {"forward"}
-    while open_:
-        function = getattr(cls, open_.pop(), None)
-        function = getattr(function, "__func__", function)
-        # what torch.fx makes is in no module
-        if not isinstance(function, types.FunctionType) or (function.__module__ or "").startswith("torch."):
-            continue
-        for step in dis.get_instructions(function.__code__):
-            if step.opname == "STORE_ATTR":
-                yield step.argval
-            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval not in seen:
-                seen.add(step.argval)
-                open_.append(step.argval)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +13,11 @@ from torch import nn
 from typing_extensions import Self
 
 from togi.artifact.part_engine import PartEngine
+from togi.artifact.settings import changed_setting
 from togi.artifact.switch import Switch
 from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, TogiError
+from togi.subject.nested import tensors_in
 from togi.subject.program import ProgramModule, reachable_modules
 
 _AT_WORK: weakref.WeakSet[Installed] = weakref.WeakSet()
@@ -32,6 +35,9 @@ class Installed:
         for switch in switches:
             switch.told, switch.installed = warned, self
             vars(switch.module)["forward"] = switch
+        if len(switches) > 1:  # one may be inside of another, which meets it there from now on
+            for switch in switches:
+                switch.watch_again()
         _AT_WORK.add(self)
 
     @property
@@ -66,6 +72,15 @@ class Installed:
                 else:
                     vars(switch.module)["forward"] = switch
 
+    def _leave(self) -> None:
+        """In a process that was forked from this one, where an engine hangs: its threads did not come along. The
+        originals serve; a call of one that was freed raises TogiError."""
+        if all(switch.original is not None for switch in self.switches):
+            self.remove()
+        else:
+            for switch in self.switches:
+                switch.retired = True
+
     def __enter__(self) -> Self:
         return self
 
@@ -84,6 +99,15 @@ class Installed:
     __repr__ = __str__  # what a notebook shows
 
 
+def _leave_all() -> None:
+    for installed in list(_AT_WORK):
+        installed._leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all)
+
+
 def installed_in(program: nn.Module) -> list[Installed]:
     """All that is at work in the modules of ``program``, below wrappers that other libraries put round it, too, and in
     those that it holds besides its own parts (``self.predictor.model``)."""
@@ -96,7 +120,8 @@ def install(
 ) -> Installed:
     """Put parts into a program. ``switch``: what stands for the ``forward`` of a module.
 
-    Raises ArtifactError when it is not the program that they were proven on (another structure or other weights).
+    Raises ArtifactError when it is not the program that they were proven on (another structure, other weights or other
+    settings).
     """
     module = program if isinstance(program, nn.Module) else ProgramModule(program)
     if isinstance(module, ProgramModule):
@@ -132,6 +157,11 @@ def _switch(part: PartEngine, module: nn.Module | None, kind: type[Switch]) -> S
             f"the weights of '{path}' are not those that were tuned: its part would answer for other ones. Tune this "
             "program again"
         )
+    if changed := changed_setting(entry.settings, module, entry.effects.state):
+        raise ArtifactError(
+            f"{changed} of '{path}' is not what it was when it was tuned: its part would answer for that. Put it into "
+            "the program that was tuned, or tune this one"
+        )
     if part.in_place and any(isinstance(vars(inside).get("forward"), Switch) for inside in module.modules()):
         raise ArtifactError(f"'{path}' of this program has tuned parts inside: call .remove() on them first")
     return kind(module, path, module.forward, entry.effects.state)
@@ -139,13 +169,16 @@ def _switch(part: PartEngine, module: nn.Module | None, kind: type[Switch]) -> S
 
 def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
     """Give back the memory of the originals' weights, but for those that are used elsewhere: by parts in place, which
-    run on them, or by any other module that calls do not reach through a replaced one alone."""
+    run on them, by switches, which read and write the state, or by any other module that calls do not reach through a
+    replaced one alone."""
     replaced = [switch for switch in switches if not any(form.in_place for form in switch.forms)]
     used = {
         tensor.untyped_storage().data_ptr()
         for part in _without(program, {switch.module for switch in replaced})
         for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
     }
+    states = [switch.state.read() for switch in replaced if switch.state is not None]
+    used |= {tensor.untyped_storage().data_ptr() for tensor in tensors_in(states)}
     for switch in replaced:
         switch.original = None
         for tensor in (*switch.module.parameters(), *switch.module.buffers()):

@@ -105,7 +105,8 @@ def load_manifest(
         return OptimizedProgram(manifest, parts)
     manifest.signature.resolve()
     loaded, link, notes = _first_that_runs(folder, manifest, allowed)
-    return OptimizedModule(loaded.runnable(), manifest, link, notes)
+    waits = loaded.program is not None and loaded.program.waits_for_threads
+    return OptimizedModule(loaded.runnable(), manifest, link, notes, forks=not waits)
 
 
 class _Allowed(NamedTuple):

@@ -42,6 +42,9 @@ class PartEntry(Record):
     effects: Effects
     weights: str
     """Hash of what the module was when it was tuned."""
+    settings: dict[str, str] | None = None
+    """Hashes of its plain attributes (``togi.artifact.settings``). None: they do not matter, as of what runs the live
+    module, or an earlier version of togi wrote it."""
 
 
 class FileEntry(Record):
@@ -94,6 +97,8 @@ class Saved(Record):
     """Why it has no file form; empty where it has one."""
     weights: str = ""
     """As ``Manifest.weights``."""
+    settings: dict[str, str] | None = None
+    """As ``Manifest.settings``."""
     wrong: str = ""
     """What it answers otherwise than the original on values that no sample shows, where no domain keeps these out."""
     calibration: str = ""
@@ -121,6 +126,9 @@ class Manifest(Record):
     weights: str = ""
     """Hash of the module that was tuned whole (``togi.artifact.weights``). Empty for a program, whose parts have their
     own, and where an earlier version of togi wrote it."""
+    settings: dict[str, str] | None = None
+    """Hashes of that module's plain attributes (``togi.artifact.settings``). None where ``weights`` is empty, and where
+    an earlier version of togi wrote it."""
     environment: dict[str, str] = {}
     """Environment variables under which the proof was made (an allocator), which loading cannot set."""
     max_error: float | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from typing_extensions import Self
 
@@ -16,21 +18,40 @@ from togi.core.errors import TogiError
 from togi.core.recipe import PARTS, Recipe
 from togi.core.records import Trial
 from togi.subject.signature import Signature
+from togi.torch_internals.script import is_recorded
+
+_RECORDED = (
+    "a tuned model was called while its calls are recorded (torch.jit.trace, torch.export) or made with fake tensors, "
+    "where its engine's answer would become a constant: give the original model to what records"
+)
+_FORKED = (
+    "it was loaded before this process was forked, and the threads of its engine ({}) did not come along: it would "
+    "wait for them for ever. Load it in the process that calls it"
+)
 
 
 class OptimizedModule(nn.Module):
     """A tuned model: the original's call signature and output structure, on the engine that was proven fastest.
 
-    It runs inference only. Sizes and dtypes beyond those that were proven are refused with a clear error. Under
-    ``torch.autocast`` it computes as it was proven, too.
+    It runs inference only. Sizes and dtypes beyond those that were proven are refused with a clear error. So is what
+    records its calls (``torch.jit.trace``, ``torch.export``, fake tensors), and a call in a process that was forked
+    since it was loaded, where its engine lacks its threads. Under ``torch.autocast`` it computes as it was proven, too.
     """
 
     def __init__(
-        self, call: Callable[..., Any], manifest: Manifest, link: Link | None, warnings: Sequence[str] = ()
+        self,
+        call: Callable[..., Any],
+        manifest: Manifest,
+        link: Link | None,
+        warnings: Sequence[str] = (),
+        *,
+        forks: bool = True,
     ) -> None:
-        """``link``: the engine of the chain that runs here; None for a program."""
+        """``link``: the engine of the chain that runs here; None for a program. ``forks``: it also runs in a process
+        that is forked from this one."""
         super().__init__()
         self._call = call
+        self._process = None if forks else os.getpid()
         self.manifest = manifest
         self._signature = manifest.signature if link is None else link.takes(manifest.signature)
         self.engine = PARTS if link is None else link.engine
@@ -53,6 +74,10 @@ class OptimizedModule(nn.Module):
         return self.manifest.proof
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling() and is_recorded():  # what Dynamo cannot follow it leaves as it is
+            raise TogiError(_RECORDED)
+        if self._process is not None and self._process != os.getpid():
+            raise TogiError(_FORKED.format(self.engine))
         return call_without_autocast(self.manifest.facts.device, self._call, args, kwargs)
 
     def into(self, program: Any, *, keep_originals: bool = True) -> Installed:

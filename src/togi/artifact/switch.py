@@ -19,6 +19,8 @@ from togi.artifact.watch import Watch
 from togi.core.errors import TogiError
 from togi.subject.stand_in import FunctionStandIn
 from togi.subject.state import STATE, State
+from togi.torch_internals.modes import dispatch_modes
+from togi.torch_internals.script import is_traced
 
 _GRADIENTS = (
     "the original of {} serves calls whose inputs want gradients, and its tuned part does not. Where none are needed, "
@@ -35,6 +37,12 @@ _GRADIENTS_OF_WEIGHTS = (
     "them. Where none are needed, call the program under torch.no_grad(), or .requires_grad_(False) on it; to train "
     "it, call .remove() on what put the parts in"
 )
+
+
+def is_observed() -> bool:
+    """Whether something traces, compiles or watches what runs now. It has to see the original's own operators: of an
+    engine it would see none, and take its answer for a constant."""
+    return torch.compiler.is_compiling() or is_traced() or bool(dispatch_modes())
 
 
 class Switch(FunctionStandIn):
@@ -60,7 +68,8 @@ class Switch(FunctionStandIn):
         self.last_reason = ""
         """Why the last of these was not the engine's."""
         self.retired = False
-        """It was taken out while another library's wrapper stood round it: the original serves all calls."""
+        """The original serves all calls: it was taken out while another library's wrapper stood round it, or its
+        process was forked from the one in which it was put in."""
         self.state = State(module, state) if state else None
         self._state_names = tuple(state)
         self.watch_again()
@@ -79,8 +88,8 @@ class Switch(FunctionStandIn):
             self.plain = form
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.retired and self.original is not None:
-            return self.original(*args, **kwargs)
+        if self.retired or is_observed():
+            return self._run_original(args, kwargs)
         if self.plain is not None and not torch.is_grad_enabled():  # looking at the call costs more than they gain
             with self._counting:
                 self.engine_calls += 1
@@ -119,6 +128,19 @@ class Switch(FunctionStandIn):
                 self.state.write(named[STATE])
             return output
         return self._fall_back(reason, args, kwargs)
+
+    def _run_original(self, args: Any, kwargs: Any) -> Any:
+        if self.original is None:
+            when = (
+                "in a process that was forked from the one in which its part was put in, where the engine does not run"
+                if self.retired
+                else "while it is traced, compiled or watched, which an engine cannot be"
+            )
+            raise TogiError(
+                f"{self.name} was called {when}, and its original was freed (keep_originals=False). Put the parts into "
+                "a program that keeps its originals, or load and put them in in the new process"
+            )
+        return self.original(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copying, pickling and ``torch.save`` ask this. Raises TogiError."""

@@ -40,8 +40,9 @@ class Watch:
         parts = {n: part for n, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
         self.attributes = PlainAttributes(parts, state)
         self._modes = {name: vars(part) for name, part in parts.items() if "training" in vars(part)}
-        keeps = {name.rpartition(".")[0] for name in state}  # other buffers of theirs are looked at for writes alone
-        self._places = [
+        self._state = frozenset(state)
+        keeps = {name.rpartition(".")[0] for name in state}
+        places = [
             _HeldPlace(kind, f"{name}." if name else "", contents, dict(contents))
             for name, part in parts.items()
             for kind, contents in (
@@ -53,21 +54,24 @@ class Watch:
             )
             if kind != "buffer" or name not in keeps
         ]
-        filled = [place for place in self._places if place.before]
+        filled = [place for place in places if place.before]
+        beside_state = [_beside(self._state, name, own_buffers(parts[name])) for name in keeps if name in parts]
+        self._places = [*places, *beside_state]
         self._flat_modes = tuple(self._modes.values())
-        self._empty = tuple(place.now for place in self._places if not place.before)
+        self._empty = tuple(place.now for place in places if not place.before)
         self._now, self._before = [place.now for place in filled], [place.before for place in filled]
         single = [
-            (place.now, key, tensor)
+            (place.now, key, held)
             for place in filled
-            for key, tensor in place.before.items()
-            if isinstance(tensor, Tensor) and tensor.numel() == 1
+            for key, held in place.before.items()
+            if isinstance(held, Tensor) and held.numel() == 1
         ]
+        single += [(place.now, key, held) for place in beside_state for key, held in place.before.items()]
         self._single_places = tuple(place for place, _, _ in single)
         self._single_keys = tuple(key for _, key, _ in single)
         self._singles = tuple(tensor for _, _, tensor in single)
         self._weights = tuple(module.parameters())
-        named = [*module.named_parameters(), *module.named_buffers(), *self.attributes.tensors()]
+        named = [*module.named_parameters(), *module.named_buffers()]
         tensors = {name: tensor for name, tensor in named if name not in state}
         self._written = {name: version_of(tensor) for name, tensor in tensors.items() if not tensor.is_inference()}
         self._versioned = tuple(tensors[name] for name in self._written)
@@ -92,6 +96,7 @@ class Watch:
             or any(self._empty)
             or not self._holds_the_same()
             or not self.attributes.are_the_same()
+            or not self.attributes.are_unwritten()
             or sum(map(version_of, self._versioned)) != self._versions
             or list(map(_address, self._lying)) != self._addresses
         ):
@@ -106,10 +111,10 @@ class Watch:
         try:
             if self._now != self._before:  # of what is not the very same, a tensor's == is asked
                 return False
-        except Exception:  # the truth of a tensor that is not one number, or another class's own ==
+            # tensors of one equal number would pass for each other
+            return all(map(is_, map(getitem, self._single_places, self._single_keys), self._singles))
+        except Exception:  # one is gone; the truth of a tensor that is not one number, or another class's own ==
             return False
-        # tensors of one equal number would pass for each other
-        return all(map(is_, map(getitem, self._single_places, self._single_keys), self._singles))
 
     def _what_changed(self) -> str:
         for name, attributes in self._modes.items():
@@ -120,6 +125,8 @@ class Watch:
             hooks = kind.startswith("forward")
             for key in [*now, *(gone for gone in before if gone not in now)]:
                 name = (prefix.removesuffix(".") or "the module itself") if hooks else f"{prefix}{key}"
+                if f"{prefix}{key}" in self._state:
+                    continue
                 if key not in before:
                     return (
                         f"a {kind} was put on '{name}' {since}" if hooks else f"the {kind} '{name}' was added {since}"
@@ -139,6 +146,12 @@ class Watch:
             if _address(tensor) != self._lie[name]:
                 return f"its '{name}' was given other values, of {tensor.dtype}, {since}, and tune it again"
         return f"its weights, parts, modes or hooks were changed {since}"
+
+
+def _beside(state: Collection[str], name: str, buffers: dict[str, Tensor | None]) -> _HeldPlace:
+    """Where a part holds a state, which changes: its other buffers."""
+    prefix = f"{name}." if name else ""
+    return _HeldPlace("buffer", prefix, buffers, {k: held for k, held in buffers.items() if prefix + k not in state})
 
 
 def _lies_in_memory(tensor: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,7 +34,12 @@ class Callers:
         """
         self.count = count
         self.before, self.after = before, after
-        self._threads = ThreadPoolExecutor(count, "caller", enter)
+        self._enter = enter
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._threads = ThreadPoolExecutor(self.count, "caller", self._enter)
 
     def close(self) -> None:
         """End the threads."""
@@ -42,6 +48,8 @@ class Callers:
     def answer(self, request: Callable[[int], None], count: int) -> None:
         """``request(number)`` for each number below ``count``. Returns when all are answered; raises what one raised,
         after the others have ended what they were at."""
+        if self._process != os.getpid():  # no thread comes along where a process is forked
+            self._start()
         self.before()
         line = iter(range(count))  # shared: its ``next`` is one step of the interpreter
 

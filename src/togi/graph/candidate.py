@@ -32,6 +32,8 @@ class Program(abc.ABC):
     """Its files hold an export of the module, whatever it calls while it is live."""
     allocates_with_torch: bool = True
     """Its working memory comes from torch's allocator, so that the allocator's peak is the whole truth."""
+    waits_for_threads: bool = False
+    """A call waits for threads of the engine's own. A forked process has none of them, so it would wait for ever."""
 
     @abc.abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -14,6 +14,7 @@ from togi.program.parts import CutRequest
 from togi.program.samples import of_one_structure, spread
 from togi.program.uses import ModuleUse
 from togi.subject.carried import carried_from
+from togi.subject.common_structure import without_counts
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import pure
@@ -73,6 +74,17 @@ def capture(
             outcomes[0] = _captured(use, first[:-1], request, goes_on=goes_on)  # the last may fill the window
         outcomes.append(_captured(use, others, request, goes_on=goes_on, carried=carried))
     return outcomes or [RefusedCut(_OTHER_NUMBERS)]
+
+
+def changes_of(use: ModuleUse, call: Inputs) -> object:
+    """What a call of a module changes, equal for modules that change the same. Values differ from call to call: what is
+    written where, and what is new, does not."""
+    try:
+        with torch.no_grad():
+            changes = Effects.of(pure(use.module, Effects(state=use.kept)), call.clone()).changes
+    except Exception:  # foreign code: capturing says why
+        return None
+    return tuple((each.argument, each.kept, each.written, without_counts(each.after)) for each in changes)
 
 
 def _carried(use: ModuleUse, calls: Sequence[Inputs]) -> int | None:

@@ -7,17 +7,18 @@ are alike (the layers of a decoder) are tried once and become one part with copi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from togi.artifact.settings import settings_of, varying_settings
 from togi.artifact.weights import weights_hash
 from togi.core.recipe import PartKey
 from togi.core.records import Obstacle, ProgramTree
 from togi.program.calls import Form, Recorded, record_inputs, record_tree
-from togi.program.capture import NOTHING_KEPT, CapturedCut, RefusedCut, capture, taken_by
+from togi.program.capture import NOTHING_KEPT, CapturedCut, RefusedCut, capture, changes_of, taken_by
 from togi.program.kept import changed, held_by
 from togi.program.parts import CutRequest, Cuts, Part, Uncaptured
 from togi.program.repeated import CalledModule, repeated
@@ -45,12 +46,14 @@ def find_cuts(subject: Subject, request: CutRequest) -> Cuts:
     ready = prepare(subject, device=request.device)
     program, samples = ready.module, ready.samples
     with torch.no_grad():
+        settings = settings_of(program)
         record_tree(program, samples[:1])  # warm
         if isinstance(program, ProgramModule):
             program.look_again()
         before = held_by(program)
         tree = record_tree(program, samples)
-    return _Cutting(program, samples, tree, request, changed(before, held_by(program))).cuts()
+    varying = varying_settings(settings, settings_of(program))
+    return _Cutting(program, samples, tree, request, changed(before, held_by(program)), varying).cuts()
 
 
 def _served(captured: CapturedCut, calls: Sequence[Inputs]) -> float:
@@ -63,6 +66,18 @@ def _served(captured: CapturedCut, calls: Sequence[Inputs]) -> float:
     return max(1, served) / len(calls) if calls else 1.0
 
 
+def _of_equal_changes(group: list[ModuleUse], recorded: Mapping[str, Recorded]) -> Iterable[list[ModuleUse]]:
+    """Of modules that are alike and called alike, those together whose calls change the same: each layer may write its
+    own place of a cache that all are given. The last call of each form tells."""
+    if len(group) == 1:
+        return [group]
+    apart: dict[object, list[ModuleUse]] = {}
+    for use in group:
+        forms = recorded[use.path].forms.values()
+        apart.setdefault(tuple(changes_of(use, list(calls.values())[-1]) for calls in forms if calls), []).append(use)
+    return apart.values()
+
+
 class _Cutting:
     def __init__(
         self,
@@ -71,14 +86,17 @@ class _Cutting:
         tree: ProgramTree,
         request: CutRequest,
         changed: Sequence[str],
+        varying: Sequence[str],
     ) -> None:
-        """``changed``: attributes that are not after a run what they were before."""
+        """``changed``: attributes that are not after a run what they were before. ``varying``: as in ``Survey``."""
         self.program, self.samples, self.tree, self.request = program, samples, tree, request
-        self.changed = changed
+        self.changed, self.varying = changed, varying
         self.modules = dict(program.named_modules())
         self.folder = Path(request.folder)
         self.weights: dict[str, str] = {}
         """Of each part's modules, by path."""
+        self.settings: dict[str, dict[str, str]] = {}
+        """The same."""
         self.parts: list[Part] = []
         self.obstacles: list[Obstacle] = []
         self.uncaptured: list[Uncaptured] = []
@@ -91,7 +109,8 @@ class _Cutting:
             self.uncaptured.append(CalledModule(self.program, "", 1.0, self.tree.calls[0].calls).as_record)
         while uses := uses_at(places, self.tree, self.modules, self.changed):
             recorded = self._record(uses)
-            places = [place for group in groups_of(uses, recorded) for place in self._cut(group, recorded)]
+            groups = [alike for group in groups_of(uses, recorded) for alike in _of_equal_changes(group, recorded)]
+            places = [place for group in groups for place in self._cut(group, recorded)]
         self.obstacles += made_anew(self.tree)
         if not places_called:
             self.obstacles.append(Obstacle(path="", module=self.tree.calls[0].module, share=1.0, reason=_NO_MODULE))
@@ -178,6 +197,7 @@ class _Cutting:
         for use in group:
             if use.path not in self.weights:
                 self.weights[use.path] = weights_hash(use.module, without=use.kept)
+                self.settings[use.path] = settings_of(use.module, use.kept, self.varying)
         return Part(
             key=key,
             copies=tuple(use.path for use in group),
@@ -189,6 +209,7 @@ class _Cutting:
             effects=captured.effects,
             survey=captured.survey,
             weights={use.path: self.weights[use.path] for use in group},
+            settings={use.path: self.settings[use.path] for use in group},
         )
 
     def _note_outermost(self, group: Sequence[ModuleUse], refusals: Sequence[RefusedCut]) -> None:

@@ -29,11 +29,19 @@ class Part(Record):
     survey: Survey
     weights: dict[str, str]
     """Hash of what each copy is now, by path."""
+    settings: dict[str, dict[str, str]]
+    """Of each copy, by path: as ``PartEntry.settings``."""
 
     def entry(self, path: str) -> PartEntry:
         """What an artifact says of one of the copies."""
         key = PartKey(path=path, form=self.key.form)
-        return PartEntry(key=key, module=self.module, effects=self.effects, weights=self.weights[path])
+        return PartEntry(
+            key=key,
+            module=self.module,
+            effects=self.effects,
+            weights=self.weights[path],
+            settings=self.settings[path],
+        )
 
 
 class Uncaptured(Record):

@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.artifact.switch import Switch
+from togi.artifact.switch import Switch, is_observed
 from togi.subject.nested import mapped, tensors_in
-from togi.torch_internals.modes import dispatch_modes
-from togi.torch_internals.script import is_traced
 from togi.torch_internals.tensors import is_view
 
 
@@ -28,7 +26,7 @@ class ScriptSwitch(Switch):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         original = self.original
         assert original is not None  # it is never freed here
-        if torch.compiler.is_compiling() or is_traced() or dispatch_modes():
+        if self.retired or is_observed():
             return original(*args, **kwargs)
         if not torch.is_grad_enabled() or not self.watch.wants_gradients():
             return super().__call__(*args, **kwargs)

@@ -19,6 +19,7 @@ from togi.artifact.load import put_in_place
 from togi.artifact.manifest import Manifest, read_manifest
 from togi.artifact.optimized import OptimizedModule
 from togi.artifact.save import SUFFIX
+from togi.artifact.settings import changed_setting
 from togi.artifact.signing import Trusted
 from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, SubjectError
@@ -197,6 +198,11 @@ def _check_same(program: nn.Module, artifact: Path, manifest: Manifest) -> None:
         raise ArtifactError(
             f"{artifact} was made of a {manifest.facts.module_class} with other weights or of another structure than "
             f"this {type(program).__name__}, so it would answer for that one: {again}"
+        )
+    if changed := changed_setting(manifest.settings, program):
+        raise ArtifactError(
+            f"{artifact} was made of a {manifest.facts.module_class} of which {changed} was another than here, so it "
+            f"would answer for that: {again}"
         )
 
 

@@ -92,6 +92,7 @@ class TunedSubject:
             chain=saved.links,
             parts=saved.parts,
             weights=saved.weights,
+            settings=saved.settings,
             environment=environment,
             max_error=self.settings.max_error,
             max_drop=self.settings.max_drop,

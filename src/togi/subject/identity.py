@@ -13,7 +13,7 @@ import functools
 import hashlib
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -91,6 +91,27 @@ def code_hash(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def setting_hash(value: Any, named: Collection[str], parts: Iterable[nn.Module]) -> str:
+    """Of what a module holds in an attribute, equal wherever the same is held: in another process, with other versions
+    of Python and of libraries, on another device.
+
+    So functions and classes are known by their names, and of an object what is in ``named`` counts. ``parts``: modules
+    that are known by themselves.
+    """
+    digest = _SettingDigest(named, parts)
+    digest.add(value, _DEEPEST)
+    return digest.hexdigest()
+
+
+def is_own_object(value: Any) -> bool:
+    """Whether its class is the user's own, or of a package that uses torch: it may hold settings."""
+    if isinstance(value, _NAMESPACES):
+        return True
+    known = isinstance(value, Tensor | nn.Module | type | types.FunctionType | Mapping | list | tuple | enum.Enum)
+    plain = hasattr(value, "__dict__") and not hasattr(value, "tobytes")
+    return not known and plain and _origin_of(type(value)) is not Origin.LIBRARY
+
+
 class _ValueDigest:
     """Hashes values and code by what they hold, never by where they lie in memory."""
 
@@ -147,11 +168,15 @@ class _ValueDigest:
         self._seen[id(value)] = len(self._seen), value
         return True
 
+    def _another(self) -> _ValueDigest:
+        """One of the same kind, which holds nothing yet."""
+        return _ValueDigest()
+
     def _apart(self, item: Any, depth: int) -> str:
         """What an item of a set says by itself, since in which order it comes is chance."""
         if isinstance(item, _CONSTANTS):
             return repr(item)
-        digest = _ValueDigest()
+        digest = self._another()
         digest._seen, digest._left = dict(self._seen), self._left
         digest.add(item, depth)
         self._left = digest._left
@@ -185,13 +210,16 @@ class _ValueDigest:
     def _add_function(self, function: types.FunctionType, depth: int) -> None:
         self._add_code(function.__code__, depth)
         self._add_all((function.__defaults__, function.__kwdefaults__), depth)
+        self._add_cells(function, depth)
+        if origin(function.__code__.co_filename) is Origin.USER:
+            self._add_named(list(_names(function.__code__)), function.__globals__, depth)
+
+    def _add_cells(self, function: types.FunctionType, depth: int) -> None:
         for cell in function.__closure__ or ():
             try:
                 self.add(cell.cell_contents, depth)
             except ValueError:  # not filled yet
                 self.put("empty")
-        if origin(function.__code__.co_filename) is Origin.USER:
-            self._add_named(list(_names(function.__code__)), function.__globals__, depth)
 
     def _add_named(self, names: list[str], namespace: Mapping[str, Any], depth: int) -> None:
         """The globals that a function of the user's names. Of modules of the user's own, and of objects, only what it
@@ -213,6 +241,59 @@ class _ValueDigest:
         self._digest.update(code.co_code)
         self.put(" ".join((*code.co_names, *code.co_varnames)))
         self._add_all(code.co_consts, depth)
+
+
+class _SettingDigest(_ValueDigest):
+    """See ``setting_hash``."""
+
+    def __init__(self, named: Collection[str], parts: Iterable[nn.Module]) -> None:
+        super().__init__(parts)
+        self._named = named
+
+    def _another(self) -> _ValueDigest:
+        return _SettingDigest(self._named, ())
+
+    def add(self, value: Any, depth: int) -> None:
+        if isinstance(value, torch.device) or (isinstance(value, str) and _is_device(value)):
+            self.put("device")
+        else:
+            super().add(value, depth)
+
+    def _add_inside(self, value: Any, depth: int) -> None:
+        if isinstance(value, torch.Generator):  # drawing changes it
+            return
+        if not (isinstance(value, nn.Module | Mapping) or is_own_object(value)) or not self._is_new(value):
+            super()._add_inside(value, depth)
+            return
+        if isinstance(value, Mapping):
+            # who takes a number takes it by a key made anywhere; texts say where something is, too
+            items = [(k, held) for k, held in value.items() if k in self._named or not isinstance(held, str | None)]
+            self._add_all((part for item in items for part in item), depth)
+            return
+        if isinstance(value, nn.Module):  # one that is not a part
+            self._add_all((own_parameters(value), own_buffers(value), own_modules(value)), depth)
+        self.add(type(value), depth)
+        for name in sorted(name for name in vars(value) if name in self._named and name not in _TORCHS_OWN):
+            self.put(name)
+            self.add(vars(value)[name], depth)
+
+    def _add_class(self, cls: type, depth: int) -> None:
+        self.put(cls.__qualname__)
+
+    def _add_function(self, function: types.FunctionType, depth: int) -> None:
+        self.put(function.__qualname__)
+        self._add_all((function.__defaults__, function.__kwdefaults__), depth)
+        self._add_cells(function, depth)
+        if function.__name__ == (lambda: None).__name__:  # of these there may be several in one place
+            self.put(" ".join(sorted(_names(function.__code__))))
+            self.put(repr([held for held in function.__code__.co_consts if type(held) in (int, float, complex)]))
+
+
+def _is_device(text: str) -> bool:
+    try:
+        return bool(torch.device(text))
+    except RuntimeError:
+        return False
 
 
 _DECIDES = (

@@ -17,6 +17,11 @@ CONSTANTS = (type(None), bool, int, float, str)
 Leaf = Literal["tensor", "constant", "count", "carried", "dtype", "device", "enum", "class", "opaque"]
 
 
+def kind_of_constant(value: Any) -> type | None:
+    """Which of ``CONSTANTS`` a value is, None for any other. 1, 1.0 and True are equal, and modules tell them apart."""
+    return next((kind for kind in CONSTANTS if isinstance(value, kind)), None)
+
+
 def holds_nothing(value: Any) -> bool:
     """True if a value is known, and no container."""
     import torch

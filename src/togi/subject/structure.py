@@ -29,7 +29,7 @@ from togi.subject.containers import (
     maker,
     quick_opener,
 )
-from togi.subject.leaves import CONSTANTS, Leaf, constant_of, described_leaf
+from togi.subject.leaves import Leaf, constant_of, described_leaf, kind_of_constant
 from togi.subject.nested import folded
 
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ class Structure(Record):
         if self.kind == "carried" and [type(number) for number in (self.value, *self.keys)] != [int, int]:
             raise ValueError(f"a number {self.value!r} that is carried from {self.keys} on")
         return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Structure):
+            return NotImplemented
+        return kind_of_constant(self.value) is kind_of_constant(other.value) and super().__eq__(other)
 
     def _counted(self, count: Structure) -> tuple[int, int, int]:
         """The number of the child that a count counts, which dimension, and how much more it is than that."""
@@ -105,11 +110,11 @@ class Structure(Record):
 
     @property
     def admits(self) -> Callable[[Any], bool]:
-        """True for the values that this leaf stands for: any tensor, the same constant, or what is of the same class
-        and handed on as it is."""
+        """True for the values that this leaf stands for: any tensor, the same constant (of the same kind: not 2 for
+        2.0), or what is of the same class and handed on as it is."""
         if self.kind == "constant":
-            constant = self.value
-            return lambda value: isinstance(value, CONSTANTS) and bool(value == constant)
+            constant, kind = self.value, kind_of_constant(self.value)
+            return lambda value: (type(value) is kind or kind_of_constant(value) is kind) and bool(value == constant)
         if self.kind == "count":
             return lambda value: type(value) is int
         if self.kind == "carried":

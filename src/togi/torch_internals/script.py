@@ -3,8 +3,9 @@
 Behind it: ``torch._C._is_tracing`` (torch 2.9 to 2.15). When it goes: ``torch.jit.is_tracing``, which has no types.
 
 Behind it: ``ScriptModule._c``, its methods' ``inlined_graph`` with the nodes of ``torch._C.Graph``, and
-``torch.fx.experimental.proxy_tensor.make_fx`` (torch 2.9 to 2.15). When they go: ``ScriptModule.code`` names the
-assignments too; a module of TorchScript would be left to the engines that read it themselves.
+``make_fx`` and ``ProxyTorchDispatchMode`` of torch.fx.experimental.proxy_tensor (torch 2.9 to 2.15). When they go:
+``ScriptModule.code`` names the assignments too; a module of TorchScript would be left to the engines that read it
+themselves.
 """
 
 from __future__ import annotations
@@ -15,13 +16,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, make_fx
+
+from togi.torch_internals.modes import dispatch_modes
+from togi.torch_internals.tensors import FakeTensorMode
 
 
 def is_traced() -> bool:
     """Whether ``torch.jit.trace`` records what runs now."""
     traced: bool = torch._C._is_tracing()
     return traced
+
+
+def is_recorded() -> bool:
+    """Whether what runs now is recorded (``torch.jit.trace``, ``torch.export``, ``make_fx``) or runs on fake tensors,
+    where what torch does not see would become a constant."""
+    modes = dispatch_modes()
+    fake = any(isinstance(mode, FakeTensorMode | ProxyTorchDispatchMode) for mode in modes)
+    return fake or is_traced() or torch.compiler.is_exporting()
 
 
 def holds_torchscript(module: nn.Module) -> bool:

@@ -16,6 +16,7 @@ from togi.artifact.installed import Installed
 from togi.artifact.links import EAGER, write_links
 from togi.artifact.manifest import MANIFEST, Link, Saved, read_manifest
 from togi.artifact.reach import Ask, Call, proven
+from togi.artifact.settings import settings_of
 from togi.artifact.weights import weights_hash
 from togi.core.errors import ArtifactError, NotSaveable, Refused
 from togi.core.records import ErrorReport, Stage
@@ -139,7 +140,7 @@ class BuiltRecipe(Contender):
         except (NotSaveable, Refused) as error:
             return Saved(unsaveable=str(error))
         calibration = "" if is_exact(self._recipe) else hash_of(start.calibration)
-        written = Saved(links=links, notes=notes, weights=self._weights(), calibration=calibration)
+        written = Saved(links=links, notes=notes, calibration=calibration, **self._identity())
         if facts.buffers_change or facts.random or not facts.repeatable:
             untried = "Its answers depend on earlier calls or chance: no values beyond the samples were tried."
             # plain settings leave the original as it is
@@ -150,10 +151,13 @@ class BuiltRecipe(Contender):
         stored = functools.partial(self._stored, folder, check)
         return proven(written, live, stored, self._ask(check), ask_s, exported=exported)
 
-    def _weights(self) -> str:
-        """Those of a part stand in its entry in the program's manifest."""
+    def _identity(self) -> dict[str, Any]:
+        """By what the module is known again. That of a part stands in its entry in the program's manifest."""
         module = self.trial.subject.module
-        return weights_hash(module) if self.trial.job.part is None and isinstance(module, torch.nn.Module) else ""
+        if self.trial.job.part is not None or not isinstance(module, torch.nn.Module):
+            return {}
+        settings = settings_of(module, varying=self.trial.surveyed.varying)
+        return {"weights": weights_hash(module), "settings": settings}
 
     def _stored(self, folder: Path, check: TrialCheck, link: Link) -> Call | None:
         """Load what a link has written. None: it is the original. Raises Refused where it is wrong on the samples."""
@@ -257,7 +261,7 @@ class LoadedArtifact(Contender):
         shutil.copytree(self._folder, folder, dirs_exist_ok=True)
         (folder / MANIFEST).unlink()
         manifest = read_manifest(self._folder)
-        return Saved(links=manifest.chain, parts=manifest.parts, weights=manifest.weights)
+        return Saved(links=manifest.chain, parts=manifest.parts, weights=manifest.weights, settings=manifest.settings)
 
 
 def _as_returned(program: FlatProgram, args: Any, kwargs: Any) -> tuple[Any, Any]:

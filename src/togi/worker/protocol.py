@@ -131,6 +131,8 @@ class Survey(Record):
     """Hash of the inputs that recipes are calibrated on, where some may be tried."""
     code: str = ""
     """Hash of the module's code and settings, as they were before its first call."""
+    varying: tuple[str, ...] = ()
+    """Names of plain attributes that its calls change (``togi.artifact.settings``)."""
 
     def write(self, folder: Path) -> None:
         """Write it to where the trials of the subject read it."""

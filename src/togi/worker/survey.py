@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from togi.artifact.settings import settings_of, varying_settings
 from togi.core.errors import Refused, SubjectError
 from togi.core.quantities import first_line
 from togi.core.records import Choice, Facts, Machine
@@ -83,6 +84,7 @@ def survey(
     """
     ready = prepare(subject, device=device)
     code = code_and_settings_hash(ready.module)
+    settings = settings_of(ready.module)
     numbers = {id(sample): number for number, sample in enumerate(ready.samples, start=1)}
     outputs = outputs_in_one_mode(
         subject,
@@ -140,7 +142,8 @@ def survey(
             signature = held_for(candidate, export(candidate))
         except Refused as refused:
             facts = facts.model_copy(update={"exportable": False, "export_error": str(refused)})
-    return Survey(facts=facts, signature=signature, calls=calls, code=code)
+    varying = varying_settings(settings, settings_of(ready.module))
+    return Survey(facts=facts, signature=signature, calls=calls, code=code, varying=varying)
 
 
 def _check_callers(module: nn.Module, behaviour: Behaviour) -> None:

@@ -34,6 +34,7 @@ class NcnnProgram(StoredProgram):
     def __init__(self, net: Any, signature: Signature, stored: HiddenFiles | None = None) -> None:
         super().__init__(signature, stored)
         self.net = net
+        self.waits_for_threads = net.opt.num_threads > 1
         self.names = [f"out{i}" for i in range(len(signature.outputs_facts))]
         self.used = [(int(name.removeprefix("in")), name) for name in net.input_names()]
 

@@ -76,6 +76,7 @@ class OpenVinoProgram(StoredProgram):
         super().__init__(signature, stored)
         self.compiled = compiled
         self.streams = streams
+        self.waits_for_threads = streams > 1  # of one stream, whoever calls computes as well
         self.order = tuple(order)
         self._local = threading.local()
         names = {name: port for port in compiled.inputs for name in port.names}
