@@ -122,7 +122,7 @@ class Search:
         self._gave_way: dict[Recipe, float] = {}
         """Seconds that trials took before they gave way to others. They are not at their end."""
         self._dismissed: set[str] = set()
-        """Engines that are no choice any more."""
+        """Engines that cannot be chosen any more."""
         self._acquisitions: list[Acquisition] | None = None
         self._slow_in_company: dict[RecipeFeatures, Atoms] | None = None
         self._planned: int | None = None
@@ -185,8 +185,8 @@ class Search:
         return True
 
     def dismiss(self, recipe: Recipe) -> None:
-        """Its engine is no choice any more, and what was measured with it no bar for others: it does not hold where it
-        is used."""
+        """Its engine cannot be chosen any more, and what was measured with it is not a bar for others: it does not hold
+        where it is used."""
         self._dismissed.add(recipe.engine)
         self._acquisitions = None
         self._pool.sift()
