@@ -169,8 +169,7 @@ def _switch(part: PartEngine, module: nn.Module | None, kind: type[Switch]) -> S
 
 def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
     """Give back the memory of the originals' weights, but for those that are used elsewhere: by parts in place, which
-    run on them, by switches, which read and write the state, or by any other module that calls do not reach through a
-    replaced one alone."""
+    run on them, by switches, which read and write the state, or by modules that calls reach in another way, too."""
     replaced = [switch for switch in switches if not any(form.in_place for form in switch.forms)]
     used = {
         tensor.untyped_storage().data_ptr()
