@@ -219,7 +219,8 @@ def test_a_recipe_that_disagrees_is_stopped_early_and_not_chosen() -> None:
 
 @pytest.mark.thorough
 def test_what_was_calibrated_on_other_data_is_tried_anew_and_nothing_else_is(folder: Path) -> None:
-    """The name of the data is the same, and so is the study: the data themselves decide."""
+    """The name of the data is the same, and so is the study: the data themselves decide. Who reads it again sees those
+    that decided last."""
     torch.manual_seed(0)
     rows = torch.randn(64, 9)
     journal = folder / "journal.db"
@@ -230,9 +231,12 @@ def test_what_was_calibrated_on_other_data_is_tried_anew_and_nothing_else_is(fol
         lowered_trials(study)
     with Journal.open(journal) as kept:
         assert len([entry for entry in kept.studies() if not entry.part]) == 1
-        judged = [trial for trial in kept.read().trials if trial.judged]  # what is not, is tried again
+        shown = kept.read()
+    judged = [trial for trial in shown.trials if trial.judged]  # what is not, is tried again
     # a race or a proof records a trial once more, with the moment at which it ended
     tried = {(trial.recipe, trial.ended_s) for trial in judged if "onnxruntime" in trial.recipe.techniques}
     times_tried = Counter(recipe for recipe, _ in tried)
-    assert {count for recipe, count in times_tried.items() if "int8_onnxruntime" in recipe.techniques} == {2}
-    assert {count for recipe, count in times_tried.items() if "int8_onnxruntime" not in recipe.techniques} == {1}
+    assert {recipe for recipe in times_tried if "int8_onnxruntime" in recipe.techniques}
+    assert set(times_tried.values()) == {1}
+    assert shown.left_out == study.record.left_out > 0
+    assert shown.calibration == study.record.calibration
