@@ -58,6 +58,8 @@ def test_a_forked_process_has_callers_of_its_own() -> None:
         callers.answer(answered.append, 4)
         return sorted(answered) == [0, 1, 2, 3]
 
+    together = threading.Barrier(2)
+    callers.answer(lambda _: together.wait(timeout=60) and None, 2)  # both threads are there, and wait for work
     assert answer()
     assert in_a_fork(answer), "it waits for threads that it does not have"
     assert answer()
