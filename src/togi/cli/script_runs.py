@@ -49,7 +49,7 @@ class FirstRun:
     def _watch(self) -> None:
         from togi.script.watching import ScriptWatcher
 
-        self._watcher = ScriptWatcher()
+        self._watcher = ScriptWatcher(holds=self.folder is not None)
 
     def finish(self, end: ScriptEnd) -> None:
         """Report, and tune if the script ended in a way after which that is expected."""
