@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -258,6 +259,34 @@ def test_a_module_for_which_there_was_no_time_is_tuned_in_the_next_run(tmp_path:
         done = quickly(script, "Late")
         assert "nothing was written" in " ".join(done.stderr.split())
         assert (len(asked(script)), (tmp_path / "script.py.togi").exists()) == (runs, False)
+
+
+@pytest.mark.parametrize("last", ["", "raise SystemExit(3)"])
+def test_with_json_standard_output_is_the_documents_alone(last: str, tmp_path: Path) -> None:
+    """Also while Python ends."""
+    text = f"{NETS}\nimport atexit, os\natexit.register(print, 'goodbye')\natexit.register(os.write, 1, b'bye')\n"
+    done = run_togi(written(tmp_path, f"{text}print('its own')\n{last}\n"), options=("--json", "--report"))
+    assert json.loads(done.stdout)["kind"] == "script"
+    assert all(said in done.stderr for said in ("its own", "goodbye", "bye"))
+
+
+@pytest.mark.parametrize("options", [("--report",), ("--report", "--json")])
+@pytest.mark.parametrize(("last", "code"), [("", 0), ("sys.exit(3)", 3), ("os._exit(4)", 4)])
+def test_a_script_whose_reader_has_gone_keeps_its_exit_code(
+    options: tuple[str, ...], last: str, code: int, tmp_path: Path
+) -> None:
+    script = written(tmp_path, f"import os, sys\nprint('its own')\n{last}\n")
+    read, write = os.pipe()
+    os.close(read)
+    variables = {**environment(tmp_path), "PYTHONUNBUFFERED": ""}  # or the script itself would notice
+    command = [sys.executable, "-m", "togi", "run", *options, script.name]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100, check=False
+    )
+    os.close(write)
+    assert done.returncode == code, done.stderr
+    assert "called no torch module" in done.stderr
+    assert "BrokenPipe" not in done.stderr
 
 
 @pytest.mark.thorough

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -77,22 +76,19 @@ def run(
         work = LaterRun(folder, index, str(script))
     else:
         work = FirstRun(None if report else folder, str(script), time_limit_s=time_limit, seed=seed)
-    with ExitStack() as output:
-        output.enter_context(_standard_output_kept(json))
+    document = _for_the_document() if json else None
 
-        def finish(end: ScriptEnd) -> int:
-            work.finish(end)
-            code = end.code or work.code
-            output.close()
-            if json and work.document is not None:
-                from togi.cli.output import print_json
+    def finish(end: ScriptEnd) -> int:
+        work.finish(end)
+        code = end.code or work.code
+        if document is not None and work.document is not None:
+            from togi.cli.output import print_json
 
-                print_json({**work.document(), "exit_code": code})
-                sys.stdout.flush()  # a script that leaves by os._exit leaves nobody behind who does
-            return code
+            print_json({**work.document(), "exit_code": code}, document)
+        return code
 
-        work.begin()
-        return run_as_main(script, arguments or (), finish)
+    work.begin()
+    return run_as_main(script, arguments or (), finish)
 
 
 def own_arguments(arguments: Sequence[str]) -> int:
@@ -140,19 +136,10 @@ def _check_parent(folder: Path) -> None:
     check_parent(folder)
 
 
-@contextmanager
-def _standard_output_kept(json: bool) -> Iterator[None]:
-    """With ``--json``, standard output is the document's alone: what the script prints goes to standard error."""
-    if not json:
-        yield
-        return
+def _for_the_document() -> TextIO:
+    """With ``--json``, standard output is the document's alone. What the script prints goes to standard error from now
+    on, also what it prints once Python ends."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        with suppress(OSError, ValueError):  # the script may have closed it
-            sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+    return open(kept, "w", encoding="utf-8")
