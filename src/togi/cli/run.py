@@ -114,7 +114,7 @@ def _check_options(*, report: bool, using: Path | None, out: Path | None, again:
 def _index(folder: Path, *, asked: bool) -> ScriptIndex | None:
     """What was tuned; None if nothing was yet. Raises TogiError for a folder that cannot be used."""
     from togi.core.caches import check_own
-    from togi.script.records import is_script_folder, read_index
+    from togi.script.records import is_script_folder, not_own, read_index
 
     if not asked and not is_script_folder(folder):
         return None
@@ -122,9 +122,9 @@ def _index(folder: Path, *, asked: bool) -> ScriptIndex | None:
         try:
             check_own(folder)
         except OSError as error:
+            or_again = "" if not_own(folder) else ", or --again to replace it"
             raise TogiError(
-                f"{error}, so it was not used: it may hold programs. Give '--with {folder}' if you trust it, or "
-                "--again to replace it"
+                f"{error}, so it was not used: it may hold programs. Give '--with {folder}' if you trust it{or_again}"
             ) from None
     return read_index(folder)
 

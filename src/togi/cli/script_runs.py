@@ -15,7 +15,7 @@ from togi.core.records import now
 from togi.core.version import version
 from togi.script.hook import when_torch_is_imported
 from togi.script.main_module import INTERRUPTED, HowItEnded, ScriptEnd
-from togi.script.records import INDEX, ScriptIndex, ScriptReport, TunedModule
+from togi.script.records import INDEX, ScriptIndex, ScriptReport, TunedModule, check_replaceable
 
 if TYPE_CHECKING:
     from togi.script.records import ModuleCalls
@@ -136,6 +136,7 @@ class FirstRun:
             shutil.copytree(made_in, new)
             new.chmod(0o755)  # whoever may read the script may use it
             (new / INDEX).write_text(index.model_dump_json(indent=1), encoding="utf-8")
+            check_replaceable(self.folder)  # again: the script, or somebody else, may have put something there
 
 
 class LaterRun:
