@@ -68,6 +68,8 @@ def run(
     _check_options(report=report, using=using, out=out, again=again)
     folder = Path(os.path.abspath(using or out or f"{script}{SUFFIX}"))
     index = None if again or report else _index(folder, asked=using is not None)
+    if index is not None and using is None and not index.settles:
+        index = None  # the next try may end otherwise
     if index is None and not report:
         check_replaceable(folder)
         _check_parent(folder)

@@ -85,6 +85,12 @@ class TunedModule(Record):
     """From loading the artifact to its first answer."""
     why_not: str = ""
     """Why there is no artifact."""
+    decided: bool = True
+    """Its study came to its end, or the module itself is why there is none. False if a later one may end otherwise: the
+    time was over, the journal was in use, a process was ended."""
+    sha256: str = ""
+    """The hash that the artifact's manifest has of itself: another artifact in its place is not used. Empty where an
+    earlier togi wrote it."""
 
 
 class ScriptIndex(Record):
@@ -96,6 +102,16 @@ class ScriptIndex(Record):
     """ISO 8601, UTC."""
     script: str
     modules: tuple[TunedModule, ...]
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The modules whose studies should be made again."""
+        return tuple(one.identity.module for one in self.modules if not one.decided)
+
+    @property
+    def settles(self) -> bool:
+        """Whether a run has something of it: artifacts, or the knowledge that nothing is faster."""
+        return any(one.artifact for one in self.modules) or not self.undecided
 
 
 class ServedModule(Record):
