@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.journal.journal_records import facts
 from tests.render.test_json_documents import documented
 from tests.script.run_scripts import environment, run_python, run_togi, written
+from tests.study.stand_ins import FAST, trial
+from togi.cli import script_runs
 from togi.cli.script_runs import LEAST_S, divided
+from togi.core.errors import JournalError, SubjectError, TrialServerError
+from togi.core.records import REFERENCE_RECIPE, Outcome, Recipe, Study, Trial
+from togi.study.failures import OutOfTime, SubjectNotRun
+from togi.study.result import StudyResult
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/guides/script.md").read_text(encoding="utf-8")
@@ -35,6 +43,12 @@ class Slow(Net):
     pass
 
 class Refused(Net):
+    pass
+
+class Locked(Net):
+    pass
+
+class Killed(Net):
     pass
 
 class Interrupted(Net):
@@ -138,7 +152,9 @@ if sys.argv[1:]:
     for arguments in ((), ("train",)):
         done = quickly(script, *arguments)
         assert done.stdout == run_python(script, *arguments).stdout
-        assert f"Fast: {5 + len(arguments)} of {5 + len(arguments)} calls served" in done.stderr
+        calls = 5 + len(arguments)
+        assert f"Fast: {calls - 1} of {calls} calls served" in done.stderr
+        assert "the others by the original: its first call with gradients switched on" in done.stderr
 
 
 @pytest.mark.thorough
@@ -232,7 +248,10 @@ with torch.no_grad():
     assert again.returncode == 130
     assert "interrupted" in again.stderr
     kept = json.loads((tmp_path / "script.py.togi" / "index.json").read_text(encoding="utf-8"))
-    assert [one["identity"]["module"] for one in kept["modules"]] in (["Fast"], [])
+    assert [(one["identity"]["module"], one["decided"]) for one in kept["modules"]] == [
+        ("Fast", True),
+        ("Interrupted", False),
+    ]
 
 
 @pytest.mark.parametrize("taken_s", [[5.0], [3.0, 3.0, 3.0], [9.0, 1.0], [16.0, 8.0, 4.0, 2.0, 1.0]])
@@ -256,6 +275,124 @@ def test_a_module_for_which_there_was_no_time_is_tuned_in_the_next_run(tmp_path:
         done = quickly(script, "Late")
         assert "nothing was written" in " ".join(done.stderr.split())
         assert (len(asked(script)), (tmp_path / "script.py.togi").exists()) == (runs, False)
+
+
+CHOSEN = """
+import time
+with torch.no_grad():
+    for number, name in enumerate(sys.argv[1:]):
+        net = globals()[name]().eval()
+        for _ in range(12 - 2 * number):
+            net(torch.ones(64, 64))
+"""
+
+
+@pytest.mark.thorough
+def test_a_failure_that_passes_decides_nothing(tmp_path: Path) -> None:
+    script = written(tmp_path, NETS.replace("return self", "time.sleep(0.05); return self") + CHOSEN)
+    folder, limit = tmp_path / "script.py.togi", ("--time-limit", "20m")
+    done = quickly(script, "Killed", options=limit)
+    assert done.returncode == 0, done.stderr
+    assert "nothing was written" in " ".join(done.stderr.split())
+    assert not folder.exists()
+    for _ in range(2):  # nothing is faster, and not all is known: it is tried again
+        done = quickly(script, "Slow", "Locked", options=limit)
+        assert "not all was decided" in " ".join(done.stderr.split())
+    assert [name for name, *_ in asked(script)] == ["Killed", *["Slow", "Locked"] * 2]
+    done = quickly(script, "Fast", "Locked", options=("--again", *limit))
+    assert "goes on with what is undecided" in " ".join(done.stderr.split())
+    done = quickly(script, "Fast", "Locked")
+    assert "and Locked undecided" in done.stderr
+    assert "Fast: 12 of 12 calls served" in done.stderr
+    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    assert {one["identity"]["module"]: one["decided"] for one in index["modules"]} == {"Fast": True, "Locked": False}
+
+
+def caused(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "decided"),
+    [
+        (SubjectError("it cannot be sent to another process"), True),
+        (caused(SubjectError("it cannot be sent"), TypeError("a lock")), True),
+        (caused(SubjectError("it cannot be sent"), OSError(28, "No space left on device")), False),
+        (SubjectNotRun("its process was ended"), False),
+        (OutOfTime("the time limit was over"), False),
+        (JournalError("the journal is in use"), False),
+        (TrialServerError("it was ended by SIGKILL"), False),
+        (OSError(28, "No space left on device"), False),
+    ],
+)
+def test_an_error_decides_only_if_it_lies_in_the_module(error: Exception, decided: bool) -> None:
+    assert script_runs._lies_in_the_module(error) is decided
+
+
+def ended_with(best: Trial | None, *others: Trial) -> StudyResult:
+    chosen = trial(REFERENCE_RECIPE, 1.0) if best is None else best
+    trials = (trial(REFERENCE_RECIPE, 1.0), *others, chosen)
+    return StudyResult(Study(id="x", subject="Net", facts=facts(), trials=trials, best=chosen.recipe))
+
+
+COMPARED, AS_IT_IS = trial(FAST, 1.2), trial(Recipe(), 1.0)
+CRASHED = Trial(recipe=FAST, outcome=Outcome.CRASHED, reason="its process was ended by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("result", "decided", "said"),
+    [
+        (ended_with(None, COMPARED), True, "nothing was faster beyond doubt"),
+        (ended_with(None), False, "the time limit was over"),
+        (ended_with(None, AS_IT_IS), False, "the time limit was over"),
+        (ended_with(None, CRASHED), False, "nothing could be compared: its process was ended by SIGKILL"),
+        (ended_with(COMPARED), False, "could not be saved: the study's verdict says why"),
+        (ended_with(COMPARED.model_copy(update={"reason": "it has no file form"})), True, "it has no file form"),
+    ],
+)
+def test_a_study_decides_if_it_came_to_its_end(result: StudyResult, decided: bool, said: str) -> None:
+    assert script_runs._is_decided(result) is decided
+    assert said in script_runs._why_not(result)
+
+
+@pytest.mark.thorough
+def test_what_the_script_itself_put_there_is_not_replaced(tmp_path: Path) -> None:
+    call = "\nwith torch.no_grad():\n    Fast().eval()(torch.ones(2, 64))\n"
+    own = "import os\nos.makedirs('results')\nopen('results/index.json', 'w').write('{}')\n"
+    script = written(tmp_path, NETS + call + own)
+    done = quickly(script, options=("--out", "results"))
+    assert done.returncode == 1
+    assert "was not written by 'togi run'" in done.stderr
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["index.json"]
+
+
+@pytest.mark.parametrize("last", ["", "raise SystemExit(3)"])
+def test_with_json_standard_output_is_the_documents_alone(last: str, tmp_path: Path) -> None:
+    """Also while Python ends."""
+    text = f"{NETS}\nimport atexit, os\natexit.register(print, 'goodbye')\natexit.register(os.write, 1, b'bye')\n"
+    done = run_togi(written(tmp_path, f"{text}print('its own')\n{last}\n"), options=("--json", "--report"))
+    assert json.loads(done.stdout)["kind"] == "script"
+    assert all(said in done.stderr for said in ("its own", "goodbye", "bye"))
+
+
+@pytest.mark.parametrize("options", [("--report",), ("--report", "--json")])
+@pytest.mark.parametrize(("last", "code"), [("", 0), ("sys.exit(3)", 3), ("os._exit(4)", 4)])
+def test_a_script_whose_reader_has_gone_keeps_its_exit_code(
+    options: tuple[str, ...], last: str, code: int, tmp_path: Path
+) -> None:
+    script = written(tmp_path, f"import os, sys\nprint('its own')\n{last}\n")
+    read, write = os.pipe()
+    os.close(read)
+    variables = {**environment(tmp_path), "PYTHONUNBUFFERED": ""}  # or the script itself would notice
+    command = [sys.executable, "-m", "togi", "run", *options, script.name]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, stdout=write, stderr=subprocess.PIPE, text=True, timeout=100, check=False
+    )
+    os.close(write)
+    assert done.returncode == code, done.stderr
+    assert "called no torch module" in done.stderr
+    assert "BrokenPipe" not in done.stderr
 
 
 @pytest.mark.thorough

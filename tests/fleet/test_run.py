@@ -181,6 +181,35 @@ def test_a_folder_of_something_else_is_left_alone(subject: Path) -> None:
     assert precious.exists()
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_that_holds_a_request_of_something_else_is_left_alone(force: bool, subject: Path) -> None:
+    out = subject.parent / "out"
+    out.mkdir()
+    (out / "request.json").write_text('{"url": "https://example.org"}', encoding="utf-8")
+    (out / "thesis.txt").write_text("years of work", encoding="utf-8")
+    with pytest.raises(FleetError, match=r"request") as error:
+        fleet(subject, None, force=force)
+    assert "--force" not in str(error.value)
+    assert sorted(path.name for path in out.iterdir()) == ["request.json", "thesis.txt"]
+
+
+def test_what_somebody_put_next_to_studies_is_not_removed_with_them(subject: Path) -> None:
+    nodes = [node("s", "small"), node("l", "large")]
+    fleet(subject, ScriptedCluster(nodes, {"s": [packed()], "l": [packed()]}), "--seed=0")
+    out = subject.parent / "out"
+    (out / ".small.abcd1234").mkdir()  # of a driver that was killed
+    (out / "thesis.txt").write_text("years of work", encoding="utf-8")
+    fleet(subject, None, "--seed=0")
+    with pytest.raises(FleetError, match=r"the options .* Give another --out$"):
+        fleet(subject, None, "--seed=1")
+    with pytest.raises(FleetError, match=r"it holds thesis\.txt, which togi did not put there"):
+        fleet(subject, None, "--seed=1", force=True)
+    (out / "thesis.txt").unlink()
+    with pytest.raises(FleetError, match=r"or --force to begin anew$"):
+        fleet(subject, None, "--seed=1")
+    fleet(subject, ScriptedCluster(nodes, {"s": [packed()], "l": [packed()]}), "--seed=1", force=True)
+
+
 def test_kinds_and_prices_that_do_not_match(subject: Path) -> None:
     with pytest.raises(FleetError, match=r"none for the kind 'smal' of 10\.0\.0\.1 \(s\); did you mean 'small'\?"):
         fleet(subject, ScriptedCluster([node("s", "smal")], {}))

@@ -11,30 +11,41 @@ from typing import Any
 import togi.api
 from tests.artifact.artifact_maker import ArtifactMaker
 from togi.cli import main
-from togi.core.errors import SubjectError
+from togi.core.errors import JournalError, SubjectError, TrialServerError
+from togi.core.records import Outcome
 from togi.subject.inputs import Subject
 from togi.techniques import recipe
 
 ASKED = Path("asked.jsonl").absolute()
+ERRORS: dict[str, BaseException] = {
+    "Refused": SubjectError("it cannot be sent to another process"),
+    "Locked": JournalError("the journal is in use"),
+    "Killed": TrialServerError("the process that starts trials was ended by SIGKILL"),
+    "Interrupted": KeyboardInterrupt(),
+}
+"""By the beginning of a module's name."""
 
 
 def tune(module: Any, *, inputs: Any, out: Path, time_limit_s: float, device: str, **_: Any) -> Any:
     name = type(module).__name__
     with ASKED.open("a", encoding="utf-8") as file:
         file.write(json.dumps([name, len(inputs), time_limit_s, device]) + "\n")
-    if name.startswith("Refused"):
-        raise SubjectError(f"{name} cannot be sent to another process")
-    if name.startswith("Interrupted"):
-        raise KeyboardInterrupt
-    if name.startswith("Late"):
-        chosen = recipe(no_grad={})
-        best = SimpleNamespace(recipe=chosen, trial=SimpleNamespace(timing=None))
-        return SimpleNamespace(record=SimpleNamespace(best=chosen, trials=[best.trial]), best=best, artifact=None)
-    chosen = recipe(no_grad={}) if name.startswith("Slow") else recipe(eager={}, no_grad={})
-    ArtifactMaker.of(Subject(module, inputs), name).make(out, chosen)
-    best = SimpleNamespace(recipe=chosen, trial=SimpleNamespace(timing=None))
-    trials = [SimpleNamespace(timing=True)]
-    return SimpleNamespace(record=SimpleNamespace(best=chosen, trials=trials), best=best, artifact=out)
+    for beginning, error in ERRORS.items():
+        if name.startswith(beginning):
+            raise error
+    original, other = recipe(no_grad={}), recipe(eager={}, no_grad={})
+    late, slow = name.startswith("Late"), name.startswith("Slow")
+    trials = [_trial(original, timing=None if late else True), *([] if late else [_trial(other, timing=True)])]
+    chosen = original if late or slow else other
+    best = SimpleNamespace(recipe=chosen, trial=_trial(chosen, timing=None))
+    if not late:
+        ArtifactMaker.of(Subject(module, inputs), name).make(out, chosen)
+    record = SimpleNamespace(best=chosen, trials=trials)
+    return SimpleNamespace(record=record, best=best, artifact=None if late else out)
+
+
+def _trial(tried: Any, timing: Any) -> Any:
+    return SimpleNamespace(recipe=tried, outcome=Outcome.OK, reason="", timing=timing)
 
 
 togi.api.tune = tune

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.script.run_scripts import run_python, run_togi, written
+from togi.core.errors import OutputExistsError
 
 ALIKE = {
     "main module": """
@@ -156,8 +158,13 @@ def test_each_end_is_reported_once(tmp_path: Path) -> None:
         (["--with", "x", "--again", "script.py"], "give one of them"),
         (["--report", "--again", "script.py"], "give one of them"),
         (["--out", "other", "script.py"], "was not written by 'togi run'"),
+        (["--out", "site", "script.py"], "it holds no index.json of togi"),
+        (["--again", "--out", "site", "script.py"], "it holds no index.json of togi"),
+        (["--again", "--out", "mixed", "script.py"], "it holds thesis.txt, which togi did not put there"),
         (["--with", "other", "script.py"], "cannot be read"),
         (["--with", "damaged", "script.py"], "is damaged or from another version"),
+        (["--with", "site", "script.py"], "give the folder that 'togi run SCRIPT' wrote"),
+        (["--out", "earlier", "script.py"], "'togi run --again SCRIPT' writes it anew"),
         (["--out", "missing/folder", "script.py"], "does not exist"),
         (["--time-limit", "5q", "script.py"], "no unit of time 'q'"),
     ],
@@ -171,10 +178,37 @@ def test_wrong_usage_is_refused_before_the_script_runs(
     (tmp_path / "other").mkdir()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "index.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.json").write_text('{"title": "A site", "modules": []}', encoding="utf-8")
+    for name in ("earlier", "mixed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.json").write_text(json.dumps(INDEX_OF_ANOTHER_VERSION), encoding="utf-8")
+    (tmp_path / "mixed" / "thesis.txt").touch()
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)
     assert run(["run", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert ("site" in arguments) <= ("--again SCRIPT" not in shown)
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
     assert not (tmp_path / "ran").exists()
+
+
+INDEX_OF_ANOTHER_VERSION = {"schema_version": 0, "togi_version": "0", "created": "", "script": "s.py", "modules": [{}]}
+
+
+def test_a_folder_of_another_version_is_replaced(tmp_path: Path) -> None:
+    from togi.script.records import check_replaceable
+
+    (tmp_path / "index.json").write_text(json.dumps(INDEX_OF_ANOTHER_VERSION), encoding="utf-8")
+    artifact = tmp_path / "0-Net.togi"
+    artifact.mkdir()
+    manifest = {"schema_version": 0, "togi_version": "0", "created": "", "recipe": {}}
+    (artifact / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    check_replaceable(tmp_path)
+    (artifact / "manifest.json").write_text('{"name": "a web app"}', encoding="utf-8")
+    with pytest.raises(OutputExistsError, match=r"it holds 0-Net\.togi"):
+        check_replaceable(tmp_path)
 
 
 def test_a_folder_without_rights_is_refused_before_the_script_runs(
@@ -205,7 +239,7 @@ def test_a_folder_of_somebody_else_is_used_only_when_it_is_named(
     written(tmp_path, "open('ran', 'w').close()")
     folder = tmp_path / "script.py.togi"
     folder.mkdir()
-    (folder / "index.json").write_text("{}", encoding="utf-8")
+    (folder / "index.json").write_text(json.dumps(INDEX_OF_ANOTHER_VERSION), encoding="utf-8")
     folder.chmod(0o777)
     monkeypatch.chdir(tmp_path)
     assert run(["run", "script.py"]) == 2

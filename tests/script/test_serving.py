@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.artifact.artifact_maker import ArtifactMaker
-from togi.artifact.manifest import MANIFEST
+from togi.artifact.load import put_in_place
+from togi.artifact.manifest import MANIFEST, read_manifest
+from togi.script import serving
 from togi.script.identity import identity_of
 from togi.script.records import ScriptIndex, TunedModule
 from togi.script.serving import ScriptService
@@ -153,6 +156,54 @@ def test_a_damaged_artifact_is_said_and_the_original_runs(said: list[str], tmp_p
     assert service.served() == []
     (line,) = said
     assert "its artifact cannot be used, so the original runs" in line
+
+
+@pytest.mark.parametrize("when", ["before it is read", "while it is read"])
+def test_an_artifact_that_another_run_put_in_its_place_is_not_used(
+    when: str, folder: Path, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, others = folder / "0.togi", folder / "1.togi"
+    shutil.copytree(own, tmp_path / "0.togi")
+    module = tuned(Encoder().eval(), artifact="0.togi", sha256=read_manifest(own).sha256)
+    index = ScriptIndex(togi_version="1", created="2026", script="x.py", modules=(module,))
+    service = ScriptService(tmp_path, index, said.append)
+
+    def replace() -> None:
+        shutil.rmtree(tmp_path / "0.togi")
+        shutil.copytree(others, tmp_path / "0.togi")
+
+    def put_in(*args: Any, **kwargs: Any) -> Any:
+        installed = put_in_place(*args, **kwargs)
+        replace()
+        return installed
+
+    if when == "before it is read":
+        replace()
+    else:
+        monkeypatch.setattr(serving, "put_in_place", put_in)
+    try:
+        model = Encoder().eval()
+        with torch.no_grad():
+            for _ in range(2):
+                assert torch.equal(model(X), expected(model))
+    finally:
+        service.stop()
+    assert service.served() == []
+    assert "forward" not in vars(model)
+    (line,) = said
+    assert "was replaced since this run began" in line
+
+
+def test_an_artifact_that_is_still_the_same_is_used(folder: Path, said: list[str]) -> None:
+    module = tuned(Encoder().eval(), artifact="0.togi", sha256=read_manifest(folder / "0.togi").sha256)
+    index = ScriptIndex(togi_version="1", created="2026", script="x.py", modules=(module,))
+    service = ScriptService(folder, index, said.append)
+    try:
+        with torch.no_grad():
+            Encoder().eval()(X)
+    finally:
+        service.stop()
+    assert (said, [one.engine_calls for one in service.served()]) == ([], [1])
 
 
 def test_a_module_that_was_not_beaten_runs_as_it_is_without_a_word(folder: Path, said: list[str]) -> None:

@@ -20,6 +20,7 @@ from togi.artifact.installed import Installed
 from togi.artifact.load import put_in_place
 from togi.script.switch import ScriptSwitch
 from togi.subject.inputs import Subject
+from togi.subject.nested import tensors_in
 from togi.techniques import recipe
 
 
@@ -60,9 +61,11 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pair(artifact: Path) -> Iterator[tuple[Net, Net, Installed]]:
-    """The original, and one with the artifact in it."""
+    """The original, and one with the artifact in it, whose first call with gradients was made."""
     served = net()
     with put_in_place(artifact, served, ScriptSwitch) as installed:
+        served(X)
+        installed.switches[0].original_calls = 0
         yield net(), served, installed
 
 
@@ -220,3 +223,162 @@ def test_what_traces_compiles_or_observes_it_sees_the_original(pair: tuple[Net, 
             served(X)
         assert counter.get_total_flops() > 0
     assert of_engine(installed) == 0
+
+
+class Mixed(nn.Module):
+    """Answers with a history and without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.register_buffer("shift", torch.ones(4))
+        self.scale = torch.ones(4)
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        first, second = self.first(x), self.second(x)
+        with torch.no_grad():
+            unrecorded = self.first(x) + 1
+        return {
+            "both": first + second,
+            "unrecorded": unrecorded,
+            "detached": second.detach()[:, :2],
+            "of inputs": x * 2,
+            "numbers": second.argmax(-1),
+            "pair": (first * self.shift, (second * self.scale)[:, 1:]),
+        }
+
+
+def mixed() -> Mixed:
+    torch.manual_seed(0)
+    return Mixed().eval()
+
+
+@pytest.fixture(scope="module")
+def mixed_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mixed") / "mixed.togi"
+    subject = Subject(mixed(), [(X,), (torch.cat([X, X]),)])
+    ArtifactMaker.of(subject, "Mixed").make(folder, recipe(eager={}, no_grad={}))
+    return folder
+
+
+@pytest.fixture
+def two(mixed_artifact: Path) -> Iterator[tuple[Mixed, Mixed, Installed]]:
+    """The original, and one with the artifact in it."""
+    served = mixed()
+    with put_in_place(mixed_artifact, served, ScriptSwitch) as installed:
+        yield mixed(), served, installed
+
+
+def assert_alike(answer: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert answer.keys() == expected.keys()
+    for one, other in zip(tensors_in(answer), tensors_in(expected), strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.requires_grad == other.requires_grad
+
+
+def frozen(model: Mixed) -> None:
+    model.first.requires_grad_(False)
+
+
+def of_a_buffer(model: Mixed) -> None:
+    model.requires_grad_(False)
+    model.shift.requires_grad_()
+
+
+def of_an_attribute(model: Mixed) -> None:
+    model.requires_grad_(False)
+    model.scale.requires_grad_()
+
+
+def without_any(model: Mixed) -> None:
+    model.requires_grad_(False)
+
+
+CHANGES = [frozen, of_a_buffer, of_an_attribute, without_any]
+
+
+def test_each_answer_requires_gradients_where_the_originals_does(two: tuple[Mixed, Mixed, Installed]) -> None:
+    original, served, installed = two
+    for _ in range(3):
+        for x in (X, torch.cat([X, X])):
+            answer = served(x)
+            assert_alike(answer, original(x))
+            answer["unrecorded"].numpy()
+            answer["detached"].numpy()
+    assert installed.counts == {"": (5, 1)}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_requires_gradients_may_change(
+    change: Callable[[Mixed], None], two: tuple[Mixed, Mixed, Installed]
+) -> None:
+    original, served, installed = two
+    for _ in range(2):
+        assert_alike(served(X), original(X))
+    for model in (original, served):
+        change(model)
+    for _ in range(3):
+        assert_alike(served(X), original(X))
+        with torch.no_grad():
+            assert_alike(served(X), original(X))
+        with torch.inference_mode(), torch.enable_grad():
+            assert_alike(served(X), original(X))
+    for model in (original, served):
+        model.requires_grad_()
+        model.shift.requires_grad_(False)
+        model.scale.requires_grad_(False)
+    for _ in range(2):
+        assert_alike(served(X), original(X))
+    assert sum(installed.counts[""]) == 13
+    assert installed.counts[""][1] <= 3
+
+
+@pytest.mark.parametrize("change", CHANGES[:3])
+def test_gradients_reach_all_that_requires_them(
+    change: Callable[[Mixed], None], two: tuple[Mixed, Mixed, Installed]
+) -> None:
+    found = []
+    for model in two[:2]:
+        change(model)
+        for _ in range(3):  # the first is the original's
+            answer = model(X)
+            (answer["both"].sum() * 2 + answer["pair"][0].sum() + answer["pair"][1].square().sum()).backward()
+        found.append([t.grad for t in (*model.parameters(), model.shift, model.scale)])
+    assert any(gradient is not None for gradient in found[0])
+    for expected, gradient in zip(*found, strict=True):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_weights_that_are_frozen_before_gradients_are_asked_for_get_none(two: tuple[Mixed, Mixed, Installed]) -> None:
+    found = []
+    for model in two[:2]:
+        model(X)
+        answer = model(X)
+        model.first.requires_grad_(False)
+        answer["both"].sum().backward()
+        found.append([weight.grad for weight in model.parameters()])
+        model.first.requires_grad_()
+    assert found[0][0] is None
+    for expected, gradient in zip(*found, strict=True):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_inputs_of_inference_mode_meet_the_original(two: tuple[Mixed, Mixed, Installed]) -> None:
+    with torch.inference_mode():
+        x = X.clone()
+    for model in two[:2]:
+        model(X)
+        with pytest.raises(RuntimeError, match=r"[Ii]nference tensors"):
+            model(x)
+
+
+def test_what_may_decide_by_values_is_left_to_the_original(two: tuple[Mixed, Mixed, Installed]) -> None:
+    original, served, installed = two
+    installed.switches[0].forms[0].in_place = True  # compiled where it stands
+    for _ in range(2):
+        assert_alike(served(X), original(X))
+    assert installed.counts == {"": (0, 2)}
+    assert "torch.no_grad()" in installed.switches[0].last_reason
+    with torch.no_grad():
+        served(X)
+    assert installed.counts == {"": (1, 2)}

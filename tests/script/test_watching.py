@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from togi.script import watched as watched_module
 from togi.script import watching
+from togi.script.conditions import TRAINED
 from togi.script.watching import ScriptWatcher
 
 PLAIN_CALL = nn.Module.__call__
@@ -132,6 +134,66 @@ def test_no_more_weights_are_held_than_a_share_of_the_memory(
         watcher.stop()
     gc.collect()
     assert sum(found.reference() is not None for found in watcher.watched()) == 1
+
+
+def test_the_first_is_kept_only_if_as_much_again_stays_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "available_bytes", lambda: 159)
+    watcher = ScriptWatcher()
+    with torch.no_grad():
+        for _ in range(3):
+            net()(X)
+    gc.collect()
+    watcher.stop()
+    records = [record for _, record in watcher.records(1.0)]
+    assert all(found.reference() is None for found in watcher.watched())
+    assert sum(record.calls for record in records) == 3
+    assert all("not enough memory" in record.reason for record in records)
+
+
+def test_weights_count_against_the_memory_of_their_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``meta`` stands for a GPU."""
+    free = {"cpu": 10.0**9, "meta": 4.0 * 200}
+    monkeypatch.setattr(watching, "_free_bytes", lambda device: free[device.type])
+    watcher = ScriptWatcher()
+    with torch.no_grad():
+        for _ in range(3):
+            net()(X)
+            net().to("meta")(X.to("meta"))
+    gc.collect()
+    watcher.stop()
+    held = [found.live for found in watcher.watched() if found.reference() is not None]
+    assert sorted(next(model.parameters()).device.type for model in held) == ["cpu", "cpu", "cpu", "meta"]
+
+
+def test_a_report_holds_no_module_and_still_knows_it() -> None:
+    watcher = ScriptWatcher(holds=False)
+    dropped: list[weakref.ref[nn.Module]] = []
+
+    def main(use: Callable[[Net], None]) -> None:
+        model = net()
+        model.register_buffer("table", torch.ones(3))
+        dropped.extend((weakref.ref(model), weakref.ref(model.table)))
+        use(model)
+
+    def calls(model: Net) -> None:
+        with torch.no_grad():
+            for _ in range(3):
+                model(X)
+
+    main(calls)
+    main(steps)
+    kept = net().eval()
+    calls(kept)
+    gc.collect()
+    assert [each() for each in dropped] == [None] * 4
+    watcher.stop()
+    records = [record for _, record in watcher.records(1.0)]
+    assert [(record.calls, record.called_with) for record in records] == [(3, "float32 2x4")] * 3
+    assert sorted(record.reason for record in records if record.reason != watching._SMALL) in (
+        ["", "", TRAINED],
+        ["", TRAINED],
+        [TRAINED],
+    )
 
 
 def steps(model: nn.Module, optimizer: Any = None) -> None:

@@ -101,7 +101,11 @@ def load_manifest(
     allowed = _Allowed(manifest, native, unproven)
     if manifest.parts:
         # the hash of each file of a part, its manifest too, stands in the manifest that was checked
-        parts = [_load_part(part_folder(folder, i), entry, allowed) for i, entry in enumerate(manifest.parts)]
+        folders = [part_folder(folder, number) for number in range(len(manifest.parts))]
+        parts = [
+            _load_part(inside, read_manifest(inside), entry, allowed)
+            for inside, entry in zip(folders, manifest.parts, strict=True)
+        ]
         return OptimizedProgram(manifest, parts)
     manifest.signature.resolve()
     loaded, link, notes = _first_that_runs(folder, manifest, allowed)
@@ -124,15 +128,23 @@ class _Allowed(NamedTuple):
         return "" if lacking and is_proven_here(self.whole) else lacking
 
 
-def put_in_place(folder: Path, module: nn.Module, switch: type[Switch] = Switch, *, native: bool = True) -> Installed:
+def put_in_place(
+    folder: Path,
+    module: nn.Module,
+    switch: type[Switch] = Switch,
+    *,
+    native: bool = True,
+    manifest: Manifest | None = None,
+) -> Installed:
     """Put an artifact into the live module that it was made of, whole or in parts. Calls beyond what was proven run the
-    original. ``switch``: what stands for the ``forward`` of a module.
+    original. ``switch``: what stands for the ``forward`` of a module. ``manifest``: of the artifact, if it was read;
+    its files have to be those that it lists.
 
     The caller knows that a module which was tuned whole is the one: its artifact does not name its weights.
 
     Raises ArtifactError as ``load`` does, and where the parts are of another module.
     """
-    manifest = read_manifest(folder)
+    manifest = manifest or read_manifest(folder)
     if manifest.parts:
         program = load_manifest(folder, manifest, native=native)
         assert isinstance(program, OptimizedProgram)
@@ -141,13 +153,12 @@ def put_in_place(folder: Path, module: nn.Module, switch: type[Switch] = Switch,
         keep_freed_memory()
     entry = PartEntry(key=PartKey(path=""), module=type(module).__name__, effects=Effects(), weights="")
     whole = switch(module, "", module.forward)
-    whole.serve_with(_load_part(folder, entry, _Allowed(manifest, native, unproven=False)))
+    whole.serve_with(_load_part(folder, manifest, entry, _Allowed(manifest, native, unproven=False)))
     return Installed(module, [whole])
 
 
-def _load_part(folder: Path, entry: PartEntry, allowed: _Allowed) -> PartEngine:
+def _load_part(folder: Path, manifest: Manifest, entry: PartEntry, allowed: _Allowed) -> PartEngine:
     """The classes of its signature are not resolved: the program may import them later."""
-    manifest = read_manifest(folder)
     if manifest.parts:
         raise ArtifactError(f"{folder} holds parts again, which no part does: get the artifact again")
     check_files(folder, manifest)

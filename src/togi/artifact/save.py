@@ -12,6 +12,7 @@ from pathlib import Path
 
 from togi.artifact.manifest import (
     MANIFEST,
+    MANIFEST_LIMIT_BYTES,
     TRAINING,
     Link,
     Manifest,
@@ -26,11 +27,14 @@ from togi.core.choices import Objective
 from togi.core.errors import ArtifactError, OutputExistsError
 from togi.core.judging import Judging
 from togi.core.locks import locked
+from togi.core.plain_files import has_fields
 from togi.core.records import Facts, Recipe, Trial, now
 from togi.core.version import version
 from togi.subject.signature import Signature
 
 SUFFIX = ".togi"
+_FIELDS = ("schema_version", "togi_version", "created", "recipe")
+"""Of both kinds of documents."""
 
 
 def check_writable(out: Path, force: bool) -> None:
@@ -45,9 +49,14 @@ def check_writable(out: Path, force: bool) -> None:
         )
     if out.exists() and not force:
         raise OutputExistsError(f"{out} exists already. Give another --out, or --force to replace it")
-    if out.exists() and not any((out / name).is_file() for name in (MANIFEST, TRAINING)):
+    if out.exists() and not is_artifact(out):
         raise OutputExistsError(f"{out} exists and is not a togi artifact: it is not replaced, even with --force")
     check_parent(out)
+
+
+def is_artifact(folder: Path) -> bool:
+    """Whether togi wrote it, in this version or another."""
+    return any(has_fields(folder / name, _FIELDS, MANIFEST_LIMIT_BYTES) for name in (MANIFEST, TRAINING))
 
 
 def check_parent(out: Path) -> None:

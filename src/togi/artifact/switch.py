@@ -115,6 +115,8 @@ class Switch(FunctionStandIn):
                 return self._fall_back("gradients are wanted", args, kwargs)
             if torch.is_grad_enabled() and "weights" not in self.told and self.watch.wants_gradients():
                 self._warn_once("weights", _GRADIENTS_OF_WEIGHTS.format(self.name))
+            if unknown := self._unknown_of(form):
+                return self._fall_back(unknown, args, kwargs)
             if position:  # the calls that follow are likely of the same form; a new tuple, since threads may be reading
                 self.forms = (form, *(other for other in self.forms if other is not form))
             with self._counting:
@@ -149,6 +151,10 @@ class Switch(FunctionStandIn):
             "on what put the parts in first, and put them into the copy afterwards. A state_dict can be saved as ever"
         )
 
+    def _unknown_of(self, _form: PartEngine) -> str:
+        """What has to be known of a call that the form takes, and is not, as a clause: then the original serves it."""
+        return ""
+
     def _warn_once(self, of: str, text: str) -> None:
         if of not in self.told:
             self.told.add(of)
@@ -167,5 +173,5 @@ class Switch(FunctionStandIn):
         were_the_same = attributes.are_the_same()
         output = self.original(*args, **kwargs)
         if were_the_same and not attributes.are_the_same():
-            attributes.look_again()  # the original's own call did that, and would in the next
+            self.watch.accept_attributes()  # the original's own call did that, and would in the next
         return output

@@ -70,7 +70,8 @@ class Watch:
         self._single_places = tuple(place for place, _, _ in single)
         self._single_keys = tuple(key for _, key, _ in single)
         self._singles = tuple(tensor for _, _, tensor in single)
-        self._weights = tuple(module.parameters())
+        self._leaves = (*module.parameters(), *(b for name, b in module.named_buffers() if name not in state))
+        self._may_want_gradients = self._all_that_may()
         named = [*module.named_parameters(), *module.named_buffers()]
         tensors = {name: tensor for name, tensor in named if name not in state}
         self._written = {name: version_of(tensor) for name, tensor in tensors.items() if not tensor.is_inference()}
@@ -104,8 +105,24 @@ class Watch:
         return ""
 
     def wants_gradients(self) -> bool:
-        """Whether a weight of the module requires gradients."""
-        return any(map(_wants_gradients, self._weights))
+        """Whether anything that the module holds requires gradients."""
+        return any(map(_wants_gradients, self._may_want_gradients))
+
+    def gradients_wanted(self) -> tuple[bool, ...]:
+        """Of each weight and buffer, and of the tensors in plain attributes, whether it requires gradients."""
+        return tuple(map(_wants_gradients, self._may_want_gradients))
+
+    def with_gradients(self) -> list[Tensor]:
+        """Those that do."""
+        return [tensor for tensor in self._may_want_gradients if tensor.requires_grad]
+
+    def accept_attributes(self) -> None:
+        """From now on its plain attributes are meant to be as they are."""
+        self.attributes.look_again()
+        self._may_want_gradients = self._all_that_may()
+
+    def _all_that_may(self) -> tuple[Tensor, ...]:
+        return (*self._leaves, *(tensor for _, tensor in self.attributes.tensors()))
 
     def _holds_the_same(self) -> bool:
         try:

@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import togi
+from togi.cli.output import for_readers
 from togi.core.errors import TogiError
 from togi.core.needs_torch import need_torch
 from togi.core.printable import printable
@@ -106,14 +107,13 @@ def run(given: Sequence[str]) -> int:
         # reading the options of a command takes longer than checking a file: those of the others are left out
         app = app_of(arguments[:1] if arguments[:1] and arguments[0] in COMMANDS else COMMANDS)
         code = app(args=arguments, prog_name="togi", standalone_mode=False)
-        sys.stdout.flush()
+        with for_readers(sys.stdout) as written:
+            written.flush()
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
         return _fail(f"Interrupted: togi {shlex.join(given)}", INTERRUPTED, debug)
     except TogiError as error:
         return _fail(str(error), error.exit_code, debug)
-    except BrokenPipeError:
-        return _reader_gone()
     except OSError as error:
         return _fail(_file_problem(error), USAGE_ERROR, debug)
     except ModuleNotFoundError as error:
@@ -177,7 +177,8 @@ def _module_missing(error: ModuleNotFoundError, debug: bool) -> int:
 
 
 def _print(text: str) -> None:
-    print(printable(text), file=sys.stderr)
+    with for_readers(sys.stderr) as written:
+        print(printable(text), file=written)
 
 
 def _file_problem(error: OSError) -> str:
@@ -186,9 +187,3 @@ def _file_problem(error: OSError) -> str:
         f"{error.strerror or error}:{where}. Nothing that was learned is lost: finished trials are in the journal. "
         "Free space or choose another folder, then run the same command again."
     )
-
-
-def _reader_gone() -> int:
-    """``togi report ID | head``: the reader has what it wanted. Python must not write to the closed pipe at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
-from togi.cli.output import say
+from togi.cli.output import for_readers, say
 from togi.core.backports import StrEnum
 
 if TYPE_CHECKING:
@@ -117,4 +117,5 @@ def _write(text: str, file: Path | None) -> None:
         file.write_bytes(text.encode("utf-8", errors="replace"))
         return
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
+    with for_readers(sys.stdout):
+        sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))

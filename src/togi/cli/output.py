@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
 from togi.core.errors import OutputExistsError, TogiError
 from togi.core.plain_files import NotPlainError, read_plain
-from togi.core.printable import printable
+from togi.core.printable import printable, to_nobody
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -35,27 +35,43 @@ def stderr() -> Console:
     return SafeConsole(stderr=True)
 
 
+@contextmanager
+def for_readers(stream: IO[str]) -> Iterator[IO[str]]:
+    """For the block to write to. ``togi check src | head``: whoever read it and is gone has what it wanted, and the
+    command goes on to its own exit code."""
+    try:
+        yield stream
+    except BrokenPipeError:
+        to_nobody(stream)
+
+
 def say(text: str) -> None:
     """A line on standard error."""
-    typer.echo(printable(text), err=True)
+    with for_readers(sys.stderr):
+        typer.echo(printable(text), err=True)
 
 
 def tell(text: str, *, end: str = "\n") -> None:
     """A result on standard output."""
-    typer.echo(printable(text) + end, nl=False)
+    with for_readers(sys.stdout):
+        typer.echo(printable(text) + end, nl=False)
 
 
 def print_text(console: Console, text: RenderableType) -> None:
     """Print without the spaces that pad lines to the console's width."""
     with console.capture() as capture:
         console.print(text)
-    console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+    with for_readers(console.file) as file:
+        file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: dict[str, Any], stream: IO[str] | None = None) -> None:
+    """``stream``: None for standard output."""
     from togi.render.json import dumps
 
-    sys.stdout.write(dumps(document))
+    with for_readers(stream or sys.stdout) as written:
+        # a script that leaves by os._exit leaves nobody behind who flushes
+        print(dumps(document), end="", file=written, flush=True)
 
 
 def check_report_path(path: Path, force: bool) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -69,6 +68,8 @@ def run(
     _check_options(report=report, using=using, out=out, again=again)
     folder = Path(os.path.abspath(using or out or f"{script}{SUFFIX}"))
     index = None if again or report else _index(folder, asked=using is not None)
+    if index is not None and using is None and not index.settles:
+        index = None  # the next try may end otherwise
     if index is None and not report:
         check_replaceable(folder)
         _check_parent(folder)
@@ -77,22 +78,19 @@ def run(
         work = LaterRun(folder, index, str(script))
     else:
         work = FirstRun(None if report else folder, str(script), time_limit_s=time_limit, seed=seed)
-    with ExitStack() as output:
-        output.enter_context(_standard_output_kept(json))
+    document = _for_the_document() if json else None
 
-        def finish(end: ScriptEnd) -> int:
-            work.finish(end)
-            code = end.code or work.code
-            output.close()
-            if json and work.document is not None:
-                from togi.cli.output import print_json
+    def finish(end: ScriptEnd) -> int:
+        work.finish(end)
+        code = end.code or work.code
+        if document is not None and work.document is not None:
+            from togi.cli.output import print_json
 
-                print_json({**work.document(), "exit_code": code})
-                sys.stdout.flush()  # a script that leaves by os._exit leaves nobody behind who does
-            return code
+            print_json({**work.document(), "exit_code": code}, document)
+        return code
 
-        work.begin()
-        return run_as_main(script, arguments or (), finish)
+    work.begin()
+    return run_as_main(script, arguments or (), finish)
 
 
 def own_arguments(arguments: Sequence[str]) -> int:
@@ -118,7 +116,7 @@ def _check_options(*, report: bool, using: Path | None, out: Path | None, again:
 def _index(folder: Path, *, asked: bool) -> ScriptIndex | None:
     """What was tuned; None if nothing was yet. Raises TogiError for a folder that cannot be used."""
     from togi.core.caches import check_own
-    from togi.script.records import is_script_folder, read_index
+    from togi.script.records import is_script_folder, not_own, read_index
 
     if not asked and not is_script_folder(folder):
         return None
@@ -126,9 +124,9 @@ def _index(folder: Path, *, asked: bool) -> ScriptIndex | None:
         try:
             check_own(folder)
         except OSError as error:
+            or_again = "" if not_own(folder) else ", or --again to replace it"
             raise TogiError(
-                f"{error}, so it was not used: it may hold programs. Give '--with {folder}' if you trust it, or "
-                "--again to replace it"
+                f"{error}, so it was not used: it may hold programs. Give '--with {folder}' if you trust it{or_again}"
             ) from None
     return read_index(folder)
 
@@ -140,19 +138,10 @@ def _check_parent(folder: Path) -> None:
     check_parent(folder)
 
 
-@contextmanager
-def _standard_output_kept(json: bool) -> Iterator[None]:
-    """With ``--json``, standard output is the document's alone: what the script prints goes to standard error."""
-    if not json:
-        yield
-        return
+def _for_the_document() -> TextIO:
+    """With ``--json``, standard output is the document's alone. What the script prints goes to standard error from now
+    on, also what it prints once Python ends."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        with suppress(OSError, ValueError):  # the script may have closed it
-            sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+    return open(kept, "w", encoding="utf-8")

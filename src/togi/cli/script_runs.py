@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from togi.cli.output import say, stderr
-from togi.core.errors import TogiError
+from togi.core.errors import SubjectError, TogiError
 from togi.core.quantities import first_line, plural, seconds
-from togi.core.records import now
+from togi.core.records import Outcome, now
 from togi.core.version import version
 from togi.script.hook import when_torch_is_imported
 from togi.script.main_module import INTERRUPTED, HowItEnded, ScriptEnd
-from togi.script.records import INDEX, ScriptIndex, ScriptReport, TunedModule
+from togi.script.records import INDEX, ScriptIndex, ScriptReport, TunedModule, check_replaceable
 
 if TYPE_CHECKING:
     from togi.script.records import ModuleCalls
@@ -28,6 +28,8 @@ LEAST_S = 20.0
 """A module is not tuned in less time: its processes would have started, and little else."""
 _NO_TIME = "the time limit was over before anything was compared; give a longer one, or run it on a quieter machine"
 _NOTHING_FASTER = "nothing was faster beyond doubt"
+_INTERRUPTED = "tuning was interrupted"
+_FAILED = frozenset(Outcome) - {Outcome.OK, Outcome.REFUSED, Outcome.MISSING}
 
 
 class FirstRun:
@@ -49,7 +51,7 @@ class FirstRun:
     def _watch(self) -> None:
         from togi.script.watching import ScriptWatcher
 
-        self._watcher = ScriptWatcher()
+        self._watcher = ScriptWatcher(holds=self.folder is not None)
 
     def finish(self, end: ScriptEnd) -> None:
         """Report, and tune if the script ended in a way after which that is expected."""
@@ -75,8 +77,7 @@ class FirstRun:
             self.code = 1
             return
         self.document = lambda: _document(report, folder=str(self.folder), tuned=tuned)
-        undecided = all(one.why_not == _NO_TIME for one in tuned)
-        _show_tuned(tuned, None if undecided else self.folder, self.script)
+        _show_tuned(tuned, self.folder if _worth_writing(tuned) else None, self.script)
 
     def _tune(self, worth: Sequence[WatchedModule], shares: dict[int, float]) -> list[TunedModule]:
         """Tune one module after the other, and write what is there in the end, even if it is interrupted."""
@@ -96,12 +97,17 @@ class FirstRun:
                     f"togi: interrupted. {plural(len(tuned), 'module')} of {len(worth)} finished; finished trials are "
                     "in the journal, and 'togi run --again' goes on from there"
                 )
-            if decided := [one for one in tuned if one.why_not != _NO_TIME]:
-                self._write(decided, Path(made_in))
+                tuned += [
+                    _undecided(watched, shares[id(watched)], _INTERRUPTED)
+                    for watched in worth[len(tuned) : len(limits)]
+                ]
+            if _worth_writing(tuned):
+                self._write(tuned, Path(made_in))
         return tuned
 
     def _tune_one(self, watched: WatchedModule, share: float, limit_s: float, out: Path) -> TunedModule:
         from togi import api
+        from togi.artifact.manifest import read_manifest
         from togi.render.progress import watch
         from togi.study.drop_in import device_of
 
@@ -118,14 +124,19 @@ class FirstRun:
                     seed=self.seed,
                     progress=progress,
                 )
-            except TogiError as error:
-                return TunedModule(identity=identity, share=share, why_not=first_line(error))
-        if result.artifact is None:
-            return TunedModule(identity=identity, share=share, why_not=_why_not(result))
-        if result.best.recipe.is_reference:
+            except (TogiError, OSError) as error:
+                why_not, decided = first_line(error), _lies_in_the_module(error)
+                return TunedModule(identity=identity, share=share, why_not=why_not, decided=decided)
+        if result.artifact is None or result.best.recipe.is_reference:
             shutil.rmtree(out, ignore_errors=True)
-            return TunedModule(identity=identity, share=share, why_not=_why_not(result))
-        return TunedModule(identity=identity, share=share, artifact=out.name, **_figures(result.best, watched.seconds))
+            return TunedModule(identity=identity, share=share, why_not=_why_not(result), decided=_is_decided(result))
+        return TunedModule(
+            identity=identity,
+            share=share,
+            artifact=out.name,
+            sha256=read_manifest(out).sha256,
+            **_figures(result.best, watched.seconds),
+        )
 
     def _write(self, tuned: Sequence[TunedModule], made_in: Path) -> None:
         from togi.artifact.save import written_whole
@@ -136,6 +147,7 @@ class FirstRun:
             shutil.copytree(made_in, new)
             new.chmod(0o755)  # whoever may read the script may use it
             (new / INDEX).write_text(index.model_dump_json(indent=1), encoding="utf-8")
+            check_replaceable(self.folder)  # again: the script, or somebody else, may have put something there
 
 
 class LaterRun:
@@ -150,11 +162,15 @@ class LaterRun:
 
     def begin(self) -> None:
         day = self.index.created[:10]
+        undecided = f", and {', '.join(self.index.undecided)} undecided" if self.index.undecided else ""
         if not self._artifacts:
-            say(f"togi: nothing was faster on {day}, so the script runs as it is. 'togi run --again' tries again")
+            say(
+                f"togi: nothing was faster on {day}{undecided}, so the script runs as it is. 'togi run --again' tries "
+                "again"
+            )
             return
         modules = plural(self._artifacts, "module")
-        say(f"togi: using {self.folder} ({modules}, tuned on {day}). 'togi run --again' tunes anew")
+        say(f"togi: using {self.folder} ({modules}, tuned on {day}{undecided}). 'togi run --again' tunes anew")
         when_torch_is_imported(self._serve)
 
     def _serve(self) -> None:
@@ -209,11 +225,42 @@ def _figures(best: Best, seconds: float) -> dict[str, Any]:
 def _why_not(result: StudyResult) -> str:
     from togi.study.conclusion import unsaved
 
-    if not any(trial.timing is not None for trial in result.record.trials):
-        return _NO_TIME
-    if result.record.best is None or result.best.recipe.is_reference:
+    if result.record.best is not None and not result.best.recipe.is_reference:
+        return unsaved(result.best.trial)
+    if _compared(result):
         return _NOTHING_FASTER
-    return unsaved(result.best.trial)
+    failed = [trial for trial in result.record.trials if trial.outcome in _FAILED and not trial.recipe.is_reference]
+    return f"nothing could be compared: {first_line(failed[-1].reason)}" if failed else _NO_TIME
+
+
+def _compared(result: StudyResult) -> bool:
+    """Whether anything but the original, under ``no_grad`` or as it is called, was measured."""
+    others = (trial for trial in result.record.trials if trial.recipe.choices and not trial.recipe.is_reference)
+    return any(trial.timing is not None for trial in others)
+
+
+def _is_decided(result: StudyResult) -> bool:
+    """Whether a study without an artifact of something faster came to its end."""
+    if result.record.best is None or result.best.recipe.is_reference:
+        return _compared(result)
+    trial = result.best.trial  # faster; if it has no file form, that is its reason
+    return trial.timing is not None and bool(trial.reason)
+
+
+def _lies_in_the_module(error: Exception) -> bool:
+    """Whether the module is why it cannot be tuned, and will be again."""
+    from togi.study.failures import SubjectNotRun
+
+    of_this_machine = isinstance(error, SubjectNotRun) or isinstance(error.__cause__, OSError | MemoryError)
+    return isinstance(error, SubjectError) and not of_this_machine
+
+
+def _undecided(watched: WatchedModule, share: float, why_not: str) -> TunedModule:
+    return TunedModule(identity=watched.identity(), share=share, why_not=why_not, decided=False)
+
+
+def _worth_writing(tuned: Sequence[TunedModule]) -> bool:
+    return any(one.decided for one in tuned)
 
 
 def _show_report(report: ScriptReport) -> None:

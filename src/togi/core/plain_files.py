@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 _FLAGS = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT")
@@ -36,6 +37,18 @@ def read_plain(path: str | Path, limit: int) -> bytes:
             parts.append(part)
             remaining -= len(part)
     return b"".join(parts)
+
+
+def has_fields(path: Path, fields: Collection[str], limit: int) -> bool:
+    """Whether a file of at most ``limit`` bytes is a JSON object with all of these fields: by them togi knows what it
+    wrote, in this version or another. False for what cannot be read."""
+    import json  # --help needs none
+
+    try:
+        document = json.loads(read_plain(path, limit))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and all(field in document for field in fields)
 
 
 def sha256_of(path: Path) -> str:

@@ -7,8 +7,10 @@ prints passes ``printable``: ``cli/output`` and ``render/terminal`` are the only
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
+from typing import IO
 
 _STEERING = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
 """Categories of Unicode: control and format characters (C0, C1, bidi), surrogates, separators of lines."""
@@ -28,6 +30,14 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
 
 def one_line(text: str) -> str:
     return " ".join(printable(text).replace("\t", " ").split("\n"))
+
+
+def to_nobody(stream: IO[str]) -> None:
+    """Whatever is written to it from now on goes nowhere, also what Python itself writes of it when it ends: its reader
+    has closed the pipe."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def escaped(document: str) -> str:

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import importlib.metadata
 import io
+import re
 import shutil
 import tempfile
 import zipfile
@@ -21,8 +22,10 @@ from pathlib import Path
 from typing import Literal
 
 from packaging.version import InvalidVersion, Version
+from pydantic import ValidationError
 
 from togi.core.errors import FleetError, nearest
+from togi.core.plain_files import has_fields
 from togi.core.quantities import first_line, size
 from togi.core.record import Record
 from togi.core.version import version
@@ -36,6 +39,9 @@ LARGEST_ANSWER = 16 * 2**30
 """Bytes of what a node may send."""
 MOST_WORDS = 1000
 """Characters of a failed study's last words."""
+_DOCUMENT_LIMIT_BYTES = 64 << 20
+_PART = re.compile(r"\..+\.\w{8}")
+"""Names of folders in which answers are unpacked."""
 ATTEMPTS = 3
 """Studies that are started on one kind before it is given up as lost."""
 _FINISHED = {b"0", b"1"}
@@ -95,15 +101,13 @@ def _opened(out: Path, request: FleetRequest, force: bool) -> FleetRequest:
     """The request of ``out``: an earlier one where it is the same but for files that came later (results, logs)."""
     file = out / "request.json"
     if file.exists() and not force:
-        earlier = FleetRequest.from_json(file.read_bytes())
+        earlier = _read(file)
         if different := _differences(earlier, request):
-            raise FleetError(
-                f"{out} holds studies of something else: {different}. Give another --out, or --force to begin anew"
-            )
+            raise FleetError(f"{out} holds studies of something else: {different}. Give another --out{_or_force(file)}")
         return earlier
     if out.exists():
-        if not file.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise FleetError(f"{out} exists and holds no studies of a fleet: give another --out")
+        if why := _not_own(file):
+            raise FleetError(f"{out} exists and holds no studies of a fleet ({why}): give another --out")
         shutil.rmtree(out)
     part = out.absolute().with_name(f".{out.absolute().name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -111,6 +115,36 @@ def _opened(out: Path, request: FleetRequest, force: bool) -> FleetRequest:
     (part / file.name).write_text(request.to_json(), encoding="utf-8")
     part.rename(out)
     return request
+
+
+def _not_own(file: Path) -> str:
+    """The first thing in the folder of a request that no fleet put there, as a clause; empty if there is none."""
+    if not file.parent.is_dir():
+        return "it is not a folder"
+    others = sorted(path for path in file.parent.iterdir() if path != file)
+    if (others or file.exists()) and not has_fields(file, tuple(FleetRequest.model_fields), _DOCUMENT_LIMIT_BYTES):
+        return f"it has no {file.name} of togi"
+    other = next((path.name for path in others if path.is_symlink() or not _is_kind(path)), "")
+    return other and f"it holds {other}, which togi did not put there"
+
+
+def _is_kind(folder: Path) -> bool:
+    """A finished study, or an answer that was not unpacked to its end when the driver was killed."""
+    return folder.is_dir() and (_PART.fullmatch(folder.name) is not None or (folder / "study.json").is_file())
+
+
+def _read(file: Path) -> FleetRequest:
+    try:
+        return FleetRequest.from_json(file.read_bytes())
+    except ValidationError as error:
+        raise FleetError(
+            f"{file} is not a request of this version of togi ({error.errors()[0]['msg']}): give another "
+            f"--out{_or_force(file)}"
+        ) from None
+
+
+def _or_force(file: Path) -> str:
+    return "" if _not_own(file) else ", or --force to begin anew"
 
 
 def _differences(earlier: FleetRequest, now: FleetRequest) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,8 @@ from togi.subject.nested import tensors_in
 from togi.torch_internals.autograd import version_of
 from togi.torch_internals.script import assigned_attributes
 
-Held = Mapping[str, list[tuple[Tensor, int]]]
-"""By the attribute's name below the program: its tensors, and how often each was written."""
+Held = Mapping[str, Sequence[tuple[Any, int]]]
+"""By the attribute's name below the program: its tensors, or references to them, and how often each was written."""
 
 _OF_ANY_MODULE = frozenset(vars(nn.Module()))
 
@@ -51,5 +51,5 @@ def _written(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else version_of(tensor)
 
 
-def _same(one: list[tuple[Tensor, int]], other: list[tuple[Tensor, int]]) -> bool:
+def _same(one: Sequence[tuple[Any, int]], other: Sequence[tuple[Any, int]]) -> bool:
     return len(one) == len(other) and all(a[0] is b[0] and a[1] == b[1] for a, b in zip(one, other, strict=True))

@@ -49,15 +49,20 @@ def tuned_text(tuned: Sequence[TunedModule], folder: str | None, script: str) ->
     grid = table("module", "speed-up of a call", "runs on", left=["runs on"])
     for one in tuned:
         faster = figure(one.speedup_x, "x", beside=True) if one.artifact and one.speedup_x else Text("1")
-        runs_on = clean(one.recipe) if one.artifact else f"the original: {clean(one.why_not)}"
+        as_it_is = f"the original{'' if one.decided else ', undecided'}: {clean(one.why_not)}"
+        runs_on = clean(one.recipe) if one.artifact else as_it_is
         grid.add_row(Text(clean(one.identity.module)), faster, Text(runs_on, overflow="fold"))
-    gained = any(one.artifact for one in tuned)
+    gained, undecided = any(one.artifact for one in tuned), not all(one.decided for one in tuned)
     if folder is None:
         after = "Nothing was decided, so nothing was written. The next 'togi run' goes on from here."
+    elif not gained and undecided:
+        after = "Nothing was faster yet, and not all was decided. The next 'togi run' goes on from here."
     elif not gained:
         after = "Nothing was faster, so the script stays as it is."
     else:
         after = f"Written to {folder}. From now on 'togi run {script}' uses it; 'python {script}' runs as ever."
+        if undecided:
+            after += f" 'togi run --again {script}' goes on with what is undecided."
     saved_s, loading_s = sum(one.saved_s for one in tuned), sum(one.loading_s or 0.0 for one in tuned)
     if gained and saved_s < loading_s:
         after += (

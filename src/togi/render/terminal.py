@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from togi.core.printable import printable
+from togi.core.printable import printable, to_nobody
 from togi.core.quantities import bounds, significant, size
 from togi.core.records import Footprint, Interval, Outcome
 
@@ -54,6 +54,11 @@ class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with 1, whatever the command came to."""
+        self.quiet = True
+        to_nobody(self.file)
 
 
 def cut(text: str, width: int) -> str:

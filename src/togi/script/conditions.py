@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from weakref import ref
 
 import torch
 from torch import nn
@@ -49,13 +50,15 @@ class ModuleCondition:
     written: dict[str, tuple[int, int]]
     """Of each weight, by name: its identity, and how often it was written."""
     held: Held
+    """By weak references. All to one tensor are the same object, and none is that of a later tensor in its place."""
     has_gradients: bool
 
     @classmethod
     def of(cls, module: nn.Module) -> Self:
         written = {name: (id(weight), _writes(weight)) for name, weight in module.named_parameters()}
         has_gradients = any(weight.grad is not None for weight in module.parameters())
-        return cls(settings_hash(module), code_hash(module), written, held_by(module), has_gradients)
+        held = {name: [(ref(tensor), writes) for tensor, writes in each] for name, each in held_by(module).items()}
+        return cls(settings_hash(module), code_hash(module), written, held, has_gradients)
 
     def changed_since(self, before: ModuleCondition) -> str:
         """The first change that keeps an artifact from standing for the module, as a clause."""

@@ -6,7 +6,6 @@ It is imported by the script and not before it: torch reads environment variable
 from __future__ import annotations
 
 import importlib.abc
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -23,7 +22,8 @@ def when_torch_is_imported(then: Callable[[], None]) -> None:
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Finds torch as the others do, and has its loader report the end."""
+    """Finds torch as the others do, and has its loader report the end. It stays until then: libraries look torch up,
+    with ``importlib.util.find_spec``, long before they import it."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
@@ -33,17 +33,32 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        spec = self._found_by_others(fullname, path, target)
         if spec is None or spec.loader is None:
             return spec
         loader: Any = spec.loader
         execute = loader.exec_module
 
         def execute_and_report(module: ModuleType) -> None:
-            del loader.exec_module
+            vars(loader).pop("exec_module", None)
             execute(module)
-            self._then()
+            self._imported()
 
         loader.exec_module = execute_and_report
         return spec
+
+    def _found_by_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        """Those before this one were asked already."""
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :] if self in finders else finders:
+            find = getattr(finder, "find_spec", None)  # importlib, too, passes over those without
+            if find is not None and (spec := find(fullname, path, target)) is not None:
+                return spec  # type: ignore[no-any-return]
+        return None
+
+    def _imported(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then()

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from togi.core.errors import ArtifactError, OutputExistsError
-from togi.core.plain_files import read_plain
+from togi.core.plain_files import has_fields, read_plain
 from togi.core.record import Record
 from togi.core.records import Interval
 
@@ -15,6 +15,9 @@ INDEX = "index.json"
 INDEX_VERSION = 1
 """Raised when a field changes its meaning or goes away."""
 _INDEX_LIMIT_BYTES = 4 << 20
+_FIELDS = ("schema_version", "togi_version", "created", "script", "modules")
+"""Of the index, by which togi knows it."""
+_ANEW = "'togi run --again SCRIPT' writes it anew"
 
 
 class ModuleCalls(Record):
@@ -82,6 +85,12 @@ class TunedModule(Record):
     """From loading the artifact to its first answer."""
     why_not: str = ""
     """Why there is no artifact."""
+    decided: bool = True
+    """Its study came to its end, or the module itself is why there is none. False if a later one may end otherwise: the
+    time was over, the journal was in use, a process was ended."""
+    sha256: str = ""
+    """The hash that the artifact's manifest has of itself: another artifact in its place is not used. Empty where an
+    earlier togi wrote it."""
 
 
 class ScriptIndex(Record):
@@ -93,6 +102,16 @@ class ScriptIndex(Record):
     """ISO 8601, UTC."""
     script: str
     modules: tuple[TunedModule, ...]
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """The modules whose studies should be made again."""
+        return tuple(one.identity.module for one in self.modules if not one.decided)
+
+    @property
+    def settles(self) -> bool:
+        """Whether a run has something of it: artifacts, or the knowledge that nothing is faster."""
+        return any(one.artifact for one in self.modules) or not self.undecided
 
 
 class ServedModule(Record):
@@ -107,15 +126,26 @@ class ServedModule(Record):
 
 
 def is_script_folder(folder: Path) -> bool:
-    return (folder / INDEX).is_file()
+    """Whether its index is one that ``togi run`` wrote, in this version or another."""
+    return has_fields(folder / INDEX, _FIELDS, _INDEX_LIMIT_BYTES)
+
+
+def not_own(folder: Path) -> str:
+    """The first thing of a folder that ``togi run`` did not write, as a clause; empty if it wrote all of it."""
+    from togi.artifact.save import is_artifact
+
+    if not is_script_folder(folder):
+        return f"it holds no {INDEX} of togi"
+    others = (path for path in sorted(folder.iterdir()) if path.name != INDEX)
+    other = next((path.name for path in others if path.is_symlink() or not is_artifact(path)), "")
+    return other and f"it holds {other}, which togi did not put there"
 
 
 def check_replaceable(folder: Path) -> None:
     """Raises OutputExistsError for something that ``togi run`` did not write."""
-    if (folder.exists() or folder.is_symlink()) and not is_script_folder(folder):
+    if (folder.exists() or folder.is_symlink()) and (why := not_own(folder)):
         raise OutputExistsError(
-            f"{folder} exists and was not written by 'togi run' (it holds no {INDEX}): it is not replaced. Give "
-            "another --out"
+            f"{folder} exists and was not written by 'togi run' ({why}): it is not replaced. Give another --out"
         )
 
 
@@ -134,15 +164,12 @@ def read_index(folder: Path) -> ScriptIndex:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the document"
+        remedy = "give the folder that 'togi run SCRIPT' wrote" if not_own(folder) else _ANEW
         raise ArtifactError(
-            f"{folder / INDEX} is damaged or from another version of togi ({where}: {first['msg']}): "
-            "'togi run --again SCRIPT' writes it anew"
+            f"{folder / INDEX} is damaged or from another version of togi ({where}: {first['msg']}): {remedy}"
         ) from None
     if index.schema_version != INDEX_VERSION:
-        raise ArtifactError(
-            f"{folder} has schema {index.schema_version}, this togi reads {INDEX_VERSION}: 'togi run --again SCRIPT' "
-            "writes it anew"
-        )
+        raise ArtifactError(f"{folder} has schema {index.schema_version}, this togi reads {INDEX_VERSION}: {_ANEW}")
     for tuned in index.modules:
         if tuned.artifact and Path(tuned.artifact).name != tuned.artifact:
             raise ArtifactError(

@@ -19,6 +19,8 @@ from torch import nn
 
 from togi.artifact.installed import Installed
 from togi.artifact.load import put_in_place
+from togi.artifact.manifest import Manifest, read_manifest
+from togi.core.errors import ArtifactError
 from togi.core.quantities import first_line
 from togi.script.conditions import inner_of, left_alone
 from togi.script.identity import identity_of
@@ -100,7 +102,13 @@ class ScriptService:
             difference = identity.difference(candidates[0].identity)
             self._tell(name, f"{difference}, so the original runs. 'togi run --again' tunes what the script calls now")
         elif tuned.artifact:
-            installed = put_in_place(self._folder / tuned.artifact, module, ScriptSwitch)
+            folder = self._folder / tuned.artifact
+            installed = put_in_place(folder, module, ScriptSwitch, manifest=_read_the_same(folder, tuned))
+            try:
+                _read_the_same(folder, tuned)  # its files were read after its manifest
+            except ArtifactError:
+                installed.remove()
+                raise
             self._installed.append((tuned, installed))
 
     def _tell(self, name: str, text: str) -> None:
@@ -109,6 +117,14 @@ class ScriptService:
         if line not in self._told:
             self._told.add(line)
             self._tell_user(line)
+
+
+def _read_the_same(folder: Path, tuned: TunedModule) -> Manifest:
+    """Raises ArtifactError where another artifact is in its place: another run has tuned the script anew."""
+    manifest = read_manifest(folder)
+    if tuned.sha256 and manifest.sha256 != tuned.sha256:
+        raise ArtifactError(f"{folder} was replaced since this run began, or changed after it was tuned")
+    return manifest
 
 
 def _for_scripts(reason: str) -> str:

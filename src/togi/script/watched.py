@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,8 +61,9 @@ class CallTally:
 class WatchedModule:
     """One module with its calls."""
 
-    def __init__(self, module: nn.Module, *, kept: bool, when_gone: Callable[[Any], None]) -> None:
-        """``kept``: what it is and what it is called with is kept, to tune it after the script has ended."""
+    def __init__(self, module: nn.Module, *, kept: bool, holds: bool, when_gone: Callable[[Any], None]) -> None:
+        """``kept``: there is room for it until the script has ended. ``holds``: it is then tuned, and so held until
+        then; else what is known of it is for a report alone."""
         self.reference = weakref.ref(module, when_gone)
         self.cls = type(module)
         original = compiled_original(module)
@@ -75,14 +77,16 @@ class WatchedModule:
         """Before its first call."""
         self.second: ModuleCondition | None = None
         """Before its second call: what a module makes in its first and keeps is not state."""
-        self._held = module if kept and bytes_of(module) else None  # ``nn.Softmax(1)(x)`` makes one for each call
+        self.lasts = bool(bytes_by_device(module))  # not so ``nn.Softmax(1)(x)``, which makes one for each call
+        self._holds = kept and holds
+        self._held = module if self._holds and self.lasts else None
         self._recorded = Recorded(_INPUTS_BYTES, 1)
         self._lock = threading.Lock()
 
     def tally(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> CallTally:
         """Where a call of ``module``, the one that is watched, is counted. It is about to be made."""
         if self.second is None and self.tallies and self.first is not None:
-            self._held = module
+            self.lasts, self._held = True, module if self._holds else None
             self.second = ModuleCondition.of(inner_of(module))
         kind = _kind(module, args, kwargs)
         found = self.tallies.get(kind)
@@ -144,17 +148,20 @@ class WatchedModule:
         """Why it cannot be tuned, after the script has ended; empty if it can."""
         if self.first is None:
             return _NOT_KEPT
-        if self.reference() is None:
+        module, changed = self.reference(), ""
+        if module is not None:
+            changed = ModuleCondition.of(inner_of(module)).changed_since(self.second or self.first)
+        elif self._holds or not self.lasts:
             return _GONE
-        module = self.live
-        changed = ModuleCondition.of(module).changed_since(self.second or self.first)
+        elif self.second is not None:  # of what a report did not hold, no more is known
+            changed = self.second.changed_since(self.first)
         if changed == TRAINED:
             return changed
         if not self.samples():
             tallies = [tally for tally in self._all() if tally.calls]
             longest = max(tallies, key=lambda tally: tally.seconds, default=self.others)
             return longest.reason or _TOO_LARGE
-        return left_alone(module) or changed
+        return "" if module is None else left_alone(inner_of(module)) or changed
 
     @property
     def live(self) -> nn.Module:
@@ -183,8 +190,12 @@ def _why_not(module: nn.Module, inputs: Inputs) -> str:
     return ""
 
 
-def bytes_of(module: nn.Module) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
+def bytes_by_device(module: nn.Module) -> dict[torch.device, int]:
+    """Of its weights and buffers; without those that take none."""
+    needed: Counter[torch.device] = Counter()
+    for tensor in (*module.parameters(), *module.buffers()):
+        needed[tensor.device] += tensor.numel() * tensor.element_size()
+    return {device: count for device, count in needed.items() if count}
 
 
 def _kind(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Any:

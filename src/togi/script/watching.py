@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import nn
 from togi.core.quantities import first_line
 from togi.machine.limits import available_bytes
 from togi.script.records import ModuleCalls, ScriptReport
-from togi.script.watched import CallTally, WatchedModule, bytes_of
+from togi.script.watched import CallTally, WatchedModule, bytes_by_device
 from togi.torch_internals.module_calls import watch_outermost_calls
 from togi.torch_internals.modules import is_replica
 from togi.torch_internals.script import is_traced
@@ -25,7 +26,7 @@ _MOST_DROPPED = 16
 """Modules of one class that the script drops after a call: more of it are not looked at."""
 _USUAL_BYTES = 8 << 30
 _KEPT_SHARE = 0.25
-"""Of the free memory, for modules that the script itself may have dropped when it ends."""
+"""Of the free memory of a device, for modules that the script itself may have dropped when it ends."""
 _LEAST_SHARE = 0.05
 """Of the time of all modules: one that takes less is not worth tuning."""
 
@@ -38,18 +39,22 @@ _SMALL = "it takes less than 5 % of the modules' time"
 class ScriptWatcher:
     """Watches all outermost calls from now on, in this process, until it is stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, holds: bool = True) -> None:
+        """``holds``: modules are held until the script has ended, to be tuned then; else none that it drops."""
         self.others = CallTally()
         """Calls of more modules than togi distinguishes, and of those that are gone."""
         self._modules: dict[int, WatchedModule] = {}
+        self._ended: list[WatchedModule] = []
+        """Of those that are gone, the ones that were more than a call."""
         self._gone: deque[int] = deque()
         """Identities of modules that the script dropped. Python says so at any time, so they are only noted."""
         self._dropped: Counter[type] = Counter()
         self._unwatched: set[int] = set()
         self._problems: dict[str, None] = {}
         self._lock = threading.Lock()
-        self._left_bytes = _KEPT_SHARE * (available_bytes() or _USUAL_BYTES)
-        self._keeps_weights = False
+        self._holds = holds
+        self._left_bytes: dict[torch.device, float] = {}
+        self._keeps_on: set[torch.device] = set()
         self._watching = True
         self._undo = watch_outermost_calls(self._call)
         if hasattr(os, "register_at_fork"):
@@ -96,27 +101,45 @@ class ScriptWatcher:
         with self._lock:
             self._forget_gone()
             earlier = self._modules.get(key)
-            if earlier is not None or len(self._modules) >= _MOST_MODULES:
+            if earlier is not None or len(self._modules) + len(self._ended) >= _MOST_MODULES:
                 return earlier  # another thread was first
-            needed = bytes_of(module)
-            kept = needed <= self._left_bytes or not self._keeps_weights
-            self._left_bytes -= needed if kept else 0
-            self._keeps_weights |= kept and needed > 0
-            made = WatchedModule(module, kept=kept, when_gone=lambda _: self._gone.append(key))
+            kept = self._makes_room(bytes_by_device(module))
+            made = WatchedModule(module, kept=kept, holds=self._holds, when_gone=lambda _: self._gone.append(key))
             self._modules[key] = made
             return made
+
+    def _makes_room(self, needed: Mapping[torch.device, int]) -> bool:
+        """Whether a module is kept, which needs so many bytes of each device; they are counted then. Of each device a
+        share of what was free is for those that are kept, and the first may take more if as much again stays free."""
+        for device in needed:
+            if device not in self._left_bytes:
+                self._left_bytes[device] = _KEPT_SHARE * _free_bytes(device)
+        if not all(
+            count <= self._left_bytes[device] or (device not in self._keeps_on and count <= _free_bytes(device))
+            for device, count in needed.items()
+        ):
+            return False
+        for device, count in needed.items():
+            self._left_bytes[device] -= count
+            self._keeps_on.add(device)
+        return True
 
     def _forget_gone(self) -> None:
         while self._gone:
             watched = self._modules.pop(self._gone.popleft(), None)
-            if watched is not None:
-                self._dropped[watched.cls] += 1
+            if watched is None:
+                continue
+            self._dropped[watched.cls] += 1
+            if watched.lasts:
+                self._ended.append(watched)
+            else:
                 self.others.calls += watched.calls
                 self.others.seconds += watched.seconds
 
     def watched(self) -> list[WatchedModule]:
         """The modules that were called, the one that took the longest first."""
-        return sorted((each for each in self._modules.values() if each.calls), key=lambda each: -each.seconds)
+        every = (*self._ended, *self._modules.values())
+        return sorted((each for each in every if each.calls), key=lambda each: -each.seconds)
 
     def records(self, seconds: float) -> list[tuple[WatchedModule, ModuleCalls]]:
         """The modules with what is known of them, after the script has ended. ``seconds``: how long it took."""
@@ -145,3 +168,15 @@ class ScriptWatcher:
             called_with=watched.called_with(),
             reason=watched.why_not() or (_SMALL if small else ""),
         )
+
+
+def _free_bytes(device: torch.device) -> float:
+    """What can still be allocated there, with what torch holds for it and does not use."""
+    if device.type == "meta":
+        return math.inf
+    backend: Any = getattr(torch, device.type, None)
+    if hasattr(backend, "mem_get_info"):
+        held_back = backend.memory_reserved(device) - backend.memory_allocated(device)
+        return float(backend.mem_get_info(device)[0] + held_back)
+    available = available_bytes()  # of the machine, whose memory other devices share
+    return _USUAL_BYTES if available is None else available

@@ -79,7 +79,7 @@ def put_saved_into(obj: Any, artifact: Path, *, native: bool, trusted: Trusted |
     manifest = read_manifest(artifact, trusted)
     program = _program(obj, with_texts=manifest.facts.program)
     _check_same(program, artifact, manifest)
-    return put_in_place(artifact, program, DropInSwitch, native=native)
+    return put_in_place(artifact, program, DropInSwitch, native=native, manifest=manifest)
 
 
 def restore(obj: Any) -> None:

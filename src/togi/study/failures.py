@@ -10,8 +10,15 @@ from togi.core.quantities import seconds
 from togi.core.records import Outcome
 from togi.worker.supervise import TrialEnded
 
+_PASSING = frozenset({Outcome.CRASHED, Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT, Outcome.UNSTABLE})
 
-class OutOfTime(SubjectError):
+
+class SubjectNotRun(SubjectError):
+    """It was not run to its end, for a reason that need not be its own and may be gone the next time: no time, no
+    memory, a process that somebody ended."""
+
+
+class OutOfTime(SubjectNotRun):
     """The study's time was over before the original had been run and proven."""
 
 
@@ -23,11 +30,15 @@ def out_of_time(subject: str, ended: TrialEnded) -> OutOfTime:
     )
 
 
-def reference_failed(subject: str, why: object) -> SubjectError:
+def reference_failed(subject: str, why: object, outcome: Outcome) -> SubjectError:
     """Everything else ends in a record."""
-    return SubjectError(
+    return _kind(outcome)(
         f"{subject} ran once, but its reference (the original as it is) did not: {why}. Finished trials are kept"
     )
+
+
+def _kind(outcome: Outcome) -> type[SubjectError]:
+    return SubjectNotRun if outcome in _PASSING else SubjectError
 
 
 @contextmanager
@@ -39,6 +50,6 @@ def explained(subject: str) -> Iterator[None]:
         if ended.cut_off:
             raise out_of_time(subject, ended) from None
         detail = f"\n{ended.ending.traceback}" if ended.ending.outcome is Outcome.CRASHED else ""
-        raise SubjectError(
+        raise _kind(ended.ending.outcome)(
             f"{subject} cannot be tuned as it was given: {ended.ending.reason.rstrip('.')}.{detail}"
         ) from None

@@ -172,7 +172,7 @@ def _explored_and_decided(study: OpenStudy, journal: Journal, keep: Path, *, res
         decision = finals.decide()
     except (OutOfTime, NoTimeLeft, TrialEnded) as late:
         if isinstance(late, TrialEnded) and not late.cut_off:
-            raise reference_failed(study.subject.name, late) from None
+            raise reference_failed(study.subject.name, late, late.ending.outcome) from None
         if study.log.last(study.subject.reference) is None:
             nothing = _unmeasured(settings, str(late))
             return conclude(study, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None

@@ -66,7 +66,8 @@ class StudyRunner:
                 )
             last = log.last(reference)
         if last is None or last.timing is None:
-            raise reference_failed(self.study.subject.name, "" if last is None else last.reason)
+            why, outcome = ("", Outcome.UNSTABLE) if last is None else (last.reason, last.outcome)
+            raise reference_failed(self.study.subject.name, why, outcome)
         budget.know_reference(last.phases_s)
         self.study.allow_for_best()  # of trials that the journal has
 
