@@ -1,8 +1,9 @@
 """Puts a reduction over a streamed dimension together from the parts of its tiles, and differentiates it.
 
 A ``Combiner`` is made for one reduction node. ``add(part, offset, count)`` takes what the very same operation gave on
-one tile, ``finish`` gives what it gives on the whole. Sums are kept in float64 where torch has it, so thousands of
-tiles add no error of their own. Of equal extremes the first is kept, and NaN wins, as in torch.
+one tile, ``finish`` gives what it gives on the whole. Sums are kept in float64 where torch has it, and a tile of half
+precision gives its sum in float32, in which torch adds such numbers: thousands of tiles add no error of their own, and
+the result is rounded once. Of equal extremes the first is kept, and NaN wins, as in torch.
 
 ``part_gradient`` is the derivative of the whole with respect to the part of one tile; autograd does the rest. Where
 torch's derivative of a reduction reads its result, autograd is given that of the whole for that of the tile
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from togi.tiling.slicing import Slice, SlicedCall, arguments, value
+from togi.tiling.slicing import Slice, SlicedCall, arguments, refuse_unknown_arguments, value
 from togi.tiling.slicing_rules import reduced_dims
 
 aten = torch.ops.aten
@@ -28,6 +29,10 @@ aten = torch.ops.aten
 class Combiner(ABC):
     """The running state of one reduction in one pass over the tiles."""
 
+    understands: frozenset[str]
+    """The arguments of its operations for any value of which it is right, in its gradient too: see ``slicing.rule``."""
+    adds = False
+    """Whether it adds up what the tiles give."""
     reads_result = False
     """Whether torch's derivative is one of the operand and the result (saved under that name) alone."""
     settled_positions = 1
@@ -51,18 +56,37 @@ class Combiner(ABC):
         """The result over all tiles."""
 
     def part_gradient(self, part: Any, result: Any, gradient: Tensor, offset: int, count: int) -> Tensor:
-        """The gradient of ``part``'s values. ``result``: of the whole; ``gradient``: of its values."""
+        """The gradient of ``part``'s values. ``result``: of the whole; ``gradient``: of its values, in the type of the
+        part's."""
         return gradient
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
-    if not tensor.is_floating_point() or tensor.device.type == "mps":
+    if not _has_fractions(tensor.dtype) or tensor.device.type == "mps":
         return tensor.dtype
-    return torch.float64
+    return torch.promote_types(tensor.dtype, torch.float64)
+
+
+def _has_fractions(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _added_in(dtype: torch.dtype) -> torch.dtype:
+    """The type in which torch adds numbers of this one, before it rounds the sum."""
+    return torch.promote_types(dtype, torch.float32) if _has_fractions(dtype) else dtype
+
+
+def _result_type(node: fx.Node, part: Tensor) -> torch.dtype:
+    """The type of the result that is put together from such parts: another one only where all is computed in it."""
+    own = value(node).dtype
+    return own if part.dtype == _added_in(own) else part.dtype
 
 
 class SumCombiner(Combiner):
     """``sum``, ``mean``, and matrix products over the dimension that they sum."""
+
+    understands = frozenset("self dim keepdim dtype mat2 vec tensor".split())
+    adds = True
 
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
         super().__init__(node, dim, length)
@@ -70,7 +94,7 @@ class SumCombiner(Combiner):
         self.total: Tensor | None = None
 
     def add(self, part: Tensor, offset: int, count: int) -> None:
-        self.dtype = part.dtype
+        self.dtype = _result_type(self.node, part)
         wide = part.to(_wide(part), copy=self.total is None)
         if self.mean:
             wide = wide * (count / self.length)
@@ -86,6 +110,8 @@ class SumCombiner(Combiner):
 
 class Extreme(Combiner):
     """``amax``, ``amin``, ``max()``, ``min()``, ``any``, ``all``: values without an index."""
+
+    understands = frozenset("self dim keepdim".split())
 
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
         super().__init__(node, dim, length)
@@ -107,6 +133,8 @@ class Extreme(Combiner):
 
 class IndexedExtreme(Combiner):
     """``max`` and ``min`` along a dimension with the index of the first extreme; ``argmax`` and ``argmin``."""
+
+    understands = frozenset("self dim keepdim".split())
 
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
         super().__init__(node, dim, length)
@@ -134,7 +162,10 @@ class IndexedExtreme(Combiner):
 
 
 class TopK(Combiner):
-    """``topk`` along the streamed dimension: the best of the best so far and of the tile."""
+    """``topk`` along the streamed dimension: the best of the best so far and of the tile, in order, which is one of the
+    orders that ``sorted=False`` allows."""
+
+    understands = frozenset("self k dim largest sorted".split())
 
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
         super().__init__(node, dim, length)
@@ -169,6 +200,8 @@ class TopK(Combiner):
 class LogSumExp(Combiner):
     """``logsumexp``."""
 
+    understands = frozenset("self dim keepdim".split())
+    adds = True
     reads_result = True
 
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
@@ -176,7 +209,7 @@ class LogSumExp(Combiner):
         self.total: Tensor | None = None
 
     def add(self, part: Tensor, offset: int, count: int) -> None:
-        self.dtype = part.dtype
+        self.dtype = _result_type(self.node, part)
         wide = part.to(_wide(part))
         self.total = wide if self.total is None else torch.logaddexp(self.total, wide)
 
@@ -188,6 +221,8 @@ class LogSumExp(Combiner):
 class Norm(Combiner):
     """``linalg.vector_norm`` of any order."""
 
+    understands = frozenset("self ord dim keepdim dtype".split())
+    adds = True
     reads_result = True
 
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
@@ -200,7 +235,7 @@ class Norm(Combiner):
         return math.isfinite(arguments(node)["ord"])  # others divide the gradient among equal extremes
 
     def add(self, part: Tensor, offset: int, count: int) -> None:
-        self.dtype = part.dtype
+        self.dtype = _result_type(self.node, part)
         wide = self._power(part.to(_wide(part)), self.order)
         self.total = wide if self.total is None else self._join(self.total, wide)
 
@@ -254,7 +289,43 @@ def streamable_dims(node: fx.Node) -> list[int]:
 
 
 def part_call(node: fx.Node, dim: int) -> SlicedCall:
-    """The call that runs on a tile, the operand being sliced along the streamed ``dim``."""
+    """The call that runs on a tile, the operand being sliced along the streamed ``dim``.
+
+    Raises:
+        NotSliceable: it is given what its combiner does not understand.
+    """
+    combiner = COMBINERS[node.target]
+    refuse_unknown_arguments(node, combiner.understands)
+    call = _part_call(node, dim)
+    if combiner.adds and _is_rounded(node):
+        return SlicedCall(unrounded, (call.target, *call.args), call.kwargs)
+    return call
+
+
+def widened(node: fx.Node, dim: int) -> list[Slice]:
+    """The slices that ``part_call`` reads in a wider type, which takes memory of its own."""
+    call = part_call(node, dim)
+    return call.slices if call.target is unrounded else []
+
+
+def _is_rounded(node: fx.Node) -> bool:
+    """True if torch adds in another type than that of the result."""
+    return _added_in(value(node).dtype) != value(node).dtype
+
+
+def unrounded(operation: Any, *operands: Any, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """The operation in the type in which torch adds, its result not rounded after it."""
+
+    def wide(operand: Any) -> Any:
+        if not isinstance(operand, Tensor):
+            return operand
+        given = operand if dtype is None else operand.to(dtype)
+        return given.to(_added_in(given.dtype))
+
+    return operation(*map(wide, operands), **options)
+
+
+def _part_call(node: fx.Node, dim: int) -> SlicedCall:
     source: Any = node.args[0]
     given = arguments(node)
     if node.target in _CONTRACTIONS:

@@ -48,7 +48,7 @@ def decompositions(*, multi_pass: bool, gradient: bool) -> dict[Any, Parts]:
 
 def _stays_whole(operation: Any, multi_pass: bool) -> bool:
     rule = RULES.get(operation)
-    elementwise = rule is pointwise or (rule is None and torch.Tag.pointwise in operation.tags)
+    elementwise = torch.Tag.pointwise in operation.tags if rule is None else rule.cut is pointwise
     return elementwise or operation in COMBINERS or (rule is not None and not multi_pass)
 
 

@@ -113,8 +113,9 @@ class LoopRun:
                 if combiner is None:
                     gradient = gradient.narrow(product.dim, offset, count)
                 else:
+                    gradient = gradient.to(tensor.dtype)
                     if combiner.reads_result:
-                        replace_saved(tensor, "result", result)
+                        replace_saved(tensor, "result", result.to(tensor.dtype))
                     with torch.no_grad():
                         gradient = combiner.part_gradient(part, result, gradient, offset, count)
                 values.append(tensor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,3 +78,13 @@ class Schedule:
     @property
     def loops(self) -> tuple[Loop, ...]:
         return tuple(task for task in self.tasks if isinstance(task, Loop))
+
+    @property
+    def form(self) -> tuple[Hashable, ...]:
+        """Equal for two that compute the same in the same way."""
+        return tuple(
+            (task.products, frozenset(task.wanted.computed), task.wanted.sliced, task.wanted.whole)
+            if isinstance(task, Loop)
+            else task
+            for task in self.tasks
+        )

@@ -26,7 +26,7 @@ from togi.tiling.slicing import (
 aten = torch.ops.aten
 
 
-@rule(aten.cat.default, aten.stack.default)
+@rule(aten.cat.default, aten.stack.default, understands="tensors dim")
 def _joined(node: fx.Node, dim: int) -> SlicedCall:
     parts: Any = node.args[0]
     along = arguments(node)["dim"] % rank(node)
@@ -36,7 +36,7 @@ def _joined(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(node.target, ([Slice(part, own) for part in parts], along))
 
 
-@rule(aten.gather.default)
+@rule(aten.gather.default, understands="self dim index")
 def _gather(node: fx.Node, dim: int) -> SlicedCall:
     source, along, index = node.args[:3]
     along = int(along) % rank(node)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def _gather(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(node.target, (Slice(source, dim), along, Slice(index, dim)))  # type: ignore[arg-type]
 
 
-@rule(aten.index_select.default)
+@rule(aten.index_select.default, understands="self dim index")
 def _index_select(node: fx.Node, dim: int) -> SlicedCall:
     source, along, index = node.args[:3]
     along = int(along) % rank(node)  # type: ignore[arg-type]
@@ -56,18 +56,17 @@ def _index_select(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(node.target, (Slice(source, dim), along, index))  # type: ignore[arg-type]
 
 
-@rule(aten.embedding.default)
+@rule(aten.embedding.default, understands="weight indices padding_idx")
 def _embedding(node: fx.Node, dim: int) -> SlicedCall:
-    """What else it is given is about its gradient: the row of ``padding_idx`` has none."""
+    """The row of ``padding_idx`` has no gradient. Not understood: the frequencies in a tile, by which a gradient may be
+    scaled, are not those in the whole, and gradients of tiles are added up, which sparse ones are not."""
     table, index, *more = node.args
-    if any(more[1:]):  # the frequencies in a tile are not those in the whole; and gradients of tiles are added up
-        raise NotSliceable("aten.embedding scales its gradient by frequency, or has a sparse one")
     if dim < rank(index):  # type: ignore[arg-type]
         return SlicedCall(aten.embedding.default, (table, Slice(index, dim), *more))  # type: ignore[arg-type]
     return SlicedCall(aten.embedding.default, (Slice(table, 1), index, *more))  # type: ignore[arg-type]
 
 
-@rule(aten.index.Tensor)
+@rule(aten.index.Tensor, understands="self indices")
 def _index(node: fx.Node, dim: int) -> SlicedCall:
     """Index tensors in neighbouring positions: their broadcast dimensions stand where the first one stood."""
     source: Any = node.args[0]
@@ -97,7 +96,10 @@ def _counts_all(index: fx.Node, source: fx.Node, dim: int) -> bool:
     return from_zero and statically_known_true(value(index).shape[0] == value(source).shape[dim])
 
 
-@rule(aten.slice_scatter.default, aten.select_scatter.default)
+@rule(
+    *(aten.slice_scatter.default, aten.select_scatter.default),
+    understands="self src dim start end step index",
+)
 def _assignment(node: fx.Node, dim: int) -> SlicedCall:
     """``x[:, 3] = y``, as it is written without changing ``x``."""
     target, source = node.args[:2]
@@ -109,7 +111,10 @@ def _assignment(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(node.target, (Slice(target, dim), Slice(source, own), *node.args[2:]), node.kwargs)  # type: ignore[arg-type]
 
 
-@rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
+@rule(
+    *(aten.arange.default, aten.arange.start, aten.arange.start_step),
+    understands="start end step dtype layout device pin_memory",
+)
 def _positions(node: fx.Node, _dim: int) -> SlicedCall:
     given = arguments(node)
     counted = value(node)
@@ -118,7 +123,7 @@ def _positions(node: fx.Node, _dim: int) -> SlicedCall:
     return SlicedCall(
         positions,
         (given.get("start", 0), given.get("step", 1), Offset(), Length()),
-        {"dtype": counted.dtype, "device": counted.device},
+        {**node.kwargs, "dtype": counted.dtype, "device": counted.device},
     )
 
 
@@ -128,7 +133,7 @@ def pick_of_each(source: Tensor, indices: Sequence[Tensor | None], dim: int) -> 
     return aten.index.Tensor(source, [own if i == dim else index for i, index in enumerate(indices)])  # type: ignore[no-any-return]
 
 
-def positions(start: int, step: int, offset: int, length: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+def positions(start: int, step: int, offset: int, length: int, **options: Any) -> Tensor:
     """A piece of an ``arange``: ``length`` elements from its element ``offset`` on."""
     first = start + offset * step
-    return torch.arange(first, first + length * step, step, dtype=dtype, device=device)
+    return torch.arange(first, first + length * step, step, **options)

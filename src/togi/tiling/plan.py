@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,8 +17,9 @@ from togi.tiling.capture import Captured, NotLean
 from togi.tiling.compiled import compiling_costs_s, with_compiled
 from togi.tiling.differentiate import LoopRun
 from togi.tiling.lean_plan import LeanPlan
+from togi.tiling.needs import taken_bytes
 from togi.tiling.peak import Weights, plain_peak_bytes
-from togi.tiling.program import TiledProgram, TileLoop, Tiles, result_bytes
+from togi.tiling.program import TiledProgram, TileLoop, Tiles, copied_views, result_bytes
 from togi.tiling.proof import Proof, prove, same_tiles
 from togi.tiling.schedule import make_schedule
 from togi.tiling.tile import FittingTiles, TileChoice, Tiling, choose, detached, kept_within, largest_tile, needed_bytes
@@ -48,9 +50,10 @@ class PlannedFunction:
         self, captured: Captured, plain: Callable[..., Any], budget_bytes: int, compiling: bool | None
     ) -> None:
         self.captured, self.plain, self.budget_bytes, self.compiling = captured, plain, budget_bytes, compiling
-        self.fitted: dict[tuple[torch.Size, ...], Fitted | str] = {}
-        """By shapes; a text where they are refused."""
-        self.programs: dict[frozenset[Any], TiledProgram] = {}
+        self.fitted: dict[Any, Fitted | str] = {}
+        """By shapes and strides; a text where they are refused."""
+        self.programs: dict[Hashable, TiledProgram] = {}
+        """By the form of their schedule."""
         self.choices: dict[TileLoop, TileChoice] = {}
         self.proofs: dict[TiledProgram, Proof] = {}
         self.refuted: dict[TiledProgram, str] = {}
@@ -58,70 +61,77 @@ class PlannedFunction:
         """How long each loop has run."""
 
     def fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
-        """The program for these sizes.
+        """The program for these sizes and strides.
 
         Raises:
             BudgetError: the result alone is larger than the budget.
             NotLean: there is no program that keeps to the budget.
         """
-        shapes = tuple(tensor.shape for tensor in tensors)
-        fitted = self.fitted.get(shapes)
+        form = _form(tensors)
+        fitted = self.fitted.get(form)
         if fitted is None:
             try:
                 fitted = self._fit(tensors, gradient)
             except NotLean as refusal:
                 fitted = str(refusal)
-            self._remember(shapes, fitted)
+            self._remember(form, fitted)
         if isinstance(fitted, str):
             raise NotLean(fitted)
         return fitted
 
     def refuse(self, tensors: Sequence[Tensor], reason: str) -> None:
-        """Make ``fit`` raise from now on for tensors of these shapes."""
-        self._remember(tuple(tensor.shape for tensor in tensors), reason)
+        """Make ``fit`` raise from now on for tensors of these shapes and strides."""
+        self._remember(_form(tensors), reason)
 
     def refute(self, program: TiledProgram, reason: str) -> None:
         """Stop using the program from now on."""
         self.refuted[program] = reason
         self.fitted.clear()
 
-    def _remember(self, shapes: tuple[torch.Size, ...], fitted: Fitted | str) -> None:
+    def _remember(self, form: Any, fitted: Fitted | str) -> None:
         if len(self.fitted) > 256:
             self.fitted.clear()
-        self.fitted[shapes] = fitted
+        self.fitted[form] = fitted
 
     def _fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
         weights = Weights(self.captured.sizes.values(tensors))
+        weights = replace(weights, copies=copied_views(self.captured, tensors, weights))
+        weights = replace(
+            weights, taken=taken_bytes(self.captured, tensors, weights, self.budget_bytes // _SHARES[0])
+        )
         result = result_bytes(self.captured, weights)
         plain = plain_peak_bytes(self.captured.graph, self.captured.outputs, weights)
         if result > self.budget_bytes:
-            raise BudgetError(too_small(self.budget_bytes, result, tensors))
+            raise BudgetError(too_small(self.budget_bytes, result, tensors) + _of_copies(weights))
         try:
-            program, room = self._program(weights, gradient)
-        except NotLean:
+            program, room = self._program(weights, gradient, plain)
+        except NotLean as reason:
             if plain > self.budget_bytes:
-                raise
+                raise NotLean(f"{reason}{_of_copies(weights)}") from None
             program, room = None, self.budget_bytes - plain
         return Fitted(weights=weights, program=program, room_bytes=room, result_bytes=result, plain_bytes=plain)
 
-    def _program(self, weights: Weights, gradient: bool) -> tuple[TiledProgram | None, int]:
+    def _program(self, weights: Weights, gradient: bool, plain: int) -> tuple[TiledProgram | None, int]:
         reasons = []
-        for share in _SHARES:
+        for share, copies_whole in itertools.product(_SHARES, (False, True) if weights.copies else (False,)):
+            large_bytes = min(self.budget_bytes // share, LARGE_BYTES)
             try:
-                schedule = make_schedule(self.captured, weights, min(self.budget_bytes // share, LARGE_BYTES), gradient)
+                schedule = make_schedule(self.captured, weights, large_bytes, gradient, copies_whole)
             except NotLean as reason:
                 reasons.append(str(reason))
                 continue
             if not schedule.loops:
-                return None, self.budget_bytes
-            key = frozenset((p.node, p.dim, p.combined) for loop in schedule.loops for p in loop.products)
-            program = self.programs.get(key) or TiledProgram(self.captured, schedule)
+                if plain <= self.budget_bytes:
+                    return None, self.budget_bytes - plain
+                reasons.append(f"it needs {size(plain)}, and nothing of it is large")
+                continue
+            program = self.programs.get(schedule.form) or TiledProgram(self.captured, schedule)
             if program in self.refuted:
                 reasons.append(self.refuted[program])
                 continue
             room = self.budget_bytes - program.base_bytes(weights)
             if all(largest_tile(loop, weights, room, Tiling(tile_bytes=0.0)) >= 1 for loop in program.tile_loops):
-                self.programs[key] = program
+                self.programs[schedule.form] = program
                 return program, room
             reasons.append(
                 f"one position of each tile, besides what is kept, needs more than {size(self.budget_bytes)}"
@@ -138,7 +148,9 @@ class PlannedFunction:
         program = fitted.program
         assert program is not None
         lengths = [loop.loop.length for loop in program.tile_loops]
-        proof = prove(self.plain, self._cut_in(program), self.captured, tensors, lengths, self.budget_bytes)
+        proof = prove(
+            self.plain, self._cut_in(program), self.captured, tensors, fitted.weights, lengths, self.budget_bytes
+        )
 
         def tuned(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
             reads = detached(reads)
@@ -270,6 +282,21 @@ class PlannedFunction:
             proof=str(self.proofs[fitted.program]),
             **about,
         )
+
+
+def _form(tensors: Sequence[Tensor]) -> tuple[Hashable, ...]:
+    """All of tensors that what is allocated depends on."""
+    return tuple((tensor.shape, None if tensor.is_contiguous() else tensor.stride()) for tensor in tensors)
+
+
+def _of_copies(weights: Weights) -> str:
+    """What an error adds where views are copies."""
+    if not weights.copies:
+        return ""
+    return (
+        f" ({size(weights.copied_bytes())} of what it computes are copies, made because tensors that it is given are not "
+        "contiguous and cannot be viewed in other shapes; .contiguous() before the call takes them out of the budget)"
+    )
 
 
 def too_small(budget: int, result: int, tensors: Sequence[Tensor]) -> str:

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor, fx
 
 from togi.tiling.capture import Captured
-from togi.tiling.combining import COMBINERS, Combiner
+from togi.tiling.combining import COMBINERS, Combiner, widened
 from togi.tiling.loops import Loop, Product, Schedule, Task
-from togi.tiling.peak import Weights, is_number, peak_of
+from togi.tiling.peak import VIEWS, Weights, is_number, peak_of
 from togi.tiling.sizes import element_count
 from togi.tiling.slicing import Length, Offset, Slice, SlicedCall
 from togi.torch_internals.layouts import room_for
-from togi.torch_internals.tensors import tree_map_only
+from togi.torch_internals.tensors import FakeTensorMode, storage_key, tree_map_only
 
 aten = torch.ops.aten
 Body = Callable[..., Any]
+_WIDER = 2
+"""So many bytes has float32 for each of half precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +114,28 @@ class TileLoop:
         """Bytes of what ``run`` makes."""
         return sum(weights.spread_bytes(product.node) for product in self.products)
 
+    def strided_bytes(self, reads: Sequence[Any], count: int) -> int:
+        """Bytes of what a tile reads that does not lie side by side: some operations copy it first, which the model
+        does not know of."""
+        given = self.arguments(reads, 0, count)
+        return sum(read.nbytes for read in given if isinstance(read, Tensor) and not read.is_contiguous())
+
     def tile_bytes(self, weights: Weights, backward: bool = False) -> tuple[float, float]:
         """Modelled bytes of one tile: (per position, besides). ``backward``: recomputed with gradients."""
         length = weights.number(self.loop.length)
         computed = self.loop.wanted.computed
-        own = {part: weights.own_bytes(part.node) / length for part in computed}
+        own = {part: (weights.own_bytes(part.node) + weights.taken.get(part.node, 0)) / length for part in computed}
+        combined = {p: widened(p.node, p.dim) for p in self.products if p.combined}
+        wide = [
+            (weights.taken.get(p.node, 0) + _WIDER * sum(weights.spread_bytes(s.node) for s in slices)) / length
+            for p, slices in combined.items()
+        ]
         if backward:
-            return sum(own.values()) + 2 * max(own.values(), default=0.0), 0.0
+            return sum(own.values()) + 2 * (max(own.values(), default=0.0) + sum(wide)), 0.0
         kept = [p.first for p in self.products if not p.combined]
         highest = peak_of(list(computed), lambda part: computed[part].slices, own.__getitem__, kept)
-        parts = sum(3.0 * weights.spread_bytes(p.node) for p in self.products if p.combined)
-        return highest, parts
+        parts = sum(3.0 * (_WIDER if s else 1) * weights.spread_bytes(p.node) for p, s in combined.items())
+        return highest + max(wide, default=0.0), parts
 
 
 class _Assembled:
@@ -205,7 +218,7 @@ class TiledProgram:
                 values.update(zip((p.node for p in task.products), products, strict=True))
                 del products
             else:
-                values[task] = _value(task, values, weights)
+                values[task] = value_of(task, values, weights)
             for node in dropped:
                 values.pop(node, None)
         return self.captured.rebuild([values[node] for node in self.captured.outputs])
@@ -218,11 +231,15 @@ class TiledProgram:
                 return self.loops[task].product_bytes(weights)
             return weights.own_bytes(task)
 
+        def besides(task: Task) -> float:
+            return 0 if isinstance(task, Loop) else weights.besides_bytes(task)
+
+        def uses(task: Task) -> list[Task]:
+            return [maker.get(node, node) for node in _reads(task)]
+
         maker = {p.node: task for task in self.schedule.tasks if isinstance(task, Loop) for p in task.products}
         outputs = [maker.get(node, node) for node in self.captured.outputs]
-        return int(
-            peak_of(self.schedule.tasks, lambda task: [maker.get(n, n) for n in _reads(task)], allocated, outputs)
-        )
+        return int(peak_of(self.schedule.tasks, uses, allocated, outputs, besides))
 
 
 def result_bytes(captured: Captured, weights: Weights) -> int:
@@ -237,12 +254,43 @@ def result_bytes(captured: Captured, weights: Weights) -> int:
     return total
 
 
-def _value(node: fx.Node, values: Mapping[fx.Node, Any], weights: Weights) -> Any:
+def copied_views(captured: Captured, tensors: Sequence[Tensor], weights: Weights) -> frozenset[fx.Node]:
+    """The views that are copies where the tensors lie in memory as these do: the graph was traced for contiguous ones,
+    and no other can be viewed in every shape. Nothing is computed."""
+    if all(tensor.is_contiguous() for tensor in tensors):
+        return frozenset()
+    views = [node for node in captured.graph.nodes if node.target in VIEWS and isinstance(node.meta["val"], Tensor)]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with mode, torch.no_grad():
+            values = {
+                node: torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device=given.device)
+                for node, given in zip(captured.placeholders, (*tensors, *captured.constants), strict=True)
+            }
+            for node in captured.graph.nodes:
+                if node.op == "call_function":
+                    values[node] = value_of(node, values, weights)
+    except Exception:  # an operation without a form for fake tensors of fixed sizes: then each may be one
+        return frozenset(node for node in views if node.target in _RESHAPED)
+    return frozenset(node for node in views if not _share_memory(values[node], values[node.all_input_nodes[0]]))
+
+
+def _share_memory(one: Tensor, other: Any) -> bool:
+    """True for a part of a result of several tensors, too."""
+    return not isinstance(other, Tensor) or storage_key(one.untyped_storage()) == storage_key(other.untyped_storage())
+
+
+_RESHAPED = (aten.view.default, aten._unsafe_view.default)
+"""They are run as ``reshape``."""
+
+
+def value_of(node: fx.Node, values: Mapping[fx.Node, Any], weights: Weights) -> Any:
+    """What a node is, given the values of those that it takes."""
     if is_number(node):
         number = node.meta["val"]
         return number if isinstance(number, int | float) else _number(number, weights)
     target: Any = node.target
-    if target in (aten.view.default, aten._unsafe_view.default):
+    if target in _RESHAPED:
         target = aten.reshape.default
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     return target(*args, **kwargs)

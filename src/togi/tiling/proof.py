@@ -63,18 +63,22 @@ def prove(
     streamed: Streamed,
     captured: Captured,
     tensors: Sequence[Tensor],
+    whole: Weights,
     lengths: Sequence[sympy.Expr],
     budget_bytes: int,
 ) -> Proof:
     """Compare ``streamed`` with ``plain`` on as much of ``tensors`` as fits.
+
+    Args:
+        whole: the weights of all of ``tensors``.
 
     Raises:
         Refuted: they differ.
         NotLean: no part of the problem is small enough to compare on, or the function raises on it.
     """
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *captured.constants))
-    values, part, wide_fits = _part(captured, tensors, lengths, budget_bytes, 3 if gradients else 1)
-    weights, held = Weights(values), captured.constants
+    weights, part, wide_fits = _part(captured, tensors, whole, lengths, budget_bytes, 3 if gradients else 1)
+    held = captured.constants
     try:
         expected = _answers(plain, part, held, gradients)
     except Exception as error:  # the user's function on a part of the user's data: an index may point outside of it
@@ -87,16 +91,14 @@ def prove(
         raise Refuted(f"it fails in tiles ({in_one_line(error)})") from error
     truth = _truth(plain, part, held, gradients) if wide_fits else None
     units = _distance(answers, expected, truth)
-    values_small, small = _small_part(plain, captured, tensors, lengths, budget_bytes) or (values, part)
-    small_weights = Weights(values_small)
+    weights_small, small = _small_part(plain, captured, tensors, whole, lengths, budget_bytes) or (weights, part)
     kinds = compare_specials(
-        lambda given: _answers(lambda *cut: streamed(cut, small_weights, _TILES), given, held, gradients),
+        lambda given: _answers(lambda *cut: streamed(cut, weights_small, _TILES), given, held, gradients),
         lambda given: _answers(plain, given, held, gradients),
         lambda given: _truth(plain, given, held, gradients),
         small,
     )
-    whole = captured.sizes.values(tensors)
-    sizes = ", ".join(f"{values[s]:,} of {whole[s]:,}" for s in whole) or "the whole"
+    sizes = ", ".join(f"{weights.values[s]:,} of {size:,}" for s, size in whole.values.items()) or "the whole"
     return Proof(units=units, sizes=sizes, gradients=gradients, special_kinds=kinds)
 
 
@@ -135,33 +137,39 @@ def _small_part(
     plain: Callable[..., Any],
     captured: Captured,
     tensors: Sequence[Tensor],
+    whole: Weights,
     lengths: Sequence[sympy.Expr],
     budget_bytes: int,
-) -> tuple[dict[sympy.Symbol, int], list[Tensor]] | None:
+) -> tuple[Weights, list[Tensor]] | None:
     """Enough for special values, which are many; None where there is none on which the function can be called."""
     try:
-        values, part, _ = _part(
-            captured, tensors, lengths, min(max(budget_bytes, SPECIAL_BYTES[0]), SPECIAL_BYTES[1]), 3
+        weights, part, _ = _part(
+            captured, tensors, whole, lengths, min(max(budget_bytes, SPECIAL_BYTES[0]), SPECIAL_BYTES[1]), 3
         )
         plain(*part)
     except Exception:  # no such part, or the user's function on a part of the user's data
         return None
-    return values, part
+    return weights, part
 
 
 def _part(
-    captured: Captured, tensors: Sequence[Tensor], lengths: Sequence[sympy.Expr], budget_bytes: int, factor: int
-) -> tuple[dict[sympy.Symbol, int], list[Tensor], bool]:
+    captured: Captured,
+    tensors: Sequence[Tensor],
+    whole: Weights,
+    lengths: Sequence[sympy.Expr],
+    budget_bytes: int,
+    factor: int,
+) -> tuple[Weights, list[Tensor], bool]:
     """Sizes small enough for the plain function, the tensors cut to them, and whether float64 fits too.
 
     Dimensions of loops are cut first. Others only where that is not enough: indices that are data may point outside.
     """
-    values, part = captured.sizes.values(tensors), list(tensors)
+    values, part = dict(whole.values), list(tensors)
     looped = [symbol for symbol in values if any(symbol in length.free_symbols for length in lengths)]
     limit = min(budget_bytes, LARGEST_BYTES)
 
     def needed(times: int) -> int:
-        return times * factor * plain_peak_bytes(captured.graph, captured.outputs, Weights(values))
+        return times * factor * plain_peak_bytes(captured.graph, captured.outputs, whole.at(values))
 
     for cuttable, times in ((looped, 3), (looped, 1), (list(values), 3)):
         while needed(times) > limit:
@@ -170,7 +178,7 @@ def _part(
                 break
             values, part = smaller
         else:
-            return values, part, needed(3) <= limit
+            return whole.at(values), part, needed(3) <= limit
     raise NotLean("no part of the problem is small enough to compare with the plain function within the budget")
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from togi.tiling.capture import Captured, NotLean
 from togi.tiling.combining import COMBINERS, streamable_dims
 from togi.tiling.loops import Loop, Product, Schedule, Task, Wanted
-from togi.tiling.peak import VIEWS, Weights, is_number
+from togi.tiling.peak import Weights, is_number
 from togi.tiling.slicing import NotSliceable, Slice, SlicedCall, name, rank
 from togi.tiling.slicing_rules import sliced_call
 
@@ -30,23 +30,28 @@ _ASKS_ALL = {torch.ops.aten.prod.dim_int, torch.ops.aten.prod.default, torch.ops
 """Their derivatives look at the whole tensor for a zero; next to an infinity the two ways differ in NaN."""
 
 
-def make_schedule(captured: Captured, weights: Weights, large_bytes: int, gradient: bool) -> Schedule:
+def make_schedule(
+    captured: Captured, weights: Weights, large_bytes: int, gradient: bool, copies_whole: bool = False
+) -> Schedule:
     """Tasks that compute the graph's outputs without any large node whole.
 
     Args:
         large_bytes: a node of more bytes than this is large.
         gradient: whether products must be differentiable.
+        copies_whole: whether views that are copies may be made whole, however large they are.
 
     Raises:
         NotLean: no dimension of a large node is safe; the reason names it.
     """
-    return _Scheduler(captured, weights, large_bytes, gradient).schedule()
+    return _Scheduler(captured, weights, large_bytes, gradient, copies_whole).schedule()
 
 
 class _Scheduler:
-    def __init__(self, captured: Captured, weights: Weights, large_bytes: int, gradient: bool) -> None:
+    def __init__(
+        self, captured: Captured, weights: Weights, large_bytes: int, gradient: bool, copies_whole: bool
+    ) -> None:
         self.captured, self.weights, self.gradient = captured, weights, gradient
-        self.large_bytes = large_bytes
+        self.large_bytes, self.copies_whole = large_bytes, copies_whole
         self.order = {node: i for i, node in enumerate(captured.graph.nodes)}
         self.ancestors: dict[fx.Node, set[fx.Node]] = {}
         self.inside: dict[Slice, bool] = {}
@@ -54,9 +59,13 @@ class _Scheduler:
         for node in captured.graph.nodes:
             self.ancestors[node] = set().union(*({n} | self.ancestors[n] for n in node.all_input_nodes))
             of_large = any(source in self.large for source in node.all_input_nodes)
-            held = node.op == "call_function" and (of_large or node.target not in VIEWS)
+            held = node.op == "call_function" and (of_large or self._may_be_large(node))
             if held and weights.spread_bytes(node) > large_bytes:
                 self.large.add(node)
+
+    def _may_be_large(self, node: fx.Node) -> bool:
+        """Of a node that is made of small ones: a view is no larger than they are, unless it is a copy."""
+        return not self.weights.is_view(node) and not (self.copies_whole and node in self.weights.copies)
 
     def schedule(self) -> Schedule:
         small: set[fx.Node] = set()
@@ -87,7 +96,9 @@ class _Scheduler:
 
     def _is_product(self, node: fx.Node) -> bool:
         return not is_number(node) and (
-            node in self.large or any(source in self.large for source in node.all_input_nodes)
+            node in self.large
+            or node in self.weights.taken
+            or any(source in self.large for source in node.all_input_nodes)
         )
 
     def _grouped(self, nodes: list[fx.Node]) -> list[Loop]:
@@ -218,7 +229,7 @@ class _Scheduler:
         return all(self._view_of_input(inner.node) or self._affordable(inner) for inner in call.slices)
 
     def _view_of_input(self, node: fx.Node) -> bool:
-        while node.op == "call_function" and node.target in VIEWS:
+        while node.op == "call_function" and self.weights.is_view(node):
             node = node.all_input_nodes[0]
         return node.op != "call_function"
 

@@ -7,6 +7,9 @@ reason. An operation without a rule is never guessed at.
 
 Rules are keyed by ATen overload. Pointwise operations are known from torch's own tag. The rules of operations that
 move, pick or multiply dimensions are in ``slicing_rules`` and ``picking_rules``.
+
+Each rule states which arguments it understands. A call that gives any other one of the operation's schema a value of
+its own is not cut: what a rule was not written for may change the result, or its gradient alone.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from togi.tiling.sizes import size_expression, size_expressions
-from togi.torch_internals.operators import bound_arguments
+from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of
 from togi.torch_internals.tensors import tree_leaves
 
 
@@ -65,19 +68,49 @@ class SlicedCall:
         return tree_leaves((self.args, dict(self.kwargs)))
 
 
-Rule = Callable[[fx.Node, int], SlicedCall]
+Cut = Callable[[fx.Node, int], SlicedCall]
+"""``cut(node, dim)``, with ``dim`` not negative."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an operation is cut, and the arguments that this holds for, by the schema's names: None for all."""
+
+    cut: Cut
+    understands: frozenset[str] | None
+
+
 RULES: dict[Any, Rule] = {}
 
 
-def rule(*targets: Any) -> Callable[[Rule], Rule]:
-    """Register a rule for ATen overloads: ``rule(node, dim)``, with ``dim`` not negative."""
+def rule(*targets: Any, understands: str | None) -> Callable[[Cut], Cut]:
+    """Register a rule for ATen overloads.
 
-    def register(function: Rule) -> Rule:
+    Args:
+        understands: the arguments, separated by blanks, for any value of which the cut is right, in its gradient too.
+            None: for all, as of operations on elements, each of which is sliced or handed on.
+    """
+
+    def register(cut: Cut) -> Cut:
         for target in targets:
-            RULES[target] = function
-        return function
+            RULES[target] = Rule(cut, None if understands is None else frozenset(understands.split()))
+        return cut
 
     return register
+
+
+def refuse_unknown_arguments(node: fx.Node, understood: frozenset[str] | None) -> None:
+    """
+    Raises:
+        NotSliceable: the call gives another value than the schema's default for an argument that is not understood.
+    """
+    if understood is None or not isinstance(node.target, OpOverload):
+        return
+    given = arguments(node)
+    for argument in schema_of(node.target).arguments:
+        value = given[argument.name]
+        if argument.name not in understood and not (argument.has_default_value() and value == argument.default_value):
+            raise NotSliceable(f"{name(node)} is given {argument.name}, for which it has no rule")
 
 
 def pointwise(node: fx.Node, dim: int) -> SlicedCall:

@@ -15,6 +15,7 @@ from togi.tiling.slicing import (
     RULES,
     Length,
     NotSliceable,
+    Rule,
     Slice,
     SlicedCall,
     arguments,
@@ -22,6 +23,7 @@ from togi.tiling.slicing import (
     name,
     pointwise,
     rank,
+    refuse_unknown_arguments,
     rule,
     sizes,
     value,
@@ -35,14 +37,15 @@ def sliced_call(node: fx.Node, dim: int) -> SlicedCall:
     """The call that computes the slice of ``node`` along ``dim`` (not negative) from slices of its operands.
 
     Raises:
-        NotSliceable: the operation mixes positions of that dimension, or has no rule.
+        NotSliceable: the operation mixes positions of that dimension, has no rule, or none for what it is given.
     """
     known_rule = RULES.get(node.target)
-    if known_rule is not None:
-        return known_rule(node, dim)
-    if torch.Tag.pointwise in getattr(node.target, "tags", ()):
-        return pointwise(node, dim)
-    raise NotSliceable(f"{name(node)} has no rule for slices")
+    if known_rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
+        known_rule = Rule(pointwise, None)
+    if known_rule is None:
+        raise NotSliceable(f"{name(node)} has no rule for slices")
+    refuse_unknown_arguments(node, known_rule.understands)
+    return known_rule.cut(node, dim)
 
 
 rule(
@@ -53,6 +56,7 @@ rule(
     *(aten.binary_cross_entropy.default, aten.binary_cross_entropy_with_logits.default),
     *(aten.log_sigmoid_forward.default, aten.hardswish.default, aten._prelu_kernel.default),
     *(aten.masked_fill.Tensor, aten.rsub.Tensor, aten.floor_divide.default),
+    understands=None,
 )(pointwise)
 
 
@@ -67,7 +71,7 @@ def _other(node: fx.Node, dim: int, mixed: Sequence[int], drops: bool = False) -
     return SlicedCall(node.target, (Slice(source, own), *node.args[1:]), node.kwargs)
 
 
-@rule(operator.getitem)
+@rule(operator.getitem, understands=None)
 def _item(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(operator.getitem, (Slice(node.args[0], dim), node.args[1]))  # type: ignore[arg-type]
 
@@ -77,19 +81,35 @@ def _item(node: fx.Node, dim: int) -> SlicedCall:
     *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default, aten.sort.default, aten.sort.stable),
     *(aten.topk.default, aten.flip.default, aten.roll.default, aten.constant_pad_nd.default),
     aten.native_layer_norm.default,
+    understands="self dim dims dtype half_to_float descending stable k largest sorted shifts pad value "
+    "input normalized_shape weight bias eps",
 )
 def _mixed(node: fx.Node, dim: int) -> SlicedCall:
     return _other(node, dim, mixed_dimensions(node.target, arguments(node), rank(node)))
 
 
-def _mixing(dims: Callable[[fx.Node], Sequence[int]], *targets: Any) -> None:
-    """Rules of operations that mix the positions of these dimensions of their first operand, and of no others."""
-    rule(*targets)(lambda node, dim: _other(node, dim, dims(node)))
+@rule(
+    *(aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default),
+    understands="self dim start end step split_size split_sizes",
+)
+def _part_of_dimension(node: fx.Node, dim: int) -> SlicedCall:
+    return _other(node, dim, [arguments(node)["dim"]])
 
 
-_mixing(lambda node: [arguments(node)["dim"]], aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default)
-_mixing(lambda _: [1], aten._native_batch_norm_legit_no_training.default)
-_mixing(lambda node: range(1, rank(node)), aten.convolution.default)
+@rule(
+    aten._native_batch_norm_legit_no_training.default,
+    understands="input weight bias running_mean running_var momentum eps",
+)
+def _batch_norm(node: fx.Node, dim: int) -> SlicedCall:
+    return _other(node, dim, [1])
+
+
+@rule(
+    aten.convolution.default,
+    understands="input weight bias stride padding dilation transposed output_padding groups",
+)
+def _convolution(node: fx.Node, dim: int) -> SlicedCall:
+    return _other(node, dim, range(1, rank(node)))
 
 
 @rule(
@@ -98,6 +118,7 @@ _mixing(lambda node: range(1, rank(node)), aten.convolution.default)
     *(aten.any.dim, aten.all.dim, aten.any.dims, aten.all.dims, aten.var.correction, aten.std.correction),
     *(aten.var_mean.correction, aten.std_mean.correction, aten.linalg_vector_norm.default),
     *(aten.median.dim, aten.kthvalue.default, aten.mode.default),
+    understands="self dim keepdim dtype correction ord k",
 )
 def _reduction(node: fx.Node, dim: int) -> SlicedCall:
     reduced, keepdim = reduced_dims(node)
@@ -110,7 +131,7 @@ def reduced_dims(node: fx.Node) -> tuple[list[int], bool]:
     return reduced_dimensions(given, value(source).dim()), bool(given.get("keepdim", False))  # type: ignore[arg-type]
 
 
-@rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+@rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, understands="self size shape")
 def _view(node: fx.Node, dim: int) -> SlicedCall:
     """A dimension that survives: same size, and the same number of elements before it."""
     source: Any = node.args[0]
@@ -129,7 +150,7 @@ def _equal(one: Sequence[sympy.Expr], other: Sequence[sympy.Expr]) -> bool:
     return bool(sympy.expand(sympy.prod(one) - sympy.prod(other)) == 0)
 
 
-@rule(aten.expand.default)
+@rule(aten.expand.default, understands="self size")
 def _expand(node: fx.Node, dim: int) -> SlicedCall:
     source: Any = node.args[0]
     operand = broadcast_slice(source, dim, rank(node))
@@ -139,6 +160,7 @@ def _expand(node: fx.Node, dim: int) -> SlicedCall:
 @rule(
     *(aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default),
     *(aten.select.int, aten.unbind.int),
+    understands="self dims dim dim0 dim1 index",
 )
 def _moved(node: fx.Node, dim: int) -> SlicedCall:
     own = _before_moving(node)[dim]
@@ -147,7 +169,7 @@ def _moved(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(node.target, (Slice(node.args[0], own), *node.args[1:]))  # type: ignore[arg-type]
 
 
-@rule(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default)
+@rule(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, understands="self dim")
 def _squeeze(node: fx.Node, dim: int) -> SlicedCall:
     source: Any = node.args[0]
     kept: list[Any] = _before_moving(node)
@@ -165,13 +187,13 @@ def _factors(left: Any, right: Any, dim: int, batch: int) -> tuple[Any, Any]:
     return Slice(left, dim) if dim <= batch else left, Slice(right, dim) if dim != batch else right
 
 
-@rule(aten.mm.default, aten.bmm.default)
+@rule(aten.mm.default, aten.bmm.default, understands="self mat2")
 def _matmul(node: fx.Node, dim: int) -> SlicedCall:
     left, right = node.args
     return SlicedCall(node.target, _factors(left, right, dim, rank(node) - 2))
 
 
-@rule(aten.addmm.default, aten.baddbmm.default)
+@rule(aten.addmm.default, aten.baddbmm.default, understands="self mat1 mat2 batch1 batch2 beta alpha")
 def _add_matmul(node: fx.Node, dim: int) -> SlicedCall:
     added: Any = node.args[0]
     left, right, *others = node.args[1:]
@@ -179,12 +201,12 @@ def _add_matmul(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(node.target, (broadcast_slice(added, dim, rank(node)), *factors, *others), node.kwargs)
 
 
-@rule(aten.mv.default)
+@rule(aten.mv.default, understands="self vec")
 def _matrix_vector(node: fx.Node, _dim: int) -> SlicedCall:
     return SlicedCall(node.target, (Slice(node.args[0], 0), node.args[1]))  # type: ignore[arg-type]
 
 
-@rule(aten._cdist_forward.default, aten._euclidean_dist.default)
+@rule(aten._cdist_forward.default, aten._euclidean_dist.default, understands="x1 x2 p compute_mode")
 def _distances(node: fx.Node, dim: int) -> SlicedCall:
     left, right = node.args[:2]
     out = rank(node)
@@ -198,7 +220,10 @@ def _distances(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(node.target, (*pair, *node.args[2:]))
 
 
-@rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
+@rule(
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    understands="query key value is_causal attn_mask scale",
+)
 def _attention(node: fx.Node, dim: int) -> SlicedCall:
     """Heads and samples are independent; so are queries, unless a mask counts their positions."""
     given = arguments(node)
@@ -210,6 +235,9 @@ def _attention(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(node.target, (Slice(query, dim), *others, *node.args[3:]), node.kwargs)  # type: ignore[arg-type]
 
 
-@rule(aten.full.default, aten.zeros.default, aten.ones.default)
+@rule(
+    *(aten.full.default, aten.zeros.default, aten.ones.default),
+    understands="size fill_value dtype layout device pin_memory",
+)
 def _constant(node: fx.Node, dim: int) -> SlicedCall:
     return SlicedCall(node.target, (_with_length(node.args[0], dim), *node.args[1:]), node.kwargs)

@@ -117,7 +117,7 @@ def kept_within(
     """
     tiles = choice.tiles(loop, weights, room_bytes)
     modelled = needed_bytes(loop, choice, tiles, weights)
-    if _FAR_BELOW * modelled <= room_bytes:
+    if _FAR_BELOW * (modelled + loop.strided_bytes(reads, max(tiles.plain, tiles.compiled))) <= room_bytes:
         return FittingTiles(choice=choice, tiles=tiles, tile_bytes=modelled, certain=True)
     reads = detached(reads)
     while True:
