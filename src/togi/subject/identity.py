@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from togi.core.user_code import Origin, origin
+from togi.core.user_code import Origin, names_in, origin
 from togi.subject.plain_tensors import bits
 from togi.torch_internals.modules import forward_hooks, forward_pre_hooks, own_buffers, own_modules, own_parameters
 
@@ -212,7 +212,7 @@ class _ValueDigest:
         self._add_all((function.__defaults__, function.__kwdefaults__), depth)
         self._add_cells(function, depth)
         if origin(function.__code__.co_filename) is Origin.USER:
-            self._add_named(list(_names(function.__code__)), function.__globals__, depth)
+            self._add_named(names_in(function.__code__), function.__globals__, depth)
 
     def _add_cells(self, function: types.FunctionType, depth: int) -> None:
         for cell in function.__closure__ or ():
@@ -285,7 +285,7 @@ class _SettingDigest(_ValueDigest):
         self._add_all((function.__defaults__, function.__kwdefaults__), depth)
         self._add_cells(function, depth)
         if function.__name__ == (lambda: None).__name__:  # of these there may be several in one place
-            self.put(" ".join(sorted(_names(function.__code__))))
+            self.put(" ".join(sorted(names_in(function.__code__))))
             self.put(repr([held for held in function.__code__.co_consts if type(held) in (int, float, complex)]))
 
 
@@ -351,15 +351,6 @@ def _slots(cls: type) -> Iterator[str]:
     for base in cls.__mro__:
         named = vars(base).get("__slots__", ())
         yield from (named,) if isinstance(named, str) else named
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Names that a function uses, with those of the functions inside of it, each once and in their order."""
-    names = dict.fromkeys(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names.update(dict.fromkeys(_names(constant)))
-    yield from names
 
 
 def _is_users_file(module: types.ModuleType) -> bool:
