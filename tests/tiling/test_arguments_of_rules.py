@@ -36,7 +36,9 @@ def shares(*shape: int) -> Tensor:
 
 MATRIX, OTHER, CUBE, ROW = numbers(6, 5), numbers(6, 5).cos(), numbers(6, 4, 2), numbers(5)
 FLAT = numbers(6, 1, 4)
-PLACES = torch.tensor([[2, 0, 3, 2, 2], [1, 4, 4, 0, 2], [2, 2, 0, 1, 3], [0, 0, 1, 2, 4], [4, 3, 2, 1, 0], [2, 2, 2, 2, 1]])
+PLACES = torch.tensor(
+    [[2, 0, 3, 2, 2], [1, 4, 4, 0, 2], [2, 2, 0, 1, 3], [0, 0, 1, 2, 4], [4, 3, 2, 1, 0], [2, 2, 2, 2, 1]]
+)
 HEADS = numbers(2, 3, 8, 4)
 
 OF_ONE = (
@@ -325,7 +327,9 @@ def test_a_call_with_an_argument_that_is_not_understood_runs_as_it_is():
 @pytest.mark.parametrize("options", [{"sparse": True}, {"scale_grad_by_freq": True}])
 def test_the_gradient_of_an_embedding_is_of_the_form_that_was_asked_for(options):
     table, index = torch.randn(50, 64, requires_grad=True), torch.randint(0, 50, (5000,))
-    call = togi.lean(lambda i, t: functional.embedding(i, t, **options).square().sum(-1), memory="256KiB", compile=False)
+    call = togi.lean(
+        lambda i, t: functional.embedding(i, t, **options).square().sum(-1), memory="256KiB", compile=False
+    )
     with pytest.warns(LeanWarning, match="for which it has no rule"):
         result = call(index, table)
     (found,) = torch.autograd.grad(result.sum(), table)

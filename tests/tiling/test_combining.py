@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from togi.tiling.combining import COMBINERS, part_call, streamable_dims
@@ -33,25 +34,22 @@ SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0]
 
 
 def combined(function, x, cuts):
-    """The function's last reduction over ``x``, cut into pieces at ``cuts``."""
+    """The function's reduction over the last dimension of ``x``, cut into pieces at ``cuts``."""
     graph = make_fx(function)(x).graph
     node = next(n for n in graph.nodes if n.target in COMBINERS)
-    source = _operand(node, x)
-    (dim,) = streamable_dims(node)
-    call = part_call(node, dim)
-    combiner = COMBINERS[node.target](node, dim, source.shape[dim])
-    edges = [0, *sorted(cuts), source.shape[dim]]
-    for start, end in pairwise(edges):
+    dim, values = streamable_dims(node)[-1], {}
+    for one in graph.nodes:
+        if one is node:
+            break
+        args = fx.node.map_arg(one.args, values.__getitem__)
+        values[one] = x if one.op == "placeholder" else one.target(*args, **one.kwargs)
+    call, length = part_call(node, dim), values[node.args[0]].shape[dim]
+    combiner = COMBINERS[node.target](node, dim, length)
+    for start, end in pairwise([0, *sorted(cuts), length]):
         if end > start:
-            args = [source.narrow(dim, start, end - start) if isinstance(a, Slice) else a for a in call.args]
+            args = [values[a.node].narrow(a.dim, start, end - start) if isinstance(a, Slice) else a for a in call.args]
             combiner.add(call.target(*args, **call.kwargs), start, end - start)
     return combiner.finish()
-
-
-def _operand(node, x):
-    """The value that the reduction reads: ``x`` itself, or a comparison of it."""
-    source = node.args[0]
-    return x if source.op == "placeholder" else source.target(x, *source.args[1:])
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -72,3 +70,34 @@ def test_parts_make_the_whole(name, cuts, seed, special):
     pairs = [(found, expected)] if isinstance(expected, torch.Tensor) else zip(found, expected, strict=True)
     for one, other in pairs:
         torch.testing.assert_close(one, other, equal_nan=True)
+
+
+ADDED = {
+    "sum": lambda x: x.sum(1),
+    "sum of all": lambda x: x.sum(),
+    "sum in a type": lambda x: x.sum(1, dtype=x.dtype),
+    "mean": lambda x: x.mean(1),
+    "mean of both": lambda x: x.mean((0, 1)),
+    "norm": lambda x: torch.linalg.vector_norm(x, 2, 1),
+    "sum of powers": lambda x: torch.linalg.vector_norm(x, 1, 1, dtype=x.dtype),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "product": lambda x: x @ x.T,
+    "product with a vector": lambda x: x @ x[0],
+    "product of vectors": lambda x: x[0] @ x[1],
+    "product of many": lambda x: torch.bmm(x[None], x.T[None]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ADDED)
+def test_half_precision_is_rounded_once_however_many_tiles_are_added(name, dtype):
+    """Each tile's sum is far from 0, and that of all is not: what a tile is rounded to would be left over."""
+    x = torch.randn(5, 4096, generator=torch.Generator().manual_seed(0)).mul(0.01).to(dtype)
+    x[:, :2048] += 3
+    x[:, 2048:] -= 3
+    truth = ADDED[name](x.double())
+    found = combined(ADDED[name], x, range(8, 4096, 8))
+    assert found.dtype == dtype
+    roundings = torch.finfo(dtype).eps * truth.abs() / 2
+    added_in_float32 = 1e-6 * x.double().abs().sum(1).max()
+    assert ((found.double() - truth).abs() <= 1.01 * roundings + added_in_float32).all()

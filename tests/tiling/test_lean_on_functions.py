@@ -306,6 +306,43 @@ def test_unusual_tensors(given):
     assert_equal(lean(total)(*given), total(*given))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: (x[:, None] * y[None]).sum(),
+        lambda x, y: (x[:, None] * y[None]).mean((0, 2)),
+        lambda x, y: torch.linalg.vector_norm(x[:, None] * y[None], 2, (0, 2)),
+        lambda x, y: (x[:, None] * y[None]).sum(-1).sin().T @ x,
+    ],
+    ids=["sum", "mean", "norm", "product"],
+)
+def test_half_precision_is_as_near_to_float64_as_torch_itself(function, dtype):
+    """Over hundreds of tiles: values where the tiles' sums cancel, gradients where they do not (autograd rounds what a
+    tile gives to a tensor that it reads whole)."""
+    x, y = points(6000, 4), torch.rand(60, 4).to(dtype)
+    far = torch.where(torch.arange(6000)[:, None] < 3000, 2.0, -2.0)
+    call = lean(function, "64KiB")
+    for given, wanted in (((x + far).to(dtype), []), (x.to(dtype), [0, 1])):
+        found, plain, truth = (
+            _with_gradients(f, (given, y), kind, wanted)
+            for f, kind in ((call, dtype), (function, dtype), (function, torch.float64))
+        )
+        assert call.plan().strategy == "streamed", call.plan()
+        assert "combined over" in call.plan().loops[0]
+        for one, other, right in zip(found, plain, truth, strict=True):
+            error, own = ((t.double() - right).abs().max().nan_to_num() for t in (one, other))
+            assert error <= 1.5 * own + torch.finfo(dtype).eps * right.abs().max()
+
+
+def _with_gradients(call, tensors, kind, wanted):
+    given = [t.to(kind).requires_grad_(i in wanted) for i, t in enumerate(tensors)]
+    result = call(*given)
+    if not wanted:
+        return [result]
+    return [result.detach(), *torch.autograd.grad(result, given, torch.ones_like(result))]
+
+
 def test_arguments_and_results_of_any_structure():
     def function(x, *, others, scale=1.0, flag=True):
         near = torch.exp(-squared(x, others["y"]) * scale).sum(1)

@@ -1,5 +1,7 @@
 """Tensors that are not contiguous: a view of theirs in another shape is a copy, which the budget has to hold."""
 
+# ruff: noqa: ARG005 (one signature for all functions)
+
 from __future__ import annotations
 
 import os
@@ -17,7 +19,6 @@ from togi.measure.memory import torch_allocator_peak_bytes
 from togi.tiling.lean import LeanWarning
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-
 
 
 def numbers(*shape: int) -> torch.Tensor:
@@ -115,3 +116,90 @@ def test_the_budget_holds_whatever_the_strides(function, layouts, rows, columns,
 @CASES
 def test_the_budget_holds_for_any_strides(function, layouts, rows, columns, others, room, gradients):
     check(function, layouts, rows, columns, others, room, gradients)
+
+
+def streamed(function, *tensors, memory):
+    call = togi.lean(function, memory=memory, compile=False)
+    torch.testing.assert_close(call(*tensors), function(*tensors), rtol=1e-4, atol=1e-4)
+    assert call.plan().strategy == "streamed", call.plan()
+    assert (torch_allocator_peak_bytes(lambda: call(*tensors)) or 0) <= memory
+    return call
+
+
+def test_a_copy_of_what_is_transposed_is_made_tile_by_tile():
+    """The whole of it is seven times the budget."""
+
+    def function(x):
+        return x.reshape(x.shape[0], 4, -1).sin().sum(-1)
+
+    x = numbers(400, 1000).T
+    call = streamed(function, x, memory=256 << 10)
+    assert call.plan().peak_before_bytes > x.nbytes
+    call(x.contiguous())
+    assert call.plan().peak_before_bytes == x.nbytes + 1000 * 4 * 4, "of contiguous ones it is a view"
+
+
+def test_a_copy_that_cannot_be_cut_is_made_whole_where_it_fits_beside_the_tiles():
+    def function(x, y):
+        return (x.reshape(-1)[:, None] - y).abs().sum(1)
+
+    call = streamed(function, numbers(40, 500).T, numbers(300), memory=192 << 10)
+    assert call.plan().peak_before_bytes > 20_000 * 300 * 4
+
+
+def test_an_error_says_that_copies_do_not_fit():
+    x = numbers(400, 1000).T
+    call = togi.lean(lambda x: x.reshape(-1).sin().sum(), memory="256KiB", compile=False)
+    with pytest.warns(
+        LeanWarning, match=r"1\.53 MiB of what it computes are copies: .* \.contiguous\(\) before the call"
+    ):
+        call(x)
+    call(x.contiguous())
+    assert call.plan().strategy == "streamed"
+    given_back = togi.lean(lambda x: x.reshape(-1), memory="256KiB", compile=False)
+    assert given_back(x.contiguous()).shape == (400_000,)
+    with pytest.raises(togi.TogiError, match=r"1\.53 MiB of what it computes are copies"):
+        given_back(x)
+
+
+def test_what_an_operation_takes_for_itself_of_an_input_is_kept_within_the_budget():
+    """A product copies a factor whose rows and columns are both strided; ``logsumexp`` copies what it reads."""
+    strided, y = numbers(1000, 800)[:, ::2], numbers(3, 400)
+    streamed(lambda x, y: x @ y.T, strided, y, memory=256 << 10)
+    streamed(lambda x, y: x.logsumexp(1), strided.contiguous(), y, memory=256 << 10)
+    call = togi.lean(lambda x, y: x @ y.T, memory=256 << 10, compile=False)
+    call(strided.contiguous(), y)
+    assert call.plan().strategy == "whole", "it copies nothing then"
+
+
+def test_strides_are_told_apart_at_equal_sizes():
+    call = togi.lean(lambda x: x.reshape(-1).sin().sum(), memory="256KiB", compile=False)
+    square = numbers(400, 400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeanWarning)
+        strategies = [call(x) is not None and call.plan().strategy for x in (square, square.T, square, square.T)]
+    assert strategies == ["streamed", "as it is"] * 2
+
+
+def test_many_small_values_that_do_not_fit_together_are_cut():
+    """None of them is large against the budget."""
+
+    def function(x):
+        scaled = [x * scale for scale in range(12)]
+        return sum(one.sin() for one in reversed(scaled))
+
+    streamed(function, numbers(32, 64), memory=40 << 10)
+
+
+def test_a_program_is_not_used_at_sizes_where_it_would_keep_what_is_large():
+    """What is small at first, and made whole, is cut into tiles where it is large."""
+
+    def function(x, y):
+        return (x.softmax(1)[:, None] - y[None]).abs().sum((1, 2))
+
+    call = togi.lean(function, memory=128 << 10, compile=False)
+    for rows in (40, 8000):
+        x, y = numbers(rows, 8), numbers(200, 8)
+        torch.testing.assert_close(call(x, y), function(x, y), rtol=1e-4, atol=1e-4)
+        assert call.plan().strategy == "streamed", call.plan()
+        assert (torch_allocator_peak_bytes(lambda x=x, y=y: call(x, y)) or 0) <= 128 << 10

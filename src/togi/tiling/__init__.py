@@ -8,7 +8,7 @@ The package is named after the method, as the public name ``togi.lean`` is the f
 ``picking_rules``): that a dimension is safe is proved there, operation by operation. ``combining`` knows how reductions
 are put together from parts. ``schedule`` cuts the graph into ``loops`` over tiles and small work around them,
 ``program`` runs them, ``differentiate`` runs a loop backwards by recomputing. ``peak`` predicts and measures bytes,
-``tile`` chooses the size of tiles (``timing``), ``compiled`` compiles their work, ``proof`` compares the result with
-the plain function's. ``plan`` decides all that for one function, and ``lean`` is the face. Nothing of the tuner is
-needed. Importing this package imports no torch.
+``needs`` measures what operations on large inputs take for themselves, ``tile`` chooses the size of tiles (``timing``),
+``compiled`` compiles their work, ``proof`` compares the result with the plain function's. ``plan`` decides all that for
+one function, and ``lean`` is the face. Nothing of the tuner is needed. Importing this package imports no torch.
 """

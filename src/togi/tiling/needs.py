@@ -49,7 +49,7 @@ def taken_bytes(
 def _measured(
     node: fx.Node, graph: fx.Graph, at_hand: Mapping[fx.Node, Any], weights: Weights, limit_bytes: int
 ) -> int:
-    """What the whole takes, by a slice that reads at most ``limit_bytes``: 0 where it has none, or nobody can see it."""
+    """What the whole takes, by a slice that reads ``limit_bytes`` at most; 0 where it has none, or cannot be seen."""
     for product in _products(node):
         try:
             call = product.call()
@@ -62,11 +62,12 @@ def _measured(
         reads = [at_hand[read] if read in at_hand else _stand_in(read, weights) for read in loop.reads]
         read_bytes = sum(weights.spread_bytes(part.node) for part in call.slices)
         count = max(1, min(length, length * limit_bytes // max(read_bytes, 1)))
-        peak = peak_of_tile(loop, reads, loop.body, count)
-        if peak is None:
+        try:
+            peak = peak_of_tile(loop, reads, loop.body, count)
+            made = sum(result.nbytes for result in tensors_of(loop.body(*loop.arguments(reads, 0, count))))
+        except Exception:  # it refuses these values, or a slice: so will the function itself, or the loop
             return 0
-        made = sum(result.nbytes for result in tensors_of(loop.body(*loop.arguments(reads, 0, count))))
-        return (peak - made) * length // count
+        return 0 if peak is None else (peak - made) * length // count
     return 0
 
 

@@ -96,9 +96,7 @@ class PlannedFunction:
     def _fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
         weights = Weights(self.captured.sizes.values(tensors))
         weights = replace(weights, copies=copied_views(self.captured, tensors, weights))
-        weights = replace(
-            weights, taken=taken_bytes(self.captured, tensors, weights, self.budget_bytes // _SHARES[0])
-        )
+        weights = replace(weights, taken=taken_bytes(self.captured, tensors, weights, self.budget_bytes // _SHARES[0]))
         result = result_bytes(self.captured, weights)
         plain = plain_peak_bytes(self.captured.graph, self.captured.outputs, weights)
         if result > self.budget_bytes:
@@ -294,8 +292,8 @@ def _of_copies(weights: Weights) -> str:
     if not weights.copies:
         return ""
     return (
-        f" ({size(weights.copied_bytes())} of what it computes are copies, made because tensors that it is given are not "
-        "contiguous and cannot be viewed in other shapes; .contiguous() before the call takes them out of the budget)"
+        f" ({size(weights.copied_bytes())} of what it computes are copies: tensors that it is given are not contiguous "
+        "and are viewed in other shapes; .contiguous() before the call takes the copies out of the budget)"
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from togi.core.quantities import size
 from togi.tiling.capture import NotLean
 from togi.tiling.peak import Weights, peak_bytes
 from togi.tiling.program import Body, TileLoop, Tiles
@@ -128,7 +129,10 @@ def kept_within(
         if needed <= room_bytes:
             return FittingTiles(choice=choice, tiles=tiles, tile_bytes=needed, certain=True)
         if max(tiles.plain, tiles.compiled) == 1:
-            raise NotLean(f"one position of a tile, besides what is kept, needs {needed - int(room_bytes)} B too many")
+            strided = loop.strided_bytes(reads, 1)
+            besides = f" ({size(strided)} of what it reads is not contiguous, and may be copied)" if strided else ""
+            short = needed - int(room_bytes)
+            raise NotLean(f"one position of a tile, besides what is kept, needs {short} B too many{besides}")
         tiles = _smaller(tiles, room_bytes / needed)
 
 
