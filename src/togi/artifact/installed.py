@@ -168,9 +168,9 @@ def _switch(part: PartEngine, module: nn.Module | None, kind: type[Switch]) -> S
 
 
 def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
-    """Give back the memory of the originals' weights, but for those that are used elsewhere: by parts in place, which
-    run on them, by switches, which read and write the state, or by any other module that calls do not reach through a
-    replaced one alone."""
+    """Give back the memory of the originals' weights, but for those that are used elsewhere. Parts in place run on
+    them, switches read and write the state, and other modules may use them that calls do not reach through a replaced
+    one alone."""
     replaced = [switch for switch in switches if not any(form.in_place for form in switch.forms)]
     used = {
         tensor.untyped_storage().data_ptr()
