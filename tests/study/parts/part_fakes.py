@@ -47,6 +47,7 @@ def part(path: str, *alike: str, form: int = 0, share: float = 0.4) -> Part:
         proof={},
         effects=Effects(),
         weights=dict.fromkeys((path, *alike), ""),
+        settings={each: {} for each in (path, *alike)},
     )
 
 
