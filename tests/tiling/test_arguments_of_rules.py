@@ -18,7 +18,7 @@ from togi.tiling.differentiate import LoopRun
 from togi.tiling.lean import LeanWarning
 from togi.tiling.loops import Loop, Product, Wanted
 from togi.tiling.program import TileLoop, Tiles
-from togi.tiling.slicing import RULES, NotSliceable, Rule, Slice, rank
+from togi.tiling.slicing import RULES, NotSliceable, Slice, SlicingRule, rank
 from togi.tiling.slicing_rules import sliced_call
 from togi.torch_internals.operators import OpOverload, schema_of
 from togi.torch_internals.tensors import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
@@ -294,7 +294,7 @@ def test_what_a_rule_does_not_name_is_not_cut(call, monkeypatch):
     """Whatever the schema says that an operation takes, now or in a later torch."""
     args, kwargs = SAMPLES[call], REQUIRED.get(call, {})
     node, _ = node_of(call, args, kwargs, call(*args, **kwargs))
-    monkeypatch.setitem(RULES, call, Rule(RULES[call].cut, frozenset()))
+    monkeypatch.setitem(RULES, call, SlicingRule(RULES[call].cut, frozenset()))
     first = schema_of(call).arguments[0].name
     for dim in range(rank(node)):
         with pytest.raises(NotSliceable, match=f"is given {first}, for which it has no rule"):

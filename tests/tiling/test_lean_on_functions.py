@@ -365,13 +365,22 @@ def test_other_sizes_are_not_traced_again(monkeypatch):
         return real(*args, **options)
 
     monkeypatch.setattr(kind_module, "capture", counted)
-    function = STREAMED["gaussian sum"]
-    call = lean(function)
-    for rows, columns in ((400, 300), (401, 300), (1000, 77), (256, 2048), (9, 3000), (3000, 9)):
-        x, y = points(rows), points(columns)
-        assert_equal(call(x, y), function(x, y))
-        assert call.plan().strategy == "streamed"
-    assert len(traced) == 1
+
+    def centred(x, y):  # made whole where it is small against the budget, cut where it is large
+        return squared(x - x.mean(0), y).sum(1)
+
+    sizes = {
+        STREAMED["gaussian sum"]: ((400, 300), (401, 300), (1000, 77), (256, 2048), (9, 3000), (3000, 9)),
+        centred: ((800, 200), (20_000, 200), (800, 200)),
+    }
+    for function, given in sizes.items():
+        call = lean(function)
+        traced.clear()
+        for rows, columns in given:
+            x, y = points(rows), points(columns)
+            assert_equal(call(x, y), function(x, y))
+            assert call.plan().strategy == "streamed"
+        assert len(traced) == 1
 
 
 def test_a_plan_keeps_no_tensor_of_the_call_alive():

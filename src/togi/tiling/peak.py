@@ -1,7 +1,7 @@
 """The peak of what running nodes of a graph allocates: modelled from their sizes, and measured.
 
 The model: every operation that is not a view allocates its result and nothing else, and a value is freed after its last
-use. What an operation needs for itself is seen only by the allocator's own account (``peak_bytes``).
+use. What an operation needs for itself is seen only by the allocator's own account (``peak_bytes``, ``needs``).
 """
 
 from __future__ import annotations

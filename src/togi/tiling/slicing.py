@@ -73,14 +73,14 @@ Cut = Callable[[fx.Node, int], SlicedCall]
 
 
 @dataclass(frozen=True)
-class Rule:
+class SlicingRule:
     """How an operation is cut, and the arguments that this holds for, by the schema's names: None for all."""
 
     cut: Cut
     understands: frozenset[str] | None
 
 
-RULES: dict[Any, Rule] = {}
+RULES: dict[Any, SlicingRule] = {}
 
 
 def rule(*targets: Any, understands: str | None) -> Callable[[Cut], Cut]:
@@ -93,7 +93,7 @@ def rule(*targets: Any, understands: str | None) -> Callable[[Cut], Cut]:
 
     def register(cut: Cut) -> Cut:
         for target in targets:
-            RULES[target] = Rule(cut, None if understands is None else frozenset(understands.split()))
+            RULES[target] = SlicingRule(cut, None if understands is None else frozenset(understands.split()))
         return cut
 
     return register

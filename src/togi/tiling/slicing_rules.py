@@ -15,9 +15,9 @@ from togi.tiling.slicing import (
     RULES,
     Length,
     NotSliceable,
-    Rule,
     Slice,
     SlicedCall,
+    SlicingRule,
     arguments,
     broadcast_slice,
     name,
@@ -41,7 +41,7 @@ def sliced_call(node: fx.Node, dim: int) -> SlicedCall:
     """
     known_rule = RULES.get(node.target)
     if known_rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
-        known_rule = Rule(pointwise, None)
+        known_rule = SlicingRule(pointwise, None)
     if known_rule is None:
         raise NotSliceable(f"{name(node)} has no rule for slices")
     refuse_unknown_arguments(node, known_rule.understands)
