@@ -39,7 +39,7 @@ class Config:
     """As libraries have it: what the model is, where it came from, and what a call returns."""
 
     def __init__(self) -> None:
-        self.eps, self.folder, self.note = 1e-5, "/models/one", None
+        self.eps, self.folder, self.note, self.dtype = 1e-5, "/models/one", None, torch.float32
 
     def added(self) -> float:
         return self.eps * 2
@@ -152,7 +152,7 @@ SAME: dict[str, Callable[[Any], Any]] = {
         name_or_path="/other", place=torch.device("cuda:1"), device_name="cuda:0"
     ),
     "another place in objects": lambda m: (
-        m.config.__dict__.update(folder="/other", note="read from there", _name_or_path="/other"),
+        vars(m.config).update(folder="/other", note="read from there", _name_or_path="/other", dtype="float32"),
         m.args.__dict__.update(out="/other"),
         m.table.update(file="/other"),
     ),

@@ -273,9 +273,11 @@ class _SettingDigest(_ValueDigest):
         if isinstance(value, nn.Module):  # one that is not a part
             self._add_all((own_parameters(value), own_buffers(value), own_modules(value)), depth)
         self.add(type(value), depth)
-        for name in sorted(name for name in vars(value) if name in self._named and name not in _TORCHS_OWN):
-            self.put(name)
-            self.add(vars(value)[name], depth)
+        for name, held in sorted(vars(value).items()):
+            # a configuration may say in which dtype the weights were loaded, which they show themselves
+            if name in self._named and name not in _TORCHS_OWN and held is not None and not _is_dtype(held):
+                self.put(name)
+                self.add(held, depth)
 
     def _add_class(self, cls: type, depth: int) -> None:
         self.put(cls.__qualname__)
@@ -287,6 +289,10 @@ class _SettingDigest(_ValueDigest):
         if function.__name__ == (lambda: None).__name__:  # of these there may be several in one place
             self.put(" ".join(sorted(names_in(function.__code__))))
             self.put(repr([held for held in function.__code__.co_consts if type(held) in (int, float, complex)]))
+
+
+def _is_dtype(value: Any) -> bool:
+    return isinstance(vars(torch).get(value) if isinstance(value, str) else value, torch.dtype)
 
 
 def _is_device(text: str) -> bool:
