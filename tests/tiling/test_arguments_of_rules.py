@@ -126,7 +126,7 @@ SAMPLES: dict[OpOverload, tuple[object, ...]] = {
     aten.div.Tensor_mode: (MATRIX, OTHER),
     aten.gelu.default: (MATRIX,),
     aten.logit.default: (shares(6, 5),),
-    aten.clamp.default: (MATRIX,),
+    aten.clamp.default: (MATRIX, -0.5),
     aten.nan_to_num.default: (MATRIX.log(),),
     aten.addcmul.default: (MATRIX, OTHER, OTHER),
     aten.softplus.default: (MATRIX,),
@@ -161,8 +161,18 @@ def calls():
         yield pytest.param(call, args, required, id=f"{call}")
         for index, argument in enumerate(schema_of(call).arguments):
             value = another_value(argument) if argument.has_default_value() or argument.name in required else None
-            if value is not None and (index >= len(args) or argument.kwarg_only):
+            fits = value is not None and (index >= len(args) or argument.kwarg_only)
+            if fits and torch_takes(call, args, {**required, argument.name: value}):
                 yield pytest.param(call, args, {**required, argument.name: value}, id=f"{call} {argument.name}")
+
+
+def torch_takes(call, args, kwargs) -> bool:
+    """False for memory pinned for a GPU where there is none, a step that does not fit to the sizes, ..."""
+    try:
+        call(*args, **kwargs)
+    except RuntimeError:
+        return False
+    return True
 
 
 def node_of(call, args, kwargs, result) -> tuple[fx.Node, list[Tensor]]:
@@ -241,11 +251,7 @@ def differentiable(call: Callable[..., object], tensors: list[Tensor]) -> list[i
 
 @pytest.mark.parametrize(("call", "args", "kwargs"), list(calls()))
 def test_an_argument_is_respected_or_the_call_is_not_cut(call, args, kwargs):
-    try:
-        result = call(*args, **kwargs)
-    except (RuntimeError, IndexError) as refusal:
-        pytest.skip(f"torch refuses it: {refusal}")
-    node, tensors = node_of(call, args, kwargs, result)
+    node, tensors = node_of(call, args, kwargs, call(*args, **kwargs))
     places = {node: i for i, node in enumerate(n for n in node.graph.nodes if n.op == "placeholder")}
     leaves, form = tree_flatten((list(args), kwargs))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
