@@ -33,7 +33,7 @@ def taken_bytes(
     taken: dict[fx.Node, int] = {}
     with torch.no_grad():
         for node in captured.graph.nodes:
-            if node.op != "call_function":
+            if node.op != "call_function" or not _is_told_by_sizes(node, weights):
                 continue
             if is_number(node) or (weights.is_view(node) and at_hand.keys() >= set(node.all_input_nodes)):
                 at_hand[node] = value_of(node, at_hand, weights)
@@ -44,6 +44,14 @@ def taken_bytes(
                 if needed > limit_bytes:
                     taken[node] = needed
     return taken
+
+
+def _is_told_by_sizes(node: fx.Node, weights: Weights) -> bool:
+    """Not so numbers that are computed from the values of tensors, and what is computed from such numbers."""
+    numbers = [each.meta["val"] for each in (node, *node.all_input_nodes) if is_number(each)]
+    return all(
+        isinstance(number, int | float) or number.node.expr.free_symbols <= weights.values.keys() for number in numbers
+    )
 
 
 def _measured(
