@@ -50,7 +50,7 @@ class _Checked:
 
 
 @dataclass
-class _Known:
+class _CheckedText:
     """One version of a document."""
 
     version: int | None
@@ -102,7 +102,7 @@ class _Answers:
         self._server = server
         self._types = types
         self._settings = settings
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _CheckedText] = {}
 
     def opened(self, params: Any) -> None:
         self._publish(params.text_document.uri)
@@ -155,13 +155,13 @@ class _Answers:
             self._types.PublishDiagnosticsParams(uri=uri, version=number, diagnostics=diagnostics)
         )
 
-    def _now(self, document: Any) -> _Known:
+    def _now(self, document: Any) -> _CheckedText:
         known = self._known.get(document.uri)
         if known is None or known.version != document.version:
             checked = _Checked(document.source)
             if _is_source(document):
                 checked = _check(Path(document.path), document.source, self._settings)
-            self._known[document.uri] = known = _Known(document.version, checked)
+            self._known[document.uri] = known = _CheckedText(document.version, checked)
         return known
 
     def _quick_fixes(self, findings: Iterable[Finding], text: str, lines: _Positions) -> Iterator[lsp.CodeAction]:
@@ -183,7 +183,7 @@ class _Answers:
         )
         return action
 
-    def _fix_all(self, document: Any, known: _Known, lines: _Positions) -> Iterator[lsp.CodeAction]:
+    def _fix_all(self, document: Any, known: _CheckedText, lines: _Positions) -> Iterator[lsp.CodeAction]:
         if known.mended is None:
             known.mended = _mended(known.checked, Path(document.path), self._settings)
         if known.mended != known.checked.text:
