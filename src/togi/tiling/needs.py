@@ -8,6 +8,7 @@ and an operation that reads it is run as it is where its own result is small.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ class Needs:
                 if node.op != "call_function":
                     continue
                 if is_number(node) or (weights.is_view(node) and at_hand.keys() >= set(node.all_input_nodes)):
-                    at_hand[node] = value_of(node, at_hand, weights)
+                    with suppress(TypeError):  # a number that values decide: what it decides is not at hand
+                        at_hand[node] = value_of(node, at_hand, weights)
                 elif torch.Tag.pointwise not in getattr(node.target, "tags", ()):
                     read = max((weights.spread_bytes(n) for n in node.all_input_nodes if n in at_hand), default=0)
                     needed = self._needed(node, at_hand, weights, limit_bytes) if read > limit_bytes else 0
