@@ -7,7 +7,8 @@ and an operation that reads it is run as it is where its own result is small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -24,40 +25,58 @@ from togi.tiling.tile import peak_of_tile
 from togi.torch_internals.tensors import tensors_of
 
 
-def taken_bytes(
-    captured: Captured, tensors: Sequence[Tensor], weights: Weights, limit_bytes: int
-) -> dict[fx.Node, int]:
-    """The operations that read more than ``limit_bytes`` of what is given and take more than that for themselves, where
-    they can be cut into tiles, with what they take."""
-    at_hand: dict[fx.Node, Any] = dict(zip(captured.placeholders, (*tensors, *captured.constants), strict=True))
-    taken: dict[fx.Node, int] = {}
-    with torch.no_grad():
-        for node in captured.graph.nodes:
-            if node.op != "call_function" or not _is_told_by_sizes(node, weights):
-                continue
-            if is_number(node) or (weights.is_view(node) and at_hand.keys() >= set(node.all_input_nodes)):
-                at_hand[node] = value_of(node, at_hand, weights)
-            elif torch.Tag.pointwise not in getattr(node.target, "tags", ()) and any(
-                source in at_hand and weights.spread_bytes(source) > limit_bytes for source in node.all_input_nodes
-            ):
-                needed = _measured(node, captured.graph, at_hand, weights, limit_bytes)
-                if needed > limit_bytes:
-                    taken[node] = needed
-    return taken
+class Needs:
+    """What the operations of one graph take, as it was measured: for each, and for each way in which what it reads lies
+    in memory."""
+
+    def __init__(self, captured: Captured) -> None:
+        self._captured = captured
+        self._per_byte: dict[Hashable, float] = {}
+        """Bytes for each one that it reads."""
+
+    def taken_bytes(self, tensors: Sequence[Tensor], weights: Weights, limit_bytes: int) -> dict[fx.Node, int]:
+        """The operations that read more than ``limit_bytes`` of what is given and take more than that for themselves,
+        where they can be cut into tiles, with what they take."""
+        captured = self._captured
+        at_hand: dict[fx.Node, Any] = dict(zip(captured.placeholders, (*tensors, *captured.constants), strict=True))
+        taken: dict[fx.Node, int] = {}
+        with torch.no_grad():
+            for node in captured.graph.nodes:
+                if node.op != "call_function":
+                    continue
+                if is_number(node) or (weights.is_view(node) and at_hand.keys() >= set(node.all_input_nodes)):
+                    with suppress(TypeError):  # a number that values decide: what it decides is not at hand
+                        at_hand[node] = value_of(node, at_hand, weights)
+                elif torch.Tag.pointwise not in getattr(node.target, "tags", ()):
+                    read = max((weights.spread_bytes(n) for n in node.all_input_nodes if n in at_hand), default=0)
+                    needed = self._needed(node, at_hand, weights, limit_bytes) if read > limit_bytes else 0
+                    if needed > limit_bytes:
+                        taken[node] = needed
+        return taken
+
+    def _needed(self, node: fx.Node, at_hand: Mapping[fx.Node, Any], weights: Weights, limit_bytes: int) -> int:
+        read = [source for source in node.all_input_nodes if not is_number(source)]
+        key = (node, tuple(_lies(at_hand[source]) if source in at_hand else None for source in read))
+        if key not in self._per_byte:
+            measured = _measured(node, self._captured.graph, at_hand, weights, limit_bytes)
+            if measured is None:
+                return 0
+            self._per_byte[key] = measured
+        return int(self._per_byte[key] * sum(map(weights.spread_bytes, read)))
 
 
-def _is_told_by_sizes(node: fx.Node, weights: Weights) -> bool:
-    """Not so numbers that are computed from the values of tensors, and what is computed from such numbers."""
-    numbers = [each.meta["val"] for each in (node, *node.all_input_nodes) if is_number(each)]
-    return all(
-        isinstance(number, int | float) or number.node.expr.free_symbols <= weights.values.keys() for number in numbers
-    )
+def _lies(tensor: Tensor) -> tuple[Hashable, ...]:
+    """How a tensor lies in memory, as far as operations tell by it what they copy."""
+    return (tensor.is_contiguous(), *(min(stride, 2) for stride in tensor.stride()))
 
 
 def _measured(
     node: fx.Node, graph: fx.Graph, at_hand: Mapping[fx.Node, Any], weights: Weights, limit_bytes: int
-) -> int:
-    """What the whole takes, by a slice that reads ``limit_bytes`` at most; 0 where it has none, or cannot be seen."""
+) -> float | None:
+    """What an operation takes for each byte that it reads, by a slice that reads ``limit_bytes`` at most. None where it
+    cannot be seen now; 0 where it has no slices, or reads a large intermediate, and so runs in tiles anyway."""
+    if any(weights.spread_bytes(source) > limit_bytes for source in node.all_input_nodes if source not in at_hand):
+        return 0.0
     for product in _products(node):
         try:
             call = product.call()
@@ -70,13 +89,14 @@ def _measured(
         reads = [at_hand[read] if read in at_hand else _stand_in(read, weights) for read in loop.reads]
         read_bytes = sum(weights.spread_bytes(part.node) for part in call.slices)
         count = max(1, min(length, length * limit_bytes // max(read_bytes, 1)))
+        given = loop.arguments(reads, 0, count)
         try:
             peak = peak_of_tile(loop, reads, loop.body, count)
-            made = sum(result.nbytes for result in tensors_of(loop.body(*loop.arguments(reads, 0, count))))
+            made = sum(result.nbytes for result in tensors_of(loop.body(*given)))
         except Exception:  # it refuses these values, or a slice: so will the function itself, or the loop
-            return 0
-        return 0 if peak is None else (peak - made) * length // count
-    return 0
+            return 0.0
+        return None if peak is None else (peak - made) / max(sum(one.nbytes for one in tensors_of(given)), 1)
+    return 0.0
 
 
 def _products(node: fx.Node) -> Iterator[Product]:

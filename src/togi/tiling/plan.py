@@ -17,7 +17,7 @@ from togi.tiling.capture import Captured, NotLean
 from togi.tiling.compiled import compiling_costs_s, with_compiled
 from togi.tiling.differentiate import LoopRun
 from togi.tiling.lean_plan import LeanPlan
-from togi.tiling.needs import taken_bytes
+from togi.tiling.needs import Needs
 from togi.tiling.peak import Weights, plain_peak_bytes
 from togi.tiling.program import TiledProgram, TileLoop, Tiles, copied_views, result_bytes
 from togi.tiling.proof import Proof, prove, same_tiles
@@ -52,6 +52,7 @@ class PlannedFunction:
         self.captured, self.plain, self.budget_bytes, self.compiling = captured, plain, budget_bytes, compiling
         self.fitted: dict[Any, Fitted | str] = {}
         """By shapes and strides; a text where they are refused."""
+        self.needs = Needs(captured)
         self.programs: dict[Hashable, TiledProgram] = {}
         """By the form of their schedule."""
         self.choices: dict[TileLoop, TileChoice] = {}
@@ -96,7 +97,7 @@ class PlannedFunction:
     def _fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
         weights = Weights(self.captured.sizes.values(tensors))
         weights = replace(weights, copies=copied_views(self.captured, tensors, weights))
-        weights = replace(weights, taken=taken_bytes(self.captured, tensors, weights, self.budget_bytes // _SHARES[0]))
+        weights = replace(weights, taken=self.needs.taken_bytes(tensors, weights, self.budget_bytes // _SHARES[0]))
         result = result_bytes(self.captured, weights)
         plain = plain_peak_bytes(self.captured.graph, self.captured.outputs, weights)
         if result > self.budget_bytes:
