@@ -562,6 +562,18 @@ def test_a_refusal_holds_for_the_sizes_that_it_is_true_of():
         assert (call.plan().strategy == "streamed") is streamed, call.plan()
 
 
+@pytest.mark.parametrize("budget", ["64KiB", "16MiB"])
+def test_an_operation_on_large_inputs_may_be_given_a_number_that_values_decide(budget):
+    """What it takes for itself cannot be measured beforehand."""
+
+    def function(x):
+        scale = x[0, 0].item()
+        return torch.addmm(x[:, :3], x, x[:64, :3], alpha=scale), x.logsumexp(1) + scale
+
+    x = points(3000, 64)
+    assert_equal(quietly(lean(function, budget), x), function(x))
+
+
 def test_one_warning_for_each_kind_of_call_and_reason():
     call = lean(lambda x, y: squared(x, y).flip(0, 1).sum(1))
     with warnings.catch_warnings(record=True) as told:

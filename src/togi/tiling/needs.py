@@ -74,8 +74,10 @@ def _measured(
     node: fx.Node, graph: fx.Graph, at_hand: Mapping[fx.Node, Any], weights: Weights, limit_bytes: int
 ) -> float | None:
     """What an operation takes for each byte that it reads, by a slice that reads ``limit_bytes`` at most. None where it
-    cannot be seen now; 0 where it has no slices, or reads a large intermediate, and so runs in tiles anyway."""
-    if any(weights.spread_bytes(source) > limit_bytes for source in node.all_input_nodes if source not in at_hand):
+    cannot be seen now; 0 where it has no slices, reads a number that values decide, or reads a large intermediate
+    and so runs in tiles anyway."""
+    others = [source for source in node.all_input_nodes if source not in at_hand]
+    if any(is_number(source) or weights.spread_bytes(source) > limit_bytes for source in others):
         return 0.0
     for product in _products(node):
         try:
