@@ -66,6 +66,17 @@ def service(folder: Path, said: list[str]) -> Iterator[ScriptService]:
     made.stop()
 
 
+def after_a_call(folder: Path, index: ScriptIndex, said: list[str]) -> ScriptService:
+    """A service that has ended, of a script that calls an encoder once."""
+    service = ScriptService(folder, index, said.append)
+    try:
+        with torch.no_grad():
+            Encoder().eval()(X)
+    finally:
+        service.stop()
+    return service
+
+
 def expected(model: nn.Module, x: Tensor = X) -> Any:
     return type(model).forward(model, x)
 
@@ -197,23 +208,13 @@ def test_an_artifact_that_another_run_put_in_its_place_is_not_used(
 def test_an_artifact_that_is_still_the_same_is_used(folder: Path, said: list[str]) -> None:
     module = tuned(Encoder().eval(), artifact="0.togi", sha256=read_manifest(folder / "0.togi").sha256)
     index = ScriptIndex(togi_version="1", created="2026", script="x.py", modules=(module,))
-    service = ScriptService(folder, index, said.append)
-    try:
-        with torch.no_grad():
-            Encoder().eval()(X)
-    finally:
-        service.stop()
+    service = after_a_call(folder, index, said)
     assert (said, [one.engine_calls for one in service.served()]) == ([], [1])
 
 
 def test_a_module_that_was_not_beaten_runs_as_it_is_without_a_word(folder: Path, said: list[str]) -> None:
     index = ScriptIndex(togi_version="1", created="2026", script="x.py", modules=(tuned(Encoder().eval()),))
-    service = ScriptService(folder, index, said.append)
-    try:
-        with torch.no_grad():
-            Encoder().eval()(X)
-    finally:
-        service.stop()
+    service = after_a_call(folder, index, said)
     assert (said, service.served()) == ([], [])
 
 

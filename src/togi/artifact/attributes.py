@@ -25,9 +25,7 @@ class PlainAttributes:
 
     def __init__(self, parts: Mapping[str, nn.Module], state: Collection[str]) -> None:
         """``state``: attributes that change from call to call. So do those that the calls' own code assigns."""
-        classes = {type(part) for part in parts.values()}
-        assigned = frozenset(name for cls in classes for name in assigned_by_calls(cls))
-        self._not_watched = TORCHS_OWN | assigned
+        self._not_watched = TORCHS_OWN | assigned_by_calls({type(part) for part in parts.values()})
         self._state = frozenset(state)
         self._parts = {f"{name}." if name else "": vars(part) for name, part in parts.items()}
         self._dicts = tuple(self._parts.values())

@@ -9,17 +9,23 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
+
+from togi.core.user_code import codes_in
 
 FORWARD = "forward"
 _ROOTS = (FORWARD, "__call__")
 
 
-def assigned_by_calls(cls: type) -> Iterator[str]:
-    """Names of attributes that calls of a module of this class assign."""
+def assigned_by_calls(classes: Iterable[type]) -> frozenset[str]:
+    """Names of attributes that calls of modules of these classes assign."""
+    return frozenset(name for cls in classes for name in _assigned_by(cls))
+
+
+def _assigned_by(cls: type) -> Iterator[str]:
     open_, seen = [FORWARD], {FORWARD}
     while open_:
         name = open_.pop()
@@ -47,7 +53,7 @@ def named_by_calls(classes: frozenset[type]) -> frozenset[str]:
     open_ = [function for cls in classes for name in _ROOTS for function in _functions(cls, name)]
     while open_:
         function = open_.pop()
-        for code in _codes(function.__code__):
+        for code in codes_in(function.__code__):
             if code in seen:
                 continue
             seen.add(code)
@@ -87,13 +93,5 @@ def _is_torchs(function: types.FunctionType) -> bool:
 
 
 def _steps(code: types.CodeType) -> Iterator[dis.Instruction]:
-    for inner in _codes(code):
+    for inner in codes_in(code):
         yield from dis.get_instructions(inner)
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """That of a function, and of the functions inside of it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from togi.artifact.attributes import TORCHS_OWN
 from togi.artifact.calls_code import FORWARD, assigned_by_calls, named_by_calls
-from togi.subject.identity import is_own_object, setting_hash, value_hash
+from togi.subject.identity import is_own_object, setting_hashes, value_hash
 from togi.subject.stand_in import FunctionStandIn
 from togi.torch_internals.modules import forward_hooks, forward_pre_hooks
 
@@ -59,7 +59,8 @@ def _settings(module: nn.Module, state: Collection[str]) -> Iterator[tuple[str, 
     """Path of a part, name, hash."""
     parts = {path: part for path, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
     named = named_by_calls(_classes(parts.values())) | {FORWARD}
-    left_out = {*TORCHS_OWN, *(name for cls in set(map(type, parts.values())) for name in assigned_by_calls(cls))}
+    left_out = {*TORCHS_OWN, *assigned_by_calls(set(map(type, parts.values())))}
+    held: list[tuple[str, str, Any]] = []
     for path, part in parts.items():
         prefix = f"{path}." if path else ""
         settings: dict[str, Any] = {
@@ -74,8 +75,9 @@ def _settings(module: nn.Module, state: Collection[str]) -> Iterator[tuple[str, 
             settings["code"] = part.code
         if hooks := [*forward_hooks(part).values(), *forward_pre_hooks(part).values()]:
             settings["forward hooks"] = hooks
-        for name, value in settings.items():
-            yield path, name, setting_hash(value, named, parts.values())
+        held += [(path, name, value) for name, value in settings.items()]
+    hashes = setting_hashes([value for *_, value in held], named, parts.values())
+    yield from ((path, name, hashed) for (path, name, _), hashed in zip(held, hashes, strict=True))
 
 
 def _classes(parts: Collection[nn.Module]) -> frozenset[type]:

@@ -78,10 +78,17 @@ def place_in(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """A function's, and those of the functions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_in(constant)
+
+
 def names_in(code: CodeType) -> list[str]:
     """The global names (and attributes) that a function mentions, those of the functions in it too, in their order."""
-    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
-    return list(dict.fromkeys([*code.co_names, *(name for part in inner for name in names_in(part))]))
+    return list(dict.fromkeys(name for part in codes_in(code) for name in part.co_names))
 
 
 def printed_frames(text: str, widest: Origin = Origin.PACKAGE) -> list[traceback.FrameSummary]:

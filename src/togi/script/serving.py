@@ -46,18 +46,12 @@ class ScriptService:
         self._serving = True
         self._undo = watch_outermost_calls(self._call)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._leave)
+            os.register_at_fork(after_in_child=self.stop)  # what is put in gives way by itself
 
     def stop(self) -> None:
         """From now on no module is looked at. Those with artifacts keep them."""
         self._serving = False
         self._undo()
-
-    def _leave(self) -> None:
-        """In a process that the script forked: an engine's threads did not come along, so the originals serve."""
-        self.stop()
-        for _, installed in self._installed:
-            installed.remove()
 
     def served(self) -> list[ServedModule]:
         """The calls so far of the modules that have artifacts."""

@@ -91,16 +91,18 @@ def code_hash(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def setting_hash(value: Any, named: Collection[str], parts: Iterable[nn.Module]) -> str:
-    """Of what a module holds in an attribute, equal wherever the same is held: in another process, with other versions
-    of Python and of libraries, on another device.
+def setting_hashes(values: Iterable[Any], named: Collection[str], parts: Iterable[nn.Module]) -> Iterator[str]:
+    """Of each value by itself, which a module holds in an attribute: equal wherever the same is held, in another
+    process, with other versions of Python and of libraries, on another device.
 
     So functions and classes are known by their names, and of an object what is in ``named`` counts. ``parts``: modules
     that are known by themselves.
     """
-    digest = _SettingDigest(named, parts)
-    digest.add(value, _DEEPEST)
-    return digest.hexdigest()
+    beginning = _SettingDigest(named, parts)
+    for value in values:
+        digest = beginning._after_the_same()
+        digest.add(value, _DEEPEST)
+        yield digest.hexdigest()
 
 
 def is_own_object(value: Any) -> bool:
@@ -172,12 +174,18 @@ class _ValueDigest:
         """One of the same kind, which holds nothing yet."""
         return _ValueDigest()
 
+    def _after_the_same(self) -> _ValueDigest:
+        """Another one, which met the same values."""
+        digest = self._another()
+        digest._seen = dict(self._seen)
+        return digest
+
     def _apart(self, item: Any, depth: int) -> str:
         """What an item of a set says by itself, since in which order it comes is chance."""
         if isinstance(item, _CONSTANTS):
             return repr(item)
-        digest = self._another()
-        digest._seen, digest._left = dict(self._seen), self._left
+        digest = self._after_the_same()
+        digest._left = self._left
         digest.add(item, depth)
         self._left = digest._left
         return digest.hexdigest()
@@ -244,7 +252,7 @@ class _ValueDigest:
 
 
 class _SettingDigest(_ValueDigest):
-    """See ``setting_hash``."""
+    """See ``setting_hashes``."""
 
     def __init__(self, named: Collection[str], parts: Iterable[nn.Module]) -> None:
         super().__init__(parts)
