@@ -60,10 +60,16 @@ def _row(option: Any) -> str:
 
 def _arguments() -> str:
     """Of togi.tune: its settings, as griffe reads the rest of a Google docstring."""
-    lines = (f"{option.name}: {option.help}" for option in OPTIONS)
+    lines = (f"{option.name}: {re.sub(r'--([a-z][a-z-]*)', _argument, option.help)}" for option in OPTIONS)
     return "".join(
-        textwrap.fill(line, 120, initial_indent=" " * 8, subsequent_indent=" " * 12) + "\n" for line in lines
+        textwrap.fill(line, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False) + "\n"
+        for line in lines
     )
+
+
+def _argument(flag: re.Match[str]) -> str:
+    """As Python calls it."""
+    return flag[1].replace("-", "_")
 
 
 if __name__ == "__main__":

@@ -128,6 +128,8 @@ def best_ms(call: Callable[[], Any], calls: int = 10) -> float:
 
 def main(name: str = "sentences", seconds: str = "90") -> int:
     """Optimize one of them, and time the same call before and after."""
+    if name not in DOORS:
+        sys.exit(f"there is no '{name}': give one of {', '.join(DOORS)}")
     obj, inputs, call = DOORS[name]()
     before = best_ms(call)
     togi.optimize(obj, inputs, time_limit_s=float(seconds))

@@ -53,7 +53,9 @@ def check(
     paths, names = paths_and_subjects([str(s) for s in subjects if isinstance(s, str | Path)] if subjects else ["."])
     live = [subject for subject in subjects if not isinstance(subject, str | Path)]
     if inputs is not None and len(live) != 1:
-        raise SubjectError(f"inputs=... belong to one live module, and {len(live)} were given")
+        raise SubjectError(
+            f"inputs=... belong to one live module, and {len(live)} were given: give one module, or leave inputs out"
+        )
     if not names and not live:
         return check_paths(paths, selection, cache=cache)
     need_torch("checking a subject")

@@ -6,6 +6,7 @@ journal that cannot be used; 3 a defect of togi; 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import itertools
@@ -163,7 +164,10 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
 
 def _defect(error: Exception, debug: bool) -> int:
-    lines = f"{type(error).__name__}: {error}\nThis is a defect of togi, not of your model. --debug shows where."
+    lines = (
+        f"{type(error).__name__}: {error}\nThis is a defect of togi, not of your model. Run it again with --debug, and "
+        "report what it prints where you got togi."
+    )
     return _fail(lines, DEFECT, debug)
 
 
@@ -183,7 +187,9 @@ def _print(text: str) -> None:
 
 def _file_problem(error: OSError) -> str:
     where = f" {error.filename}" if error.filename else ""
+    full = errno.errorcode.get(error.errno or 0) in ("ENOSPC", "EDQUOT")  # the latter is not known everywhere
+    mend = "Free space" if full else "Create the folder, or name another place"
     return (
-        f"{error.strerror or error}:{where}. Nothing that was learned is lost: finished trials are in the journal. "
-        "Free space or choose another folder, then run the same command again."
+        f"{error.strerror or error}:{where}. {mend}, then run the same command again: the trials that a study has "
+        "finished are in its journal."
     )

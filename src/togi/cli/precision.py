@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from togi.cli.options import Journal, Json, with_options
+from togi.cli.options import Journal, Json, with_options, with_permits
+from togi.core.options import Option
 from togi.core.settings import OPTIONS
 
 if TYPE_CHECKING:
@@ -16,7 +19,24 @@ if TYPE_CHECKING:
 _TAKEN = frozenset({"data", "metric", "better", "calibration", "time_limit_s", "only", "without", "device", "seed"})
 
 
-@with_options(option for option in OPTIONS if option.name in _TAKEN)
+_HELP = {
+    "time_limit_s": "Stop after this long: 90s, 5m, 1h. Default: 5m after loading.",
+    "metric": "What is measured on the validation data: a measure, or a function of outputs and labels. Default: "
+    "agreement with the original.",
+    "data": "Validation data: a function that returns samples, (samples, labels) or a togi.Validation. Default: the "
+    "subject's own.",
+}
+"""Where the options of a study say more than holds here."""
+
+
+def _options() -> Iterator[Option]:
+    for option in OPTIONS:
+        if option.name in _TAKEN:
+            yield replace(option, help=_HELP.get(option.name, option.help))
+
+
+@with_permits
+@with_options(_options())
 def precision(
     subject: Annotated[
         str,

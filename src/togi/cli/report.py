@@ -29,7 +29,7 @@ def report(
         str | None,
         typer.Option("--recipe", metavar="RECIPE", help="For --repro: its id or label; default: the chosen."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Let --html replace a file.")] = False,
     journal: Journal = None,
     json: Json = False,
     device: Device = "cpu",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -55,7 +56,9 @@ def other_python(path: str) -> OtherPython:
         raise TogiError(
             f"{path} is not a Python that runs here: {why}. Give the path of one, such as env/bin/python"
         ) from None
-    install = f"{path} -m pip install 'togi[torch]=={version()}'"
+    here = version()
+    released = re.fullmatch(r"[\d.]+", here)
+    install = f"{path} -m pip install " + (f"'togi[torch]=={here}'" if released else f"'.[torch]' in the clone of {here}")
     if found["togi"] is None or found["torch"] is None:
         missing = "togi" if found["togi"] is None else "torch"
         raise TogiError(

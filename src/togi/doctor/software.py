@@ -31,7 +31,7 @@ def check_packages(packages: Packages) -> list[Check]:
     python, asked = check_python(platform.python_version()), packages.requirements()
     if asked is None:
         why = "neither its metadata nor a pyproject.toml next to its sources says which packages it needs"
-        fix = "pip install togi, or run it from a clone"
+        fix = "install it from its clone: pip install ."
         return [python, Check(topic="packages", name="togi", level=Level.WARNING, found="unknown", why=why, fix=fix)]
     return [
         python,
@@ -83,7 +83,7 @@ def _optional(asked: Sequence[Requirement], packages: Packages) -> Iterator[Chec
     for extra in EXTRAS:
         for requirement in brought_by(extra, asked):
             if requirement.name not in seen:
-                fix = f"pip install --upgrade 'togi[{extra}]'"
+                fix = f"pip install --upgrade '{without_marker(requirement)}'"
                 yield compare_package(requirement, Level.OPTIONAL, fix, packages)
             seen.add(requirement.name)
 

@@ -165,7 +165,7 @@ def _next(study: Study, artifact: str | None) -> Iterator[Line]:
     steps = list(next_steps(study, artifact))
     if artifact is not None:
         into = ".into(program)" if isinstance(study.best, ProgramRecipe) else ""
-        applied = f"togi.TrainingRecipe.read({artifact!r}).apply(model, optimizer)"
+        applied = f"togi.TrainingRecipe.read({artifact!r}).apply(model, optimizer, step=loss)"
         loads = NextStep(f"togi.load({artifact!r}){into}", "loads it")
         steps.insert(0, NextStep(applied, "applies it") if study.facts.train else loads)
     shown = steps if len(steps) <= _NEXT else [*steps[: _NEXT - 1], steps[-1]]

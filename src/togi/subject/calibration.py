@@ -94,12 +94,16 @@ def in_form(item: Any, form: Inputs) -> Inputs:
     if isinstance(item, Mapping) and form.kwargs:
         if missing := [name for name in form.kwargs if name not in item]:
             raise SubjectError(
-                f"a calibration item has {', '.join(map(str, item))}, and the samples {missing[0]!r} too"
+                f"a calibration item has {', '.join(map(str, item))} and lacks {missing[0]!r}, which the samples have: "
+                "return that, too"
             )
         return Inputs((), {name: item[name] for name in form.kwargs})
     if isinstance(item, (list, tuple)) and form.args and not form.kwargs:
         if len(item) < len(form.args):
-            raise SubjectError(f"a calibration item holds {len(item)} inputs, and a sample {len(form.args)}")
+            raise SubjectError(
+                f"a calibration item holds {len(item)} inputs, and a sample {len(form.args)}: return all inputs of a "
+                "call (labels may follow)"
+            )
         return Inputs(tuple(item[: len(form.args)]))
     return Inputs.of(tuple(item) if isinstance(item, list) else item)
 

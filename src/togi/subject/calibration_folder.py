@@ -34,7 +34,9 @@ def read_file(file: Path, form: Inputs) -> Any:
     except SubjectError:
         raise
     except Exception as error:  # foreign code: decoders, on whatever the file holds
-        raise SubjectError(f"the calibration file {file} cannot be read: {first_line(error)}") from error
+        raise SubjectError(
+            f"the calibration file {file} cannot be read: {first_line(error)}. Remove it, or save it again"
+        ) from error
 
 
 def _tensors(file: Path) -> Any:

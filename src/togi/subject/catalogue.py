@@ -111,7 +111,10 @@ def _check_transformers(name: str) -> None:
     if path.exists():
         config = path / "config.json" if path.is_dir() else path
         if not config.is_file() or config.suffix != ".json":
-            raise SubjectError(f"transformers:{name}: {path} holds no config.json, which says what model it is.")
+            raise SubjectError(
+                f"transformers:{name}: {path} holds no config.json, which says what model it is: "
+                "model.save_pretrained(FOLDER) writes one."
+            )
         return
     types = names("transformers")
     if not types or name in types:

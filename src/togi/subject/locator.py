@@ -28,6 +28,7 @@ from urllib.parse import parse_qsl
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
 from togi.core.permits import Permit, permitted
+from togi.core.quantities import first_line
 from togi.subject import catalogue, hub
 from togi.subject.model_folders import PIPELINE
 from togi.subject.own_code import check_own_code
@@ -107,6 +108,13 @@ class Spec:
         if not text.isascii() or not text.isdigit() or int(text) == 0:
             raise SubjectError(f"{self.text}: {option}={text} is not a positive integer.")
         return int(text)
+
+    def failed(self, what: str, error: Exception) -> SubjectError:
+        """The error of a library that makes what is named: ``what`` says which, and that it cannot."""
+        return SubjectError(
+            f"{self.text}: {what}: {type(error).__name__}: {first_line(error)}. If code of yours can, write a function "
+            "that returns it with a sample, and give file.py:function"
+        )
 
 
 def parse(text: str) -> Spec:

@@ -66,7 +66,8 @@ def modules(text: str, folder: Path) -> list[tuple[str, Path]]:
             waiting += [(inner, _below(place, name)) for name, inner in _routed(place)]
     except (TypeError, KeyError, AttributeError, ValueError):
         raise SubjectError(
-            f"{text}: {MODULES}, or what it names, cannot be read as modules in folders below {folder}: it is damaged"
+            f"{text}: {MODULES}, or what it names, cannot be read as modules in folders below {folder}: it is damaged. "
+            "Get the folder again, or save it anew"
         ) from None
     return found
 
@@ -78,7 +79,10 @@ def components(text: str, folder: Path) -> dict[str, tuple[str, str]]:
     """
     document = read_json(folder / PIPELINE)
     if not isinstance(document, dict):
-        raise SubjectError(f"{text}: {PIPELINE} cannot be read as a list of components: it is damaged")
+        raise SubjectError(
+            f"{text}: {PIPELINE} cannot be read as a list of components: it is damaged. Get the folder again, or save "
+            "it anew"
+        )
     pairs = ((name, value) for name, value in document.items() if not name.startswith("_") and isinstance(value, list))
     # a list of other things is an argument of the pipeline
     return {name: (value[0], str(value[1])) for name, value in pairs if len(value) == 2 and isinstance(value[0], str)}

@@ -120,7 +120,8 @@ def _check_device(device: str) -> None:
             "'togi doctor' says why; --device cpu works."
         )
     if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
-        raise SubjectError(f"device {device} was asked for, but there are {torch.cuda.device_count()} CUDA devices.")
+        last = torch.cuda.device_count() - 1
+        raise SubjectError(f"device {device} was asked for, but the last CUDA device here is cuda:{last}: give that.")
 
 
 def _unwrapped(module: nn.Module, notes: list[str]) -> nn.Module:
@@ -237,4 +238,7 @@ def _moved(module: nn.Module, device: str) -> nn.Module:
     try:
         return module.to(device)
     except (RuntimeError, NotImplementedError) as error:
-        raise SubjectError(f"the module cannot be moved to {device}: {first_line(error)}") from error
+        raise SubjectError(
+            f"the module cannot be moved to {device}: {first_line(error)}. If it does not fit, --device cpu works, or a "
+            "smaller dtype"
+        ) from error

@@ -45,7 +45,9 @@ class Validation:
             )
         for name, given in (("labels", self.labels), ("groups", self.groups)):
             if given is not None and len(given) != len(self.samples):
-                raise SubjectError(f"there are {len(given)} {name} for {len(self.samples)} validation samples")
+                raise SubjectError(
+                    f"there are {len(given)} {name} for {len(self.samples)} validation samples: give one for each"
+                )
 
     @property
     def inputs(self) -> tuple[Inputs, ...]:

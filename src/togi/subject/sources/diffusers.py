@@ -74,8 +74,7 @@ def _loaded(locator: Spec, folder: str) -> Any:
                 f"{locator.text}: it has code of its own, and togi runs no downloaded code unasked: it may do whatever "
                 f"you may. Read the .py files in {folder}. If you trust them, add {Permit.REMOTE_CODE.how}"
             ) from error
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise SubjectError(f"{locator.text}: diffusers cannot load it: {why}") from error
+        raise locator.failed("diffusers cannot load it", error) from error
 
 
 def _arguments(locator: Spec, pipe: Any, seed: int) -> dict[str, Any]:

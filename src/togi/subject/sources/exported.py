@@ -44,7 +44,7 @@ def from_exported(locator: Spec, seed: int) -> Subject:
 
 def _check_kind(locator: Spec) -> None:
     if not zipfile.is_zipfile(locator.path):
-        raise SubjectError(f"{locator.text} is no .pt2 file (those are zip archives, written by torch.export.save).")
+        raise SubjectError(f"{locator.text} is not a .pt2 file: torch.export.save(program, FILE) writes one.")
     with zipfile.ZipFile(locator.path) as archive:
         names = archive.namelist()
     if any("/data/aotinductor/" in name for name in names):

@@ -65,9 +65,7 @@ def _loaded(locator: Spec, cls: Any) -> Any:
             f"{cls.__name__}.load_from_checkpoint(...) and a sample"
         ) from error
     except Exception as error:  # foreign code
-        raise SubjectError(
-            f"{locator.text}: it does not fit {cls.__name__}: {type(error).__name__}: {error}"
-        ) from error
+        raise locator.failed(f"it does not fit {cls.__name__}", error) from error
 
 
 def _check_instantiator(locator: Spec) -> None:

@@ -119,9 +119,7 @@ def _loaded(locator: Spec, task: str, folder: Path) -> Any:
     try:
         return build(task, model=str(folder), device="cpu", trust_remote_code=trusted)
     except Exception as error:  # foreign code
-        raise SubjectError(
-            f"{locator.text}: transformers cannot build the pipeline: {type(error).__name__}: {error}"
-        ) from error
+        raise locator.failed("transformers cannot build the pipeline", error) from error
 
 
 def _inputs(locator: Spec, pipe: Any, task: str, kind: str, seed: int) -> list[Any]:

@@ -75,6 +75,4 @@ def _loaded(locator: Spec, folder: str) -> Any:
     except SubjectError:
         raise
     except Exception as error:  # foreign code
-        raise SubjectError(
-            f"{locator.text}: sentence-transformers cannot load it: {type(error).__name__}: {error}"
-        ) from error
+        raise locator.failed("sentence-transformers cannot load it", error) from error

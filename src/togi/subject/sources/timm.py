@@ -47,7 +47,7 @@ def _create(timm: Any, locator: Spec, size: int | None) -> Any:
     try:
         return timm.create_model(locator.target, pretrained=False, **options)
     except Exception as error:  # foreign code: timm raises its own and its models' errors
-        raise SubjectError(f"{locator.text}: timm cannot build it: {type(error).__name__}: {error}") from error
+        raise locator.failed("timm cannot build it", error) from error
 
 
 def _with_published(locator: Spec, module: Any) -> Spec:

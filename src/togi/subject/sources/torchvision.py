@@ -57,7 +57,7 @@ def _create(locator: Spec, weights: Any) -> Any:
         with unpickling(trusted=False):
             return torchvision.models.get_model(locator.target, **options)
     except Exception as error:  # foreign code
-        raise SubjectError(f"{locator.text}: torchvision cannot build it: {type(error).__name__}: {error}") from error
+        raise locator.failed("torchvision cannot build it", error) from error
 
 
 def _published(locator: Spec) -> Any:

@@ -46,7 +46,7 @@ def from_transformers(locator: Spec, seed: int) -> Subject:
     except (SubjectError, UnknownNameError):
         raise
     except Exception as error:  # foreign code
-        raise SubjectError(f"{locator.text}: transformers cannot build it: {type(error).__name__}: {error}") from error
+        raise locator.failed("transformers cannot build it", error) from error
     return Subject(module.eval(), example_inputs(locator, module, seed))
 
 
@@ -222,7 +222,9 @@ class _Maker:
         """Spectrograms: whisper's two frames per position, else one frame per token (time before mels)."""
         mels = getattr(self.config, "num_mel_bins", None) or getattr(self.config, "feature_projection_input_dim", None)
         if mels is None:
-            raise SubjectError(f"{self.locator.text}: the size of its input_features is not in its configuration.")
+            raise SubjectError(f"{self.locator.text}: the size of its input_features is not in its configuration. "
+                "Write a factory that returns the model with inputs of your own."
+            )
         if hasattr(self.config, "max_source_positions") and self.config.model_type == "whisper":
             return self.batch, int(mels), 2 * int(self.config.max_source_positions)
         return self.batch, self.locator.integer("length") or DEFAULT_LENGTH, int(mels)

@@ -53,4 +53,4 @@ def _loaded(locator: Spec) -> Any:
     try:
         return ultralytics.YOLO(str(locator.path.absolute()))
     except Exception as error:  # foreign code
-        raise SubjectError(f"{locator.text}: ultralytics cannot load it: {type(error).__name__}: {error}") from error
+        raise locator.failed("ultralytics cannot load it", error) from error
