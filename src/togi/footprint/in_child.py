@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from togi.core.errors import FitError
+from togi.core.quantities import first_line
 from togi.footprint.account.record import Account
 from togi.footprint.account.watched import account_of
 from togi.footprint.calls import FitRequest, PredictRequest, StepRequest
@@ -13,7 +14,8 @@ from togi.footprint.fit.result import FitResult
 from togi.footprint.fit.training.fit import fit_training
 from togi.footprint.prediction.predict import prediction_of
 from togi.footprint.prediction.record import Prediction
-from togi.footprint.step import make_step
+from togi.footprint.step import Step, make_step
+from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Subject
 from togi.worker.report import Report
 
@@ -35,6 +37,20 @@ def fit(subject: Subject, request: FitRequest, report: Report) -> FitResult:
             "which changes them before they can be compared. Give togi fit a subject with step= (the forward pass and "
             "the loss) and the same optimizer=; plan.apply(module) then serves the loop as it is"
         )
+    try:
+        return _fit(step, request, report)
+    except Exception as error:  # of torch's allocators, each in words of its own
+        if not is_out_of_memory(error):
+            raise
+        whole = "togi runs the unmodified step while it plans" if request.train else "togi runs the whole pass"
+        raise FitError(
+            f"{request.device} has not enough memory to plan: {first_line(error)}. {whole}, so plan where that fits: "
+            "with a smaller batch, or on a machine with more memory. 'togi memory SUBJECT --predict' says what it "
+            "needs, without running it"
+        ) from error
+
+
+def _fit(step: Step, request: FitRequest, report: Report) -> FitResult:
     if not request.train:
         return fit_inference(
             step,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from togi.core.errors import FitError, SubjectError
 from togi.footprint.account.watched import account_of
+from togi.footprint.calls import FitRequest
 from togi.footprint.fit.measure import measured_peak_bytes, random_state, same_start
 from togi.footprint.fit.policies import Action
 from togi.footprint.fit.proof import PassOutcome, compare, noise_between, outcome_of
@@ -21,8 +22,10 @@ from togi.footprint.fit.training.fit import fit_training
 from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.fit.training.saved_tensors import PlanWarning
 from togi.footprint.fit.training.timeline import SavingChoice
+from togi.footprint.in_child import fit
 from togi.footprint.step import Step, make_step, mean_of_outputs
 from togi.subject.inputs import Inputs, Subject
+from togi.worker.report import Report
 
 MIB = 1 << 20
 
@@ -433,3 +436,14 @@ def test_a_planned_module_is_exported_as_the_plain_one(planned: tuple[nn.Module,
     module, given = planned
     exported = torch.export.export(module, (given,), strict=strict)
     torch.testing.assert_close(exported.module()(given), module(given))
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_where_not_even_the_unmodified_step_fits_the_ways_out_are_named(train: bool) -> None:
+    class Starved(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    request = FitRequest(train=train, optimizer="none", device="cpu", budget_bytes=MIB, time_limit_s=5.0)
+    with pytest.raises(FitError, match=r"Tried to allocate 20\.00 GiB.*smaller batch.*togi memory SUBJECT --predict"):
+        fit(Subject(Starved().train(train), torch.ones(2, 2)), request, Report())
