@@ -28,7 +28,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Load it and call it once, before the first request: the first call is the slowest."""
     app.state.model = model = togi.load(os.environ["ARTIFACT"], trusted=os.environ.get("TRUSTED"))
     if len(model.signature.inputs_facts) != 1:
-        raise RuntimeError(f"it takes {len(model.signature.inputs_facts)} tensors, and predict sends one: change predict")
+        raise RuntimeError(
+            f"it takes {len(model.signature.inputs_facts)} tensors, and predict sends one: change predict"
+        )
     (facts,) = model.signature.inputs_facts
     app.state.dtype = getattr(torch, facts.dtype)
     model(torch.zeros([2 if size is None else size for size in facts.shape], dtype=app.state.dtype))

@@ -105,15 +105,15 @@ def tune(
         max_drop: The same up to this drop of the subject's metric.
         min_agreement: Try approximate techniques as long as this share of the validation data is proven to be answered
             as the original does: 99%.
-        metric: What --max-drop limits on the validation data: a measure, or a function of outputs and labels (own: the
+        metric: What max_drop limits on the validation data: a measure, or a function of outputs and labels (own: the
             subject's). Default: agreement; without data the subject's own metric, on its samples.
-        better: Which values of the function that --metric names are. Default: found by damaging copies of the model.
+        better: Which values of the function that metric names are. Default: found by damaging copies of the model.
         data: Validation data: a function that returns samples, (samples, labels) or a togi.Validation.
         calibration: Calibration data: a function that returns samples or a DataLoader, or a folder of tensors or
             pictures.
         allow: Of the approximate techniques try only this: an id, the beginning of ids (int8), or 'approximate' for
-            all. The id of an exact one (openvino) lets it err beyond rounding, within the bound. With 'nan-
-            differences', a number may stand where the original shows NaN.
+            all. The id of an exact one (openvino) lets it err beyond rounding, within the bound. With
+            'nan-differences', a number may stand where the original shows NaN.
         only: Try only this technique.
         without: Leave out this technique.
         trial_timeout_s: End a trial that is not ready to be measured after this long.

@@ -48,7 +48,10 @@ class Installed:
     def remove(self) -> None:
         """The originals serve all calls again. Raises TogiError where they were freed."""
         if freed := [switch.path for switch in self.switches if switch.original is None]:
-            raise TogiError(f"the original of {freed[0]} was freed (keep_originals=False), so it cannot be put back: load the program anew")
+            raise TogiError(
+                f"the original of {freed[0]} was freed (keep_originals=False): it cannot be put back. Load the "
+                "program anew"
+            )
         _AT_WORK.discard(self)
         for switch, before in zip(self.switches, self._before, strict=True):
             if vars(switch.module).get("forward") is not switch:

@@ -58,7 +58,9 @@ def other_python(path: str) -> OtherPython:
         ) from None
     here = version()
     released = re.fullmatch(r"[\d.]+", here)
-    install = f"{path} -m pip install " + (f"'togi[torch]=={here}'" if released else f"'.[torch]' in the clone of {here}")
+    install = f"{path} -m pip install " + (
+        f"'togi[torch]=={here}'" if released else f"'.[torch]' in the clone of {here}"
+    )
     if found["togi"] is None or found["torch"] is None:
         missing = "togi" if found["togi"] is None else "torch"
         raise TogiError(

@@ -118,8 +118,7 @@ def check_files(locator: Spec, folder: Path | None = None) -> None:
             named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError):
             raise SubjectError(
-                f"{locator.text}: {index.name} cannot be read as a list of weights: it is damaged. "
-                "Get the folder again"
+                f"{locator.text}: {index.name} cannot be read as a list of weights: it is damaged. Get the folder again"
             ) from None
         strange = [name for name in named if not re.fullmatch(r"[\w\-][\w.\-]*\.safetensors", str(name))]
         if strange and "safetensors" in index.name:

@@ -239,6 +239,6 @@ def _moved(module: nn.Module, device: str) -> nn.Module:
         return module.to(device)
     except (RuntimeError, NotImplementedError) as error:
         raise SubjectError(
-            f"the module cannot be moved to {device}: {first_line(error)}. If it does not fit, --device cpu works, or a "
-            "smaller dtype"
+            f"the module cannot be moved to {device}: {first_line(error)}. If it does not fit, --device cpu works, or "
+            "a smaller dtype"
         ) from error

@@ -36,8 +36,8 @@ class ProgramModule(nn.Module):
         super().__init__()
         if not callable(call):
             raise SubjectError(
-                f"a program is what can be called (model.generate, a pipeline, a function), and this is {a_type(call)}: "
-                "give one of these"
+                f"a program is what can be called (model.generate, a pipeline, a function), and this is {a_type(call)}"
+                ": give one of these"
             )
         modules = reachable_modules(call)
         if not modules:

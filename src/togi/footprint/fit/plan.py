@@ -127,7 +127,8 @@ class Plan(Record):
             return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise FitError(
-                f"the plan {path} cannot be read: {error.strerror}. 'togi fit SUBJECT --memory SIZE --out {path}' writes one"
+                f"the plan {path} cannot be read: {error.strerror}. 'togi fit SUBJECT --memory SIZE --out "
+                f"{path}' writes one"
             ) from None
         except (ValidationError, ValueError) as error:
             raise FitError(

@@ -61,7 +61,9 @@ def asked_inputs(locator: Spec, generator: torch.Generator) -> Inputs:
 def _check_kind(locator: Spec) -> None:
     if not zipfile.is_zipfile(locator.path):
         raise SubjectError(
-            _pickled(locator) if _starts_as_pickle(locator) else f"{locator.text} is not a TorchScript file: torch.jit.save(module, FILE) writes one."
+            _pickled(locator)
+            if _starts_as_pickle(locator)
+            else f"{locator.text} is not a TorchScript file: torch.jit.save(module, FILE) writes one."
         )
     with zipfile.ZipFile(locator.path) as archive:
         names = archive.namelist()

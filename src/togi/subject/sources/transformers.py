@@ -222,7 +222,8 @@ class _Maker:
         """Spectrograms: whisper's two frames per position, else one frame per token (time before mels)."""
         mels = getattr(self.config, "num_mel_bins", None) or getattr(self.config, "feature_projection_input_dim", None)
         if mels is None:
-            raise SubjectError(f"{self.locator.text}: the size of its input_features is not in its configuration. "
+            raise SubjectError(
+                f"{self.locator.text}: the size of its input_features is not in its configuration. "
                 "Write a factory that returns the model with inputs of your own."
             )
         if hasattr(self.config, "max_source_positions") and self.config.model_type == "whisper":

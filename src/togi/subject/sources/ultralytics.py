@@ -9,7 +9,6 @@ import functools
 import os
 from typing import Any
 
-from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.locator import Spec
 from togi.subject.program import ProgramModule
