@@ -440,10 +440,10 @@ def test_a_planned_module_is_exported_as_the_plain_one(planned: tuple[nn.Module,
 
 @pytest.mark.parametrize("train", [True, False])
 def test_where_not_even_the_unmodified_step_fits_the_ways_out_are_named(train: bool) -> None:
-    class Starved(nn.Module):
+    class Starved(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     request = FitRequest(train=train, optimizer="none", device="cpu", budget_bytes=MIB, time_limit_s=5.0)
     with pytest.raises(FitError, match=r"Tried to allocate 20\.00 GiB.*smaller batch.*togi memory SUBJECT --predict"):
-        fit(Subject(Starved().train(train), torch.ones(2, 2)), request, Report())
+        fit(Subject(Starved(2, 2).train(train), torch.ones(2, 2)), request, Report())
