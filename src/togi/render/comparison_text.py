@@ -29,7 +29,8 @@ def comparison_text(comparison: Comparison) -> RenderableType:
     grid = _by_size(comparison) if comparison.batch_sizes else table("", "ms", "speed-up", "difference", "memory")
     for number, contestant in enumerate(() if comparison.batch_sizes else comparison.contestants):
         grid.add_row(*_contestant(contestant, first=number == 0))
-    return stack(grid, Text(clean(comparison.verdict), style="bold"), bullets(_about(comparison)))
+    verdict = Text(clean(comparison.verdict), style="bold")
+    return stack(grid, _by_phase(comparison), verdict, bullets(_about(comparison)))
 
 
 def verification_text(verification: Verification) -> RenderableType:
@@ -61,6 +62,17 @@ def _compared(contestant: Contestant, speedup: Interval) -> Text:
     return figure(speedup, "x").append(f"\n{said}", style=VERDICT_STYLES.get(said, "dim"))
 
 
+def _by_phase(comparison: Comparison) -> Table | None:
+    """Where the time of training steps goes. None: it is of calls."""
+    if not comparison.phases:
+        return None
+    grid = table("ms of a step", *comparison.phases)
+    for contestant in comparison.contestants:
+        times = [contestant.phases_ms.get(phase) for phase in comparison.phases]
+        grid.add_row(Text(clean(contestant.name)), *(Text("-" if ms is None else significant(ms)) for ms in times))
+    return grid
+
+
 def _by_size(comparison: Comparison) -> Table:
     """The sizes of each contestant below its name."""
     grid = table("", "ms", "samples/s", "speed-up", "memory")
@@ -90,6 +102,10 @@ def _at_size(contestant: Contestant, *, best: bool) -> tuple[Text, ...]:
 
 
 def _about(comparison: Comparison) -> Iterator[str]:
+    if comparison.train:
+        yield "ms: of a training step; difference: of its loss, gradients, updates and state, the largest"
+    if comparison.phases:
+        yield "the phases are medians of a few steps after the race; what is compiled together is timed together"
     if comparison.callers > 1:
         yield f"ms: from one answer to the next, with {comparison.callers} callers at once"
         if comparison.batch_sizes:
