@@ -13,7 +13,10 @@ from togi.artifact.training import TrainingRecipe
 from togi.cli.app import run
 from togi.core.errors import ArtifactError, SubjectError, TogiError
 from togi.core.records import PHASES, Outcome
+from togi.decide.gate import Answer
 from togi.machine.describe import machine
+from togi.study.comparison import read_comparison
+from togi.study.slowdown import cases_of
 from togi.subject.training import TrainingStep
 from togi.techniques import recipe
 from togi.worker.locate import locate
@@ -100,16 +103,19 @@ def record(folder: Path, subject: str = "steps.py:fast", **choices: Any) -> str:
 def test_steps_and_records_take_turns_and_say_where_their_time_goes(
     steps: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """An earlier comparison of them is read again, too."""
     fused = record(steps / "fused.togi", fused={}, kept_memory={})
     names = ["steps.py:fast", fused, "steps.py:slow"]
-    options = ["--train", "--time-limit", "5s", "--fail-if-slower", "50%"]
-    assert run(["bench", *names, *options, "--json"]) == 1
+    code = run(["bench", *names, "--train", "--time-limit", "30s", "--fail-if-slower", "50%", "--json"])
     document = json.loads(capsys.readouterr().out)
     assert document["train"]
-    assert [case["answer"] for case in document["gate"]][::2] == ["passed", "failed"]
     first, applied, slow = document["contestants"]
     assert [each["name"] for each in document["contestants"]] == names
-    assert [each["outcome"] for each in document["contestants"]] == ["ok"] * 3
+    assert [each["outcome"] for each in document["contestants"]] == ["ok"] * 3, document["contestants"]
+    passed, _, failed = (case["answer"] for case in document["gate"])
+    assert passed == "passed"
+    assert failed in ("failed", "undecided"), "fifty times as slow, on a machine that may be busy"
+    assert code == 1
     assert applied["error"]["faithful"]
     assert "gradient 0.weight" in {leaf["name"] for leaf in applied["error"]["leaves"]}
     assert slow["speedup_x"]["median"] < 0.5
@@ -120,10 +126,11 @@ def test_steps_and_records_take_turns_and_say_where_their_time_goes(
     assert 30 < slow["phases_ms"]["loss"] < 50
     base = steps / "base.json"
     base.write_text(json.dumps(document), encoding="utf-8")
-    assert run(["bench", *names, *options, "--against", str(base)]) == 0
-    table = capsys.readouterr().out
-    assert "ms of a step" in table
-    assert "the rest" in table
+    again = read_comparison(base)
+    assert again.contestants[0].phases_ms == first["phases_ms"]
+    assert Answer.FAILED not in {case.answer for case in cases_of(again, 0.5, again)}
+    for shown in ("ms of a step", "the rest", " units"):
+        assert shown in str(again)
 
 
 @pytest.mark.thorough

@@ -227,7 +227,7 @@ class Facts(Record):
     phases_ms: dict[str, float] = Field(default_factory=dict)
     """Of a training step: ``latency_ms`` by phase (``PHASES``), as rough as that."""
     blocks: tuple[int, ...] = ()
-    """Of a training step's module: how many parts there are of each kind that repeats, such as the layers of a stack."""
+    """Of a training step's module: how many parts there are of each kind that repeats (``repeated_parts``)."""
     own_loop: bool = False
     """The step is the user's whole loop body, which calls backward and the optimizer by itself."""
     notes: tuple[str, ...] = ()

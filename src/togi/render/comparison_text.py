@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.quantities import plural, relative, significant
-from togi.core.records import Interval, Outcome
+from togi.core.records import ErrorReport, Interval, Outcome
+from togi.decide.faithful import MAX_UNITS
 from togi.decide.gate import Answer
 from togi.render.rows import decisions
 from togi.render.terminal import STYLES, VERDICT_STYLES, bullets, clean, figure, memory, stack, table
@@ -28,7 +29,7 @@ def comparison_text(comparison: Comparison) -> RenderableType:
     """The result of ``togi bench``: the table, the verdict, what to know."""
     grid = _by_size(comparison) if comparison.batch_sizes else table("", "ms", "speed-up", "difference", "memory")
     for number, contestant in enumerate(() if comparison.batch_sizes else comparison.contestants):
-        grid.add_row(*_contestant(contestant, first=number == 0))
+        grid.add_row(*_contestant(contestant, first=number == 0, train=comparison.train))
     verdict = Text(clean(comparison.verdict), style="bold")
     return stack(grid, _by_phase(comparison), verdict, bullets(_about(comparison)))
 
@@ -42,7 +43,7 @@ def verification_text(verification: Verification) -> RenderableType:
     )
 
 
-def _contestant(contestant: Contestant, *, first: bool) -> tuple[Text, ...]:
+def _contestant(contestant: Contestant, *, first: bool, train: bool) -> tuple[Text, ...]:
     name = Text(clean(contestant.name), style="cyan" if first else "")
     if contestant.outcome is not Outcome.OK or contestant.latency_ms is None:
         reason = f"\n{contestant.outcome.value}: {contestant.reason}"
@@ -52,9 +53,16 @@ def _contestant(contestant: Contestant, *, first: bool) -> tuple[Text, ...]:
         name,
         figure(contestant.latency_ms),
         Text("1") if first or speedup is None else _compared(contestant, speedup),
-        Text(relative(error.rmse) if error else "-"),
+        Text(_difference(error, train=train)),
         memory(contestant.footprint),
     )
+
+
+def _difference(error: ErrorReport | None, *, train: bool) -> str:
+    """Of a training step that is right, in units: what is zero in exact arithmetic differs by its own size."""
+    if error is None:
+        return "-"
+    return f"{significant(error.units, 2)} units" if train and error.faithful else relative(error.rmse)
 
 
 def _compared(contestant: Contestant, speedup: Interval) -> Text:
@@ -103,7 +111,10 @@ def _at_size(contestant: Contestant, *, best: bool) -> tuple[Text, ...]:
 
 def _about(comparison: Comparison) -> Iterator[str]:
     if comparison.train:
-        yield "ms: of a training step; difference: of its loss, gradients, updates and state, the largest"
+        yield (
+            "ms: of a training step; difference: the largest of its loss, gradients, updates and state, in units of "
+            f"rounding, of which {MAX_UNITS:g} are right"
+        )
     if comparison.phases:
         yield "the phases are medians of a few steps after the race; what is compiled together is timed together"
     if comparison.callers > 1:
