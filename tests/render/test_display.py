@@ -57,6 +57,25 @@ def test_a_comparison_is_its_table() -> None:
     assert "&lt;b&gt;.togi" in page
 
 
+def test_a_comparison_of_training_steps_says_where_their_time_goes() -> None:
+    phases = {"forward": 3.25, "loss": 0.5, "backward": 6.5, "optimizer": 1.0, "the rest": 0.25}
+    compiled = {"forward and loss": 2.75, "backward": 6.5, "optimizer": 1.0, "the rest": 0.25}
+    ten = Interval(median=10, low=9.9, high=10.1)
+    first = Contestant(name="a", latency_ms=ten, phases_ms=phases)
+    found = Comparison(
+        contestants=(first, Contestant(name="b", latency_ms=ten, speedup_x=ten, phases_ms=compiled)),
+        machine=machine(),
+        train=True,
+    )
+    assert found.phases == ("forward", "loss", "forward and loss", "backward", "optimizer", "the rest")
+    text, page = str(found), found._repr_html_()
+    assert page is not None
+    for shown in ("3.25", "2.75", "forward and loss"):
+        assert shown in text
+        assert shown in page
+    assert "of a training step" in text
+
+
 def test_findings_are_a_table() -> None:
     finding = Finding(rule="training-mode", message="<b> is in training mode", remedy="x.eval()", layer="head")
     found = CheckResult(findings=(finding,), problems=(Problem(path="a.py", message="<i>"),))

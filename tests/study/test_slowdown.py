@@ -53,6 +53,12 @@ def test_what_is_slower_beyond_doubt_stays_slower_for_every_share_that_forgives_
     assert [answers(seen, share) for share in (0, 0.05, 0.5, 0.64, 0.65, 1.7)] == ["pf"] * 4 + ["pu", "pp"]
 
 
+def test_steps_are_not_held_to_what_calls_took() -> None:
+    calls = comparison(near(1.0))
+    with pytest.raises(SubjectError, match="is of calls, and this one of training steps"):
+        cases_of(calls.model_copy(update={"train": True}), 0.05, calls)
+
+
 def test_orders_of_magnitude_need_no_interval() -> None:
     endless = Interval(median=1 / 20_000, low=0, high=float("inf"))
     (_, case) = cases_of(comparison(endless), 0.5)

@@ -205,8 +205,9 @@ def test_an_own_loop_is_changed_by_its_module_and_optimizer_alone() -> None:
 def test_facts_say_what_the_step_draws_and_what_its_optimizer_can(facts: Facts) -> None:
     assert (facts.optimizer, facts.random) == ("AdamW", False)
     assert facts.optimizer_options == ("fused", "foreach", "capturable")
-    assert list(facts.phases_ms) == ["forward", "backward", "optimizer", "the rest"]
+    assert list(facts.phases_ms) == ["forward", "loss", "backward", "optimizer", "the rest"]
     assert sum(facts.phases_ms.values()) == facts.latency_ms
+    assert facts.blocks == ()
     drawing = ComputesWith(lambda module, x: module.layer(x.flatten(1)) * torch.rand(5), layer=nn.Linear(192, 5))
     rprop = step_of(drawing, optimizer=lambda p: torch.optim.Rprop(p, lr=1e-3))
     found = survey_step(rprop, seed=0, machine=machine("cpu")).facts
@@ -215,6 +216,56 @@ def test_facts_say_what_the_step_draws_and_what_its_optimizer_can(facts: Facts) 
     assert technique("fused").applies(found) == Refuses("Rprop has no fused kernel, or uses it already")
     alone = survey_step(step_of(optimizer=None), seed=0, machine=machine("cpu")).facts
     assert alone.optimizer == ""
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(5), nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layer(torch.relu(self.norm(x)))
+
+
+def stack(blocks: int = 4) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 5), *(Block() for _ in range(blocks)), nn.Linear(5, 5))
+
+
+@pytest.mark.thorough
+def test_blocks_that_repeat_are_compiled_once_are_right_and_are_plain_afterwards() -> None:
+    step = step_of(stack())
+    found = survey_step(step.copy(), seed=0, machine=machine("cpu")).facts
+    assert found.blocks == (4,)
+    compiled = technique("torch_compile")
+    options = compiled.options(found)
+    assert [each["of"] for each in options] == ["loss", "module", "blocks"]
+    assert compiled.cost_s(found, options[2]) < compiled.cost_s(found, options[0])
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    built: list[TrainingStep] = []
+
+    def build(step: TrainingStep) -> TrainingStep:
+        built.append(compiled.apply_step(step, options[2]))
+        return built[-1]
+
+    report = verify_step(build, make_step_truth(step, seed=1))
+    assert report.faithful, (report.problems, report.units)
+    assert counters["stats"]["unique_graphs"] == 2, "one in float32, one in float64"
+    blocks = [part for one in built for part in one.module.modules() if isinstance(part, Block)]
+    assert all(block._compiled_call_impl is not None for block in blocks)
+    for one in built:
+        one.undo()
+    assert all(block._compiled_call_impl is None for block in blocks)
+
+
+def test_blocks_are_refused_where_none_repeat_or_some_run_compiled() -> None:
+    compiled = technique("torch_compile")
+    with pytest.raises(Refused, match="three times and more"):
+        compiled.apply_step(step_of(stack(2)), {"of": "blocks"})
+    step = step_of(stack())
+    step.module[2].compile(backend="eager")  # type: ignore[index, operator]
+    with pytest.raises(Refused, match="run compiled already"):
+        compiled.apply_step(step, {"of": "blocks"})
 
 
 def test_a_truth_is_the_same_in_another_process(truth: StepTruth, tmp_path: Any) -> None:

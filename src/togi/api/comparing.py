@@ -67,6 +67,7 @@ def bench(
     different_inputs: bool = False,
     gradients: bool = False,
     python: str | Sequence[str | Path] | None = None,
+    train: bool = False,
     seed: int = 0,
     time_limit_s: float | str | None = None,
     progress: Progress | bool | None = None,
@@ -94,6 +95,9 @@ def bench(
         different_inputs: compare subjects whose inputs differ in number, dtypes or sizes, too.
         python: interpreters of environments, ``"old/bin/python,new/bin/python"``: each subject takes part in each. All
             need torch and this version of togi.
+        train: race the training steps of subjects, each as it is, and records of ``tune(..., train=True)``, each
+            applied to the step of the first subject and verified against it. ``phases_ms`` of each contestant holds
+            the milliseconds of forward, loss, backward and optimizer. On the CPU alone.
         time_limit_s: of the race. None: 60 seconds; of live objects 10, and the rounds that an interval needs.
 
     Raises TogiError when there is nothing to compare, when a subject cannot be loaded or does not run, when subjects
@@ -109,6 +113,7 @@ def bench(
             "max_latency": max_latency,
         }
         processes |= {"callers": None if callers == 1 else callers, "different_inputs": different_inputs or None}
+        processes |= {"train": train or None}
         return _bench_live(subjects, inputs, processes, seed=seed, limit_s=limit_s, gradients=gradients, native=native)
     from togi.study.bench import run_bench
     from togi.subject.locator import check_locator
@@ -124,6 +129,8 @@ def bench(
         )
     if type(callers) is not int or callers < 1:
         raise TogiError(f"callers={callers!r} is not a number of callers: give 1, or as many as call at once")
+    if train:
+        _check_steps(device=device, callers=callers, sizes=sizes)
     for subject in subjects:
         check_locator(str(subject))
     specs = [str(subject) for subject in subjects]
@@ -139,7 +146,19 @@ def bench(
         time_limit_s=limit_s,
         progress=as_asked(progress, " / ".join(specs)),
         native=native,
+        train=train,
     )
+
+
+def _check_steps(*, device: str | None, callers: int, sizes: Sequence[int]) -> None:
+    """Raises TogiError for what means nothing where training steps race."""
+    if callers > 1 or sizes:
+        raise TogiError(
+            f"{'callers' if callers > 1 else 'batch_sizes'} is of calls, and training steps race: leave it out. A step "
+            "has one caller, and another batch is another training"
+        )
+    if device is not None and parse_device(device) != "cpu":
+        raise TogiError(f"training steps race on the CPU so far, and device={device} was given: leave it out")
 
 
 def _bench_live(

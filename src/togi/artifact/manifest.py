@@ -166,7 +166,8 @@ def read_manifest(folder: Path, trusted: Trusted | None = None) -> Manifest:
     if not path.is_file() and (folder / TRAINING).is_file():
         raise ArtifactError(
             f"{folder} is the record of a training step, which is applied to your own model: "
-            f"togi.TrainingRecipe.read({str(folder)!r}).apply(model, optimizer, step=loss)"
+            f"togi.TrainingRecipe.read({str(folder)!r}).apply(model, optimizer, step=loss). To race it, name the "
+            f"subject too: togi bench train.py:subject {folder} --train"
         )
     if not path.is_file() or path.is_symlink():
         raise ArtifactError(f"{folder} holds no {MANIFEST}, so it is not a togi artifact, or it was copied in part")

@@ -58,6 +58,10 @@ def bench(
             help="Race environments: each subject runs in each of these (old/bin/python,new/bin/python).",
         ),
     ] = None,
+    train: Annotated[
+        bool,
+        typer.Option("--train", help="Race training steps: subjects as they are, and records of 'togi tune --train'."),
+    ] = False,
     time_limit: TimeLimit = None,
     fail_if_slower: Annotated[
         float | None,
@@ -108,6 +112,7 @@ def bench(
                 max_latency=max_latency,
                 different_inputs=different_inputs,
                 python=python,
+                train=train,
                 seed=seed,
                 time_limit_s=time_limit,
                 progress=progress,

@@ -163,6 +163,10 @@ class Machine(Record):
         return [f"{name}: {here!r} here, {there!r} there" for name, here, there in facts if here != there]
 
 
+PHASES = ("forward", "loss", "forward and loss", "backward", "optimizer", "the rest")
+"""Of a training step, in its order. The third is both before it, where they were compiled together."""
+
+
 class Facts(Record):
     """Facts of a subject before any trial. Techniques decide on these alone whether they apply."""
 
@@ -221,7 +225,9 @@ class Facts(Record):
     optimizer_options: tuple[str, ...] = ()
     """Of ``fused``, ``foreach`` and ``capturable``, which the optimizer's groups know."""
     phases_ms: dict[str, float] = Field(default_factory=dict)
-    """Of a training step: ``latency_ms`` by phase (forward, backward, optimizer, the rest), as rough as that."""
+    """Of a training step: ``latency_ms`` by phase (``PHASES``), as rough as that."""
+    blocks: tuple[int, ...] = ()
+    """Of a training step's module: how many parts there are of each kind that repeats (``repeated_parts``)."""
     own_loop: bool = False
     """The step is the user's whole loop body, which calls backward and the optimizer by itself."""
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How long the phases of a training step take: forward, backward, the optimizer, and the rest."""
+"""How long the phases of a training step take: forward, the loss, backward, the optimizer, and the rest."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from togi.torch_internals.modules import BACKWARD, FORWARD, OPTIMIZER, runs_compiled
+from togi.core.records import PHASES
+from togi.torch_internals.modules import calls_through, compiled_original, runs_compiled
 
-REST = "the rest"
-"""The loss, and what else a loop does: it drops gradients, clips, schedules."""
+FORWARD, LOSS, TOGETHER, BACKWARD, OPTIMIZER, REST = PHASES
+"""The loss is all between a forward pass and the backward pass that follows. The third is what comes before backward
+where no call of the module is seen. The rest is what else a loop does: it drops gradients, clips, schedules."""
 
 
 def phases_ms(
@@ -26,15 +27,15 @@ def phases_ms(
 ) -> dict[str, float]:
     """Milliseconds of one ``run`` on the CPU, by phase; their sum is the whole. ``clock``: seconds, monotonic.
 
-    What is called within a phase belongs to it: a checkpointed block that is computed again in backward is backward. A
-    compiled module gets no hooks, since it would be compiled anew: its forward pass is in the rest.
+    What is called within a phase belongs to it: a checkpointed block that is computed again in backward is backward,
+    and a loss that a model computes in its ``forward`` is forward. Nothing is compiled anew to be timed.
     """
     watch = _PhaseWatch(module, clock)
     with watch.following():
         began = clock()
         run()
         whole_s = clock() - began
-    phases_s = {phase: spent_s for phase in (FORWARD, BACKWARD, OPTIMIZER) if (spent_s := watch.spent_s[phase])}
+    phases_s = {phase: spent_s for phase in PHASES if (spent_s := watch.spent_s[phase])}
     return {name: 1e3 * spent for name, spent in {**phases_s, REST: whole_s - sum(phases_s.values())}.items()}
 
 
@@ -42,37 +43,32 @@ class _PhaseWatch:
     def __init__(self, module: nn.Module, clock: Callable[[], float]) -> None:
         self.spent_s = defaultdict[str, float](float)
         self._clock = clock
-        self._parts = set() if runs_compiled(module) else set(module.modules())
+        self._parts = dict.fromkeys(_callable_parts(module))
         self._within: list[str] = []
         self._began = 0.0
+        """Of the phase that is running."""
+        self._last, self._ended = "", 0.0
+        """The phase before, and when it ended."""
 
     @contextmanager
     def following(self) -> Iterator[None]:
         with ExitStack() as stack:
             stack.callback(register_optimizer_step_pre_hook(lambda *_: self._enter(OPTIMIZER)).remove)
             stack.callback(register_optimizer_step_post_hook(lambda *_: self._leave()).remove)
-            if self._parts:
-                stack.callback(register_module_forward_pre_hook(self._module_begins).remove)
-                stack.callback(register_module_forward_hook(self._module_ends, always_call=True).remove)
+            for part in self._parts:
+                stack.enter_context(calls_through(part, functools.partial(self._timed, FORWARD)))
             for name in ("backward", "grad"):
-                differentiate = self._as_backward(getattr(torch.autograd, name))
+                differentiate = self._timed(BACKWARD, getattr(torch.autograd, name))
                 stack.enter_context(patch.object(torch.autograd, name, differentiate))
+            self._ended = self._clock()
             yield
 
-    def _module_begins(self, module: nn.Module, _inputs: Any) -> None:
-        if module in self._parts:
-            self._enter(FORWARD)
-
-    def _module_ends(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
-        if module in self._parts:
-            self._leave()
-
-    def _as_backward(self, differentiate: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(differentiate)
+    def _timed(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call, updated=())  # what Dynamo notes on a compiled function is not ours
         def timed(*args: Any, **kwargs: Any) -> Any:
-            self._enter(BACKWARD)
+            self._enter(phase)
             try:
-                return differentiate(*args, **kwargs)
+                return call(*args, **kwargs)
             finally:
                 self._leave()
 
@@ -81,9 +77,28 @@ class _PhaseWatch:
     def _enter(self, phase: str) -> None:
         if not self._within:
             self._began = self._clock()
+            if phase == BACKWARD and (before := self._before_backward()):
+                self.spent_s[before] += self._began - self._ended
         self._within.append(phase)
+
+    def _before_backward(self) -> str:
+        """The phase that ends where backward begins."""
+        if self._last == FORWARD:
+            return LOSS
+        return "" if self.spent_s[FORWARD] else TOGETHER
 
     def _leave(self) -> None:
         phase = self._within.pop()
         if not self._within:
-            self.spent_s[phase] += self._clock() - self._began
+            self._last, self._ended = phase, self._clock()
+            self.spent_s[phase] += self._ended - self._began
+
+
+def _callable_parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and its parts, but for those inside of what runs compiled, and for what ``torch.compile`` wraps."""
+    if compiled_original(module) is not None:
+        return
+    yield module
+    if not runs_compiled(module):
+        for child in module.children():
+            yield from _callable_parts(child)

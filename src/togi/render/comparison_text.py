@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.quantities import plural, relative, significant
-from togi.core.records import Interval, Outcome
+from togi.core.records import ErrorReport, Interval, Outcome
+from togi.decide.faithful import MAX_UNITS
 from togi.decide.gate import Answer
 from togi.render.rows import decisions
 from togi.render.terminal import STYLES, VERDICT_STYLES, bullets, clean, figure, memory, stack, table
@@ -28,8 +29,9 @@ def comparison_text(comparison: Comparison) -> RenderableType:
     """The result of ``togi bench``: the table, the verdict, what to know."""
     grid = _by_size(comparison) if comparison.batch_sizes else table("", "ms", "speed-up", "difference", "memory")
     for number, contestant in enumerate(() if comparison.batch_sizes else comparison.contestants):
-        grid.add_row(*_contestant(contestant, first=number == 0))
-    return stack(grid, Text(clean(comparison.verdict), style="bold"), bullets(_about(comparison)))
+        grid.add_row(*_contestant(contestant, first=number == 0, train=comparison.train))
+    verdict = Text(clean(comparison.verdict), style="bold")
+    return stack(grid, _by_phase(comparison), verdict, bullets(_about(comparison)))
 
 
 def verification_text(verification: Verification) -> RenderableType:
@@ -41,7 +43,7 @@ def verification_text(verification: Verification) -> RenderableType:
     )
 
 
-def _contestant(contestant: Contestant, *, first: bool) -> tuple[Text, ...]:
+def _contestant(contestant: Contestant, *, first: bool, train: bool) -> tuple[Text, ...]:
     name = Text(clean(contestant.name), style="cyan" if first else "")
     if contestant.outcome is not Outcome.OK or contestant.latency_ms is None:
         reason = f"\n{contestant.outcome.value}: {contestant.reason}"
@@ -51,14 +53,32 @@ def _contestant(contestant: Contestant, *, first: bool) -> tuple[Text, ...]:
         name,
         figure(contestant.latency_ms),
         Text("1") if first or speedup is None else _compared(contestant, speedup),
-        Text(relative(error.rmse) if error else "-"),
+        Text(_difference(error, train=train)),
         memory(contestant.footprint),
     )
+
+
+def _difference(error: ErrorReport | None, *, train: bool) -> str:
+    """Of a training step that is right, in units: what is zero in exact arithmetic differs by its own size."""
+    if error is None:
+        return "-"
+    return f"{significant(error.units, 2)} units" if train and error.faithful else relative(error.rmse)
 
 
 def _compared(contestant: Contestant, speedup: Interval) -> Text:
     said = contestant.speed or ""
     return figure(speedup, "x").append(f"\n{said}", style=VERDICT_STYLES.get(said, "dim"))
+
+
+def _by_phase(comparison: Comparison) -> Table | None:
+    """Where the time of training steps goes. None: it is of calls."""
+    if not comparison.phases:
+        return None
+    grid = table("ms of a step", *comparison.phases)
+    for contestant in comparison.contestants:
+        times = [contestant.phases_ms.get(phase) for phase in comparison.phases]
+        grid.add_row(Text(clean(contestant.name)), *(Text("-" if ms is None else significant(ms)) for ms in times))
+    return grid
 
 
 def _by_size(comparison: Comparison) -> Table:
@@ -90,6 +110,13 @@ def _at_size(contestant: Contestant, *, best: bool) -> tuple[Text, ...]:
 
 
 def _about(comparison: Comparison) -> Iterator[str]:
+    if comparison.train:
+        yield (
+            "ms: of a training step; difference: the largest of its loss, gradients, updates and state, in units of "
+            f"rounding, of which {MAX_UNITS:g} are right"
+        )
+    if comparison.phases:
+        yield "the phases are medians of a few steps after the race; what is compiled together is timed together"
     if comparison.callers > 1:
         yield f"ms: from one answer to the next, with {comparison.callers} callers at once"
         if comparison.batch_sizes:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from togi.artifact.manifest import Manifest, read_manifest
+from togi.artifact.training import TrainingRecipe
 from togi.core.errors import ArtifactError, SubjectError
 from togi.core.judging import Judging
 from togi.core.other_python import OtherPython, other_python
-from togi.core.records import REFERENCE_RECIPE, ErrorReport, Footprint, Outcome
+from togi.core.records import ErrorReport, Footprint, Outcome, reference_recipe
+from togi.decide.faithful import accept
 from togi.machine.describe import machine
 from togi.machine.load import crowded
 from togi.measure import RaceResult, race
@@ -26,12 +31,15 @@ from togi.study.contestants import Contestant
 from togi.study.parts import record_parts
 from togi.study.progress import Progress
 from togi.subject.batch import Batch
+from togi.techniques import is_exact
 from togi.worker.deadline import Deadline, whole_s
 from togi.worker.launch import NoTimeLeft
 from togi.worker.messages import Purpose
 from togi.worker.supervise import RunningTrial, TrialEnded
 
 _RACE_S = 60.0
+_PHASE_PASSES, _PHASE_SHARE = 5, 0.2
+"""How often each training step is run again for the time of its phases, and in what share of the race's time."""
 
 
 def run_bench(
@@ -52,11 +60,15 @@ def run_bench(
     unproven: bool = False,
     judging: Judging | None = None,
     data: str = "",
+    train: bool = False,
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
     An artifact next to a subject runs on that subject's inputs and is verified against it; artifacts alone run on
     inputs made from the first one's signature. Subjects run in plain eager under ``no_grad`` on their own inputs.
+
+    With ``train`` the training steps of subjects race as they are, and folders hold the record of one, which is applied
+    to the step of the first subject and verified against it.
 
     Args:
         device: None is the one that the artifacts were tuned for, else the CPU.
@@ -76,13 +88,16 @@ def run_bench(
     Raises:
         TogiError: an environment lacks torch, or this version of togi.
         ArtifactError: one was tuned for another device.
-        SubjectError: it is not clear which dimension is the batch, or subjects take different inputs.
+        SubjectError: it is not clear which dimension is the batch, or subjects take different inputs; there are records
+            of training steps without a subject.
     """
     sides = _sides(specs, pythons)
     specs = [*sides] or specs
     race_s = time_limit_s or _RACE_S
     deadline = Deadline(time.monotonic() + whole_s(race_s), progress.message)
-    device = device_of(specs, device)
+    if train:
+        _check_records(specs)
+    device = (device or "cpu") if train else device_of(specs, device)
     here = machine(device)
     if busy := crowded(here):
         progress.message(busy)
@@ -99,14 +114,16 @@ def run_bench(
             deadline=deadline,
             progress=progress,
             sides=sides,
+            train=train,
         )
-        bench = _Bench(stack, pools, specs, native, unproven, dict(checked), max_latency_s)
+        bench = _Bench(stack, pools, specs, native, unproven, dict(checked), max_latency_s, train)
         field = [Contestant(name=name, batch=size) for name in distinct(specs) for size in batch_sizes or (None,)]
         bench.load(field, deadline, race_s, progress)
         if not different_inputs:
             check_common_inputs(pools.surveys, pools.batches)
         common: dict[str, Any] = {
             "machine": here,
+            "train": train,
             "batch_sizes": batch_sizes,
             "max_latency_s": max_latency_s,
             "notes": [*map(_in_words, {side.interpreter: None for side in sides.values()}), *pools.notes],
@@ -126,6 +143,9 @@ def run_bench(
             rivals=bench.rivals if len(batch_sizes) > 1 else None,
             min_rounds=ROUNDS if batch_sizes else 8,
         )
+        if train:
+            progress.message("timing the phases of the steps")
+            bench.time_phases(_PHASE_SHARE * race_s)
         raced = tuple(bench.raced(contestant, result) for contestant in field)
         compared = _comparison(raced, result, callers, common)
         return by_size(compared, result) if batch_sizes else compared
@@ -143,6 +163,7 @@ class _Bench:
     manifests: dict[str, Manifest]
     """By spec: of every artifact, as it was first read."""
     max_latency_s: float | None
+    train: bool
     loaded: dict[str, PerSample] = field(default_factory=dict)
     """By label, those that are ready to race."""
     ended: dict[str, Contestant] = field(default_factory=dict)
@@ -151,6 +172,8 @@ class _Bench:
     """By name, what verification said."""
     rivals: dict[str, str] = field(default_factory=dict)
     """By label, the group of those of whose batch sizes one is the best."""
+    phases_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By label, of training steps."""
 
     def load(self, contestants: Sequence[Contestant], deadline: Deadline, race_s: float, progress: Progress) -> None:
         """Get them ready to race, in the time that is left besides the race's."""
@@ -165,7 +188,8 @@ class _Bench:
                 self.ended[contestant.label] = contestant.model_copy(update=_as_it_ended(early))
 
     def start(self, contestant: Contestant, spec: str) -> PerSample:
-        """Loaded, verified unless it was at another batch size, and warm. Raises TrialEnded."""
+        """Loaded, verified unless it was at another batch size, and warm. Raises TrialEnded, also where the record of a
+        training step is found wrong: nothing else verifies it on this machine."""
         host = spec
         if is_artifact(spec):
             host = next((other for other in self.specs if not is_artifact(other)), self.specs[0])
@@ -176,18 +200,27 @@ class _Bench:
         if is_artifact(spec):
             running = self._artifact(contestant.name, spec, host, batch)
         else:
-            running = pool.start_unchecked(REFERENCE_RECIPE, LIMITS, batch)
+            running = pool.start_unchecked(reference_recipe(train=self.train), LIMITS, batch)
         self.stack.callback(running.close)
         running.name = contestant.label
         if running.error is not None:
             self.errors[contestant.name] = running.error
+            if self.train:
+                outcome, reason = accept(running.error, exact=is_exact(running.recipe), max_error=math.inf)
+                if outcome is not Outcome.OK:
+                    raise running.end(outcome, reason, "verify")
         least_ms = running.warm().pass_ms / self.pools.samples(host)
         over = self.max_latency_s is not None and least_ms > self.max_latency_s * 1e3
         self.rivals[contestant.label] = f"{contestant.name}, over the limit" if over else contestant.name
         return PerSample(running, contestant.batch or 1)
 
     def _artifact(self, name: str, spec: str, host: str, batch: Batch | None) -> RunningTrial:
-        pool, manifest = self.pools.pool(host), self.manifests.setdefault(spec, read_manifest(Path(spec)))
+        pool = self.pools.pool(host)
+        if self.train:
+            self.pools.make_truth(host)
+            recorded, facts = TrainingRecipe.read(Path(spec)).recipe, self.pools.surveys[host].facts
+            return pool.start_artifact(Path(spec).absolute(), recorded, facts, LIMITS, check=Purpose.PROOF)
+        manifest = self.manifests.setdefault(spec, read_manifest(Path(spec)))
         check = not is_artifact(host) and name not in self.errors
         if check:
             self.pools.make_truth(host)
@@ -205,6 +238,21 @@ class _Bench:
             native=self.native,
             unproven=self.unproven,
         )
+
+    def time_phases(self, limit_s: float) -> None:
+        """Of each training step, the median of a few passes. All take turns, so that they are of the same moments."""
+        passes, began = defaultdict[str, list[dict[str, float]]](list), time.monotonic()
+        for number in range(_PHASE_PASSES):
+            if number and time.monotonic() - began > limit_s:
+                break
+            for label, contestant in self.loaded.items():
+                with suppress(TrialEnded):  # ``raced`` says how it ended
+                    passes[label].append(contestant.running.phases_ms())
+        for label, found in passes.items():
+            names = dict.fromkeys(phase for each in found for phase in each)
+            self.phases_ms[label] = {
+                phase: statistics.median(each.get(phase, 0.0) for each in found) for phase in names
+            }
 
     def alone(self, contestant: Contestant) -> Contestant:
         """How it ended, or that it is ready and there is no race."""
@@ -236,6 +284,7 @@ class _Bench:
                 "speedup_x": entry.speedup_x,
                 "error": self.errors.get(contestant.name),
                 "footprint": footprint,
+                "phases_ms": self.phases_ms.get(contestant.label, {}),
             }
         )
 
@@ -254,6 +303,19 @@ def _sides(specs: Sequence[str], pythons: Sequence[str]) -> dict[str, Side]:
         raise SubjectError(f"{artifact} was made in one environment: to race environments, give what builds the model")
     interpreters = [other_python(path) for path in pythons]
     return {f"{spec} ({other.path})": Side(spec, other) for spec in specs for other in interpreters}
+
+
+def _check_records(specs: Sequence[str]) -> None:
+    """Raises ArtifactError for a folder that holds no record of a training step, SubjectError where there is nothing to
+    apply one to."""
+    records = [spec for spec in specs if is_artifact(spec)]
+    for spec in records:
+        TrainingRecipe.read(Path(spec))
+    if len(records) == len(specs):
+        raise SubjectError(
+            f"{specs[0]} is the record of a training step, and holds no model: give the subject that it is for, too, "
+            f"such as 'togi bench train.py:subject {specs[0]} --train'"
+        )
 
 
 def _in_words(other: OtherPython) -> str:

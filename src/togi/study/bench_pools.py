@@ -53,12 +53,13 @@ class BenchPools:
         deadline: Deadline,
         progress: Progress,
         sides: Mapping[str, Side] = MappingProxyType({}),
+        train: bool = False,
     ) -> None:
-        """``sides``: by host, those that are a locator in another Python."""
+        """``sides``: by host, those that are a locator in another Python. ``train``: their training steps race."""
         self._stack, self._here, self._progress = stack, here, progress
         self._device, self._seed, self._callers = device, seed, callers
         self._from_host, self._judging, self._data = from_host, judging, data
-        self._deadline, self._sides = deadline, sides
+        self._deadline, self._sides, self._train = deadline, sides, train
         self.surveys: dict[str, Survey] = {}
         self.batches: dict[str, Batch] = {}
         self.notes: list[str] = []
@@ -119,6 +120,7 @@ class BenchPools:
                 from_host=self._from_host,
                 judging=self._judging,
                 data=self._data,
+                train=self._train,
                 deadline=self._deadline,
                 interpreter="" if side is None else side.interpreter.path,
             )

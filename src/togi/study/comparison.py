@@ -10,6 +10,7 @@ from typing import Any
 from togi.core.errors import SubjectError, TogiError
 from togi.core.quantities import first_line, parse_share
 from togi.core.records import (
+    PHASES,
     SCHEMA_VERSION,
     ErrorReport,
     Interval,
@@ -34,6 +35,8 @@ class Comparison(Record):
     machine: Machine
     noise: Noise = Noise()
     rounds: int = 0
+    train: bool = False
+    """Training steps were compared, not calls."""
     callers: int = 1
     """How many called at once."""
     batch_sizes: tuple[int, ...] = ()
@@ -43,6 +46,12 @@ class Comparison(Record):
     best: tuple[BestSize, ...] = ()
     """Of each contestant, where there are batch sizes."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Those of training steps that were measured of any contestant, in the order of a step."""
+        seen = {phase for contestant in self.contestants for phase in contestant.phases_ms}
+        return tuple(phase for phase in PHASES if phase in seen)
 
     def speed_x(self, other: str | None = None) -> Interval | None:
         """How many times as fast as ``other`` (by name; None: the second) the first contestant is. None: not measured.

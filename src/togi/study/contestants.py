@@ -27,6 +27,9 @@ class Contestant(Record):
     error: ErrorReport | None = None
     """How far its outputs are from the first contestant's, where both were given the same inputs."""
     footprint: Footprint | None = None
+    phases_ms: dict[str, float] = {}
+    """Of a training step, by phase (``togi.core.records.PHASES``): the median of a few passes that all take in turns
+    after the race. Empty: it is of calls."""
     own_process: bool = True
     """It ran in a process of its own, which may differ from others for as long as it lives. False: a live object."""
 

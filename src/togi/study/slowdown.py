@@ -65,6 +65,9 @@ def _case(
 
 
 def _check(comparison: Comparison, before: Comparison) -> None:
+    if comparison.train != before.train:
+        was_of, is_of = ("calls", "training steps") if comparison.train else ("training steps", "calls")
+        raise SubjectError(f"the earlier comparison is of {was_of}, and this one of {is_of}: compare the same")
     if _names(comparison) != _names(before):
         raise SubjectError(
             f"the earlier comparison is of {', '.join(_names(before))}, and this one of "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import nearest
 
 if TYPE_CHECKING:
     from torch import nn
+
+_REPEATS = 3
+"""So often is a part there that repeats: what is made of one of them serves two more."""
 
 
 def architecture_of(module: nn.Module) -> dict[str, str]:
@@ -18,6 +22,25 @@ def architecture_of(module: nn.Module) -> dict[str, str]:
         parameters = [_parameter(*named) for named in part.named_parameters(recurse=False)]
         described[name] = f"{type(part).__name__}({', '.join(parameters)})"
     return described
+
+
+def repeated_parts(module: nn.Module) -> list[tuple[nn.Module, ...]]:
+    """Parts that are called, have parts and parameters of their own, and are there three times and more with the same
+    classes and sizes inside: the layers of a stack. None of them is inside of another such."""
+    from torch import nn
+
+    kinds = dict[str, Any]()
+    for name, part in module.named_modules():
+        never_called = type(part).forward is nn.Module.forward  # a list of modules
+        if name and not never_called and any(part.children()) and any(True for _ in part.parameters()):
+            kinds[name] = type(part), tuple(architecture_of(part).items())
+    counted = list(kinds.values())
+    found, outermost = defaultdict[Any, list[nn.Module]](list), list[str]()
+    for name, kind in kinds.items():
+        if counted.count(kind) >= _REPEATS and not any(name.startswith(f"{other}.") for other in outermost):
+            outermost.append(name)
+            found[kind].append(module.get_submodule(name))
+    return [tuple(parts) for parts in found.values() if len(parts) >= _REPEATS]
 
 
 def _parameter(name: str, parameter: nn.Parameter) -> str:

@@ -15,10 +15,12 @@ Source: torch/csrc/autograd/function.h (sequence_nr).
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +35,7 @@ from togi.torch_internals.autograd import current_node, next_sequence_number, se
 
 __all__ = [
     "BatchNorm",
+    "calls_through",
     "compile_calls",
     "compiled_original",
     "convert_tensors",
@@ -50,6 +53,8 @@ __all__ = [
     "replace_tensors",
     "runs_compiled",
 ]
+
+_COMPILED = itertools.count()
 
 
 def forward_hook_counts(module: nn.Module) -> tuple[int, int]:
@@ -135,19 +140,46 @@ def _restore_parametrized(module: nn.Module, state: dict[str, Any]) -> None:
 
 
 def compile_calls(
-    module: nn.Module, backend: str | Callable[..., Any] = "inductor", options: dict[str, Any] | None = None
+    module: nn.Module,
+    backend: str | Callable[..., Any] = "inductor",
+    options: dict[str, Any] | None = None,
+    *,
+    alike: Iterable[nn.Module] = (),
 ) -> None:
-    """``module.compile()``, which before torch 2.12 makes no graph of torch's own containers (``nn.Sequential``)."""
+    """``module.compile()``, which before torch 2.12 makes no graph of torch's own containers (``nn.Sequential``).
+
+    ``alike``: other modules whose calls are compiled, too. What is compiled for one of them serves all for which it
+    holds.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
-    module._compiled_call_impl = torch.compile(call, backend=backend, options=options)
+    # Dynamo keeps what it compiles with the code object, and so many for each; which sizes vary it keeps by the name
+    code = call.__code__.replace(co_name=f"call_{next(_COMPILED)}")
+    for one in (module, *alike):
+        its_call = FunctionType(code, globals(), closure=(CellType(one),))
+        one._compiled_call_impl = torch.compile(its_call, backend=backend, options=options)
 
 
 def forget_compiled_call(module: nn.Module) -> None:
     """Undo ``compile_calls``: calls run the plain ``forward`` again."""
     module._compiled_call_impl = None
+
+
+@contextmanager
+def calls_through(module: nn.Module, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Have calls of the module from Python run ``around(call)``. Hooks would make Dynamo compile anew; calls inside of
+    what is compiled do not come by here."""
+    own = vars(module).get("_compiled_call_impl")
+    vars(module)["_compiled_call_impl"] = around(own or module._call_impl)
+    try:
+        yield
+    finally:
+        if own is None:
+            del vars(module)["_compiled_call_impl"]
+        else:
+            vars(module)["_compiled_call_impl"] = own
 
 
 def runs_compiled(module: nn.Module) -> bool:

@@ -183,6 +183,10 @@ class MeasureFootprint(Record):
     """Answer: ``Footprint``."""
 
 
+class MeasurePhases(Record):
+    """How long a step is in each of its phases. Answer: ``Phases``."""
+
+
 class AskAtOnce(Record):
     """Several callers ask for what is right for one. Answer: ``AskedAtOnce``."""
 
@@ -201,7 +205,7 @@ class Save(Record):
     """About how long to ask for values that no sample shows."""
 
 
-ToTrial: TypeAlias = Warm | TakeTurn | MeasureFootprint | AskAtOnce | Rest | Save
+ToTrial: TypeAlias = Warm | TakeTurn | MeasureFootprint | MeasurePhases | AskAtOnce | Rest | Save
 
 
 # --- from a child: where it is
@@ -274,6 +278,11 @@ class Ready(Record):
     """A trial is built, and verified where that was asked for."""
 
 
+class Phases(Record):
+    phases_ms: dict[str, float]
+    """Of one training step, by phase (``measure.phases``)."""
+
+
 class Rested(Record):
     pass
 
@@ -290,6 +299,7 @@ ChildAnswer: TypeAlias = (
     | Warmup
     | Turn
     | Footprint
+    | Phases
     | AskedAtOnce
     | Rested
     | Saved

@@ -209,6 +209,10 @@ class RunningTrial:
     def footprint(self) -> Footprint:
         return self._ask_warm(messages.MeasureFootprint(), Footprint, 2 * self.turn_s)
 
+    def phases_ms(self) -> dict[str, float]:
+        """Of one training step, by phase (``measure.phases``), as one pass over the samples shows."""
+        return self._ask_warm(messages.MeasurePhases(), messages.Phases, 2 * self.turn_s).phases_ms
+
     def asked_at_once(self, callers: int) -> AskedAtOnce:
         """Let so many callers ask what is right for one. Afterwards its memory is no longer that of one caller."""
         self._enter(AT_ONCE)

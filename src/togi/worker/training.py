@@ -1,8 +1,8 @@
 """The jobs of a child where a training step is tuned: its survey, its truth, and the trial of a recipe.
 
-A trial begins at the same warm state as the truth. What is measured is the step that was proven in float32, put back
-to that state. It moves on from turn to turn as in a training; rounds are paired, so that times that depend on values
-cancel out.
+A trial begins at the same warm state as the truth, where it is verified. What is measured is the step that was proven
+in float32, put back to that state. It moves on from turn to turn as in a training; rounds are paired, so that times
+that depend on values cancel out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from togi.artifact.training import TrainingRecipe
 from togi.core.recipe import Recipe
 from togi.core.records import ErrorReport, Footprint
 from togi.measure import give_back_cache, mark_memory, measure_footprint, take_turn, warm
+from togi.measure.phases import phases_ms
 from togi.measure.turn import Turn, Warmup
 from togi.subject.identity import code_and_settings_hash, value_hash
 from togi.subject.inputs import Inputs, with_own_containers
@@ -84,20 +85,21 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
         self.enter("build")
         began = time.perf_counter()
         self.mark = mark_memory(self.config.device)
-        truth = StepTruth.load(_truth_file(self.folder), TrainingStep.of(self.subject, device=self.config.device))
-        plain = warm_copy(truth.step, truth.start, truth.step.samples)
+        given = TrainingStep.of(self.subject, device=self.config.device)
+        truth = StepTruth.load(_truth_file(self.folder), given) if self.job.check else None
+        plain = given if truth is None else warm_copy(truth.step, truth.start, truth.step.samples)
         recorded = TrainingRecipe.read(Path(self.job.folder)) if isinstance(self.job, messages.TryArtifact) else None
         if recorded is not None:
             recorded.check(plain)
         self.recipe: Recipe = self.job.recipe if recorded is None else recorded.recipe
         self.step = build_step(self.recipe, plain)
-        notes = tuple(note for note in self.step.notes if note not in truth.step.notes)
+        notes = tuple(note for note in self.step.notes if note not in given.notes)
         self.channel.send(messages.Built(build_s=time.perf_counter() - began, notes=notes))
-        if self.job.check:
+        if truth is not None:
             self.enter("verify")
             report = self._verified(truth)
             self.channel.send(messages.Verified(report=report, notes=report.notes))
-        del truth, plain
+        del truth, plain, given
         gc.collect()
         self.channel.send(messages.Ready())
         while True:
@@ -127,6 +129,9 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
             case messages.MeasureFootprint():
                 self.enter("memory")
                 self.channel.send(self._footprint())
+            case messages.MeasurePhases():
+                self.phase = "measure"
+                self.channel.send(self._phases())
             case messages.Rest():
                 give_back_cache(self.config.device)
                 self.channel.send(messages.Rested())
@@ -147,6 +152,16 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
 
     def _turn(self, passes: int) -> Turn:
         return take_turn(self._call, self.step.samples, passes, device=self.config.device)
+
+    def _phases(self) -> messages.Phases:
+        samples = self.step.samples
+
+        def run() -> None:
+            for sample in samples:
+                self._call(*sample.args, **sample.kwargs)
+
+        found = phases_ms(run, self.step.module)
+        return messages.Phases(phases_ms={phase: ms / len(samples) for phase, ms in found.items()})
 
     def _footprint(self) -> Footprint:
         """With malloc as the recipe has it: what it keeps counts."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from togi.core.records import Facts, Machine
 from togi.measure.phases import phases_ms
+from togi.subject.architecture import repeated_parts
 from togi.subject.behaviour import GeneratorStates, seed_all
 from togi.subject.inputs import Inputs, with_own_containers
 from togi.subject.inventory import class_name, count_functions, count_modules, parameter_facts, shared_parameters
@@ -58,6 +59,7 @@ def survey_step(step: TrainingStep, *, seed: int, machine: Machine) -> Survey:
         optimizer="" if step.optimizer is None else type(step.optimizer).__name__,
         optimizer_options=_options_of(step),
         own_loop=step.train_step is not None,
+        blocks=tuple(map(len, repeated_parts(step.original))),
         notes=(*step.notes, *_ties(step)),
     )
     return Survey(facts=facts, signature=signature, calls=tuple(map(_shapes, step.samples)))

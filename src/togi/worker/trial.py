@@ -96,6 +96,8 @@ class TrialJob(ChildJob[messages.AnyTrial]):
             case messages.MeasureFootprint():
                 self.enter("memory")
                 self.channel.send(self.measuring.footprint())
+            case messages.MeasurePhases():
+                raise NotImplementedError("a call has none of the phases of a training step")
             case messages.AskAtOnce():
                 self.enter("verify")
                 self.channel.send(self.check.asked_at_once(message.callers))

@@ -1,12 +1,14 @@
-"""A training step whose forward pass and loss, or whose module alone, ``torch.compile`` compiles."""
+"""A training step of which ``torch.compile`` compiles forward and loss, the module alone, or the blocks that repeat."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import nn
 
 from togi.core.errors import Refused
+from togi.subject.architecture import repeated_parts
 from togi.subject.training import TrainingStep
 from togi.techniques.base import Options
 from togi.torch_internals.modules import compile_calls, forget_compiled_call, runs_compiled
@@ -14,15 +16,35 @@ from togi.torch_internals.script import holds_torchscript
 
 
 def compiled_step(step: TrainingStep, options: Options) -> TrainingStep:
-    """Raises Refused for what is compiled already, for TorchScript, and for a loss that is inside of a loop body."""
+    """Raises Refused for what is compiled already, for TorchScript, for a loss that is inside of a loop body, and where
+    blocks are asked for and none repeat."""
     if runs_compiled(step.module):
         raise Refused("the module runs compiled already: hand over the one that was compiled")
     if holds_torchscript(step.module):
         raise Refused("it is TorchScript, which torch.compile does not take: train the module that it was made of")
     of_inductor: dict[str, Any] = {"fallback_random": True} if options.get("eager_random") else {}
+    if options.get("of") == "blocks":
+        return _with_compiled_blocks(step, of_inductor)
     if options.get("of") == "module":
         compile_calls(step.module, options=of_inductor)
         return step.changed(lambda: forget_compiled_call(step.module))
     if step.train_step is not None:
         raise Refused("the loss is inside of the user's loop body: the module alone can be compiled")
     return step.changed(lambda: None, loss=torch.compile(step.loss, options=of_inductor))
+
+
+def _with_compiled_blocks(step: TrainingStep, of_inductor: dict[str, Any]) -> TrainingStep:
+    kinds = repeated_parts(step.module)
+    if not kinds:
+        raise Refused("no block of the module is there three times and more: compile all of it")
+    if any(map(runs_compiled, step.module.modules())):
+        raise Refused("parts of the module run compiled already: hand over what was compiled")
+    for first, *others in kinds:
+        compile_calls(first, options=of_inductor, alike=others)
+    blocks: list[nn.Module] = [block for blocks in kinds for block in blocks]
+
+    def undo() -> None:
+        for block in blocks:
+            forget_compiled_call(block)
+
+    return step.changed(undo)
