@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import togi
@@ -487,6 +488,16 @@ def test_what_records_its_calls_is_refused(how: str, artifact: Path) -> None:
     with pytest.raises(TogiError, match="would become a constant: give the original model"):
         RECORDS[how](optimized)
     optimized(torch.rand(3, 8), torch.rand(3, 4))
+
+
+def test_what_transforms_its_calls_is_refused(artifact: Path) -> None:
+    """A derivative would be lost in the engine, without a word."""
+    optimized, x, scale = load(artifact), torch.rand(3, 8), torch.rand(3, 4)
+    with forward_ad.dual_level(), pytest.raises(TogiError, match="the derivative would be lost in its engine"):
+        optimized(forward_ad.make_dual(x, torch.ones_like(x)), scale)
+    with pytest.raises(TogiError, match=r"called under torch.func \(vmap"):
+        torch.vmap(optimized)(torch.stack([x, x]), torch.stack([scale, scale]))
+    optimized(x, scale)
 
 
 def test_what_is_compiled_round_it_runs_it_as_it_is(artifact: Path) -> None:
