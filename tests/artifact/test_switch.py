@@ -671,13 +671,13 @@ def test_what_an_engine_raises_is_raised_where_the_original_may_not_stand_in(
     switch.strict = why == "strict"
     switch.forms = (failing(switch.forms[0], in_place=why == "in place"),)
     given = X
-    if why == "freed":
-        switch.original = None
     if why == "deferred":
         place: Any = SimpleNamespace(lock=threading.RLock(), fetch=lambda: X)
         given = Deferred(tuple(X.shape), X.dtype, place)
+    original, switch.original = switch.original, None if why == "freed" else switch.original
     with pytest.raises(RuntimeError, match="no memory"):
         model(given)
+    switch.original = original
     assert installed.counts == {"part": (1, 0)}
 
 

@@ -132,7 +132,8 @@ class Layered(nn.Module):
 
 
 def states_of(x: Tensor) -> list[Any]:
-    return [{"h": x, "n": 1}, ([x], "t"), {"new": x}, OrderedDict(h=x), Store()]
+    """Tensors of their own: which of them stay is known by what they are."""
+    return [{"h": x.clone(), "n": 1}, ([x.clone()], "t"), {"new": x.clone()}, OrderedDict(h=x.clone()), Store()]
 
 
 def test_containers_inside_of_an_argument_stay_the_objects_that_they_are() -> None:

@@ -58,7 +58,8 @@ class Structure(Record):
     or tuple that has one of its own; of the value where it is opaque or a class."""
     value: Scalar = None
     """A constant; the name of a dtype, device or enum member; what torch's pytree knows of a value, as JSON; what else
-    its class keeps; how much more a count is than that size; the number that is carried, or, after a call, how much more it is than before."""
+    its class keeps; how much more a count is than that size; the number that is carried, or, after a call, how much
+    more it is than before."""
 
     @model_validator(mode="after")
     def _complete(self) -> Structure:
@@ -163,8 +164,10 @@ class Structure(Record):
         staying = False if self.is_leaf else next(stays, False)
         inner = [child.renewer(stays) for child in self.children]
         if self.is_leaf:
-            build = self._builder
-            return lambda _, tensors: build(tensors)
+            build, admits = self._builder, self.admits
+            if self.kind != "constant":
+                return lambda _, tensors: build(tensors)
+            return lambda value, tensors: value if admits(value) else build(tensors)
         make, fill_in = self._maker, self._filling_in_counts()
 
         def renew(value: Any, tensors: Iterator[Any]) -> Any:

@@ -1,7 +1,8 @@
 """The tensors inside inputs and outputs, wherever they are, with a path that names each.
 
 Also looks into objects that have no tensor form (a cache class, a list with attributes): what such an object holds is
-part of the answer, and is verified, although it cannot be stored. Arrays count as tensors, in the memory that they have.
+part of the answer, and is verified, although it cannot be stored. Arrays count as tensors, in the memory that they
+have.
 """
 
 from __future__ import annotations

@@ -85,7 +85,9 @@ def test_each_combination_of_sizes_and_strides_is_recorded_up_to_the_limit() -> 
     assert len(recorder.captured) == 2
 
 
-@pytest.mark.parametrize("error", [RuntimeError("operation not permitted when stream is capturing"), torch.OutOfMemoryError("out")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("operation not permitted when stream is capturing"), torch.OutOfMemoryError("out")]
+)
 def test_a_size_that_cannot_be_captured_runs_in_eager_and_is_not_tried_again(error: Exception) -> None:
     class Fails(Recorder):
         def __call__(self, flat: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> Recording:
