@@ -157,7 +157,8 @@ def is_plain(cls: Any) -> bool:
 def is_struct_sequence(cls: Any) -> bool:
     """A tuple of named items that C code defines, as ``torch.topk`` and ``torch.max`` return them: nobody can derive
     from its class, so no line of Python is in it."""
-    return cls.__bases__ == (tuple,) and not cls.__flags__ & _MAY_BE_DERIVED_FROM and hasattr(cls, "n_sequence_fields")
+    is_final = not cls.__flags__ & _MAY_BE_DERIVED_FROM
+    return is_final and bool(cls.__bases__ == (tuple,)) and hasattr(cls, "n_sequence_fields")
 
 
 _MAY_BE_DERIVED_FROM = 1 << 10
