@@ -62,6 +62,10 @@ class Keeping(dict[str, Any]):
         self.limit = 3
 
 
+class MirroredFactory(defaultdict[str, Any]):
+    pass
+
+
 class Wrapped(UserDict[str, Any]):
     pass
 
@@ -121,6 +125,10 @@ def test_a_dict_with_a_factory_fills_in_what_is_missing() -> None:
     assert list(found) == ["y", "new"]
     assert rebuilt(defaultdict(None, y=X)).default_factory is None
     assert Structure.of(defaultdict(lambda: X, y=X)).is_opaque
+    mirrored: Any = MirroredFactory(list, y=X)
+    mirrored.y = X
+    assert Structure.of(mirrored).is_opaque
+    assert list(Structure.of(mirrored).walk(mirrored))
     stored: Any = json.loads(Structure.of(value).to_json()) | {"value": "factory os:system"}
     with pytest.raises(ArtifactError, match="is not a plain class"):
         Structure.from_json(json.dumps(stored)).resolve()

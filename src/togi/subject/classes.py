@@ -272,10 +272,10 @@ def _filled_mapping(cls: Any, named: dict[str, Any], attributes: object) -> Any:
     instance = base.__new__(cls)
     for name, item in named.items():
         base.__setitem__(instance, name, item)
+    if isinstance(instance, defaultdict):
+        instance.default_factory = factory_of(attributes)
     if attributes == "itself":
         object.__setattr__(instance, "__dict__", instance)
-    elif isinstance(instance, defaultdict):
-        instance.default_factory = factory_of(attributes)
     elif dataclasses.is_dataclass(cls) or attributes == "items":
         fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else list(named)
         for name in fields:

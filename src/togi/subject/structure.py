@@ -276,8 +276,7 @@ class Structure(Record):
         whatever factory of a dict."""
         if self.kind not in NAMED:
             return self.kind != "pytree" or items.context == self.value
-        with_factory = isinstance(value, defaultdict) and items.context is None
-        if self.kind == "mapping" and items.context != self.value and not with_factory:
+        if self.kind == "mapping" and not isinstance(value, defaultdict) and items.context != self.value:
             return False
         return self._is_of_class(value)
 
