@@ -76,7 +76,7 @@ def _of_document(change: Callable[[Any], None]) -> Change:
 
 
 def _structures(thorough: bool) -> Iterator[tuple[str, Change]]:
-    kinds = ("namedtuple", "mapping", "dataclass", "object")
+    kinds = ("namedtuple", "mapping", "dataclass", "object", "tuple", "list")
     loaded = [f"{CANARIES}:{name}" for name in _CANARY_CLASSES]
     library = [
         *("numpy.lib._npyio_impl:NpzFile", "shelve:DbfilenameShelf", "dbm.dumb:_Database", "subprocess:Popen"),
@@ -96,6 +96,9 @@ def _structures(thorough: bool) -> Iterator[tuple[str, Change]]:
     for number, name in enumerate([*loaded, *library]):
         for kind in kinds if thorough or name in loaded else (kinds[number % len(kinds)],):
             yield f"outputs {kind} {name!r}", _outputs(_keyed(kind, name))
+        if thorough or name in loaded:
+            of_factory = _keyed("mapping", "collections:defaultdict") | {"value": f"factory {name}"}
+            yield f"factory {name!r}", _outputs(of_factory)
         if thorough or number % 2:
             yield f"class {name!r}", _outputs(_beside({"kind": "class", "type": name}))
         for member in ("ONE", "mro") if thorough or not number % 2 else ():

@@ -10,13 +10,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import togi
+from tests.artifact.artifact_maker import ArtifactMaker
 from tests.artifact.forks import in_a_fork, needs_fork
 from tests.artifact.small_artifacts import RECIPES, make
 from togi.artifact import load as loading
@@ -28,6 +31,8 @@ from togi.core.errors import ArtifactError, OutputExistsError, TogiError, Unknow
 from togi.core.recipe import PartKey
 from togi.core.records import Outcome
 from togi.subject.effects import Effects
+from togi.subject.inputs import Subject
+from togi.subject.structure import Structure
 from togi.techniques import Engine, all_techniques, recipe
 from togi.techniques.engine.onnxruntime import OnnxRuntime
 from togi.techniques.engine.programs import openvino
@@ -57,6 +62,32 @@ def test_it_is_called_like_the_original_and_answers_like_it(artifact: Path) -> N
     assert optimized.engine == "onnxruntime"
     torch.testing.assert_close(by_name["y"], by_position["y"])
     torch.testing.assert_close(by_name["norm"], (by_name["y"] / scale).square().sum(-1), rtol=1e-4, atol=1e-5)
+
+
+class Ranks(nn.Module):
+    """Returns what torch returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.linear(x)
+        return {"best": y.max(1), "all": [y.topk(3), y.shape]}
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param(name, marks=[pytest.mark.thorough] * (name != "eager")) for name in RECIPES]
+)
+def test_what_torch_returned_in_the_original_has_its_names_in_the_artifact(engine: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = Ranks().eval(), torch.randn(3, 8)
+    ArtifactMaker.of(Subject(module, [x]), "Ranks").make(tmp_path / "ranks.togi", RECIPES[engine])
+    found, expected = load(tmp_path / "ranks.togi")(x), module(x)
+    torch.testing.assert_close(found["best"].values, expected["best"].values)
+    assert torch.equal(found["all"][0].indices, expected["all"][0].indices)
+    assert found["all"][1].numel() == 18
+    assert repr(Structure.of(found)) == repr(Structure.of(expected))
 
 
 @pytest.mark.thorough
@@ -487,6 +518,16 @@ def test_what_records_its_calls_is_refused(how: str, artifact: Path) -> None:
     with pytest.raises(TogiError, match="would become a constant: give the original model"):
         RECORDS[how](optimized)
     optimized(torch.rand(3, 8), torch.rand(3, 4))
+
+
+def test_what_transforms_its_calls_is_refused(artifact: Path) -> None:
+    """A derivative would be lost in the engine, without a word."""
+    optimized, x, scale = load(artifact), torch.rand(3, 8), torch.rand(3, 4)
+    with forward_ad.dual_level(), pytest.raises(TogiError, match="the derivative would be lost in its engine"):
+        optimized(forward_ad.make_dual(x, torch.ones_like(x)), scale)
+    with pytest.raises(TogiError, match=r"called under torch.func \(vmap"):
+        torch.vmap(optimized)(torch.stack([x, x]), torch.stack([scale, scale]))
+    optimized(x, scale)
 
 
 def test_what_is_compiled_round_it_runs_it_as_it_is(artifact: Path) -> None:

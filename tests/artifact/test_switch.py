@@ -8,6 +8,7 @@ import inspect
 import io
 import pickle
 import re
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.artifact.forks import in_a_fork, needs_fork
@@ -37,6 +39,7 @@ from togi.subject.signature import Signature
 from togi.subject.state import STATE
 from togi.subject.state import State as Kept
 from togi.techniques.engine.programs.in_place import InPlaceProgram
+from togi.torch_internals.deferred import Deferred
 from togi.worker.survey import survey
 
 
@@ -628,3 +631,83 @@ def test_a_forked_process_hears_that_the_originals_were_freed() -> None:
 
     assert in_a_fork(says_so)
     model(X)
+
+
+class Failing(Engine):
+    """Of a library that raises."""
+
+    def call_with(self, _: list[Tensor], args: Any, kwargs: Any) -> Any:
+        raise RuntimeError("[ library ] no memory\nat line 3")
+
+
+def failing(engine: Any, *, in_place: bool = False) -> Any:
+    found = Failing(engine.module, engine.signature, engine.entry)
+    found.in_place = in_place
+    return found
+
+
+def test_the_original_serves_a_call_in_which_the_engine_fails_and_that_is_said_once(
+    live: tuple[Program, Installed],
+) -> None:
+    model, installed = live
+    (switch,) = installed.switches
+    switch.forms = (failing(switch.forms[0]),)
+    with pytest.warns(UserWarning, match=r"the original of part serves a call: its engine failed \(.*no memory\)"):
+        torch.testing.assert_close(model(X), program()(X))
+    with warnings.catch_warnings(action="error"):
+        model(X)
+    assert installed.counts == {"part": (1, 2)}
+    assert "no memory" in switch.last_reason
+
+
+@pytest.mark.parametrize("why", ["strict", "in place", "freed", "deferred"])
+def test_what_an_engine_raises_is_raised_where_the_original_may_not_stand_in(
+    why: str, live: tuple[Program, Installed]
+) -> None:
+    """Trials ask for it; code that ran in place may have changed what the original would change again; what an engine
+    keeps it may have lost."""
+    model, installed = live
+    (switch,) = installed.switches
+    switch.strict = why == "strict"
+    switch.forms = (failing(switch.forms[0], in_place=why == "in place"),)
+    given = X
+    if why == "deferred":
+        place: Any = SimpleNamespace(lock=threading.RLock(), fetch=lambda: X)
+        given = Deferred(tuple(X.shape), X.dtype, place)
+    original, switch.original = switch.original, None if why == "freed" else switch.original
+    with pytest.raises(RuntimeError, match="no memory"):
+        model(given)
+    switch.original = original
+    assert installed.counts == {"part": (1, 0)}
+
+
+def test_a_forward_mode_derivative_goes_through_the_original(live: tuple[Program, Installed]) -> None:
+    model, installed = live
+    engine = installed.switches[0].forms[0]
+    installed.switches[0].forms = (OpaqueEngine(engine.module, engine.signature, engine.entry),)  # type: ignore
+    with forward_ad.dual_level():
+        given = forward_ad.make_dual(X, torch.ones_like(X))
+        found = forward_ad.unpack_dual(model(given)).tangent
+        with installed.suspended():
+            expected = forward_ad.unpack_dual(model(given)).tangent
+    assert found is not None
+    torch.testing.assert_close(found, expected)
+    assert installed.counts == {"part": (1, 0)}
+    model(X)
+    assert installed.counts == {"part": (2, 0)}
+
+
+TRANSFORMS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
+    "vmap": lambda model, x: torch.vmap(model)(torch.stack([x, x + 1])),
+    "jvp": lambda model, x: torch.func.jvp(model, (x,), (torch.ones_like(x),)),
+    "grad": lambda model, x: torch.func.grad(lambda given: model(given).sum())(x),
+}
+
+
+@pytest.mark.parametrize("how", TRANSFORMS)
+def test_what_transforms_a_program_transforms_the_original(how: str, live: tuple[Program, Installed]) -> None:
+    model, installed = live
+    engine = installed.switches[0].forms[0]
+    installed.switches[0].forms = (OpaqueEngine(engine.module, engine.signature, engine.entry),)  # type: ignore
+    torch.testing.assert_close(TRANSFORMS[how](model, X), TRANSFORMS[how](program(), X))
+    assert installed.counts["part"][0] == 1

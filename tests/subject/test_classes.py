@@ -7,16 +7,17 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections import OrderedDict, UserDict
+from collections import OrderedDict, UserDict, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from togi.core.errors import ArtifactError
 from togi.subject import classes
+from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
 
 
@@ -61,6 +62,10 @@ class Keeping(dict[str, Any]):
         self.limit = 3
 
 
+class MirroredFactory(defaultdict[str, Any]):
+    pass
+
+
 class Wrapped(UserDict[str, Any]):
     pass
 
@@ -95,6 +100,79 @@ def test_dicts_of_their_own_class_have_their_items_and_attributes() -> None:
     assert found["y"] is y
     found["more"] = 1
     assert list(found) == ["y", "more"]
+
+
+X = torch.rand(3, 4)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [X.topk(2), X.max(1), torch.linalg.svd(X), (X.sort(), [X.shape, X]), {"at": torch.Size([2])}, X.aminmax()],
+    ids=["topk", "max", "svd", "nested", "size", "aminmax"],
+)
+def test_what_torch_returns_comes_back_with_the_names_of_its_items(value: Any) -> None:
+    found = rebuilt(value)
+    assert repr(found) == repr(value)
+    structure = Structure.of(value)
+    assert structure != Structure.of(tuple(value)) or type(value) in (tuple, dict)
+    assert not any(part.is_opaque for part in structure.parts())
+
+
+def test_a_dict_with_a_factory_fills_in_what_is_missing() -> None:
+    value: Any = defaultdict(list, y=torch.ones(1))
+    found = rebuilt(value)
+    found["new"].append(1)
+    assert list(found) == ["y", "new"]
+    assert rebuilt(defaultdict(None, y=X)).default_factory is None
+    assert Structure.of(defaultdict(lambda: X, y=X)).is_opaque
+    mirrored: Any = MirroredFactory(list, y=X)
+    mirrored.y = X
+    assert Structure.of(mirrored).is_opaque
+    assert list(Structure.of(mirrored).walk(mirrored))
+    stored: Any = json.loads(Structure.of(value).to_json()) | {"value": "factory os:system"}
+    with pytest.raises(ArtifactError, match="is not a plain class"):
+        Structure.from_json(json.dumps(stored)).resolve()
+
+
+class Boxes(list[torch.Tensor]):
+    def __init__(self, boxes: list[torch.Tensor], size: int) -> None:
+        super().__init__(boxes)
+        self.size = size
+
+    def append(self, box: torch.Tensor) -> None:
+        raise NotImplementedError
+
+
+class Pair(tuple[torch.Tensor, torch.Tensor]):
+    def __new__(cls, first: torch.Tensor, second: torch.Tensor) -> Pair:
+        return super().__new__(cls, (first, second))
+
+
+class Named(NamedTuple):
+    y: torch.Tensor
+
+
+class Keeps(Named):
+    """Has attributes besides its fields."""
+
+
+def test_lists_and_tuples_of_a_class_of_their_own_are_not_built_from_tensors_and_are_copied() -> None:
+    keeps = Keeps(X)
+    keeps.more = 1  # type: ignore[attr-defined]
+    for value in (Boxes([X, X + 1], 5), Pair(X, X + 1), keeps):
+        assert Structure.of(value).is_opaque
+        assert Structure.of((value,)).children[0].is_opaque
+        (copied,) = Inputs((value,)).clone().args
+        assert type(copied) is type(value)
+        assert getattr(copied, "__dict__", None) == getattr(value, "__dict__", None)
+        assert all(map(torch.equal, copied, value))
+        assert copied[0] is not value[0]
+    rebuilt(Named(X))
+    rebuilt(Keeps(X))
+    factory: Any = defaultdict(lambda: 7, y=X)
+    (copied,) = Inputs((factory,)).clone().args
+    assert copied["more"] == 7
+    assert copied["y"] is not X
 
 
 def test_what_a_dict_keeps_next_to_its_items_cannot_be_built_again() -> None:
@@ -154,6 +232,10 @@ def test_a_fresh_process_finds_the_outputs_of_a_known_library() -> None:
         ("builtins:int", "object"),
         ("collections:OrderedDict", "dataclass"),
         (f"{__name__}:Mode", "object"),
+        ("os:stat_result", "tuple"),
+        ("time:struct_time", "tuple"),
+        (f"{__name__}:Pair", "tuple"),
+        (f"{__name__}:Boxes", "list"),
         (f"{__name__}:missing", "object"),
         (f"{__name__}:Frozen.y", "class"),
     ],

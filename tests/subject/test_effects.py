@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from togi.core.errors import Refused
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs
 from togi.subject.pure import Pure
@@ -113,3 +116,110 @@ def test_a_tensor_whose_numbers_are_put_right_is_overwritten(before: float, afte
 def test_effects_are_written_and_read() -> None:
     effects = Effects.of(Step(), Inputs((torch.rand(2, 3), Store()), {"scratch": torch.zeros(1)}))
     assert Effects.from_json(effects.to_json()) == effects
+
+
+class Layered(nn.Module):
+    """Changes containers inside of its arguments, and replaces one."""
+
+    def forward(self, x: Tensor, states: list[Any], store: Store | None = None) -> Tensor:
+        states[0]["h"] = states[0]["h"] + x
+        states[1][0].append(x)
+        states[2] = {"new": x}
+        states[3].update(h=x * 2)
+        if store is not None:
+            store.seen = [*getattr(store, "seen", []), x]  # type: ignore[attr-defined]
+        return x + 1
+
+
+def states_of(x: Tensor) -> list[Any]:
+    """Tensors of their own: which of them stay is known by what they are."""
+    return [{"h": x.clone(), "n": 1}, ([x.clone()], "t"), {"new": x.clone()}, OrderedDict(h=x.clone()), Store()]
+
+
+def test_containers_inside_of_an_argument_stay_the_objects_that_they_are() -> None:
+    x = torch.rand(2)
+    module = Layered().eval()
+    effects = Effects.of(module, Inputs((x, states_of(x), Store())), Inputs((x + 1, states_of(x), Store())))
+    effects = Effects.from_json(effects.to_json())
+    for finished in (True, False):
+        states, store = states_of(x), Store()
+        own = [states[0], states[1], states[1][0], states[2], states[3], states[4]]
+        if finished:
+            effects.finish(Pure(module, effects)(x, states, store), (x, states, store), {})
+        else:
+            module(x, states, store)
+        dict_0, pair, inner, replaced, ordered, untouched = own
+        assert states[0] is dict_0
+        assert states[1] is pair
+        assert states[1][0] is inner
+        assert states[2] is not replaced
+        assert states[3] is ordered
+        assert states[4] is untouched
+        assert torch.equal(dict_0["h"], 2 * x)
+        assert list(dict_0) == ["h", "n"]
+        assert torch.equal(inner[1], x)
+        assert torch.equal(replaced["new"], x)
+        assert torch.equal(ordered["h"], 2 * x)
+        assert len(store.seen) == 1  # type: ignore[attr-defined]
+
+
+def test_effects_of_before_replace_what_is_inside() -> None:
+    x = torch.rand(2)
+    effects = Effects.of(Layered(), Inputs((x, states_of(x))))
+    before = json.loads(effects.to_json())
+    for change in before["changes"]:
+        del change["stays"]
+    states = states_of(x)
+    Effects.from_json(json.dumps(before)).finish(Pure(Layered(), effects)(x, states), (x, states), {})
+    assert torch.equal(states[0]["h"], 2 * x)
+    assert len(states[1][0]) == 2
+
+
+def test_caches_inside_of_a_cache_are_filled_where_they_stand() -> None:
+    from transformers import DynamicCache, EncoderDecoderCache
+
+    class Fills(nn.Module):
+        def forward(self, x: Tensor, cache: Any) -> Tensor:
+            cache.self_attention_cache.update(x, x, 0)
+            return x
+
+    def filled_cache() -> Any:
+        cache = DynamicCache()
+        cache.update(torch.ones(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), 0)
+        return EncoderDecoderCache(cache, DynamicCache())
+
+    x, module = torch.rand(1, 2, 1, 4), Fills()
+    effects = Effects.of(module, Inputs((x, filled_cache())))
+    cache = filled_cache()
+    own, layer = cache.self_attention_cache, cache.self_attention_cache.layers[0]
+    effects.finish(Pure(module, effects)(x, cache), (x, cache), {})
+    assert cache.self_attention_cache is own
+    assert own.layers[0] is layer
+    assert own.get_seq_length() == 4
+
+
+class Own(list[Tensor]):
+    def __init__(self, items: list[Tensor], limit: int) -> None:
+        super().__init__(items)
+        self.limit = limit
+
+
+def test_a_new_list_of_a_class_of_its_own_in_an_argument_is_refused_and_one_that_stays_is_not() -> None:
+    class Replaces(nn.Module):
+        def forward(self, x: Tensor, kept: dict[str, Any]) -> Tensor:
+            kept["own"] = Own([x], 2)
+            return x
+
+    class Adds(nn.Module):
+        def forward(self, x: Tensor, kept: dict[str, Any]) -> Tensor:
+            kept["own"].append(x)
+            return x
+
+    x = torch.rand(2)
+    with pytest.raises(Refused, match=r"a new .*:Own in the argument 1, which only its own class can make"):
+        Effects.of(Replaces(), Inputs((x, {"own": Own([], 1)})))
+    effects = Effects.of(Adds(), Inputs((x, {"own": Own([], 1)})))
+    given = {"own": (own := Own([], 1))}
+    effects.finish(Pure(Adds(), effects)(x, given), (x, given), {})
+    assert given["own"] is own
+    assert (len(own), own.limit) == (1, 1)

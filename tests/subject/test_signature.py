@@ -414,3 +414,70 @@ def test_a_cache_whose_number_changes_its_kind_is_changed() -> None:
 
     (change,) = Effects.of(fill, Inputs(({"filled": 1},))).changes
     assert change.argument == 0
+
+
+class First(nn.Module):
+    def forward(self, x, sizes, more):
+        return x[: sizes[0]] + more[0]
+
+
+@pytest.mark.parametrize("reads", ["as recorded now", "as recorded before"])
+def test_any_list_or_tuple_will_do_where_a_sample_had_one_of_its_own_class(reads):
+    class Own(list):
+        pass
+
+    x = torch.rand(3, 2)
+    given = [Inputs((x, x.shape, Own([x]))), Inputs((x, x.shape, Own([x])))]
+    found = Signature.of(First(), given, [x, x])
+    if reads == "as recorded before":  # no class was
+        plain = json.loads(found.to_json())
+        for argument in plain["arguments"][1:]:
+            argument.update(type="", value=None)
+        del plain["layouts"]
+        found = Signature.from_json(json.dumps(plain))
+    for sizes in (x.shape, (3, 2), torch.Size([3, 2])):
+        for more in ([x], Own([x])):
+            assert len(found.checked((x, sizes, more), {})) == 2
+    with pytest.raises(TypeError, match=r"sizes\[1\] is 5"):
+        found.checked((x, torch.Size([3, 5]), [x]), {})
+
+
+def test_samples_with_lists_and_tuples_of_several_classes_have_plain_ones_in_common():
+    x = torch.rand(3, 2)
+    common = in_common([(x.shape, x.topk(1)), ((3, 2), tuple(x.topk(1)))])
+    assert common == Structure.of(((3, 2), tuple(x.topk(1))))
+    assert Signature.of(First(), [Inputs((x, x.shape, [x]))], [x]).arguments[1].type == "torch:Size"
+
+
+class Plain(nn.Module):
+    def forward(self, x):
+        return x
+
+
+OTHER_LAYOUTS = {
+    "sparse_coo": lambda x: x.to_sparse(),
+    "sparse_csr": lambda x: x.to_sparse_csr(),
+    "_mkldnn": lambda x: x.to_mkldnn(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("layout", OTHER_LAYOUTS)
+def test_a_tensor_of_another_layout_is_another_input(layout):
+    x = torch.rand(4, 8)
+    other = OTHER_LAYOUTS[layout](x)
+    with pytest.raises(TypeError, match=f"x is a {layout} tensor, but was tuned and proven as a strided one"):
+        signature(x, module=Plain()).check([other])
+    of_other = signature(other, module=Plain())
+    of_other.check([other])
+    assert Signature.from_json(of_other.to_json()) == of_other
+    with pytest.raises(TypeError, match=f"x is a strided tensor, but was tuned and proven as a {layout} one"):
+        of_other.check([x])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.parametrize(("how", "layout"), [("strided", "nested"), ("jagged", "jagged")])
+def test_a_nested_tensor_is_another_input(how, layout):
+    nested = torch.nested.nested_tensor([torch.rand(3, 8)] * 2, layout=getattr(torch, how))
+    with pytest.raises(TypeError, match=f"x is a {layout} tensor, but was tuned and proven as a strided one"):
+        signature(torch.rand(2, 3, 8), module=Plain()).check([nested])

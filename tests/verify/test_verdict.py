@@ -8,6 +8,7 @@ import copy
 import math
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 
 import pytest
@@ -244,6 +245,14 @@ def test_outputs_aliasing_each_other():
     check(lambda x: (net(x),) * 2, "share memory", twice)
 
 
+class Several(list[torch.Tensor]):
+    """Keeps more than its items."""
+
+    def __init__(self, items, scores=None):
+        super().__init__(items)
+        self.scores = scores
+
+
 @dataclass
 class Answer:
     logits: torch.Tensor
@@ -262,6 +271,12 @@ class Answer:
         (lambda y: {"a": y}, lambda y: {"b": y}, "keys"),
         (lambda y: Pair(y, y * 2), lambda y: (y, y * 2), "is a tuple"),
         (lambda y: Answer(y), lambda y: {"logits": y, "extra": None}, "is a dict"),
+        (lambda y: y.topk(2), lambda y: tuple(y.topk(2)), "the original returns a torch.return_types:topk of 2"),
+        (lambda y: y.topk(2), lambda y: y.sort(), "output is a torch.return_types:sort of 2"),
+        (lambda y: [y.shape, y], lambda y: [tuple(y.shape), y], "the original returns a torch:Size of 4"),
+        (lambda y: defaultdict(list, y=y), lambda y: defaultdict(None, y=y), "keeps None, the original's"),
+        (lambda y: Several([y]), lambda y: [y], "Several of 1"),
+        (lambda y: (y, y.dtype), lambda y: (y, torch.float64), "is 'float64', the original returns 'float32'"),
         (lambda y: (y, 3), lambda y: (y, 4), "is 4"),
         (lambda y: (y, 1), lambda y: (y, True), "is True"),
         (lambda y: y, lambda y: y.double(), "dtype float64"),
@@ -282,6 +297,14 @@ def test_structure_and_form(original, candidate, problem):
     else:
         assert report.units > 8
     assert verdict(Net(original), Net(original)).faithful
+
+
+def test_what_a_list_keeps_next_to_its_items_is_compared():
+    module = Net(lambda y: Several([y], y.sum(1)))
+    assert verdict(module, module).faithful
+    report = verdict(module, lambda x: Several([net(x)], net(x).sum(1) * 1.01))
+    assert not report.faithful
+    assert report.units > 8
 
 
 def test_wrong_labels():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import socket
 import time
 from types import SimpleNamespace
@@ -150,3 +151,27 @@ def test_a_server_names_its_child() -> None:
     here, there, _ = pair()
     there.send(Started(pid=7, shared_bytes=1 << 20))
     assert here.receive(FROM_SERVER, 1) == Started(pid=7, shared_bytes=1 << 20)
+
+
+def test_a_process_may_hold_more_than_a_thousand_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1200 if hard == resource.RLIM_INFINITY else min(1200, hard)
+    if wanted < 1100:
+        pytest.skip("a process may not have that many here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
+    try:
+        here, there, raw = pair()
+        assert here.fileno() > 1023
+        with pytest.raises(Timeout):
+            here.receive(FROM_SERVER, 0.01)
+        there.send(ONE)
+        assert here.receive(FROM_SERVER) == ONE
+        raw.close()
+        with pytest.raises(Closed):
+            here.receive(FROM_SERVER, 1)
+        here.close()
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,11 +15,13 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests.artifact.forks import in_a_fork, needs_fork
 from togi.core.errors import TrialServerError
 from togi.machine.describe import machine
-from togi.worker import launch
+from togi.worker import guard, launch
+from togi.worker.channel import Channel, new_token
 from togi.worker.deadline import Deadline
-from togi.worker.messages import SurveySubject
+from togi.worker.messages import Exited, Started, SurveySubject
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 
@@ -187,3 +190,51 @@ def test_a_server_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Pa
         with pytest.raises(TrialServerError, match=r"ended unexpectedly.*give the same command again"):
             server.start_child(SurveySubject(log=str(tmp_path / "log")))
     assert not pool.folder.exists()
+
+
+@needs_fork
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_guard_closes_what_it_inherited_whatever_the_limit(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit may be a thousand million, which takes minutes, or none, which closed nothing."""
+    monkeypatch.setattr(os, "sysconf", lambda _: -1)
+    if not listed:
+        monkeypatch.setattr(os, "listdir", lambda _: os.stat("/proc/none"))
+    read, write = os.pipe()
+
+    def all_closed() -> bool:
+        guard.close_inherited()
+        for descriptor in (read, write):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
+        os.fstat(2)
+        return True
+
+    assert in_a_fork(all_closed)
+    os.close(read)
+    os.close(write)
+
+
+def test_a_child_is_ended_at_once_as_soon_as_it_is_named(tmp_path: Path) -> None:
+    """It has its process group by then, though it has not run a line of its own."""
+    with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
+        server = pool.server({})
+        for _ in range(5):
+            began = time.monotonic()
+            child = server.start_child(SurveySubject(log=str(tmp_path / "log")))
+            assert os.getpgid(child.pid) == child.pid
+            child.kill()
+            assert time.monotonic() - began < 5
+
+
+def test_a_number_that_the_kernel_gives_again_is_that_of_the_new_child() -> None:
+    ours, theirs = socket.socketpair()
+    server = launch.CapturedServer.__new__(launch.CapturedServer)
+    launch.ForkServer.__init__(server, new_token(), Deadline())
+    server.channel = Channel(ours, server.token)
+    there = Channel(theirs, server.token)
+    there.send(Exited(pid=7, status=3))
+    assert server.exit_status(7) == 3
+    there.send(Started(pid=7, shared_bytes=0))
+    there.send(Exited(pid=7, status=-9))
+    server._receive(1)
+    assert server.exit_status(7) == -9

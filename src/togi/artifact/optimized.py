@@ -18,11 +18,16 @@ from togi.core.errors import TogiError
 from togi.core.recipe import PARTS, Recipe
 from togi.core.records import Trial
 from togi.subject.signature import Signature
+from togi.torch_internals.autograd import is_forward_mode, is_transformed
 from togi.torch_internals.script import is_recorded
 
 _RECORDED = (
     "a tuned model was called while its calls are recorded (torch.jit.trace, torch.export) or made with fake tensors, "
     "where its engine's answer would become a constant: give the original model to what records"
+)
+_TRANSFORMED = (
+    "a tuned model was called under torch.func (vmap, grad, jvp) or forward-mode differentiation. It runs inference "
+    "only, and the derivative would be lost in its engine: call the original model there"
 )
 _FORKED = (
     "it was loaded before this process was forked, and the threads of its engine ({}) did not come along: it would "
@@ -34,8 +39,9 @@ class OptimizedModule(nn.Module):
     """A tuned model: the original's call signature and output structure, on the engine that was proven fastest.
 
     It runs inference only. Sizes and dtypes beyond those that were proven are refused with a clear error. So is what
-    records its calls (``torch.jit.trace``, ``torch.export``, fake tensors), and a call in a process that was forked
-    since it was loaded, where its engine lacks its threads. Under ``torch.autocast`` it computes as it was proven, too.
+    records its calls (``torch.jit.trace``, ``torch.export``, fake tensors) or transforms them (``torch.func``,
+    forward-mode differentiation), and a call in a process that was forked since it was loaded, where its engine lacks
+    its threads. Under ``torch.autocast`` it computes as it was proven, too.
     """
 
     def __init__(
@@ -74,8 +80,11 @@ class OptimizedModule(nn.Module):
         return self.manifest.proof
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_dynamo_compiling() and is_recorded():  # what Dynamo cannot follow it leaves as it is
-            raise TogiError(_RECORDED)
+        if not torch.compiler.is_dynamo_compiling():  # what Dynamo cannot follow it leaves as it is
+            if is_recorded():
+                raise TogiError(_RECORDED)
+            if is_transformed() or is_forward_mode():
+                raise TogiError(_TRANSFORMED)
         if self._process is not None and self._process != os.getpid():
             raise TogiError(_FORKED.format(self.engine))
         return call_without_autocast(self.manifest.facts.device, self._call, args, kwargs)

@@ -17,8 +17,11 @@ from togi.artifact.autocast import autocast
 from togi.artifact.part_engine import PartEngine
 from togi.artifact.watch import Watch
 from togi.core.errors import TogiError
+from togi.core.quantities import first_line
 from togi.subject.stand_in import FunctionStandIn
 from togi.subject.state import STATE, State
+from togi.torch_internals.autograd import is_forward_mode, is_transformed
+from togi.torch_internals.deferred import Deferred
 from togi.torch_internals.modes import dispatch_modes
 from togi.torch_internals.script import is_traced
 
@@ -40,9 +43,18 @@ _GRADIENTS_OF_WEIGHTS = (
 
 
 def is_observed() -> bool:
-    """Whether something traces, compiles or watches what runs now. It has to see the original's own operators: of an
-    engine it would see none, and take its answer for a constant."""
-    return torch.compiler.is_compiling() or is_traced() or bool(dispatch_modes())
+    """Whether something traces, compiles, transforms or watches what runs now. It has to see the original's own
+    operators: of an engine it would see none, and take its answer for a constant. A forward-mode derivative would be
+    lost, without a word; under ``torch.func`` the engine would be given a wrapper round the real tensor."""
+    return (
+        torch.compiler.is_compiling() or is_traced() or is_transformed() or is_forward_mode() or bool(dispatch_modes())
+    )
+
+
+def _left_as_it_was(form: PartEngine, tensors: Sequence[Any]) -> bool:
+    """Whether a call that raised has changed nothing: what is captured changes nothing before it has answered, and the
+    program's own code may have. What an engine keeps for the program it may no longer have."""
+    return not form.in_place and not any(type(tensor) is Deferred for tensor in tensors)
 
 
 class Switch(FunctionStandIn):
@@ -67,6 +79,9 @@ class Switch(FunctionStandIn):
         """What was warned of already, by a word for it. The parts of one program share it."""
         self.last_reason = ""
         """Why the last of these was not the engine's."""
+        self.strict = False
+        """What an engine raises is raised, and the original does not stand in: where parts are proven, one that fails
+        must not pass for a slow one."""
         self.retired = False
         """The original serves all calls: it was taken out while another library's wrapper stood round it, or its
         process was forked from the one in which it was put in."""
@@ -119,9 +134,16 @@ class Switch(FunctionStandIn):
                 return self._fall_back(unknown, args, kwargs)
             if position:  # the calls that follow are likely of the same form; a new tuple, since threads may be reading
                 self.forms = (form, *(other for other in self.forms if other is not form))
+            try:
+                result = form.call_with(tensors, args, named)
+            except Exception as error:  # foreign code: a library's own error, or no memory left for it
+                if self.strict or self.original is None or not _left_as_it_was(form, tensors):
+                    raise
+                reason = f"its engine failed ({first_line(error)})"
+                self._warn_once("failed", f"the original of {self.name} serves a call: {reason}")
+                return self._fall_back(reason, args, kwargs)
             with self._counting:
                 self.engine_calls += 1
-            result = form.call_with(tensors, args, named)
             if not form.entry.effects.changes:
                 return result
             of_argument = functools.partial(signature.of_argument, tensors)
@@ -136,7 +158,8 @@ class Switch(FunctionStandIn):
             when = (
                 "in a process that was forked from the one in which its part was put in, where the engine does not run"
                 if self.retired
-                else "while it is traced, compiled or watched, which an engine cannot be"
+                else "while it is traced, compiled, transformed (torch.func, forward-mode derivatives) or watched, "
+                "which an engine cannot be"
             )
             raise TogiError(
                 f"{self.name} was called {when}, and its original was freed (keep_originals=False). Put the parts into "

@@ -81,7 +81,7 @@ class FlatProgram(Program):
     def call_with(self, inputs: list[Tensor]) -> Any:
         """The same with the tensors of a call, flat and checked already."""
         with self._turn:
-            outputs = self.run(inputs)
+            outputs = self.run([_resolved(tensor) for tensor in inputs])
         return self.signature.build_outputs(outputs)
 
     def keeps(self, position: int, tensor: Tensor) -> bool:
@@ -105,6 +105,11 @@ class FlatProgram(Program):
             inputs=tuple(map(_by_position, self.signature.inputs_facts)),
             outputs=tuple(map(_by_position, self.signature.outputs_facts)),
         )
+
+
+def _resolved(tensor: Tensor) -> Tensor:
+    """The same values without torch's flags for one that is still to be conjugated or negated: engines read memory."""
+    return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
 
 
 def _by_position(facts: TensorFacts) -> Port:

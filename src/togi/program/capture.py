@@ -84,7 +84,7 @@ def changes_of(use: ModuleUse, call: Inputs) -> object:
             changes = Effects.of(pure(use.module, Effects(state=use.kept)), call.clone()).changes
     except Exception:  # foreign code: capturing says why
         return None
-    return tuple((each.argument, each.kept, each.written, without_counts(each.after)) for each in changes)
+    return tuple((each.argument, each.kept, each.written, each.stays, without_counts(each.after)) for each in changes)
 
 
 def _carried(use: ModuleUse, calls: Sequence[Inputs]) -> int | None:

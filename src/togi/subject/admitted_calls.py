@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from togi.subject.conditions import condition, sizes_in
 from togi.subject.domain import refusals_on_device
 from togi.subject.refused_calls import other_input, sizes_apart, unmet_condition, values_outside
+from togi.subject.sample_facts import STRIDED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,12 +22,14 @@ _SIZES_REMEMBERED = 1000
 
 
 class AdmittedCalls:
-    """The calls that a signature admits: dtypes, devices, sizes and values of its flat inputs."""
+    """The calls that a signature admits: dtypes, devices, layouts, sizes and values of its flat inputs."""
 
     def __init__(self, signature: Signature) -> None:
         import torch
 
         from togi.torch_internals.deferred import Deferred
+
+        layouts = signature.layouts or (STRIDED,) * len(signature.devices)
 
         self._signature = signature
         self._deferred = Deferred
@@ -34,10 +37,11 @@ class AdmittedCalls:
             (
                 getattr(torch, facts.dtype, None),
                 _on(device),
+                getattr(torch, layout, None),
                 len(facts.shape),
                 [(dim, size) for dim, size in enumerate(facts.shape) if size is not None],
             )
-            for facts, device in zip(signature.inputs_facts, signature.devices, strict=True)
+            for facts, device, layout in zip(signature.inputs_facts, signature.devices, layouts, strict=True)
         ]
         self._related = [(*relation.one, *relation.other, relation.more, relation) for relation in signature.relations]
         self._restricted = signature.restricted
@@ -51,9 +55,15 @@ class AdmittedCalls:
         import torch
 
         shapes = []
-        for position, (tensor, (dtype, is_there, dims, fixed)) in enumerate(zip(tensors, self._inputs, strict=False)):
+        for position, (tensor, known) in enumerate(zip(tensors, self._inputs, strict=False)):
+            dtype, is_there, layout, dims, fixed = known
             if not (
-                isinstance(tensor, torch.Tensor) and tensor.dtype is dtype and is_there(tensor) and tensor.dim() == dims
+                isinstance(tensor, torch.Tensor)
+                and tensor.dtype is dtype
+                and is_there(tensor)
+                and tensor.layout is layout
+                and not (tensor.is_nested and layout is torch.strided)  # such a one has no shape
+                and tensor.dim() == dims
             ):
                 raise other_input(self._signature, position, tensor)
             sizes = tensor.shape

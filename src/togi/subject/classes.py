@@ -22,7 +22,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections import OrderedDict, UserDict
+from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MemberDescriptorType, ModuleType
@@ -41,6 +41,10 @@ _MADE_OF_A_DICT = frozenset(
     {"transformers.tokenization_utils_base:BatchEncoding", "transformers.feature_extraction_utils:BatchFeature"}
 )
 """Known classes whose own ``__init__`` is called, with a dict alone: it sets what they keep besides the dict."""
+
+_OF_ITEMS_ALONE = frozenset({"torch:Size"})
+"""Tuples of a class of their own that are their items and nothing else, as structures of results are
+(``is_struct_sequence``)."""
 
 _CONSTANT_CLASSES = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset})
 """Of the standard library, those that a value may name as it names a dtype."""
@@ -150,7 +154,25 @@ def is_plain(cls: Any) -> bool:
     )
 
 
+def is_struct_sequence(cls: Any) -> bool:
+    """A tuple of named items that C code defines, as ``torch.topk`` and ``torch.max`` return them: nobody can derive
+    from its class, so no line of Python is in it."""
+    is_final = not cls.__flags__ & _MAY_BE_DERIVED_FROM
+    return is_final and bool(cls.__bases__ == (tuple,)) and hasattr(cls, "n_sequence_fields")
+
+
+_MAY_BE_DERIVED_FROM = 1 << 10
+"""CPython's ``Py_TPFLAGS_BASETYPE``."""
+
+
+def is_of_items(cls: Any) -> bool:
+    """A tuple of a class of its own that its items make again."""
+    return issubclass(cls, tuple) and (name_of(cls) in _OF_ITEMS_ALONE or is_struct_sequence(cls))
+
+
 _MADE: dict[str, Callable[[Any], bool]] = {
+    "tuple": is_of_items,
+    "list": lambda _: False,
     "namedtuple": lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields") and not hasattr(cls, "__del__"),
     "mapping": lambda cls: is_mapping(cls) and not hasattr(cls, "__del__"),
     "dataclass": lambda cls: is_data(cls) and not hasattr(cls, "__del__"),
@@ -196,12 +218,28 @@ def attributes_beside(value: Mapping[Any, Any]) -> str | None:
     return None if is_known else OTHER_ATTRIBUTES
 
 
+def kept_by_class(value: Any) -> str | None:
+    """What a list, a tuple or a dict with a factory keeps that its items do not show, as ``attributes_beside``."""
+    if isinstance(value, defaultdict):
+        factory: Any = value.default_factory
+        if factory is not None:
+            is_known = any(factory is cls for cls in _CONSTANT_CLASSES)
+            return _FACTORY + name_of(factory) if is_known else OTHER_ATTRIBUTES
+    elif isinstance(value, list | tuple) and type(value) not in (list, tuple) and not is_of_items(type(value)):
+        is_known = hasattr(value, "_fields") and not getattr(value, "__dict__", None)
+        return None if is_known else OTHER_ATTRIBUTES
+    return None
+
+
 def _same_items(attributes: Mapping[str, Any], value: Mapping[Any, Any]) -> bool:
     return attributes.keys() == value.keys() and all(value[name] is item for name, item in attributes.items())
 
 
 OTHER_ATTRIBUTES = "others"
 """Such a value cannot be built again: what its class would do is not known."""
+
+_FACTORY = "factory "
+"""Before the name of the class with which a ``defaultdict`` fills in what is missing."""
 
 
 def filled(cls: Any, kind: str, named: dict[str, Any], attributes: object = None) -> Any:
@@ -234,6 +272,8 @@ def _filled_mapping(cls: Any, named: dict[str, Any], attributes: object) -> Any:
     instance = base.__new__(cls)
     for name, item in named.items():
         base.__setitem__(instance, name, item)
+    if isinstance(instance, defaultdict):
+        instance.default_factory = factory_of(attributes)
     if attributes == "itself":
         object.__setattr__(instance, "__dict__", instance)
     elif dataclasses.is_dataclass(cls) or attributes == "items":
@@ -241,6 +281,27 @@ def _filled_mapping(cls: Any, named: dict[str, Any], attributes: object) -> Any:
         for name in fields:
             _set(instance, name, named.get(name))
     return instance
+
+
+def factory_of(attributes: object) -> Any:
+    """The class that fills in what a dict lacks, as ``kept_by_class`` says; None where there is none of it.
+
+    Raises ArtifactError for one that is not plain.
+    """
+    if not str(attributes).startswith(_FACTORY):
+        return None
+    name = str(attributes).removeprefix(_FACTORY)
+    factory = next((cls for cls in _CONSTANT_CLASSES if name_of(cls) == name), None)
+    if factory is None:
+        raise ArtifactError(f"a dict is filled in by {name[:80]!r}, which is not a plain class: it is not built")
+    return factory
+
+
+def of_items(cls: Any, children: Collection[Any]) -> Any:
+    """A tuple of such a class (``is_of_items``). Raises ArtifactError where it has another number of items."""
+    if getattr(cls, "n_sequence_fields", len(children)) != len(children):
+        raise _other_fields(cls, [f"{len(children)} items"])
+    return cls(children)
 
 
 def _set(instance: Any, name: str, item: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from togi.core.records import Scalar
 from togi.subject.classes import name_of
-from togi.subject.containers import KEYED, WHOLE, items_of
+from togi.subject.containers import KEYED, SEQUENCES, WHOLE, items_of
 from togi.subject.nested import tensors_in
 from togi.subject.structure import Structure
 
@@ -50,7 +50,7 @@ def in_common_or_given(values: Sequence[Any]) -> Structure | None:
     if sample.children and sample.kind not in WHOLE and _alike(structures):
         children = [in_common_or_given(parts) for parts in zip(*(item.children for item in items if item), strict=True)]
         if (found := [child for child in children if child is not None]) and len(found) == len(children):
-            return sample.with_children(found)
+            return _holding(structures, found)
     classes = {type(value) for value in values}
     if len(classes) > 1 or any(structure.tensor_count for structure in structures):
         return None
@@ -88,7 +88,7 @@ def _in_common(
             if count is None and (carried is None or not tensors):
                 return None
             children[position] = count or _carried(counted, carried or 0)
-    return sample.with_children(children), first
+    return _holding(structures, children), first
 
 
 def _as_count(numbers: Sequence[int], shapes: Sequence[Shapes], tensors: Mapping[Scalar, int]) -> Structure | None:
@@ -110,15 +110,27 @@ def merged(first: Structure, second: Structure) -> Structure:
     alone."""
     if first == second:
         return first
-    if first.children and _alike((first, second)):
+    if first.children and _alike((first, second)) and _holding((first, second), first.children) == first:
         return first.with_children([merged(a, b) for a, b in zip(first.children, second.children, strict=True)])
     kind = first.type or (type(first.value).__name__ if first.kind == "constant" else first.kind)
     return Structure(kind="opaque", type=f"{kind} that differs from call to call")
 
 
 def _alike(structures: Sequence[Structure]) -> bool:
-    """They differ in their children alone."""
-    return len({(s.kind, s.keys, s.type, s.value, len(s.children)) for s in structures}) == 1
+    """They differ in their children alone, and in which class of lists or tuples holds these."""
+    return len({(s.kind, s.keys, *_class_of(s), len(s.children)) for s in structures}) == 1
+
+
+def _class_of(structure: Structure) -> tuple[str, Scalar]:
+    return ("", None) if structure.kind in SEQUENCES else (structure.type, structure.value)
+
+
+def _holding(structures: Sequence[Structure], children: Sequence[Structure]) -> Structure:
+    """What such structures have in common, with these children: a plain list or tuple, where their classes differ."""
+    first = structures[0].with_children(children)
+    if len({(structure.type, structure.value) for structure in structures}) == 1:
+        return first
+    return Structure(kind=first.kind, keys=first.keys, children=first.children)
 
 
 def _is_number(structure: Structure) -> bool:

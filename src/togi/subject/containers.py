@@ -2,20 +2,38 @@
 
 Known are tuple, namedtuple, list, dict, mappings with a class of their own (transformers' ModelOutput), dataclasses,
 plain objects (attributes and nothing else: transformers' caches) and classes that are registered with torch's pytree.
+A list or tuple of another class of its own (``torch.Size``, what ``torch.topk`` returns) is one of its items, and where
+it is given a plain one will do. It is made again as one of its class if that is known to hold nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import functools
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
 from togi.core.quantities import a_type
 from togi.core.records import Scalar
-from togi.subject.classes import attributes_beside, check_registered, data_names, filled, is_data, is_mapping, is_plain
+from togi.subject.classes import (
+    OTHER_ATTRIBUTES,
+    attributes_beside,
+    check_registered,
+    data_names,
+    factory_of,
+    filled,
+    is_data,
+    is_mapping,
+    is_plain,
+    kept_by_class,
+    name_of,
+    of_items,
+)
 
 Container = Literal["tuple", "namedtuple", "list", "dict", "mapping", "dataclass", "object", "pytree"]
 NAMED = ("namedtuple", "mapping", "dataclass", "object")
 KEYED = ("dict", *NAMED)
+SEQUENCES = ("tuple", "list")
 WHOLE = ("object", "pytree")
 """Taken apart only where nothing in them is opaque."""
 
@@ -27,6 +45,16 @@ class Items(NamedTuple):
     keys: tuple[Scalar, ...]
     children: list[Any]
     context: Scalar = None
+
+
+def class_of(value: Any, items: Items) -> tuple[str, Scalar]:
+    """What makes a container of the class of ``value`` out of its items: the name of the class where it has one of its
+    own, and what else it keeps."""
+    named = items.kind in NAMED or (items.kind in SEQUENCES and type(value) not in (tuple, list))
+    kept = kept_by_class(value)
+    if items.context is not None:
+        kept = items.context if kept is None else OTHER_ATTRIBUTES
+    return name_of(type(value)) if named else "", kept
 
 
 def items_of(value: Any) -> Items | None:
@@ -71,12 +99,12 @@ def quick_opener(kind: str, keys: tuple[Scalar, ...], count: int) -> Callable[[A
 
 
 def maker(kind: str, keys: tuple[Scalar, ...], context: Scalar, cls: Any) -> Callable[[Collection[Any]], Any]:
-    """Puts the children of a container together again, of class ``cls`` where it has one of its own (``dict`` may be
-    given)."""
-    if kind == "tuple":
-        return tuple
-    if kind == "list":
-        return list
+    """Puts the children of a container together again, of class ``cls`` where it has one of its own. Of a list or
+    tuple None is a plain one."""
+    if kind == "tuple" and cls is not None:
+        return functools.partial(of_items, cls)
+    if kind in SEQUENCES:
+        return tuple if kind == "tuple" else list
     if kind == "pytree":
         from togi.torch_internals.tensors import from_one_level
 
@@ -85,7 +113,33 @@ def maker(kind: str, keys: tuple[Scalar, ...], context: Scalar, cls: Any) -> Cal
     if kind == "dict":
         return lambda children: dict(zip(keys, children, strict=True))
     names = tuple(map(str, keys))
+    factory_of(context)  # raises now, not in a call
     return lambda children: filled(cls, kind, dict(zip(names, children, strict=True)), context)
+
+
+def parts_by_key(value: Any, kind: str, keys: tuple[Scalar, ...], count: int) -> list[Any]:
+    """The part of ``value`` at the place of each of ``count`` parts of a container; None where it has none there."""
+    if kind in ("dict", "mapping"):
+        return [value.get(key) for key in keys] if isinstance(value, Mapping) else [None] * count
+    if kind in ("object", "dataclass"):
+        return [getattr(value, "__dict__", {}).get(key) for key in keys]
+    held = value if kind != "pytree" and isinstance(value, list | tuple) else ()
+    return [*held[:count], *[None] * (count - len(held))]
+
+
+def put_in(value: Any, kind: str, keys: tuple[Scalar, ...], children: list[Any]) -> bool:
+    """Make a container hold these parts alone. False where it is of another kind, or none that can be changed."""
+    if kind == "list" and isinstance(value, list):
+        value[:] = children
+    elif kind in ("dict", "mapping") and type(value) in (dict, OrderedDict, defaultdict):
+        value.clear()
+        value.update(zip(keys, children, strict=True))
+    elif kind in ("object", "dataclass") and is_plain(type(value)):
+        vars(value).clear()
+        vars(value).update(zip(map(str, keys), children, strict=True))
+    else:
+        return False
+    return True
 
 
 def labels(kind: str, keys: tuple[Scalar, ...], count: int) -> list[str]:

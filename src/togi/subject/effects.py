@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
@@ -35,11 +35,21 @@ class ChangedArgument(Record):
     """For each tensor of ``after``: which tensor of the argument before the call it still is; None: it is new."""
     written: tuple[int, ...] = ()
     """Tensors of the argument before the call that the call overwrites."""
+    stays: tuple[bool, ...] = ()
+    """For each container of ``after``, in order of traversal: whether it is the very object that was there before the
+    call. Beyond its end none is, as in artifacts of before 2026-11-27: the argument alone is changed where it stands.
+    """
 
     def with_numbers(self, tensors: Sequence[Tensor], argument: Any) -> list[Any]:
         """What ``after`` is built of. ``argument``: before the call."""
         of_tensors, numbers = iter(tensors), iter(self.after.carried_numbers(argument))
         return [next(of_tensors) if more is None else next(numbers) + more for more in self._more]
+
+    @functools.cached_property
+    def renew(self) -> Callable[[Any, Iterator[Any]], Any]:
+        """``renew(argument, what after is built of)``: what the argument is after the call. It is the same object
+        where that can be changed."""
+        return self.after.renewer(iter(self.stays))
 
     @functools.cached_property
     def _more(self) -> tuple[int | None, ...]:
@@ -111,8 +121,8 @@ class Effects(Record):
                 after = change.with_numbers(after, argument)
             for index in change.written:
                 tensors[index].copy_(next(new_tensors))
-            if change.after.kind != "tensor":
-                assign(argument, change.after.build(iter(after)))
+            if change.after.kind != "tensor" and (renewed := change.renew(argument, iter(after))) is not argument:
+                assign(argument, renewed)
             back[_GIVEN.format(change.argument)] = argument
         return put_back(output, back)
 
@@ -125,8 +135,15 @@ class _ArgumentSeen:
         self.structure = Structure.of(value)
         self.tensors = tensors_in(value)
         self._values = [tensor.detach().clone() for tensor in self.tensors]
+        self._containers = dict(_containers(value, self.structure))
         self.written: tuple[int, ...] = ()
         self.kept: tuple[int | None, ...] = ()
+
+    def stays(self, after: Structure) -> list[tuple[Structure, bool]]:
+        """Each container of the argument after the call, and whether it is the one that was there before."""
+        parts = [part for part in after.parts() if not part.is_leaf]
+        found = _containers(self.value, after)
+        return [(part, self._containers.get(path) is now) for part, (path, now) in zip(parts, found, strict=True)]
 
     def look_again(self) -> None:
         """After the call."""
@@ -156,7 +173,25 @@ def _change(key: str | int, seen: Sequence[_ArgumentSeen], carried: int | None) 
     if after is None or any(argument.kept != old_places for argument in seen):
         raise Refused(f"what its calls change in the argument {key} differs from call to call")
     written = sorted({index for argument in seen for index in argument.written})
-    return ChangedArgument(argument=key, after=after, kept=old_places, written=tuple(written))
+    stays = _stays(key, seen, after)
+    return ChangedArgument(argument=key, after=after, kept=old_places, written=tuple(written), stays=stays)
+
+
+def _stays(key: str | int, seen: Sequence[_ArgumentSeen], after: Structure) -> tuple[bool, ...]:
+    """For each container of ``after``, whether it stayed in all calls. Raises Refused for a new one that nobody but
+    its own class can make."""
+    stays: list[bool] = []
+    for of_each in zip(*(argument.stays(after) for argument in seen), strict=True):
+        stays.append(all(stayed for _, stayed in of_each))
+        part, _ = of_each[0]
+        if part.is_opaque and not stays[-1]:
+            raise Refused(f"its calls leave a new {part.type} in the argument {key}, which only its own class can make")
+    return tuple(stays)
+
+
+def _containers(value: Any, structure: Structure) -> Iterator[tuple[str, Any]]:
+    """``(path, container)`` of a value of this structure, in order of traversal."""
+    return ((path, item) for path, part, item in structure.walk_all(value) if not part.is_leaf)
 
 
 def _counted_up(after: Structure, seen: Sequence[_ArgumentSeen]) -> Structure | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from togi.core.quantities import a_type
-from togi.subject.classes import OTHER_ATTRIBUTES
-from togi.subject.containers import WHOLE, Items, items_of, maker
+from togi.subject.classes import OTHER_ATTRIBUTES, is_of_items, kept_by_class
+from togi.subject.containers import SEQUENCES, WHOLE, Items, items_of, maker
 from togi.subject.leaves import CONSTANTS, holds_nothing
 
 if TYPE_CHECKING:
@@ -105,11 +107,30 @@ def replaced(value: Any, change: Callable[[Any], Any], *, new: bool = False, in_
             if changed is not child:
                 value[key] = changed
         return value
-    if isinstance(value, list | tuple) and items.kind != "namedtuple":
-        return type(value)(children)
+    if items.kind in SEQUENCES or kept_by_class(value) is not None:
+        return _with_what_it_keeps(value, items, children)
     if items.context == OTHER_ATTRIBUTES:  # only its own class knows what else it keeps
         return _made_by_its_class(type(value), dict(zip(map(str, items.keys), children, strict=True)))
     return maker(items.kind, items.keys, items.context, type(value))(children)
+
+
+def _with_what_it_keeps(value: Any, items: Items, children: list[Any]) -> Any:
+    """Another list, tuple or dict with a factory, of these parts and with what ``value`` keeps besides its own. No line
+    of a class of lists or tuples runs."""
+    cls = type(value)
+    if isinstance(value, defaultdict):
+        made = copy.copy(value)
+        made.update(zip(items.keys, children, strict=True))
+        return made
+    if cls in (list, tuple) or is_of_items(cls):
+        return cls(children)
+    base: Any = list if isinstance(value, list) else tuple
+    made = base.__new__(cls, children)
+    if base is list:
+        list.extend(made, children)
+    if hasattr(value, "__dict__"):
+        vars(made).update(vars(value))
+    return made
 
 
 def _made_by_its_class(cls: Any, named: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.core.quantities import a_type
 from togi.subject.conditions import at_least, sizes_in
-from togi.subject.sample_facts import Relation
+from togi.subject.sample_facts import STRIDED, Relation, layout_of
 from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def other_input(signature: Signature, position: int, tensor: Any) -> TypeError |
             f"{facts.name} is on {tensor.device}, but was tuned and proven on {device}: move it there with "
             f".to('{device}')"
         )
+    layout = signature.layouts[position] if signature.layouts else STRIDED
+    if (given := layout_of(tensor)) != layout:
+        return TypeError(f"{facts.name} is a {given} tensor, but was tuned and proven as a {layout} one")
     shape = ", ".join("any" if size is None else str(size) for size in facts.shape)
     return ValueError(
         f"{facts.name} has shape {tuple(tensor.shape)}, but was tuned and proven for ({shape}). "

@@ -21,6 +21,16 @@ Common = Callable[[Sequence[Any]], Structure | None]
 """What the values of one argument have in common."""
 
 
+STRIDED = "strided"
+
+
+def layout_of(tensor: torch.Tensor) -> str:
+    """``strided``, ``sparse_coo``, ``jagged``, ...; ``nested`` for a strided one of tensors of several sizes, which
+    has no shape."""
+    layout = str(tensor.layout).removeprefix("torch.")
+    return "nested" if layout == STRIDED and tensor.is_nested else layout
+
+
 class Relation(Record):
     """Two dynamic sizes that were seen to vary together: equal, or a constant apart, in every sample."""
 

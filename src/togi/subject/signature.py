@@ -22,11 +22,13 @@ from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.leaves import dtype_of
 from togi.subject.refused_calls import other_structure
 from togi.subject.sample_facts import (
+    STRIDED,
     Common,
     Relation,
     arguments_of_all,
     check_dynamic,
     flat,
+    layout_of,
     none_by_default,
     parameters_of,
     positional_names,
@@ -70,6 +72,8 @@ class Signature(Record):
     device: str = "cpu"
     devices: tuple[str, ...]
     """Of every flat input."""
+    layouts: tuple[str, ...] = ()
+    """Of every flat input; empty: all of them are strided, and none is nested."""
     relations: tuple[Relation, ...] = ()
     """What a call must keep: engines do not check that a mask is as long as its cache, and read beyond."""
     conditions: tuple[str, ...] = ()
@@ -89,6 +93,8 @@ class Signature(Record):
             raise ValueError(f"{inputs} tensors in the arguments and {outputs} in the outputs, and facts of others")
         if len(self.devices) != inputs:
             raise ValueError(f"{len(self.devices)} devices for {inputs} inputs")
+        if self.layouts and len(self.layouts) != inputs:
+            raise ValueError(f"{len(self.layouts)} layouts for {inputs} inputs")
         dims = [len(facts.shape) for facts in self.inputs_facts]
         if not all(0 <= i < len(dims) and 0 <= dim < dims[i] for r in self.relations for i, dim in (r.one, r.other)):
             raise ValueError("a relation between sizes that the inputs do not have")
@@ -120,6 +126,7 @@ class Signature(Record):
         device = next((t.device.type for _, t in flat_inputs[0]), "cpu")
         check_dynamic(dynamic or {}, flat_inputs[0])
         facts = tensor_facts(flat_inputs, dynamic or {})
+        layouts = tuple(layout_of(tensor) for _, tensor in flat_inputs[0])
         return cls(
             parameters=parameters,
             none_by_default=none_by_default(module),
@@ -131,6 +138,7 @@ class Signature(Record):
             outputs_facts=tensor_facts(flat_outputs, {}),
             device=device,
             devices=tuple(tensor.device.type for _, tensor in flat_inputs[0]),
+            layouts=layouts if set(layouts) - {STRIDED} else (),
             relations=relations_between(flat_inputs, facts, dynamic or {}),
         )
 

@@ -9,7 +9,9 @@ One that calls count up and that decides nothing (how much went through a window
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from operator import is_
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import model_validator
@@ -20,13 +22,17 @@ from togi.subject.classes import OTHER_ATTRIBUTES, find_class, name_of
 from togi.subject.containers import (
     KEYED,
     NAMED,
+    SEQUENCES,
     WHOLE,
     Container,
     Items,
+    class_of,
     described,
     items_of,
     labels,
     maker,
+    parts_by_key,
+    put_in,
     quick_opener,
 )
 from togi.subject.leaves import Leaf, constant_of, described_leaf, kind_of_constant
@@ -48,11 +54,12 @@ class Structure(Record):
     """Of the children. Of a count: the key of the tensor next to it that it counts, and which dimension. Of what is
     carried: the least number."""
     type: str = ""
-    """``module:qualified name`` of the class of a namedtuple, mapping, dataclass, object or enum member; of the value
-    where it is opaque or a class."""
+    """``module:qualified name`` of the class of a namedtuple, mapping, dataclass, object or enum member, and of a list
+    or tuple that has one of its own; of the value where it is opaque or a class."""
     value: Scalar = None
-    """A constant; the name of a dtype, device or enum member; what torch's pytree knows of a value, as JSON; how much
-    more a count is than that size; the number that is carried, or, after a call, how much more it is than before."""
+    """A constant; the name of a dtype, device or enum member; what torch's pytree knows of a value, as JSON; what else
+    its class keeps; how much more a count is than that size; the number that is carried, or, after a call, how much
+    more it is than before."""
 
     @model_validator(mode="after")
     def _complete(self) -> Structure:
@@ -91,8 +98,12 @@ class Structure(Record):
 
         Raises ValueError naming the path where the value has another structure.
         """
+        return (found for found in self.walk_all(value, path) if found[1].is_leaf)
+
+    def walk_all(self, value: Any, path: str = "") -> Iterator[tuple[str, Structure, Any]]:
+        """The same of every part, each before what it holds."""
+        yield path, self, value
         if self.is_leaf:
-            yield path, self, value
             return
         items = self._taken_apart(value)
         if items is None:
@@ -106,7 +117,7 @@ class Structure(Record):
                     f"every call seen it was {f'{more} more than ' * bool(more)}its size in dimension {dim}"
                 )
         for key, child, item in zip(self._labels, self.children, items.children, strict=True):
-            yield from child.walk(item, f"{path}{key}")
+            yield from child.walk_all(item, f"{path}{key}")
 
     @property
     def admits(self) -> Callable[[Any], bool]:
@@ -143,6 +154,32 @@ class Structure(Record):
     def build(self, tensors: Iterator[Any]) -> Any:
         """The value again, taking tensors, and numbers that are carried, in order of traversal."""
         return self._builder(tensors)
+
+    def renewer(self, stays: Iterator[bool]) -> Callable[[Any, Iterator[Any]], Any]:
+        """``build`` for a value that is there already: ``renew(value, tensors)``.
+
+        ``stays``: for each part with parts of its own, in order of traversal, whether it is the same list, dict or
+        object afterwards, and only holds other things.
+        """
+        staying = False if self.is_leaf else next(stays, False)
+        inner = [child.renewer(stays) for child in self.children]
+        if self.is_leaf:
+            build, admits = self._builder, self.admits
+            if self.kind != "constant":
+                return lambda _, tensors: build(tensors)
+            return lambda value, tensors: value if admits(value) else build(tensors)
+        make, fill_in = self._maker, self._filling_in_counts()
+
+        def renew(value: Any, tensors: Iterator[Any]) -> Any:
+            parts = parts_by_key(value, self.kind, self.keys, len(inner))
+            children = [renewed(part, tensors) for renewed, part in zip(inner, parts, strict=True)]
+            fill_in(children)
+            if staying and put_in(value, self.kind, self.keys, children):
+                return value
+            as_before = staying and value is not None and all(map(is_, children, parts))
+            return value if as_before else make(children)
+
+        return renew
 
     @functools.cached_property
     def settled(self) -> Structure:
@@ -225,15 +262,23 @@ class Structure(Record):
     def _taken_apart(self, value: Any) -> Items | None:
         """The parts of a value, or None where it is not a container of this kind, class and keys."""
         items = items_of(value)
-        own = (self.kind, self.keys, self.value, len(self.children))
-        if items is None or (items.kind, items.keys, items.context, len(items.children)) != own:
+        if items is None or (items.kind, items.keys, len(items.children)) != self._form:
             return None
-        return items if self._is_class_of(value) else None
+        return items if self._is_class_of(value, items) else None
 
-    def _is_class_of(self, value: Any) -> bool:
+    @functools.cached_property
+    def _form(self) -> tuple[Kind, tuple[Scalar, ...], int]:
+        return self.kind, self.keys, len(self.children)
+
+    def _is_class_of(self, value: Any, items: Items) -> bool:
         """True if a value is of the very class: one derived from it may behave otherwise. A class that togi imported
-        from a file under a name of its own is the program's own import of it."""
-        return self.kind not in NAMED or self._is_of_class(value)
+        from a file under a name of its own is the program's own import of it. Of lists and tuples any will do, with
+        whatever factory of a dict."""
+        if self.kind not in NAMED:
+            return self.kind != "pytree" or items.context == self.value
+        if self.kind == "mapping" and not isinstance(value, defaultdict) and items.context != self.value:
+            return False
+        return self._is_of_class(value)
 
     def _is_of_class(self, value: Any) -> bool:
         if self.type == name_of(type(value)):
@@ -253,21 +298,35 @@ class Structure(Record):
         if self.is_leaf:
             constant = constant_of(self.kind, self.type, self.value)
             return lambda _: constant
-        builders, counts = [child._builder for child in self.children], self._counts
-        cls = find_class(self.type, self.kind) if self.kind in NAMED else None
-        if self.kind == "object":
-            self._check_classes_in(cls)
-        make = maker(self.kind, self.keys, self.value, cls)
-        if not counts:
+        builders, make = [child._builder for child in self.children], self._maker
+        if not self._counts:
             return lambda tensors: make([build(tensors) for build in builders])
+        fill_in = self._filling_in_counts()
 
         def build(tensors: Iterator[Tensor]) -> Any:
             children = [build(tensors) for build in builders]
-            for count, counted, dim, more in counts:
-                children[count] = _count(children[counted], dim, more)
+            fill_in(children)
             return make(children)
 
         return build
+
+    @functools.cached_property
+    def _maker(self) -> Callable[[list[Any]], Any]:
+        """Makes the container of its children, with its class looked up once."""
+        of_its_own = self.kind in SEQUENCES and self.type and not self.is_opaque
+        cls = find_class(self.type, self.kind) if self.kind in NAMED or of_its_own else None
+        if self.kind == "object":
+            self._check_classes_in(cls)
+        return maker(self.kind, self.keys, self.value, cls)
+
+    def _filling_in_counts(self) -> Callable[[list[Any]], None]:
+        counts = self._counts
+
+        def fill_in(children: list[Any]) -> None:
+            for count, counted, dim, more in counts:
+                children[count] = _count(children[counted], dim, more)
+
+        return fill_in
 
     def _check_classes_in(self, cls: Any) -> None:
         """An object may call the classes that it holds, so these are of the packages that its own class comes from: a
@@ -300,7 +359,8 @@ class Structure(Record):
     @property
     def is_opaque(self) -> bool:
         """No file says how it is built again."""
-        return self.kind == "opaque" or (self.kind == "mapping" and self.value == OTHER_ATTRIBUTES)
+        known = self.kind in ("mapping", "namedtuple", *SEQUENCES)
+        return self.kind == "opaque" or (known and self.value == OTHER_ATTRIBUTES)
 
     def named_leaves(self, path: str = "") -> Iterator[tuple[str, Structure]]:
         """``(path, leaf)``, in the order of traversal."""
@@ -313,7 +373,7 @@ class Structure(Record):
     def describe(self) -> str:
         if self.kind in ("tuple", "list", "dict"):
             inner = [str(k) for k in self.keys] if self.keys else [c.describe() for c in self.children]
-            return f"a {self.kind} of {len(self.children)} ({', '.join(inner)})"
+            return f"a {self.type or self.kind} of {len(self.children)} ({', '.join(inner)})"
         if self.kind in ("constant", "dtype", "device"):
             return f"the {self.kind} {self.value!r}"
         if self.kind == "count":
@@ -332,16 +392,10 @@ def _leaf_of(value: Any) -> Structure:
 
 
 def _container_of(value: Any, items: Items, children: list[Structure]) -> Structure:
-    name = name_of(type(value))
     if items.kind in WHOLE and any(leaf.kind == "opaque" for child in children for leaf in child.leaves()):
-        return Structure(kind="opaque", type=name)
-    return Structure(
-        kind=items.kind,
-        keys=items.keys,
-        children=tuple(children),
-        type=name if items.kind in NAMED else "",
-        value=items.context,
-    )
+        return Structure(kind="opaque", type=name_of(type(value)))
+    class_name, kept = class_of(value, items)
+    return Structure(kind=items.kind, keys=items.keys, children=tuple(children), type=class_name, value=kept)
 
 
 def _read_tensor(value: Any, tensors: list[Tensor]) -> bool:

@@ -1,7 +1,8 @@
 """The tensors inside inputs and outputs, wherever they are, with a path that names each.
 
-Also looks into objects that have no tensor form (a cache class, say): what such an object holds is part of the answer,
-and is verified, although it cannot be stored. Arrays count as tensors, in the memory that they have.
+Also looks into objects that have no tensor form (a cache class, a list with attributes): what such an object holds is
+part of the answer, and is verified, although it cannot be stored. Arrays count as tensors, in the memory that they
+have.
 """
 
 from __future__ import annotations
@@ -131,10 +132,10 @@ def _is_written_through(item: Any) -> bool:
 
 def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Tensors, and what can be seen as one."""
-    for at, leaf, item in Structure.of(value).walk(value, path):
-        if leaf.kind == "tensor" or (leaf.kind == "opaque" and tensor_of(item) is not None):
+    for at, part, item in Structure.of(value).walk_all(value, path):
+        if part.kind == "tensor" or (part.kind == "opaque" and tensor_of(item) is not None):
             yield at, item
-        elif leaf.kind == "opaque" and depth < _DEEPEST and id(item) not in seen and not _is_code(item):
+        elif part.is_opaque and depth < _DEEPEST and id(item) not in seen and not _is_code(item):
             seen.add(id(item))
             for name, attribute in _attributes(item):
                 yield from _walk(attribute, f"{at}.{name}", depth + 1, seen)

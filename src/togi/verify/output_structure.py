@@ -52,8 +52,10 @@ def unlike(original: Structure, found: Structure, path: str) -> str:
     """The first difference between two structures, as a sentence; empty when they are equal."""
     if original.kind != found.kind or original.type != found.type:
         return f"{path} is {_named(found)}, the original returns {_named(original)}"
-    if original.kind == "constant" and (type(original.value), original.value) != (type(found.value), found.value):
-        return f"{path} is {found.value!r}, the original returns {original.value!r}"
+    if (type(original.value), original.value) != (type(found.value), found.value):
+        if original.is_leaf:
+            return f"{path} is {found.value!r}, the original returns {original.value!r}"
+        return f"{path} is {_named(found)} that keeps {found.value!r}, the original's keeps {original.value!r}"
     if original.keys != found.keys:
         order = " in another order" if set(original.keys) == set(found.keys) else ""
         return f"{path} has the keys {_listed(found.keys)}, the original {_listed(original.keys)}{order}"

@@ -114,11 +114,13 @@ class Channel:
         self._must_be_open()
         deadline = None if timeout_s is None else time.monotonic() + max(0.0, timeout_s)
         fds: list[int] = []
+        arrives = select.poll()  # ``select.select`` takes no descriptor beyond 1023
+        arrives.register(self.sock, select.POLLIN)
         while (message := self._next_message(vocabulary)) is None:
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s < -_DRAIN_S:
                 raise Timeout
-            if not select.select([self.sock], [], [], None if left_s is None else max(0.0, left_s))[0]:
+            if not arrives.poll(None if left_s is None else 1000 * max(0.0, left_s)):
                 raise Timeout
             try:
                 data, received, _, _ = socket.recv_fds(self.sock, 1 << 16, 4)

@@ -212,6 +212,8 @@ class LoadedArtifact(Contender):
             for part in optimized.parts:
                 find_module(ready.module, part.entry.key.path, ready.samples[0])
             self.installed = optimized.into(ready.module)
+            for switch in self.installed.switches:
+                switch.strict = True
             self.call = torch.no_grad()(self.installed.program)  # as the original: parts serve no gradients
         else:
             self.call, self.proven_for = optimized, optimized.signature

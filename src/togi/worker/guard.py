@@ -19,6 +19,9 @@ from togi.machine.limits import descendants, is_running
 _BY_ITSELF_S = 1.0
 """A server that is not stuck has ended its children and itself by then."""
 _POLL_S = 0.5
+_MOST_DESCRIPTORS = 1 << 16
+"""Where a process cannot list those that it has. Its limit may be a thousand million, or none: closing so many one by
+one takes minutes."""
 
 
 def start_guard(parent: int, folders: Sequence[Path]) -> int:
@@ -28,7 +31,7 @@ def start_guard(parent: int, folders: Sequence[Path]) -> int:
         return pid
     try:
         os.setpgid(0, 0)  # what is sent to the server's group is not meant for it
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server's end must close its channel
+        close_inherited()  # the server's end must close its channel
         _wait(parent, server)
         if not _runs(parent):
             _wait(server, until=time.monotonic() + _BY_ITSELF_S)
@@ -37,6 +40,18 @@ def start_guard(parent: int, folders: Sequence[Path]) -> int:
                 shutil.rmtree(folder, ignore_errors=True)
     finally:
         os._exit(0)
+
+
+def close_inherited() -> None:
+    """Close all that was open in the process that this one was forked from, but its standard streams."""
+    try:
+        inherited = sorted(map(int, os.listdir("/proc/self/fd")))
+    except OSError:  # another system
+        inherited = list(range(_MOST_DESCRIPTORS))
+    for descriptor in inherited:
+        if descriptor > 2:
+            with contextlib.suppress(OSError):  # the listing's own is closed by now
+                os.close(descriptor)
 
 
 def _wait(*pids: int, until: float | None = None) -> None:

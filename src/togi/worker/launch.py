@@ -135,8 +135,11 @@ class ForkServer(abc.ABC):
             raise self._gone() from None
         except Unreadable as error:
             raise TrialServerError(f"the process that starts trials sent {error}") from None
-        if isinstance(message, messages.Exited):
-            self.exits[message.pid] = message.status
+        match message:
+            case messages.Exited():
+                self.exits[message.pid] = message.status
+            case messages.Started():
+                self.exits.pop(message.pid, None)  # of an earlier child, whose number the kernel gave again
         return message
 
 

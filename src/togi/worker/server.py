@@ -229,6 +229,8 @@ class _Server:
         pid = os.fork()
         if pid == 0:
             self._become(job, fd)
+        with contextlib.suppress(OSError):  # the child does the same: who is told of it may end its group at once
+            os.setpgid(pid, pid)
         self.children.add(pid)
         os.close(fd)
         # what the child began with; asked of the child itself, it may have taken more by then

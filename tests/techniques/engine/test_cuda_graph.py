@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,30 @@ def test_each_combination_of_sizes_and_strides_is_recorded_up_to_the_limit() -> 
     transposed = torch.arange(6.0).reshape(3, 2).T
     torch.testing.assert_close(graphs(transposed)[0], transposed * 2)
     assert len(recorder.captured) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("operation not permitted when stream is capturing"), torch.OutOfMemoryError("out")]
+)
+def test_a_size_that_cannot_be_captured_runs_in_eager_and_is_not_tried_again(error: Exception) -> None:
+    class Fails(Recorder):
+        def __call__(self, flat: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> Recording:
+            recording = super().__call__(flat, inputs)
+            if len(inputs[0]) == 9:
+                raise error
+            return recording
+
+    recorder = Fails()
+    graphs = CudaGraphs(double, limit=2, capture=recorder)
+    graphs(torch.ones(4))
+    with pytest.warns(UserWarning, match=r"the sizes \(9,\) run without a CUDA graph: its kernels cannot be captured"):
+        (found,) = graphs(torch.ones(9))
+    assert found.tolist() == [2.0] * 9
+    with warnings.catch_warnings(action="error"):
+        assert graphs(torch.full((9,), 3.0))[0].tolist() == [6.0] * 9
+        assert graphs(torch.ones(5))[0].tolist() == [2.0] * 5, "beyond the limit"
+        assert graphs(torch.ones(4))[0].tolist() == [2.0] * 4
+    assert recorder.captured == [(4,), (9,)]
 
 
 def test_a_recording_keeps_no_graph_of_its_caller() -> None:

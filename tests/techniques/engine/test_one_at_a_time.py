@@ -165,3 +165,19 @@ def test_a_package_with_an_operator_in_python_serves_two_callers(tmp_path: Path)
     command = [sys.executable, str(script), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=os.environ, check=False)
     assert done.stdout.strip() == "served", done.stderr[-2000:]
+
+
+def test_an_engine_is_given_memory_that_holds_the_values() -> None:
+    """Of a conjugated or a negative view torch computes them when somebody looks; engines read memory."""
+
+    class Reads(Alone):
+        def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+            return [torch.from_numpy(inputs[0].detach().numpy().copy())]
+
+    given = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert given.is_neg()
+    assert Reads()(given).tolist() == [-2.0, 4.0]
+    program = Reads()
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    program.signature = Signature.of(torch.nn.Identity(), [Inputs((z,))], [z])
+    assert program(z.conj()).tolist() == [1 - 2j, 3 + 4j]

@@ -19,7 +19,7 @@ class CudaGraph(Engine):
 
     What it does: the module runs once under capture, in eager, for each combination of input sizes; later calls copy
     the inputs in, launch all kernels at once and copy the outputs out, since the next replay overwrites them. Beyond
-    ``limit`` combinations it runs in eager.
+    ``limit`` combinations it runs in eager. So it does, with a warning, for sizes whose capture fails later.
 
     When it applies: on CUDA, to modules that never wait for the device (no ``.item()``, no sizes that depend on
     values).
