@@ -61,6 +61,7 @@ def subjects() -> Iterator[tuple[str, nn.Module, Tensor]]:
     yield "cancelling sum", nn.Sequential(nn.Linear(64, 64), Cancel()), torch.randn(8, 64)
     yield "long sum", Sum(), torch.randn(1, 1_000_000)
     yield "variance far from 0", Variance(), torch.randn(8, 10_000) + 100
+    yield "variances far from 0", Variance(), torch.randn(300, 10_000) + 100
     yield "lstm", First(nn.LSTM(32, 64, 2, batch_first=True)), torch.randn(2, 40, 32)
     yield "gru", First(nn.GRU(32, 64, 2, batch_first=True)), torch.randn(2, 40, 32)
     yield "convolution, a million outputs", nn.Conv2d(3, 16, 3, padding=1), torch.randn(1, 3, 256, 256)
@@ -326,7 +327,11 @@ def judge(name: str, module: nn.Module, x: Tensor, *, compiled: bool) -> list[di
             except Exception as error:  # foreign code: an engine that cannot build this subject
                 row["failed"] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
             else:
-                row |= {"units": report.units, "rmse": report.rmse, "faithful": accept(report, exact=True)[0] is Outcome.OK}
+                row |= {
+                    "units": report.units,
+                    "rmse": report.rmse,
+                    "faithful": accept(report, exact=True)[0] is Outcome.OK,
+                }
                 row["problems"] = [*report.problems, *([report.unproven] if report.unproven else [])]
             rows.append(row)
             print(line(row), flush=True)

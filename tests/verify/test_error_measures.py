@@ -202,7 +202,10 @@ def test_what_all_errors_share_is_told_from_scatter():
 def test_parts_together_are_the_whole():
     t = torch.randn(10, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     o = t + torch.randn(10, 6, generator=torch.Generator().manual_seed(1)) / 100
-    whole, parts = difference(o, t, t), together([difference(o[:, at], t[:, at], t[:, at]) for at in ([0, 1], [2, 3, 4, 5])])
+    whole, parts = (
+        difference(o, t, t),
+        together([difference(o[:, at], t[:, at], t[:, at]) for at in ([0, 1], [2, 3, 4, 5])]),
+    )
     assert (parts.rmse, parts.max_abs) == (pytest.approx(whole.rmse), pytest.approx(whole.max_abs))
     o[0, 0] = math.nan
     assert together([difference(o, t, t), difference(t, t, t)]).rmse == math.inf

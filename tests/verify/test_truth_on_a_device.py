@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +15,7 @@ from togi.subject.signature import Signature
 from togi.torch_internals import float32
 from togi.verify import reference
 from togi.verify.reference import make_truth
-from togi.verify.truth import Truth
+from togi.verify.truth import Truth, TruthFacts
 from togi.verify.verdict import verify
 
 
@@ -95,9 +96,10 @@ def test_what_tensorfloat_32_does_to_one_output_excuses_no_other(fault: str) -> 
     assert verify(module, truth, inputs, signature, seed=0, exact=True).faithful
     report = verify(lambda x: FAULTS[fault](*module(x)), truth, inputs, signature, seed=0, exact=True)
     assert not report.faithful
-    old = [a.model_copy(update={"leaves": tuple(l.model_copy(update={"tf32_units": None}) for l in a.leaves)})
-           for a in truth.facts.answers]
-    before = Truth(facts=truth.facts.model_copy(update={"answers": tuple(old)}), truth=truth.truth, eager=truth.eager)
+    old = json.loads(truth.facts.to_json())
+    for leaf in (leaf for answer in old["answers"] for leaf in answer["leaves"]):
+        del leaf["tf32_units"]
+    before = Truth(facts=TruthFacts.model_validate_json(json.dumps(old)), truth=truth.truth, eager=truth.eager)
     assert verify(module, before, inputs, signature, seed=0, exact=True).faithful
 
 

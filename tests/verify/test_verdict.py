@@ -570,8 +570,8 @@ MAGNITUDES = {
     ),
     "logits beside two kinds of masks": (
         lambda x: (x @ WEIGHT).masked_fill(x[:, :1] > 0.5, -1e4).masked_fill(x[:, :1] > 1, -2e9),
-        lambda x: (WEIGHT.t() @ x.t()).t().contiguous().masked_fill(x[:, :1] > 0.5, -1e4).masked_fill(
-            x[:, :1] > 1, -2e9
+        lambda x: (
+            (WEIGHT.t() @ x.t()).t().contiguous().masked_fill(x[:, :1] > 0.5, -1e4).masked_fill(x[:, :1] > 1, -2e9)
         ),
         lambda x: (x @ WEIGHT + 1e-3).masked_fill(x[:, :1] > 0.5, -1e4).masked_fill(x[:, :1] > 1, -2e9),
         drawn(64, 16),
@@ -630,9 +630,13 @@ def rounded(x, factor=1000, dtype=torch.int32):
     return ((x.bfloat16() @ WEIGHT.bfloat16()).float() * factor).round().to(dtype)
 
 
+def picture_of(y):
+    return (y.sigmoid() * 255).round().to(torch.uint8)
+
+
 def picture(x):
     """Few ties."""
-    return ((x @ WEIGHT).sigmoid() * 255).round().to(torch.uint8)
+    return picture_of(x @ WEIGHT)
 
 
 def black_block(y):
@@ -645,7 +649,11 @@ INTEGERS = {
     "integers of 16 bits": (rounded, lambda x: ((x @ WEIGHT) * 1000).round().to(torch.int32), torch.zeros_like),
     "integers of 16 bits, shifted": (rounded, rounded, lambda y: y + 100),
     "integers of 16 bits, rolled": (rounded, rounded, lambda y: y.roll(1, 0)),
-    "a black block": (picture, lambda x: ((WEIGHT.t() @ x.t()).t().contiguous().sigmoid() * 255).round().to(torch.uint8), black_block),
+    "a black block": (
+        picture,
+        lambda x: picture_of((WEIGHT.t() @ x.t()).t().contiguous()),
+        black_block,
+    ),
     "labels of 16 bits": (
         lambda x: (x.bfloat16() @ WEIGHT.bfloat16()).argmax(-1),
         lambda x: (x @ WEIGHT.bfloat16().float()).argmax(-1),
@@ -707,7 +715,9 @@ BFLOAT16 = {
 @pytest.mark.parametrize("fault", BFLOAT16)
 def test_what_all_numbers_share_is_no_rounding_in_16_bits(fault, dtype):
     x = drawn(64, 16)
-    layers = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).eval().to(dtype)
+    layers = (
+        nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).eval().to(dtype)
+    )
     wide = copy.deepcopy(layers).float()
 
     def right(x):

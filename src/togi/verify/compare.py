@@ -5,8 +5,8 @@ NaN is never "equal by accident": ``0/0`` and ``NaN > tolerance`` do not occur, 
 
 An element is *special* where the truth or plain eager is not finite, or where eager holds a sentinel (a mask value such
 as ``-1e9`` or ``finfo.min`` among ordinary logits: it would drown all else in a root mean square). Special elements
-must be what eager, or the truth, has there. All others are *ordinary*, and are measured. Large numbers that are no
-sentinels (prices, counts) are measured apart from the rest, which they would drown as well.
+must be what eager, or the truth, has there. All others are *ordinary*, and are measured. Other large numbers
+(prices, counts) are measured apart from the rest, which they would drown as well.
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ class _Making:
             else:
                 exact, fallback = self._float64(calls, run)
             answers, truths = self._answers(calls, run, exact)
-        answers = self._with_tf32_units(calls, answers, truths, run, rounds=not random and bool(tf32_operators(self.device)))
+        rounds = not random and bool(tf32_operators(self.device))
+        answers = self._with_tf32_units(calls, answers, truths, run, rounds=rounds)
         first, second = again.seen
         facts = TruthFacts(
             samples=self.samples,
@@ -395,7 +396,7 @@ def may_branch(eager: Tensor, exact: Tensor) -> bool:
 
 def branches(eager: Tensor, exact: Tensor, moved: Sequence[Tensor]) -> bool:
     """Whether it branches: float64 is further away than ``moved``, eager's answers moved by a rounding, explain. Not
-    relative to float64: what is zero in exact arithmetic is no branch."""
+    relative to float64: what is zero in exact arithmetic does not branch."""
     movements = [difference(m, eager, eager) for m in moved]
     rounding = epsilon_of(eager) * difference(eager, eager, eager).scale
     return difference(eager, exact, eager).rms > SUSPICIOUS_RATIO * max([rounding, *(m.rms for m in movements)])

@@ -55,7 +55,7 @@ NUDGES_FEW = 8
 
 
 class LargeUnit(Record):
-    """One unit of error for numbers that are large next to all others, and are no mask values."""
+    """One unit of error for numbers that are large next to all others, and stand for themselves."""
 
     least: float
     """From which magnitude on they are."""
@@ -94,7 +94,7 @@ class ColumnsUnit(Record):
     large: LargeUnit | None = None
     relative: float = 0.0
     kind: int = 0
-    """Errors are told relative to all columns of one kind."""
+    """``rmse`` is relative to all columns of one kind."""
 
     def of(self, tensor: Tensor) -> Tensor:
         """These columns of an output."""
@@ -232,7 +232,7 @@ def needs_nudges(eager: Sequence[Tensor], epsilon: float) -> bool:
 
 
 def _large(eager: Tensor) -> tuple[float, float]:
-    """From which magnitude on numbers are measured apart, and from which they are mask values; infinite where none are."""
+    """From which magnitude on numbers are measured apart, and from which they are mask values. Infinite: none are."""
     sentinels = sentinel_threshold(eager)
     return threshold_of_large(eager, sentinels), sentinels
 
@@ -310,9 +310,7 @@ def _by_columns(
     """Each magnitude as an output of its own; eager's error is that of the worst kind."""
     by_input: list[list[tuple[ColumnsUnit, Difference]]] = [[] for _ in eager]
     for part in parts:
-        columns = ColumnsUnit(
-            dim=part.dim, indices=part.indices, rms=0.0, peak=0.0, threshold=math.inf, kind=part.kind
-        )
+        columns = ColumnsUnit(dim=part.dim, indices=part.indices, rms=0.0, peak=0.0, threshold=math.inf, kind=part.kind)
         measured = _of_one_magnitude(
             [columns.of(e) for e in eager],
             [columns.of(t) for t in truth],

@@ -66,16 +66,17 @@ def verify(
     Args:
         call: the candidate, called like the original.
         max_units: largest error of a faithful candidate, in units of plain eager's own.
-        exact: no technique of its recipe is approximate. Where plain eager rounds factors to TensorFloat-32, it may in the
-            outputs where that shows, as far as it does there.
+        exact: no technique of its recipe is approximate. Where plain eager rounds factors to TensorFloat-32, so may it,
+            in the outputs in which that shows.
         known: errors that it was seen to have before; twice as much is faithful, too.
         metric: the user's metric; computed from the candidate's outputs on the user's own samples.
         callers: who will call at once; each must be given what it is given alone.
 
     Returns:
         ``faithful``: within ``max_units``, and what ``exact`` and ``known`` allow, everywhere, and no problems. Not
-        faithful, with no problems: approximate, by the error given; whether that is acceptable is the caller's to decide. Any problem: wrong, whatever the
-        error. Where the original is not repeatable, that is a problem of every candidate, and nothing is compared.
+        faithful, with no problems: approximate, by the error given; whether that is acceptable is the caller's to
+        decide. Any problem: wrong, whatever the error. Where the original is not repeatable, that is a problem of every
+        candidate, and nothing is compared.
 
     Raises:
         Whatever ``call`` raises.

@@ -105,9 +105,7 @@ class TrialCheck:
         """Verify what was saved. Raises Refused if it is wrong on the samples."""
         truth, inputs = self.known()
         signature, seed = self._trial.surveyed.signature, self._trial.config.seed
-        report = verify(
-            call, truth, inputs, signature, seed=seed, exact=self._exact, known=self.report.leaves
-        )
+        report = verify(call, truth, inputs, signature, seed=seed, exact=self._exact, known=self.report.leaves)
         if report.problems or not report.faithful:
             raise Refused(next(iter(report.problems), f"its error is {report.units:,.0f} x eager's own"))
 
