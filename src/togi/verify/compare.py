@@ -106,8 +106,10 @@ def sentinel_threshold(eager: Tensor) -> float:
     none."""
     values = _finite_magnitudes(eager)
     largest = float(values.max()) if len(values) else 0.0
+    if largest < SENTINEL_LEAST:
+        return math.inf
     rest = values[values < largest]
-    if largest < SENTINEL_LEAST or not len(rest) or (len(values) - len(rest) < 2 and largest not in _LARGEST):
+    if not len(rest) or (len(values) - len(rest) < 2 and largest not in _LARGEST):
         return math.inf
     return largest if largest > SENTINEL_RATIO * float(rest.square().mean().sqrt()) else math.inf
 
