@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from togi.decide.faithful import MAX_UNITS
+from togi.core.records import Outcome
+from togi.decide.faithful import MAX_UNITS, accept
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.derived_inputs import variants
@@ -60,11 +61,20 @@ def subjects() -> Iterator[tuple[str, nn.Module, Tensor]]:
     yield "cancelling sum", nn.Sequential(nn.Linear(64, 64), Cancel()), torch.randn(8, 64)
     yield "long sum", Sum(), torch.randn(1, 1_000_000)
     yield "variance far from 0", Variance(), torch.randn(8, 10_000) + 100
+    yield "variances far from 0", Variance(), torch.randn(300, 10_000) + 100
     yield "lstm", First(nn.LSTM(32, 64, 2, batch_first=True)), torch.randn(2, 40, 32)
     yield "gru", First(nn.GRU(32, 64, 2, batch_first=True)), torch.randn(2, 40, 32)
     yield "convolution, a million outputs", nn.Conv2d(3, 16, 3, padding=1), torch.randn(1, 3, 256, 256)
     yield "dead outputs", nn.Sequential(nn.Linear(64, 64), Shift(-50.0), nn.ReLU()), torch.randn(8, 64)
     yield "elementwise only", nn.Sequential(nn.GELU(), nn.Tanh()), torch.randn(8, 64)
+    yield "boxes and scores", Detector(80, 640.0), torch.randn(400, 64)
+    yield "84 columns of anchors", nn.Sequential(Detector(80, 1900.0), Anchors()), torch.randn(400, 64)
+    yield "rare classes", Detector(80, 640.0, rare=8.0), torch.randn(400, 64)
+    yield "a picture in bytes", nn.Sequential(nn.Conv2d(3, 3, 5, padding=2), Bytes()), torch.randn(1, 3, 256, 256)
+    yield "prices", nn.Sequential(nn.Linear(64, 64), HeavyTail()), torch.randn(64, 64)
+    yield "bf16", mlp(6, 64, 64).bfloat16(), torch.randn(32, 64).bfloat16()
+    yield "bf16 inside", Inside(mlp(12, 64, 64)), torch.randn(32, 64)
+    yield "labels in bf16", nn.Sequential(Inside(mlp(4, 64, 16)), Argmax()), torch.randn(2048, 64)
 
 
 class Scale(nn.Module):
@@ -95,6 +105,47 @@ class Cancel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - x.mean(-1, keepdim=True)).sum(-1)
+
+
+class Detector(nn.Module):
+    """Boxes in pixels, and scores next to them."""
+
+    def __init__(self, classes: int, pixels: float, rare: float = 0.0) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 4 + classes)
+        self.pixels = pixels
+        self.register_buffer("rarity", torch.linspace(0, rare, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(x)
+        return torch.cat([y[:, :4].sigmoid() * self.pixels, (3 * y[:, 4:] - self.rarity).sigmoid()], -1)
+
+
+class Anchors(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.t()[None].contiguous()
+
+
+class Bytes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.sigmoid() * 255).round().to(torch.uint8)
+
+
+class HeavyTail(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (4 * x).exp().where(x > 0, x * x) + (9 * x).exp()
+
+
+class Inside(nn.Module):
+    """Computes in bf16, and takes and answers float32."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner.bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.inner(x.bfloat16()).float()
+        return output
 
 
 class Sum(nn.Module):
@@ -130,6 +181,8 @@ def engines(module: nn.Module, x: Tensor, *, compiled: bool) -> Iterator[tuple[s
     if x.dim() == 4:
         yield "channels_last", lambda: channels_last(module)
     yield "one thread", lambda: one_thread(module)
+    if 1 < len(x) <= 64 and len(module(x)) == len(x):
+        yield "row by row", lambda: lambda x: torch.cat([module(row[None]) for row in x])
     yield "torchscript", lambda: torchscript(module, x)
     yield "onnxruntime", lambda: onnxruntime(module, x)
     yield "openvino", lambda: openvino(module, x)
@@ -190,11 +243,15 @@ def faults(module: nn.Module, x: Tensor) -> Iterator[tuple[str, Callable[[], Cal
         output = module(x)
     if not output.is_floating_point():
         yield "one wrong element", lambda: changed(module, one_other_class)
+        yield "a block of zeros", lambda: changed(module, block_of_zeros)
         return
     yield "shift of 1e-4", lambda: changed(module, lambda y: y + 1e-4 * y.square().mean().sqrt())
     yield "scale of 1e-4", lambda: changed(module, lambda y: y * (1 + 1e-4))
     yield "shift of 1e-5", lambda: changed(module, lambda y: y + 1e-5 * y.square().mean().sqrt())
     yield "one element off by 1e-3", lambda: changed(module, one_element)
+    yield "scale of 1e-2", lambda: changed(module, lambda y: y * 1.01)
+    yield "small columns off by 1e-3", lambda: changed(module, small_columns)
+    yield "large numbers off by 1e-3", lambda: changed(module, lambda y: y.where(y.abs() < 1e4, y * 1.001))
     yield "rolled by one", lambda: changed(module, lambda y: y.roll(1, 1) if y.dim() > 1 else y.roll(1))
 
 
@@ -229,6 +286,21 @@ def one_element(y: Tensor) -> Tensor:
     return y
 
 
+def small_columns(y: Tensor) -> Tensor:
+    """Those that are a hundred times smaller than the largest."""
+    if y.dim() < 2:
+        return y
+    largest = y.abs().transpose(0, 1).flatten(1).amax(1)
+    small = (largest < largest.max() / 100).reshape(-1, *[1] * (y.dim() - 2))
+    return torch.where(small, y + 1e-3 * largest.reshape(small.shape), y)
+
+
+def block_of_zeros(y: Tensor) -> Tensor:
+    y = y.clone()
+    y[tuple(slice(0, size if size < 8 else size // 8) for size in y.shape)] = 0
+    return y
+
+
 def one_other_class(y: Tensor) -> Tensor:
     y = y.clone()
     y.view(-1)[y.numel() // 2] += 1
@@ -255,8 +327,12 @@ def judge(name: str, module: nn.Module, x: Tensor, *, compiled: bool) -> list[di
             except Exception as error:  # foreign code: an engine that cannot build this subject
                 row["failed"] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
             else:
-                row |= {"units": report.units, "rmse": report.rmse, "faithful": report.faithful}
-                row["problems"] = list(report.problems)
+                row |= {
+                    "units": report.units,
+                    "rmse": report.rmse,
+                    "faithful": accept(report, exact=True)[0] is Outcome.OK,
+                }
+                row["problems"] = [*report.problems, *([report.unproven] if report.unproven else [])]
             rows.append(row)
             print(line(row), flush=True)
     return rows

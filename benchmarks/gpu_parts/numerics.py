@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.gpu_parts.modules import MODULES, subject_of
 from benchmarks.gpu_parts.row import Row, attempt
 
-from togi.decide.faithful import MAX_UNITS, limit_units
+from togi.decide.faithful import MAX_UNITS
 from togi.techniques import Refuses, technique
 from togi.torch_internals.float32 import tf32_operators
 from togi.verify.verdict import verify
@@ -43,6 +43,5 @@ def never_exact(half: str, device: str) -> tuple[bool | None, str]:
     if isinstance(refusal := approximate.applies(candidate.facts), Refuses):
         return None, refusal.reason
     call = approximate.apply(candidate, {"how": "cast"}).runnable()
-    limit = limit_units(exact=approximate.exact, tf32_units=truth.facts.tf32_units)
-    report = verify(call, truth, candidate.samples, candidate.signature, seed=0, max_units=limit)
+    report = verify(call, truth, candidate.samples, candidate.signature, seed=0, exact=approximate.exact)
     return not report.faithful and not report.problems, f"{report.units:,.0f} units"

@@ -17,7 +17,7 @@ from togi.claims.experiments import DEFAULT, EXPERIMENTS
 from togi.core.errors import Refused
 from togi.core.recipe import PARTS
 from togi.core.records import ErrorReport, Facts, Outcome, Recipe
-from togi.decide.faithful import accept, limit_units
+from togi.decide.faithful import accept
 from togi.graph.candidate import Candidate
 from togi.machine.describe import machine
 from togi.subject.inputs import Subject
@@ -106,8 +106,7 @@ def _report(one: Technique, options: Options, candidate: Candidate, truth: Truth
         if isinstance(failed.__cause__, Refused):
             return str(failed.__cause__)
         raise
-    limit = limit_units(exact=one.exact, tf32_units=truth.facts.tf32_units)
-    return verify(call, truth, candidate.samples, candidate.signature, seed=0, max_units=limit)
+    return verify(call, truth, candidate.samples, candidate.signature, seed=0, exact=one.exact)
 
 
 def _in_a_process(chosen: Recipe, locator: str, device: str) -> ErrorReport | str:

@@ -9,9 +9,21 @@ import pytest
 from togi.core.choices import AccuracyMeasure, Direction, ScoreForm
 from togi.core.errors import TogiError
 from togi.core.judging import Judging
-from togi.core.records import Accuracy, ErrorReport, ForcedCalls, Outcome
+from togi.core.records import Accuracy, ErrorReport, ForcedCalls, LeafError, Outcome
 from togi.core.settings import Settings
-from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, accept, in_units, unit_of_error, within
+from togi.decide.faithful import (
+    MAX_UNITS,
+    MAX_UNITS_COMPILED,
+    MISMATCH_FLOOR,
+    accept,
+    counted,
+    in_units,
+    shows_nothing,
+    unit_of_error,
+    unit_of_far,
+    unit_of_mismatches,
+    within,
+)
 from togi.decide.paired import flips
 
 
@@ -255,3 +267,44 @@ def test_accuracy_is_told_with_what_it_was() -> None:
 def test_what_was_not_judged_on_the_data_is_not_accepted() -> None:
     assert accept(report(metric=1.0, metric_original=1.0), exact=False, judging=AGREEMENT)[0] is Outcome.WRONG
     assert accept(report(faithful=True), exact=False, judging=AGREEMENT)[0] is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("own", "times"), [(1e-7, 8), (5e-3, 8), (6.25e-3, 8), (1e-2, 5), (2.5e-2, 2), (0.1, 2), (0.5, 2), (20.0, 8)]
+)
+def test_the_less_exact_the_original_the_fewer_times_its_error_may_be_exceeded(own: float, times: float) -> None:
+    assert counted(times * own, 0.0, own, 1000) == pytest.approx(MAX_UNITS * own)
+    assert counted(times * own, 0.0, own, 10) == times * own, "of few numbers it may be luck"
+
+
+def test_what_all_numbers_share_counts_more_where_the_original_is_inexact() -> None:
+    assert counted(5e-3, 5e-3, 2e-3, 1000) == 2e-2
+    assert counted(5e-6, 5e-6, 2e-6, 1000) == counted(5e-3, 5e-3, 2e-3, 10) * 1e-3 == 5e-6
+
+
+def test_integers_may_differ_more_often_than_the_originals_up_to_a_limit() -> None:
+    assert unit_of_mismatches(0.0, 1000) == MISMATCH_FLOOR
+    assert unit_of_mismatches(1e-4, 100_000) == 1e-4
+    assert MAX_UNITS * unit_of_mismatches(0.1, 1_000_000) == pytest.approx(0.2, rel=1e-2)
+    assert MAX_UNITS * unit_of_mismatches(1 / 8, 8) < 0.7
+
+
+def test_few_integers_may_be_far_off() -> None:
+    assert MAX_UNITS * unit_of_far(0, 0, 1_000_000) == pytest.approx(8)
+    assert MAX_UNITS * unit_of_far(400, 50, 1000) == 50
+    assert MAX_UNITS * unit_of_far(10, 4, 1000) == 4
+
+
+def test_what_is_as_near_as_an_original_that_is_far_off_is_not_right() -> None:
+    found = report(faithful=True, units=1.0, unproven="plain eager itself is off by 45 % in output")
+    assert accept(found, exact=True) == accept(found, exact=False) == (Outcome.WRONG, found.unproven)
+    assert accept(found, exact=False, max_error=1e-2)[0] is Outcome.OK
+    proven = found.model_copy(update={"forced": (PROVEN,)})
+    assert accept(proven, exact=True) == (Outcome.OK, "")
+    assert not any(map(shows_nothing, [0.0, 1e-3, 0.1, 1e9]))
+    assert shows_nothing(0.7)
+
+
+def test_records_of_before_are_read() -> None:
+    old = '{"name": "output", "rmse": 1e-7, "max_abs": 1e-6, "units": 1.5}'
+    assert LeafError.model_validate_json(old).limit_units == MAX_UNITS

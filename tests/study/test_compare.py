@@ -217,6 +217,19 @@ def test_an_original_that_is_inexact_itself_shows_little() -> None:
     assert "shows little" not in str(togi.compare(full, full, X))
 
 
+def test_an_original_that_is_off_by_itself_is_compared_with_nothing_but_itself() -> None:
+    def chaos(x: Tensor) -> Tensor:
+        for _ in range(80):
+            x = 3.9 * x * (1 - x)
+        return x
+
+    x = torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    found = togi.compare(chaos, lambda x: torch.full_like(x, 0.5), x)
+    assert not found
+    assert "cannot be compared with chaos: plain eager itself is off by" in str(found)
+    assert togi.compare(chaos, copy.deepcopy(chaos), x)
+
+
 def test_an_error_that_is_allowed() -> None:
     def near(x: Tensor) -> Tensor:
         return softmax(x) * 1.001

@@ -256,9 +256,40 @@ def test_rounding_is_not_a_fault_where_equal_values_stay_equal():
     assert reach.problems == ()
 
 
-def test_more_nan_than_the_original_shows_is_allowed_where_it_shows_some():
-    reach, _ = reached(lambda x: x * 2, lambda x: x * 2 + (x.sum() * 0), X)
+def test_more_nan_than_the_original_shows_is_allowed_in_a_row_where_it_shows_some():
+    reach, _ = reached(lambda x: x * 2, lambda x: x * 2 + x.sum(-1, keepdim=True) * 0, X)
     assert reach.domains == ()
+    reach, _ = reached(lambda x: x.sum(0), lambda x: x.sum(0).where(x.isfinite().all(), torch.nan), X)
+    assert reach.domains == (), "these are no rows of what was given"
+
+
+def only_nan(x):
+    """For all rows, where one holds a number that is none."""
+    return (x * 2).where(x.isfinite().all(), torch.nan)
+
+
+def other_infinity(x):
+    return (x * 2).where(~x.isposinf(), -torch.inf)
+
+
+@pytest.mark.parametrize("program", [only_nan, other_infinity, lambda x: x * 2 + x.sum() * 0])
+def test_neither_nan_in_other_rows_nor_the_other_infinity_is_right(program):
+    reach, signature = reached(lambda x: x * 2, program, X)
+    assert not reach.domains[0].everything
+    with pytest.raises(ValueError, match="proven"):
+        signature.check([X.index_fill(1, torch.tensor(3), torch.inf)])
+
+
+def test_nan_in_one_row_of_a_batch_must_leave_the_others():
+    m = torch.nn.Linear(4, 4).eval()
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+
+    def all_of_it(x):
+        return m(x) if x.isfinite().all() else torch.full((len(x), 4), torch.nan)
+
+    with torch.no_grad():
+        assert not reached(lambda x: m(x), all_of_it, x)[0].domains[0].everything
+        assert reached(lambda x: m(x), lambda x: torch.cat([m(row[None]) for row in x]), x)[0].domains == ()
 
 
 def test_nan_may_be_left_out_of_the_question():

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from togi.decide.faithful import in_units
-from togi.verify.compare import difference, identical, mismatches, sentinel_threshold
+from togi.verify.compare import (
+    between,
+    columns_apart,
+    difference,
+    identical,
+    mismatches,
+    sentinel_threshold,
+    threshold_of_large,
+    together,
+)
 
 finite = st.floats(-1e3, 1e3, allow_nan=False, width=32)
 lists = st.lists(finite, min_size=1, max_size=40)
@@ -147,3 +156,71 @@ def test_identical_tells_shape_dtype_and_nan():
     assert not identical(nan, torch.tensor([0.0, 0.0]))
     assert not identical(torch.ones(2), torch.ones(2).double())
     assert not identical(torch.ones(2), torch.ones(1, 2))
+
+
+def apart(*outputs):
+    return [(dim, list(columns)) for dim, columns, _ in columns_apart(list(outputs))]
+
+
+def test_columns_of_other_magnitudes_are_told_apart_by_the_gap_between_them():
+    x = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
+    assert apart(x) == []
+    assert apart(x * torch.tensor([1900.0] * 4 + [80.0, 1.0])) == [(1, [0, 1, 2, 3]), (1, [4]), (1, [5])]
+    assert apart(x * 3.0 ** torch.arange(6)) == []
+    assert apart((x * torch.tensor([1900.0] * 4 + [1.0] * 2)).t()[None]) == [(1, [0, 1, 2, 3]), (1, [4, 5])]
+    assert apart(x * torch.tensor([1.0, 1, 1, 1, 1, 0])) == []
+    kinds = [columns.kind for columns in columns_apart([x * torch.tensor([1e9, 1e9, 1e3, 1e3, 1.0, 1.0])])]
+    assert kinds == [0, 1, 1]
+
+
+def test_few_numbers_are_small_by_chance():
+    generator = torch.Generator().manual_seed(0)
+    for shape in [(1, 1000), (2, 1000), (1, 64), (1000,), (3, 100_000)]:
+        assert apart(torch.randn(shape, generator=generator)) == []
+    assert apart(torch.tensor([[0.5, 1.7e9]])) == [(1, [1]), (1, [0])]
+    assert apart(torch.randn(8400, 64, generator=generator) * torch.linspace(1, 2000, 8400)[:, None]) == []
+
+
+def test_columns_of_the_dimension_along_which_magnitudes_differ_most():
+    """Anchors near a corner have small boxes; that is no reason to leave scores next to boxes."""
+    x = torch.rand(1, 84, 400, generator=torch.Generator().manual_seed(0))
+    x[:, :4] *= 1900
+    x[:, 4:] *= 0.9
+    x[..., :20] /= 100
+    assert apart(x) == [(1, list(range(4))), (1, list(range(4, 84)))]
+
+
+def test_what_all_errors_share_is_told_from_scatter():
+    t = torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = torch.randn(1000, generator=torch.Generator().manual_seed(1), dtype=torch.float64) / 100
+    assert difference(t * 1.01, t, t).systematic == pytest.approx(0.01 * difference(t, t, t).scale)
+    assert difference(t + 0.01, t, t).systematic == pytest.approx(0.01)
+    assert difference(t + noise, t, t).systematic < 0.1 * difference(t + noise, t, t).rms
+    assert difference(t * 0, t, t).systematic == pytest.approx(difference(t, t, t).scale)
+
+
+def test_parts_together_are_the_whole():
+    t = torch.randn(10, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    o = t + torch.randn(10, 6, generator=torch.Generator().manual_seed(1)) / 100
+    whole, parts = (
+        difference(o, t, t),
+        together([difference(o[:, at], t[:, at], t[:, at]) for at in ([0, 1], [2, 3, 4, 5])]),
+    )
+    assert (parts.rmse, parts.max_abs) == (pytest.approx(whole.rmse), pytest.approx(whole.max_abs))
+    o[0, 0] = math.nan
+    assert together([difference(o, t, t), difference(t, t, t)]).rmse == math.inf
+
+
+def test_large_numbers_are_no_mask():
+    x = torch.ones(100)
+    x[7] = 5e4
+    assert sentinel_threshold(x) == math.inf
+    assert threshold_of_large(x) == 5e4
+    x[8:20] = -1e9
+    assert sentinel_threshold(x) == 1e9
+    assert threshold_of_large(x, 1e9) == 5e4
+    assert between(5e4, 1e9, x.double(), x).nonzero().flatten().tolist() == [7]
+    x[8:20] = torch.finfo(torch.float32).min
+    x[9:20] = 1.0
+    assert sentinel_threshold(x) == torch.finfo(torch.float32).max
+    assert not bool(between(math.inf, math.inf, x.double(), x / 0).any())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +15,7 @@ from togi.subject.signature import Signature
 from togi.torch_internals import float32
 from togi.verify import reference
 from togi.verify.reference import make_truth
-from togi.verify.truth import Truth
+from togi.verify.truth import Truth, TruthFacts
 from togi.verify.verdict import verify
 
 
@@ -63,13 +64,43 @@ def test_the_unit_is_that_of_ieee_float32_and_what_eager_does_here_is_reported()
     assert any("rounds factors to TensorFloat-32" in note for note in truth.notes)
     assert float32.tf32_operators("cuda") == before == ("convolution", "rnn")
 
-    limit = limit_units(exact=True, tf32_units=truth.facts.tf32_units)
-    assert verify(Rounding(), truth, INPUTS, signature, seed=0, max_units=limit).faithful
+    assert verify(Rounding(), truth, INPUTS, signature, seed=0, exact=True).faithful
     half = Rounding().half()
     call = lambda x: half(x.half()).float()  # noqa: E731
-    approximate = limit_units(exact=False, tf32_units=truth.facts.tf32_units)
-    assert approximate == MAX_UNITS
-    assert not verify(call, truth, INPUTS, signature, seed=0, max_units=approximate).faithful
+    assert not verify(call, truth, INPUTS, signature, seed=0, exact=False).faithful
+
+
+class Several(Rounding):
+    """Outputs that no TensorFloat-32 reaches next to one that it does."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = super().forward(x)
+        return y, x.sin(), x.argmax(-1), y.argmax(-1)
+
+
+FAULTS = {
+    "a factor": lambda y, s, i, j: (y, s * (1 + 3e-4), i, j),
+    "labels": lambda y, s, i, j: (y, s, i.roll(1), j),
+    "labels that TensorFloat-32 moves": lambda y, s, i, j: (y, s, i, torch.zeros_like(j)),
+    "a product": lambda y, s, i, j: (y * 1.01, s, i, j),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_tensorfloat_32_does_to_one_output_excuses_no_other(fault: str) -> None:
+    module = Several()
+    inputs = [Inputs((X * factor,)) for factor in (1, 2)]
+    signature = Signature.of(module, inputs, [module(X)] * 2)
+    truth = make_truth(module, inputs, signature, seed=0, samples=2, device="cuda")
+    assert truth.facts.tf32_units > 100
+    assert verify(module, truth, inputs, signature, seed=0, exact=True).faithful
+    report = verify(lambda x: FAULTS[fault](*module(x)), truth, inputs, signature, seed=0, exact=True)
+    assert not report.faithful
+    old = json.loads(truth.facts.to_json())
+    for leaf in (leaf for answer in old["answers"] for leaf in answer["leaves"]):
+        del leaf["tf32_units"]
+    before = Truth(facts=TruthFacts.model_validate_json(json.dumps(old)), truth=truth.truth, eager=truth.eager)
+    assert verify(module, before, inputs, signature, seed=0, exact=True).faithful
 
 
 def test_where_the_flags_say_float32_there_is_nothing_to_tell() -> None:

@@ -15,8 +15,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.small_modules import Counts
+from tests.small_modules import Computes, Counts
 from togi.core.callers import Callers
+from togi.core.records import Outcome
+from togi.decide.faithful import accept
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
@@ -534,3 +536,239 @@ def test_an_engine_of_fixed_sizes_is_no_other_decision():
     report = verdict(nn.Identity(), fixed, X, torch.randn(4, 3, 8, 8))
     assert not report.faithful
     assert not report.other_sizes
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def rows(x, *parts):
+    return torch.cat([part(x) for part in parts], -1)
+
+
+WEIGHT = drawn(16, 84, seed=3) / 4
+
+
+def detector(x, scores=torch.sigmoid):
+    """84 columns, as many anchors as there are rows: boxes in pixels, and scores."""
+    y = x @ WEIGHT
+    return torch.cat([(y[:, :4] + 4) * 200, scores(y[:, 4:])], -1).t()[None]
+
+
+def off(error):
+    return lambda y: y.sigmoid() + error
+
+
+MAGNITUDES = {
+    # the original, what is right, what is wrong, the input
+    "scores beside boxes": (
+        lambda x: rows(x, lambda x: x * 1900, torch.sigmoid),
+        lambda x: rows(x, lambda x: x * 1900, lambda x: 1 / (1 + (-x).exp())),
+        lambda x: rows(x, lambda x: x * 1900, off(3e-3)),
+        torch.rand(1000, 1, generator=torch.Generator().manual_seed(0)),
+    ),
+    "scores beside boxes, few rows": (
+        lambda x: rows(x, lambda x: x[:, :4] * 1900, torch.sigmoid),
+        lambda x: rows(x, lambda x: x[:, :4] * 1900, lambda x: 1 / (1 + (-x).exp())),
+        lambda x: rows(x, lambda x: x[:, :4] * 1900, off(3e-3)),
+        torch.rand(8, 6, generator=torch.Generator().manual_seed(0)),
+    ),
+    "84 columns": (
+        detector,
+        lambda x: detector(x, lambda y: 1 / (1 + (-y).exp())),
+        lambda x: detector(x, off(3e-3)),
+        drawn(400, 16),
+    ),
+    "one score of 84 columns": (
+        detector,
+        lambda x: detector(x, lambda y: 1 / (1 + (-y).exp())),
+        lambda x: detector(x, lambda y: y.sigmoid().index_add(1, torch.tensor([7]), torch.full((len(y), 1), 0.003))),
+        drawn(400, 16),
+    ),
+    "logits beside masks": (
+        lambda x: (x @ WEIGHT).masked_fill(x[:, :1] > 0.5, -1e9),
+        lambda x: (WEIGHT.t() @ x.t()).t().contiguous().masked_fill(x[:, :1] > 0.5, -1e9),
+        lambda x: (x @ WEIGHT + 1e-3).masked_fill(x[:, :1] > 0.5, -1e9),
+        drawn(64, 16),
+    ),
+    "logits beside two kinds of masks": (
+        lambda x: (x @ WEIGHT).masked_fill(x[:, :1] > 0.5, -1e4).masked_fill(x[:, :1] > 1, -2e9),
+        lambda x: (
+            (WEIGHT.t() @ x.t()).t().contiguous().masked_fill(x[:, :1] > 0.5, -1e4).masked_fill(x[:, :1] > 1, -2e9)
+        ),
+        lambda x: (x @ WEIGHT + 1e-3).masked_fill(x[:, :1] > 0.5, -1e4).masked_fill(x[:, :1] > 1, -2e9),
+        drawn(64, 16),
+    ),
+    "floats beside labels": (
+        lambda x: rows(x, lambda x: (x @ WEIGHT).argmax(-1, keepdim=True).float(), lambda x: x[:, :1].sigmoid() / 10),
+        lambda x: rows(
+            x, lambda x: (x @ WEIGHT).argmax(-1, keepdim=True).float(), lambda x: 0.1 / (1 + (-x[:, :1]).exp())
+        ),
+        lambda x: rows(
+            x, lambda x: (x @ WEIGHT).argmax(-1, keepdim=True).float(), lambda x: x[:, :1].sigmoid() / 10 + 1e-4
+        ),
+        drawn(100, 16),
+    ),
+    "a price among ones": (
+        lambda x: x * 1.0,
+        lambda x: x / 1.0,
+        lambda x: torch.where(x > 1e4, x * 1.0008, x * 1.0),
+        torch.ones(2000).index_fill(0, torch.tensor(7), 5e4),
+    ),
+    "prices among ones": (
+        lambda x: x.exp(),
+        lambda x: (x / 2).exp() ** 2,
+        lambda x: torch.where(x > 9, x.exp() * 1.0008, x.exp()),
+        torch.zeros(40, 50).index_fill(1, torch.tensor(7), 12.0) + drawn(40, 50) / 10,
+    ),
+    "ones among prices": (
+        lambda x: x.exp(),
+        lambda x: (x / 2).exp() ** 2,
+        lambda x: torch.where(x < 9, x.exp() * 1.001, x.exp()),
+        torch.zeros(2000).index_fill(0, torch.arange(0, 2000, 97), 12.0) + drawn(2000) / 10,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MAGNITUDES)
+def test_quantities_of_other_magnitudes_are_judged_by_themselves(case):
+    original, right, wrong, x = MAGNITUDES[case]
+    module = Computes(original)
+    for call in (original, right):
+        report = verdict(module, call, x)
+        assert report.faithful, (report.units, report.problems)
+    report = verdict(module, wrong, x)
+    assert not report.faithful, report.units
+
+
+def test_one_error_is_told_relative_to_all_columns_of_its_kind():
+    """What may be approximate is measured as a whole: a score of nothing that is off by half is no wrong output."""
+    original, _, _, x = MAGNITUDES["84 columns"]
+    report = verdict(Computes(original), lambda x: original(x) * 1.001, x)
+    assert report.rmse == pytest.approx(1e-3, rel=1e-2)
+
+
+def rounded(x, factor=1000, dtype=torch.int32):
+    """Integers that rounding decides in many places."""
+    return ((x.bfloat16() @ WEIGHT.bfloat16()).float() * factor).round().to(dtype)
+
+
+def picture_of(y):
+    return (y.sigmoid() * 255).round().to(torch.uint8)
+
+
+def picture(x):
+    """Few ties."""
+    return picture_of(x @ WEIGHT)
+
+
+def black_block(y):
+    y = y.clone()
+    y[:20, :20] = 0
+    return y
+
+
+INTEGERS = {
+    "integers of 16 bits": (rounded, lambda x: ((x @ WEIGHT) * 1000).round().to(torch.int32), torch.zeros_like),
+    "integers of 16 bits, shifted": (rounded, rounded, lambda y: y + 100),
+    "integers of 16 bits, rolled": (rounded, rounded, lambda y: y.roll(1, 0)),
+    "a black block": (
+        picture,
+        lambda x: picture_of((WEIGHT.t() @ x.t()).t().contiguous()),
+        black_block,
+    ),
+    "labels of 16 bits": (
+        lambda x: (x.bfloat16() @ WEIGHT.bfloat16()).argmax(-1),
+        lambda x: (x @ WEIGHT.bfloat16().float()).argmax(-1),
+        torch.zeros_like,
+    ),
+    "a mask of 16 bits": (
+        lambda x: (x.bfloat16() @ WEIGHT.bfloat16()) > 0,
+        lambda x: (x.bfloat16().float() @ WEIGHT.bfloat16().float()) > 0,
+        torch.zeros_like,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INTEGERS)
+def test_ties_of_the_original_are_no_licence(case):
+    original, right, wrong = INTEGERS[case]
+    x, module = drawn(512, 16), Computes(original)
+    for call in (original, right):
+        report = verdict(module, call, x)
+        assert report.faithful, report.units
+    assert not verdict(module, lambda x: wrong(original(x)), x).faithful
+
+
+def chaos(x):
+    for _ in range(80):
+        x = 3.9 * x * (1 - x)
+    return x
+
+
+def test_where_the_original_itself_is_far_off_nothing_is_shown():
+    x = torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    module = Computes(chaos)
+    for call in (chaos, lambda x: torch.full_like(x, 0.5), lambda x: chaos(x * (1 + 1e-6))):
+        report = verdict(module, call, x)
+        same = call is chaos
+        assert bool(report.unproven) is not same
+        assert accept(report, exact=True)[0] is (Outcome.OK if same else Outcome.WRONG)
+        assert accept(report, exact=False, max_error=0.01)[0] is (Outcome.OK if same else Outcome.WRONG)
+    assert "plain eager itself is off by" in report.unproven
+
+
+def test_a_number_that_is_zero_in_exact_arithmetic_is_proven_by_what_eager_has_there():
+    x = drawn(8, 64)
+    zero = Computes(lambda x: (x - x.mean(-1, keepdim=True)).sum(-1))
+    report = verdict(zero, lambda x: ((x - x.mean(-1, keepdim=True)).flip(-1)).sum(-1), x)
+    assert report.faithful
+    assert not report.unproven
+    assert not verdict(zero, lambda x: x[:, 0] * 1e-3, x).faithful
+
+
+BFLOAT16 = {
+    "a factor": lambda y: y * 1.02,
+    "a lost factor of one in hundred": lambda y: y * 0.99,
+    "a shift": lambda y: y + 0.02 * y.float().square().mean().sqrt(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fault", BFLOAT16)
+def test_what_all_numbers_share_is_no_rounding_in_16_bits(fault, dtype):
+    x = drawn(64, 16)
+    layers = (
+        nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).eval().to(dtype)
+    )
+    wide = copy.deepcopy(layers).float()
+
+    def right(x):
+        return wide(x.float()).to(dtype)
+
+    def by_rows(x):
+        return torch.cat([layers(row[None]) for row in x])
+
+    for call in (layers, right, by_rows):
+        report = verdict(layers, call, x.to(dtype))
+        assert report.faithful, report.units
+    assert not verdict(layers, lambda x: BFLOAT16[fault](wide(x.float())).to(dtype), x.to(dtype)).faithful
+    twice = Computes(lambda x: x.to(dtype) * 2)
+    assert verdict(twice, lambda x: (x * 2).to(dtype), x).faithful
+    assert not verdict(twice, lambda x: BFLOAT16[fault](x * 2).to(dtype), x).faithful
+
+
+def test_what_differs_by_much_and_shares_no_error_is_wrong_where_the_original_is_inexact():
+    x = drawn(64, 16)
+    layers = [part for _ in range(6) for part in (nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16))]
+    wide = nn.Sequential(*layers, nn.Linear(16, 84)).eval()
+    narrow = copy.deepcopy(wide).bfloat16()
+    wide.load_state_dict(narrow.state_dict())
+    for call in (narrow, lambda x: wide(x.float()).bfloat16(), lambda x: torch.cat([narrow(row[None]) for row in x])):
+        assert verdict(narrow, call, x.bfloat16()).faithful
+
+    def noisy(x):
+        y = wide(x.float())
+        return (y + 0.17 * y.std() * (1000 * y).sin()).bfloat16()
+
+    assert not verdict(narrow, noisy, x.bfloat16()).faithful

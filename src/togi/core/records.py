@@ -246,6 +246,8 @@ class LeafError(Record):
     rmse: float
     max_abs: float
     units: float
+    limit_units: float = 8.0
+    """With how many it is still faithful."""
 
 
 class ForcedCalls(Record):
@@ -335,6 +337,9 @@ class ErrorReport(Record):
     max_abs: float
     """Worst output: largest absolute error relative to the truth's root mean square."""
     leaves: tuple[LeafError, ...] = ()
+    unproven: str = ""
+    """Why being near the truth shows nothing of an output: plain eager itself is far from it. Without a full stop. Empty
+    where it shows something, or where the output is eager's to the bit."""
     problems: tuple[str, ...] = ()
     """What is wrong beyond numbers: structure, dtype, aliasing, mutated inputs, unrepeatable. Any makes it WRONG."""
     notes: tuple[str, ...] = ()

@@ -67,6 +67,88 @@ def unit_of_error(own: float, size: float, epsilon: float) -> float:
     return max(own, roundings * epsilon * size, _SMALLEST_FLOAT32 if epsilon > 1e-10 else 0.0)
 
 
+BESIDE_LARGER = 0.5 * 2.0**-23 / MAX_UNITS
+"""Floor of the unit of what stands next to larger numbers of its kind, relative to the largest: eight units are half a
+rounding of it in float32. ONNX Runtime computes a sigmoid as a half and a rest, so a tiny score is off by as much as a
+large one: without this floor it was 57 units off, and is right."""
+
+_MANY = 256
+"""From so many numbers on a root mean square is known to a few per cent, and no luck need be allowed for."""
+_COARSE = 1e-4
+"""Eager's own error, as a share of the output, from which it is that of 16 bits, or of a badly conditioned sum ..."""
+NOTHING_SHOWN = 0.1
+"""... and from which a comparison shows nothing. Ten times as large as the output, it is the error of a number that is
+zero in exact arithmetic: of that every digit is rounding."""
+SYSTEMATIC_TIMES = 4.0
+"""How much more what all numbers share counts, which rounding does not do: a factor that was lost, a shift."""
+_LARGE_ALLOWANCE = 0.05
+"""Up to this share of the output eight units are allowed, beyond it but twice eager's own error."""
+_LEAST_TIMES = 2.0
+"""``benchmarks/verification.py`` measures it: what is right came out 1.2 times as far off as eager in bf16."""
+
+
+def counted(rms: float, systematic: float, own: float, count: int) -> float:
+    """A root-mean-square error as it counts against the limit.
+
+    Eight times eager's own error is for luck with small errors and few numbers. Where eager itself is off by much, a
+    right answer is about as far from the truth as eager, and shares no error of its own.
+
+    Args:
+        systematic: the part of it that all numbers share.
+        own: the unit, as a share of the output.
+        count: of numbers.
+    """
+    if count < _MANY or not _COARSE < own < 1 / NOTHING_SHOWN:
+        return rms
+    allowed = min(MAX_UNITS * own, max(_LEAST_TIMES * own, _LARGE_ALLOWANCE))
+    return max(rms * MAX_UNITS * own / allowed, SYSTEMATIC_TIMES * systematic)
+
+
+_SMALL_SHARE = 1e-2
+"""Share of integers up to which eight times as many as eager's may fall the other way."""
+
+
+def unit_of_mismatches(own: float, count: int) -> float:
+    """One unit of error of integers and bools: a share of elements. Eight are eight times as many as eager's own; of
+    more than a hundredth of all they are twice as many, and what chance adds.
+
+    Args:
+        own: the largest share that eager and its nudged runs show.
+        count: of elements.
+    """
+    allowed = max(_LEAST_TIMES * own + 3 * math.sqrt(own / max(count, 1)), _SMALL_SHARE)
+    return min(max(own, MISMATCH_FLOOR), allowed / MAX_UNITS)
+
+
+FEWEST_FLIPS = 4
+"""So many elements that fell the other way tell how far such a fall goes, in multiples ..."""
+_FARTHER_TIMES = 2.0
+_FAR_SHARE, _MOST_FAR = 1 / 8, 8
+"""... of which few go farther: of a label map an eighth, or up to eight where eager shows as many."""
+
+
+def far(distance: float) -> float:
+    """From which distance an integer cannot be a tie. ``distance``: the largest that eager shows."""
+    return _FARTHER_TIMES * distance
+
+
+def unit_of_far(found: int, own: int, count: int) -> float:
+    """One unit of integers that are too far off: a number of elements.
+
+    Args:
+        found: elements that fell the other way.
+        own: the same in all runs of eager.
+        count: of elements.
+    """
+    return max(MISMATCH_FLOOR * count, _FAR_SHARE * found / MAX_UNITS, min(own, _MOST_FAR) / MAX_UNITS)
+
+
+def shows_nothing(own: float) -> bool:
+    """Whether eager itself is so far off that nothing is shown by what is as near. ``own``: the unit, as a share of the
+    output."""
+    return NOTHING_SHOWN < own < 1 / NOTHING_SHOWN
+
+
 def in_units(error: float, unit: float) -> float:
     """``error / unit``, where no error is 0 and an error without a unit, or none at all (NaN), is infinite."""
     if error == 0:
@@ -127,8 +209,10 @@ def accept(
         return Outcome.WRONG, error.problems[0]
     if exact and not all(part.faithful for part in error.forced):
         return Outcome.WRONG, of_the_parts(error)
-    if error.faithful:
+    if error.faithful and (not error.unproven or error.forced):
         return Outcome.OK, ""
+    if error.faithful and (exact or (max_error is None and max_drop is None and judging is None)):
+        return Outcome.WRONG, error.unproven
     how_far = f"its error is {error.units:,.0f} x eager's own (relative RMS error {error.rmse:.1e})"
     if exact:
         return Outcome.WRONG, f"{how_far}, beyond what rounding explains"

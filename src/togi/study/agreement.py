@@ -12,7 +12,7 @@ import torch
 from togi.core.quantities import plural, relative, significant
 from togi.core.records import ErrorReport, LeafError, Outcome
 from togi.core.user_code import user_place
-from togi.decide.faithful import accept, limit_units
+from togi.decide.faithful import MAX_UNITS, accept
 from togi.study.comparison import Agreement
 from togi.study.live import LiveObject, device_of, live_objects
 from togi.subject.behaviour import kept_buffers, kept_generators, same, seed_all
@@ -100,8 +100,8 @@ class _Asked:
             equal=equal,
             verdict=f"{said}.",
             units=error.units,
-            limit_units=self._limit_units,
-            worst=_worst(error),
+            limit_units=MAX_UNITS if (worst := _worst(error)) is None else worst.limit_units,
+            worst=worst,
             error=error,
             precision=facts.precision,
             fallback=facts.fallback,
@@ -111,8 +111,8 @@ class _Asked:
         )
 
     @property
-    def _limit_units(self) -> float:
-        return limit_units(exact=self.max_error is None, tf32_units=self.known.truth.facts.tf32_units)
+    def _exact(self) -> bool:
+        return self.max_error is None
 
     def _verified(self, truth: Truth) -> ErrorReport:
         with kept_buffers(self.other.module):
@@ -123,7 +123,7 @@ class _Asked:
                     self.known.inputs,
                     self.known.signature,
                     seed=self.seed,
-                    max_units=self._limit_units,
+                    exact=self._exact,
                 )
             except Exception as error:  # foreign code: the other's
                 problem = f"it raises where {self.original.name} answers: {user_place(error)}"
@@ -144,10 +144,12 @@ class _Asked:
     def _judged(self, error: ErrorReport) -> tuple[bool, str]:
         """Whether they are the same, and a sentence without its full stop."""
         original, other = self.original.name, self.other.name
-        outcome, how = accept(error, exact=self.max_error is None, max_error=self.max_error)
+        outcome, how = accept(error, exact=self._exact, max_error=self.max_error)
         worst = _worst(error)
         if not self.known.truth.facts.repeatable:
             return False, f"{other} cannot be compared with {original}: {error.problems[0]}"
+        if outcome is not Outcome.OK and error.faithful:
+            return False, f"{other} cannot be compared with {original}: {error.unproven}"
         if outcome is not Outcome.OK:
             more = f" (and {plural(len(error.problems) - 1, 'more problem')})" if len(error.problems) > 1 else ""
             where = f" in {worst.name}" if worst is not None and not error.problems else ""
@@ -159,7 +161,7 @@ class _Asked:
         return True, (
             f"{other} is the same as {original}, up to rounding: the error of its worst output ({worst.name}) is "
             f"{significant(worst.units, 2)} x eager's own ({relative(worst.rmse)} relative; "
-            f"{significant(self._limit_units, 2)} x is the limit)"
+            f"{significant(worst.limit_units, 2)} x is the limit)"
         )
 
     def _inexact(self) -> str:
@@ -203,4 +205,4 @@ class _Asked:
 
 
 def _worst(error: ErrorReport) -> LeafError | None:
-    return max(error.leaves, key=lambda leaf: leaf.units, default=None)
+    return max(error.leaves, key=lambda leaf: leaf.units / leaf.limit_units, default=None)

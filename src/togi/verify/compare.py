@@ -5,7 +5,8 @@ NaN is never "equal by accident": ``0/0`` and ``NaN > tolerance`` do not occur, 
 
 An element is *special* where the truth or plain eager is not finite, or where eager holds a sentinel (a mask value such
 as ``-1e9`` or ``finfo.min`` among ordinary logits: it would drown all else in a root mean square). Special elements
-must be what eager, or the truth, has there. All others are *ordinary*, and are measured.
+must be what eager, or the truth, has there. All others are *ordinary*, and are measured. Other large numbers
+(prices, counts) are measured apart from the rest, which they would drown as well.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,13 +32,22 @@ SPECIAL_TOLERANCE = 1e-3
 """Relative difference allowed at a sentinel: it stands for "minus infinity", its digits mean nothing."""
 SPECIAL_TOLERANCE_64 = 1e-9
 """The same in float64, where a large number among small ones may as well be a time in seconds."""
+_LARGEST = frozenset(float(torch.finfo(dtype).max) for dtype in (torch.float16, torch.bfloat16, torch.float32))
+"""One of them alone is a sentinel; any other number must stand there twice at least."""
 
 _LARGE_INTEGER = 1 << 20
 """From here on an integer is a number that was computed; smaller ones are mostly indices, which a tie may move far."""
 COLUMNS_RATIO = 1e4
-"""How many times larger one column is than another that is measured by itself."""
-_MOST_COLUMNS = 64
-"""Along a dimension with more, as of classes, all are of one kind."""
+"""How many times larger one column is than another of another kind: each kind is an output of its own."""
+COLUMNS_GAP = 10.0
+"""How many times larger one column is than the next smaller one that has a unit of its own. Quantities of one kind, as
+the scores of many classes, come in all sizes between their smallest and their largest."""
+_BY_CHANCE = 1e-6
+"""Columns of few numbers are small by chance: the gap is as large as one column in so many shows. That is the ratio
+above for one number, 1,000 for two, and the least for six and more."""
+_MOST_COLUMNS, _FEWEST = 64, 3
+"""Of more columns, all between the smallest and the largest without a gap are of one kind, as classes are; those that
+hold fewer numbers are small by chance whatever the gap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +67,10 @@ class Difference:
     """Elements that are NaN, infinite or a sentinel where they must not be, or are not where they must be."""
     first: int | None = None
     """Flat index of the first misplaced or most wrong element."""
+    ordinary: int = 0
+    """Elements measured; 0 where nobody asked for ``systematic``."""
+    systematic: float = 0.0
+    """What of ``rms`` all elements share: the error of a factor, or of a shift."""
 
     @property
     def rmse(self) -> float:
@@ -73,10 +88,11 @@ def continuous(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized
 
 
-def sentinel_threshold(eager: Tensor) -> float:
-    """Magnitude from which elements of ``eager`` are sentinels; infinite when there are none."""
-    values = plain(eager).double().abs().flatten()
-    values = values[values.isfinite()]
+def threshold_of_large(eager: Tensor, below: float = math.inf) -> float:
+    """Magnitude from which elements of ``eager`` would drown all others, of those ``below`` a magnitude; infinite when
+    there are none."""
+    values = _finite_magnitudes(eager)
+    values = values[values < below]
     large = values >= SENTINEL_LEAST
     if not bool(large.any()) or bool(large.all()):
         return math.inf
@@ -85,33 +101,93 @@ def sentinel_threshold(eager: Tensor) -> float:
     return least if least > SENTINEL_RATIO * rest else math.inf
 
 
-def columns_apart(outputs: Sequence[Tensor]) -> list[tuple[int, list[int]]]:
-    """Columns of one output that hold quantities of other magnitudes, as ``(dimension, indices)`` of each magnitude: a
-    score next to a timestamp must not be measured by the timestamp. ``outputs``: on several inputs. Empty where all are
-    alike.
+def sentinel_threshold(eager: Tensor) -> float:
+    """Magnitude of the sentinels in ``eager``: the largest, if it stands there again and again; infinite when there are
+    none."""
+    values = _finite_magnitudes(eager)
+    largest = float(values.max()) if len(values) else 0.0
+    if largest < SENTINEL_LEAST:
+        return math.inf
+    rest = values[values < largest]
+    if not len(rest) or (len(values) - len(rest) < 2 and largest not in _LARGEST):
+        return math.inf
+    return largest if largest > SENTINEL_RATIO * float(rest.square().mean().sqrt()) else math.inf
 
-    A column counts with its largest finite value on all inputs; one of zeros alone goes with the smallest others.
+
+def between(least: float, below: float, truth: Tensor, eager: Tensor) -> Tensor:
+    """Where elements of ``eager`` or the truth are at least so large, and ``below`` a magnitude: flat."""
+    e, t = (plain(x).reshape(-1).double().abs() for x in (eager, truth))
+    largest = torch.maximum(e, t)
+    return (largest >= least) & (largest < below)
+
+
+def _finite_magnitudes(tensor: Tensor) -> Tensor:
+    values = plain(tensor).double().abs().flatten()
+    return values[values.isfinite()]
+
+
+class Columns(NamedTuple):
+    """Columns of one output that hold quantities of one magnitude."""
+
+    dim: int
+    indices: tuple[int, ...]
+    kind: int
+    """A number; those of one kind are within ``COLUMNS_RATIO`` of each other."""
+
+
+def columns_apart(outputs: Sequence[Tensor]) -> list[Columns]:
+    """Columns of one output that hold quantities of other magnitudes: a score next to a timestamp must not be measured
+    by the timestamp, nor by the pixels of a box. ``outputs``: on several inputs. Empty where all are alike.
+
+    A column counts with its largest finite value on all inputs; one of zeros alone goes with the smallest others. It is
+    the dimension along which magnitudes differ most.
     """
-    shapes = {t.dim() for t in outputs}
-    for dim in reversed(range(shapes.pop() if len(shapes) == 1 else 0)):
-        sizes = {t.shape[dim] for t in outputs}
-        if len(sizes) == 1 and 1 < max(sizes) <= _MOST_COLUMNS and len(groups := _magnitudes(outputs, dim)) > 1:
-            return [(dim, sorted(columns)) for columns in groups]
-    return []
+    found: list[Columns] = []
+    widest = 0.0
+    for dim, largest in _largest_by_column(outputs).items():
+        apart = _magnitudes(dim, largest, sum(t.numel() for t in outputs) / len(largest))
+        spread = float(largest.max() / largest[largest > 0].min()) if apart else 0.0
+        if spread > widest:
+            found, widest = apart, spread
+    return found
 
 
-def _magnitudes(outputs: Sequence[Tensor], dim: int) -> list[list[int]]:
-    of_each = [
-        plain(t).double().abs().nan_to_num(0.0, 0.0, 0.0).movedim(dim, 0).reshape(t.shape[dim], -1) for t in outputs
-    ]
-    largest = torch.cat(of_each, 1).amax(1) if sum(t.numel() for t in of_each) else torch.zeros(0)
-    groups: list[list[int]] = []
-    least = math.inf
-    for size, column in sorted(((float(size), column) for column, size in enumerate(largest)), reverse=True):
-        if size and size < least:
-            groups, least = [*groups, []], size / COLUMNS_RATIO
-        groups[-1:] = [[*groups[-1], column]] if groups else [[column]]
-    return groups
+def _largest_by_column(outputs: Sequence[Tensor]) -> dict[int, Tensor]:
+    """The largest magnitude in each column, by dimension, from the last to the first; of those of one size alone."""
+    found: dict[int, Tensor] = {}
+    if len({t.dim() for t in outputs}) != 1:
+        return found
+    sizes = [{t.shape[dim] for t in outputs} for dim in range(outputs[0].dim())]
+    dims = [dim for dim in reversed(range(len(sizes))) if len(sizes[dim]) == 1 and max(sizes[dim]) > 1]
+    for tensor in outputs if dims else ():
+        if tensor.numel():
+            magnitudes = plain(tensor).double().abs().nan_to_num(0.0, 0.0, 0.0)
+            for dim in dims:
+                largest = magnitudes.movedim(dim, 0).reshape(magnitudes.shape[dim], -1).amax(1)
+                found[dim] = torch.maximum(found[dim], largest) if dim in found else largest
+    return found
+
+
+def _magnitudes(dim: int, largest: Tensor, each: float) -> list[Columns]:
+    """``each``: numbers in a column. Empty where all columns are alike."""
+    if len(largest) > _MOST_COLUMNS and each < _FEWEST:
+        return []
+    gap = min(max(COLUMNS_GAP, _BY_CHANCE ** (-1 / each)), COLUMNS_RATIO)
+    sizes, order = largest.sort(descending=True, stable=True)
+    some = sizes[sizes > 0]
+    if len(some) < 2 or (float((some[:-1] / some[1:]).max()) <= gap and float(some[0] / some[-1]) <= COLUMNS_RATIO):
+        return []
+    groups: list[tuple[int, list[int]]] = [(0, [])]
+    of_kind = of_group = before = float(sizes[0])
+    for size, column in zip(sizes.tolist(), order.tolist(), strict=True):
+        spread = len(largest) <= _MOST_COLUMNS and size < of_group / COLUMNS_RATIO
+        if size and (spread or size < before / gap):
+            another = spread or size < of_kind / COLUMNS_RATIO
+            groups.append((groups[-1][0] + another, []))
+            of_kind, of_group = size if another else of_kind, size
+        groups[-1][1].append(column)
+        before = size
+    return [Columns(dim, tuple(sorted(columns)), kind) for kind, columns in groups] if len(groups) > 1 else []
 
 
 def difference(output: Tensor, truth: Tensor, eager: Tensor, threshold: float = math.inf) -> Difference:
@@ -120,7 +196,7 @@ def difference(output: Tensor, truth: Tensor, eager: Tensor, threshold: float = 
     Args:
         threshold: magnitude from which an element is a sentinel (``sentinel_threshold``).
     """
-    squares = truth_squares = peak = largest = 0.0
+    squares = truth_squares = peak = largest = shift = along = 0.0
     ordinary = misplaced = offset = 0
     first: int | None = None
     tolerance = SPECIAL_TOLERANCE_64 if eager.dtype is torch.float64 else SPECIAL_TOLERANCE
@@ -137,6 +213,7 @@ def difference(output: Tensor, truth: Tensor, eager: Tensor, threshold: float = 
         magnitude = torch.where(special, 0.0, t)
         squares, peak = squares + float(error.square().sum()), max(peak, worst)
         truth_squares += float(magnitude.square().sum())
+        shift, along = shift + float(error.sum()), along + float((error * magnitude).sum())
         largest = max(largest, float(magnitude.abs().max()))
         ordinary, misplaced = ordinary + int((~special).sum()), misplaced + int(bad.sum())
         offset += o.numel()
@@ -148,24 +225,65 @@ def difference(output: Tensor, truth: Tensor, eager: Tensor, threshold: float = 
         count=offset,
         misplaced=misplaced,
         first=first,
+        ordinary=ordinary,
+        systematic=_systematic(shift, along, truth_squares, ordinary),
+    )
+
+
+def _systematic(shift: float, along: float, truth_squares: float, count: int) -> float:
+    """``shift``: the sum of all errors; ``along``: the same, each times the truth that it belongs to."""
+    factor = abs(along) / math.sqrt(truth_squares * count) if truth_squares else 0.0
+    return max(factor, abs(shift) / max(count, 1))
+
+
+def together(parts: Sequence[Difference]) -> Difference:
+    """An output that was measured in parts, against the truth of all of it."""
+    count = max(sum(part.ordinary for part in parts), 1)
+    misplaced = sum(part.misplaced for part in parts)
+    squares = 0.0 if misplaced else sum(part.rms**2 * part.ordinary for part in parts)
+    return Difference(
+        rms=math.inf if misplaced else math.sqrt(squares / count),
+        peak=max(part.peak for part in parts),
+        scale=math.sqrt(sum(part.scale**2 * part.ordinary for part in parts) / count),
+        largest=max(part.largest for part in parts),
+        count=sum(part.count for part in parts),
+        misplaced=misplaced,
+        ordinary=count,
     )
 
 
 def hides(output: Tensor, truth: Tensor, eager: Tensor) -> bool:
-    """Whether ``output`` is a number where plain eager shows NaN or infinity, and the truth is none either."""
-    return any(bool((o.isfinite() & ~e.isfinite() & ~_same(o, t)).any()) for o, t, e in _blocks(output, truth, eager))
+    """Whether ``output`` is a number where plain eager shows NaN or infinity, or the other infinity, and the truth is
+    that neither."""
+    return any(
+        bool(((o.isfinite() | (o.isinf() & (o == -e))) & ~e.isfinite() & ~_same(o, t)).any())
+        for o, t, e in _blocks(output, truth, eager)
+    )
 
 
-def mismatches(output: Tensor, truth: Tensor, eager: Tensor) -> int:
-    """Count the elements of an integer or bool ``output`` that are neither the truth's nor eager's.
+def mismatches(output: Tensor, truth: Tensor, eager: Tensor, farther_than: float = 0.0) -> int:
+    """Count the elements of an integer or bool ``output`` that are neither the truth's nor eager's, and are
+    ``farther_than`` that away from both.
 
     Both are right answers: they differ only where the decision behind them is a tie within rounding.
     """
     wrong = 0
     for start in range(0, output.numel(), _BLOCK):
         o, t, e = (plain(x).reshape(-1)[start : start + _BLOCK] for x in (output, truth, eager))
-        wrong += int(((o != t) & (o != e)).sum())
+        off = (o != t) & (o != e)
+        if farther_than:
+            off &= _from_either(o, t, e) > farther_than
+        wrong += int(off.sum())
     return wrong
+
+
+def farthest(output: Tensor, truth: Tensor, eager: Tensor) -> float:
+    """The largest distance of an integer or bool ``output`` from the truth's or eager's, whichever is nearer."""
+    return max((float(_from_either(o, t, e).max()) for o, t, e in _blocks(output, truth, eager)), default=0.0)
+
+
+def _from_either(o: Tensor, t: Tensor, e: Tensor) -> Tensor:
+    return torch.minimum((o.double() - t.double()).abs(), (o.double() - e.double()).abs())
 
 
 def far_off(output: Tensor, truth: Tensor, eager: Tensor) -> bool:

@@ -62,6 +62,8 @@ class Jury:
         if unlike(eager.structure, found.structure, "output") or not _alike(eager.leaves, found.leaves):
             return False
         pairs = [(plain(f), plain(e)) for (_, f), (_, e) in zip(found.leaves, eager.leaves, strict=True)]
+        rows = _rows(given)
+        pairs = [(_as_near(f, e, rows), e) for f, e in pairs]
         doubtful = [i for i, (f, e) in enumerate(pairs) if not self._near(f, e, e, [])]
         return not doubtful or (not rung.strict and self._explained(doubtful, pairs, given, rung))
 
@@ -91,12 +93,35 @@ class Jury:
         return all(branches_off(i) and is_near(i, wide(eagers[i])) for i in doubtful)
 
     def _near(self, found: Tensor, eager: Tensor, truth: Tensor, moved: Sequence[Tensor]) -> bool:
-        """NaN and infinity may be more where there are any: what is near them does not answer either."""
-        if continuous(eager) and not bool(eager.isfinite().all()):
-            if hides(found, truth, eager):
-                return False
-            found = torch.where(found.isfinite(), found, eager)
+        if continuous(eager) and hides(found, truth, eager):
+            return False
         return within(error_in_units(found, truth, eager, moved), self.max_units)
+
+
+def _rows(given: Inputs) -> set[int] | None:
+    """Numbers of rows of what was given, if it holds NaN or infinity; None where it does not."""
+    tensors = [plain(tensor) for tensor in given.tensors()]
+    if all(bool(tensor.isfinite().all()) for tensor in tensors if continuous(tensor)):
+        return None
+    return {len(tensor) for tensor in tensors if tensor.dim() > 1}
+
+
+def _as_near(found: Tensor, eager: Tensor, rows: set[int] | None) -> Tensor:
+    """``found``, with eager's answers in place of NaN and infinity that may be there: what is near them does not answer
+    either.
+
+    Where ``rows`` of what was given hold them, that is what shares its row, and no infinity is the other one. Where
+    eager's are sums that overflow, the order of their terms decides which.
+    """
+    if not continuous(eager) or bool(eager.isfinite().all()):
+        return found
+    lost = ~eager.isfinite()
+    near = torch.ones_like(lost)
+    if rows is not None:
+        near = found.double() != -eager.double()
+        if eager.dim() and len(eager) in rows:
+            near &= lost.reshape(len(eager), -1).any(1).reshape(-1, *[1] * (eager.dim() - 1))
+    return torch.where(near & ~found.isfinite(), eager, found)
 
 
 def _alike(one: Named, other: Named) -> bool:

@@ -111,7 +111,8 @@ class _Making:
             else:
                 exact, fallback = self._float64(calls, run)
             answers, truths = self._answers(calls, run, exact)
-        tf32_units = 0.0 if random or not tf32_operators(self.device) else self._tf32_units(calls, answers, truths, run)
+        rounds = not random and bool(tf32_operators(self.device))
+        answers = self._with_tf32_units(calls, answers, truths, run, rounds=rounds)
         first, second = again.seen
         facts = TruthFacts(
             samples=self.samples,
@@ -119,7 +120,7 @@ class _Making:
             schedule=tuple(range(len(answers))) if stateful else (*range(len(answers)), 0),
             precision="float64" if not fallback else "eager",
             fallback=fallback,
-            tf32_units=tf32_units,
+            tf32_units=max((leaf.tf32_units or 0.0 for answer in answers for leaf in answer.leaves), default=0.0),
             stateful=stateful,
             random=random,
             shared_between_calls=tuple(sorted(a for a, b in overlaps(first.leaves, second.leaves) if a == b)),
@@ -300,19 +301,35 @@ class _Making:
         ]
         return answers, truths
 
-    def _tf32_units(
-        self, calls: Sequence[int], answers: Sequence[OriginalAnswer], truths: list[list[Tensor]], run: ObservedCalls
-    ) -> float:
-        """Eager's worst error as torch's flags have it, over outputs that have a finite one: where it decides
-        otherwise, or overflows, nobody may follow."""
-        as_it_is = self._called(calls, seeds=(self.seed,) * len(calls))
-        all_units = [
-            leaf_error(leaf.name, tensor, truth, eager, leaf.unit, leaf.threshold)[0].units
-            for answer, *tensors in zip(answers, as_it_is.leaves, truths, run.leaves, strict=True)
-            for leaf, tensor, truth, eager in zip(answer.leaves, *tensors, strict=False)
-            if tensor.shape == eager.shape
+    def _with_tf32_units(
+        self,
+        calls: Sequence[int],
+        answers: Sequence[OriginalAnswer],
+        truths: list[list[Tensor]],
+        run: ObservedCalls,
+        *,
+        rounds: bool,
+    ) -> list[OriginalAnswer]:
+        """With eager's worst error as torch's flags have it, output by output, over those that have a finite one: where
+        it decides otherwise, or overflows, nobody may follow. ``rounds``: the flags let it round factors."""
+        all_units: dict[str, list[float]] = {}
+        as_it_is = self._called(calls, seeds=(self.seed,) * len(calls)).leaves if rounds else []
+        for answer, *tensors in zip(answers, as_it_is, truths, run.leaves, strict=False):
+            for leaf, tensor, truth, eager in zip(answer.leaves, *tensors, strict=False):
+                if tensor.shape == eager.shape:
+                    units = leaf_error(leaf.name, tensor, truth, eager, leaf.unit, leaf.threshold)[0].units
+                    all_units.setdefault(leaf.name, []).append(units)
+        worst = {name: max(filter(math.isfinite, of), default=0.0) for name, of in all_units.items()}
+        return [
+            answer.model_copy(
+                update={
+                    "leaves": tuple(
+                        leaf.model_copy(update={"tf32_units": worst.get(leaf.name, 0.0)}) for leaf in answer.leaves
+                    )
+                }
+            )
+            for answer in answers
         ]
-        return max(filter(math.isfinite, all_units), default=0.0)
 
     def _needs_nudges(self, run: ObservedCalls) -> bool:
         """Whether the error of an output is sampled. Not of what a program decides: whether another decision is a tie,
@@ -378,9 +395,11 @@ def may_branch(eager: Tensor, exact: Tensor) -> bool:
 
 
 def branches(eager: Tensor, exact: Tensor, moved: Sequence[Tensor]) -> bool:
-    """Whether it branches: float64 is further away than ``moved``, eager's answers moved by a rounding, explain."""
-    movement = max((difference(m, eager, eager).rmse for m in moved), default=0.0)
-    return difference(eager, exact, eager).rmse > SUSPICIOUS_RATIO * max(movement, epsilon_of(eager))
+    """Whether it branches: float64 is further away than ``moved``, eager's answers moved by a rounding, explain. Not
+    relative to float64: what is zero in exact arithmetic does not branch."""
+    movements = [difference(m, eager, eager) for m in moved]
+    rounding = epsilon_of(eager) * difference(eager, eager, eager).scale
+    return difference(eager, exact, eager).rms > SUSPICIOUS_RATIO * max([rounding, *(m.rms for m in movements)])
 
 
 def different_form(eager: ObservedCalls, exact: ObservedCalls) -> str:

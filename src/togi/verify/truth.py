@@ -16,6 +16,7 @@ from torch import Tensor
 
 from togi.core.errors import TogiError
 from togi.core.records import Record
+from togi.decide.faithful import limit_units, shows_nothing
 from togi.decide.metric import MetricFacts
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
@@ -47,6 +48,9 @@ class LeafTruth(Record):
     unit: Unit
     same: bool = False
     """Eager and the truth agree to the bit: stored once."""
+    tf32_units: float | None = None
+    """Plain eager's worst error in this output with torch's flags as they are, as in ``TruthFacts``. None: not known by
+    output."""
 
 
 class OriginalAnswer(Record):
@@ -137,6 +141,19 @@ class TruthFacts(Record):
     metric: MetricFacts | None = None
     """Of the user's metric; None: there is none."""
     notes: tuple[str, ...] = ()
+
+    def limit_units(self, leaf: LeafTruth, *, exact: bool) -> float:
+        """Largest error of a faithful candidate in an output. ``exact``: no technique of its recipe is approximate."""
+        return limit_units(exact=exact, tf32_units=self.tf32_units if leaf.tf32_units is None else leaf.tf32_units)
+
+    def unproven(self) -> dict[str, float]:
+        """Outputs of which no answer shows anything, by name: how far eager itself is off, as a share of their size."""
+        shares: dict[str, list[float]] = {}
+        for answer in self.answers:
+            for leaf in answer.leaves:
+                if 0 not in leaf.shape:
+                    shares.setdefault(leaf.name, []).append(leaf.unit.relative)
+        return {name: min(of) for name, of in shares.items() if all(map(shows_nothing, of))}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,29 +4,45 @@ A candidate's error is given in multiples of eager's own. That needs an estimate
 by luck. So it is pooled over all inputs (the median of the relative errors), and it never falls below a few roundings
 of the output's own type. If a leaf has few numbers in all, eager also runs with weights and inputs moved by one
 rounding each. That samples the error that any order of evaluation may make.
+
+Quantities of other magnitudes in one tensor have a unit each: columns, and large numbers among small ones.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from togi.core.records import LeafError, Record
-from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_of_error
+from togi.decide.faithful import (
+    BESIDE_LARGER,
+    FEWEST_FLIPS,
+    counted,
+    far,
+    in_units,
+    unit_of_error,
+    unit_of_far,
+    unit_of_mismatches,
+)
 from togi.subject.plain_tensors import plain
 from togi.verify.compare import (
+    Columns,
     Difference,
+    between,
     columns_apart,
     continuous,
     difference,
     far_off,
+    farthest,
     mismatches,
     sentinel_threshold,
+    threshold_of_large,
+    together,
 )
 from togi.verify.observe import ObservedCalls
 
@@ -38,6 +54,16 @@ NUDGES_FEW = 8
 """Nudged runs per input where the outputs hold few numbers, or where eager must serve as the truth."""
 
 
+class LargeUnit(Record):
+    """One unit of error for numbers that are large next to all others, and stand for themselves."""
+
+    least: float
+    """From which magnitude on they are."""
+    rms: float
+    peak: float
+    relative: float = 0.0
+
+
 class Unit(Record):
     """One unit of error for one output on one input, absolute. For integers and bools ``rms`` is a share of
     elements."""
@@ -46,6 +72,14 @@ class Unit(Record):
     peak: float
     columns: tuple[ColumnsUnit, ...] = ()
     """Where columns hold quantities of other magnitudes, that of each: by these it is judged then."""
+    large: LargeUnit | None = None
+    relative: float = 0.0
+    """``rms`` as a share of the output's size; of integers, of what they differ by."""
+    distance: float = math.inf
+    """Of integers and bools: the largest distance by which eager's differ from one rounding to the next. Infinite: too
+    few differ to tell."""
+    flips: int = 0
+    """How many differ, in all of these runs."""
 
 
 class ColumnsUnit(Record):
@@ -57,10 +91,18 @@ class ColumnsUnit(Record):
     peak: float
     threshold: float
     """From which an element is a sentinel."""
+    large: LargeUnit | None = None
+    relative: float = 0.0
+    kind: int = 0
+    """``rmse`` is relative to all columns of one kind."""
 
     def of(self, tensor: Tensor) -> Tensor:
         """These columns of an output."""
         return tensor.index_select(self.dim, torch.tensor(self.indices, device=tensor.device))
+
+    @property
+    def unit(self) -> Unit:
+        return Unit(rms=self.rms, peak=self.peak, large=self.large, relative=self.relative)
 
 
 def units(eager: Sequence[Difference], nudged: Sequence[Sequence[Difference]], epsilon: float) -> list[Unit]:
@@ -77,18 +119,56 @@ def units(eager: Sequence[Difference], nudged: Sequence[Sequence[Difference]], e
     typical_rms = _typical([r / e.scale for r, e in zip(rms, eager, strict=True) if e.scale])
     typical_peak = _typical([p / e.scale for p, e in zip(peak, eager, strict=True) if e.scale])
     return [
-        Unit(
-            rms=unit_of_error(max(r, typical_rms * e.scale), e.scale, epsilon),
-            peak=unit_of_error(max(p, typical_peak * e.scale), e.largest, epsilon),
+        _unit(
+            unit_of_error(max(r, typical_rms * e.scale), e.scale, epsilon),
+            unit_of_error(max(p, typical_peak * e.scale), e.largest, epsilon),
+            e.scale,
         )
         for r, p, e in zip(rms, peak, eager, strict=True)
     ]
 
 
-def discrete_units(shares: Sequence[float], nudged: Sequence[Sequence[float]]) -> list[Unit]:
-    """The units of integers and bools. ``shares``: of elements on which eager and the truth disagree, per input."""
-    all_shares = [max([share, *more, MISMATCH_FLOOR]) for share, more in zip(shares, nudged, strict=True)]
-    return [Unit(rms=share, peak=share) for share in all_shares]
+def _unit(rms: float, peak: float, scale: float) -> Unit:
+    return Unit(rms=rms, peak=peak, relative=rms / scale if scale else 0.0)
+
+
+def discrete_units(
+    eager: Sequence[Tensor], truth: Sequence[Tensor], nudged: Sequence[Sequence[Tensor]]
+) -> list[tuple[Unit, float]]:
+    """The units of integers and bools, and the shares of elements on which eager and the truth disagree, per input."""
+    runs = [[e, *moved] for e, moved in zip(eager, nudged, strict=True)]
+    # eager itself against the truth alone, the others against both
+    flips = [
+        [mismatches(run, t, t if run is e else e) for run in of_input]
+        for of_input, t, e in zip(runs, truth, eager, strict=True)
+    ]
+    count = sum(map(sum, flips))
+    distance = math.inf
+    if count >= FEWEST_FLIPS:
+        distance = max(
+            farthest(run, t, t if run is e else e)
+            for of_input, t, e in zip(runs, truth, eager, strict=True)
+            for run in of_input
+        )
+    told = min(1.0, far(distance) / spread) if (spread := _spread(truth)) else 1.0
+    found = []
+    for e, of_input in zip(eager, flips, strict=True):
+        most = share(max(of_input), e)
+        unit = unit_of_mismatches(most, e.numel())
+        relative = most * told
+        found.append(
+            (Unit(rms=unit, peak=unit, relative=relative, distance=distance, flips=count), share(of_input[0], e))
+        )
+    return found
+
+
+def _spread(tensors: Sequence[Tensor]) -> float:
+    """The standard deviation of all their elements."""
+    count = sum(t.numel() for t in tensors)
+    if not count:
+        return 0.0
+    mean = sum(float(t.double().sum()) for t in tensors) / count
+    return math.sqrt(sum(float((t.double() - mean).square().sum()) for t in tensors) / count)
 
 
 def _support(own: float, nudged: Sequence[float]) -> float:
@@ -103,6 +183,7 @@ def _typical(relative: Sequence[float]) -> float:
 Measured = tuple[Unit, Difference | float, float]
 """The unit of one output on one input, eager's own error (a share of elements where discrete), the sentinel
 threshold."""
+_OfNumbers = tuple[Unit, Difference, float]
 
 
 def share(count: int, tensor: Tensor) -> float:
@@ -138,11 +219,22 @@ def units_of(
 
 def needs_nudges(eager: Sequence[Tensor], epsilon: float) -> bool:
     """Whether eager's own error says too little of an output, given on several inputs: it is discrete or has few
-    numbers, or it is more precise than what it was computed with (``epsilon``), whose roundings tell nothing of it."""
+    numbers (of one magnitude), or it is more precise than what it was computed with (``epsilon``), whose roundings tell
+    nothing of it."""
     if not continuous(eager[0]) or epsilon_of(eager[0]) < epsilon:
         return True
-    fewest = min((len(indices) / eager[0].shape[dim] for dim, indices in columns_apart(eager)), default=1.0)
-    return fewest * sum(e.numel() for e in eager) < FEW
+    count = sum(e.numel() for e in eager)
+    fewest = min((len(columns.indices) / eager[0].shape[columns.dim] for columns in columns_apart(eager)), default=1.0)
+    if fewest * count < FEW:
+        return True
+    large = sum(int(between(*_large(e), e, e).sum()) for e in eager)
+    return 0 < large < FEW
+
+
+def _large(eager: Tensor) -> tuple[float, float]:
+    """From which magnitude on numbers are measured apart, and from which they are mask values. Infinite: none are."""
+    sentinels = sentinel_threshold(eager)
+    return threshold_of_large(eager, sentinels), sentinels
 
 
 def measure_own_error(
@@ -151,19 +243,61 @@ def measure_own_error(
     """Measure one output on several inputs: ``nudged`` are runs with weights and inputs moved by a rounding,
     ``epsilon`` the least machine epsilon to assume."""
     if not continuous(eager[0]):
-        shares = [share(int((e != t).sum()), e) for e, t in zip(eager, truth, strict=True)]
-        more = [[share(mismatches(m, t, e), e) for m in ms] for ms, t, e in zip(nudged, truth, eager, strict=True)]
-        return list(zip(discrete_units(shares, more), shares, [math.inf] * len(eager), strict=True))
+        return [(unit, own, math.inf) for unit, own in discrete_units(eager, truth, nudged)]
     if epsilon_of(eager[0]) < epsilon:
         epsilon = 0.0  # of float64 every digit counts, whatever part of it was computed in less
+    epsilon = max(epsilon, epsilon_of(eager[0]))
     if parts := columns_apart(truth):
         return _by_columns(eager, truth, nudged, epsilon, parts)
+    return _of_one_magnitude(eager, truth, nudged, epsilon)
+
+
+def _of_one_magnitude(
+    eager: Sequence[Tensor], truth: Sequence[Tensor], nudged: Sequence[Sequence[Tensor]], epsilon: float
+) -> list[_OfNumbers]:
+    """But for large numbers among small ones, which have a unit of their own."""
+    limits = [_large(e) for e in eager]
+    least = [size for size, _ in limits]
+    if min(least) == math.inf:
+        return _measured(eager, truth, nudged, epsilon)
+    large = [between(*limit, t, e) for limit, t, e in zip(limits, truth, eager, strict=True)]
+    rest_of = [~where for where in large]
+    rest, apart = (
+        _measured(
+            [_elements(e, at) for e, at in zip(eager, where, strict=True)],
+            [_elements(t, at) for t, at in zip(truth, where, strict=True)],
+            [[_elements(m, at) for m in moved] for moved, at in zip(nudged, where, strict=True)],
+            epsilon,
+        )
+        for where in (rest_of, large)
+    )
+    return [
+        (
+            unit
+            if size == math.inf
+            else unit.model_copy(
+                update={"large": LargeUnit(least=size, rms=own.rms, peak=own.peak, relative=own.relative)}
+            ),
+            max(error, of_large, key=lambda each: each.rmse),
+            threshold,
+        )
+        for size, (unit, error, threshold), (own, of_large, _) in zip(least, rest, apart, strict=True)
+    ]
+
+
+def _elements(tensor: Tensor, where: Tensor) -> Tensor:
+    return plain(tensor).reshape(-1)[where]
+
+
+def _measured(
+    eager: Sequence[Tensor], truth: Sequence[Tensor], nudged: Sequence[Sequence[Tensor]], epsilon: float
+) -> list[_OfNumbers]:
     thresholds = [sentinel_threshold(e) for e in eager]
     own = [difference(e, t, e, th) for e, t, th in zip(eager, truth, thresholds, strict=True)]
     others = [
         [difference(m, t, e, th) for m in ms] for ms, t, e, th in zip(nudged, truth, eager, thresholds, strict=True)
     ]
-    return list(zip(units(own, others, max(epsilon, epsilon_of(eager[0]))), own, thresholds, strict=True))
+    return list(zip(units(own, others, epsilon), own, thresholds, strict=True))
 
 
 def _by_columns(
@@ -171,34 +305,43 @@ def _by_columns(
     truth: Sequence[Tensor],
     nudged: Sequence[Sequence[Tensor]],
     epsilon: float,
-    parts: Sequence[tuple[int, list[int]]],
+    parts: Sequence[Columns],
 ) -> list[Measured]:
-    """Each magnitude as an output of its own; eager's error is that of the worst."""
-    by_input: list[list[tuple[ColumnsUnit, Measured]]] = [[] for _ in eager]
-    for dim, indices in parts:
-        columns = ColumnsUnit(dim=dim, indices=tuple(indices), rms=0.0, peak=0.0, threshold=math.inf)
-        measured = measure_own_error(
+    """Each magnitude as an output of its own; eager's error is that of the worst kind."""
+    by_input: list[list[tuple[ColumnsUnit, Difference]]] = [[] for _ in eager]
+    for part in parts:
+        columns = ColumnsUnit(dim=part.dim, indices=part.indices, rms=0.0, peak=0.0, threshold=math.inf, kind=part.kind)
+        measured = _of_one_magnitude(
             [columns.of(e) for e in eager],
             [columns.of(t) for t in truth],
             [[columns.of(m) for m in moved] for moved in nudged],
             epsilon,
         )
-        for i, of_input in enumerate(measured):
-            unit, _, threshold = of_input
-            of_columns = columns.model_copy(update={"rms": unit.rms, "peak": unit.peak, "threshold": threshold})
-            by_input[i].append((of_columns, of_input))
-    return [
-        (
-            Unit(
-                rms=max(columns.rms for columns, _ in of_input),
-                peak=max(columns.peak for columns, _ in of_input),
-                columns=tuple(columns for columns, _ in of_input),
-            ),
-            max((own for _, (_, own, _) in of_input), key=lambda own: own.rmse if isinstance(own, Difference) else own),
-            math.inf,
+        for i, (unit, own, threshold) in enumerate(measured):
+            known = {"rms": unit.rms, "peak": unit.peak, "large": unit.large, "relative": unit.relative}
+            by_input[i].append((columns.model_copy(update={**known, "threshold": threshold}), own))
+    return [_of_columns(of_input) for of_input in by_input]
+
+
+def _of_columns(found: Sequence[tuple[ColumnsUnit, Difference]]) -> Measured:
+    """The unit of one input, of those of its columns and eager's own errors there."""
+    kinds = {kind: together([own for each, own in found if each.kind == kind]) for kind in {c.kind for c, _ in found}}
+    columns = tuple(
+        each.model_copy(
+            update={
+                "rms": max(each.rms, BESIDE_LARGER * kinds[each.kind].largest),
+                "peak": max(each.peak, BESIDE_LARGER * kinds[each.kind].largest),
+            }
         )
-        for of_input in by_input
-    ]
+        for each, _ in found
+    )
+    unit = Unit(
+        rms=max(each.rms for each in columns),
+        peak=max(each.peak for each in columns),
+        columns=columns,
+        relative=max(each.relative for each in columns),
+    )
+    return unit, max(kinds.values(), key=lambda own: own.rmse), math.inf
 
 
 def leaf_error(
@@ -208,29 +351,52 @@ def leaf_error(
     must)."""
     found = plain(found)
     if not continuous(found):
-        wrong = share(mismatches(found, truth, eager), found)
-        units = math.inf if far_off(found, truth, eager) else in_units(wrong, unit.rms)
-        return LeafError(name=name, rmse=wrong, max_abs=wrong, units=units), False
+        return _discrete_error(name, found, truth, eager, unit), False
+    parts = list(_parts(found, truth, eager, unit, threshold))
+    kinds = [together([part.error for part in parts if part.kind == kind]) for kind in {part.kind for part in parts}]
+    error = LeafError(
+        name=name,
+        rmse=max(kind.rmse for kind in kinds),
+        max_abs=max(kind.max_abs for kind in kinds),
+        units=max(part.units for part in parts),
+    )
+    return error, any(kind.misplaced for kind in kinds)
+
+
+class _Part(NamedTuple):
+    kind: tuple[int, bool]
+    """Of its columns, and whether these are large numbers among small ones."""
+    error: Difference
+    units: float
+
+
+def _parts(
+    found: Tensor, truth: Tensor, eager: Tensor, unit: Unit, threshold: float, kind: tuple[int, bool] = (0, False)
+) -> Iterator[_Part]:
+    """The errors of all that has a unit of its own."""
+    for columns in unit.columns:
+        tensors = (columns.of(found), columns.of(truth), columns.of(eager))
+        yield from _parts(*tensors, columns.unit, columns.threshold, (columns.kind, False))
     if unit.columns:
-        return _worst_column(name, found, truth, eager, unit)
+        return
+    if unit.large is not None:
+        where = between(unit.large.least, threshold, truth, eager)
+        large = Unit(rms=unit.large.rms, peak=unit.large.peak, relative=unit.large.relative)
+        yield from _parts(*(_elements(t, where) for t in (found, truth, eager)), large, math.inf, (kind[0], True))
+        found, truth, eager = (_elements(t, ~where) for t in (found, truth, eager))
     error = difference(found, truth, eager, threshold)
-    units = max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
-    return LeafError(name=name, rmse=error.rmse, max_abs=error.max_abs, units=units), error.misplaced > 0
+    rms = counted(error.rms, error.systematic, unit.relative, error.ordinary)
+    yield _Part(kind, error, max(in_units(rms, unit.rms), in_units(error.peak, unit.peak)))
 
 
-def _worst_column(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit) -> tuple[LeafError, bool]:
-    errors = [
-        leaf_error(
-            name,
-            columns.of(found),
-            columns.of(truth),
-            columns.of(eager),
-            Unit(rms=columns.rms, peak=columns.peak),
-            columns.threshold,
-        )
-        for columns in unit.columns
-    ]
-    return worst([error for error, _ in errors]), any(misplaced for _, misplaced in errors)
+def _discrete_error(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit) -> LeafError:
+    count = mismatches(found, truth, eager)
+    wrong = share(count, found)
+    units = math.inf if far_off(found, truth, eager) else in_units(wrong, unit.rms)
+    if count and math.isfinite(unit.distance):
+        too_far = mismatches(found, truth, eager, far(unit.distance))
+        units = max(units, in_units(too_far, unit_of_far(count, unit.flips, found.numel())))
+    return LeafError(name=name, rmse=wrong, max_abs=wrong, units=units)
 
 
 def worst(errors: Sequence[LeafError]) -> LeafError:
@@ -240,6 +406,7 @@ def worst(errors: Sequence[LeafError]) -> LeafError:
         rmse=max(error.rmse for error in errors),
         max_abs=max(error.max_abs for error in errors),
         units=max(error.units for error in errors),
+        limit_units=errors[0].limit_units,
     )
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from togi.core.callers import Callers
+from togi.core.quantities import percent
 from togi.core.records import Decisions, ErrorReport, LeafError
 from togi.decide.faithful import MAX_UNITS, within
 from togi.subject.inputs import Inputs
@@ -29,7 +30,7 @@ from togi.verify.leaves import can_be_replaced, fresh, input_tensors
 from togi.verify.metric import Metric, value_of
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form
-from togi.verify.truth import OriginalAnswer, Truth
+from togi.verify.truth import OriginalAnswer, Truth, TruthFacts
 from togi.verify.units import leaf_error, worst
 
 _CALLS_KEPT = 3
@@ -53,6 +54,8 @@ def verify(
     *,
     seed: int,
     max_units: float = MAX_UNITS,
+    exact: bool = False,
+    known: Sequence[LeafError] = (),
     metric: Metric | None = None,
     callers: Callers | None = None,
 ) -> ErrorReport:
@@ -63,20 +66,25 @@ def verify(
     Args:
         call: the candidate, called like the original.
         max_units: largest error of a faithful candidate, in units of plain eager's own.
+        exact: no technique of its recipe is approximate. Where plain eager rounds factors to TensorFloat-32, so may it,
+            in the outputs in which that shows.
+        known: errors that it was seen to have before; twice as much is faithful, too.
         metric: the user's metric; computed from the candidate's outputs on the user's own samples.
         callers: who will call at once; each must be given what it is given alone.
 
     Returns:
-        ``faithful``: within ``max_units`` everywhere, and no problems. Not faithful, with no problems: approximate,
-        by the error given; whether that is acceptable is the caller's to decide. Any problem: wrong, whatever the
-        error. Where the original is not repeatable, that is a problem of every candidate, and nothing is compared.
+        ``faithful``: within ``max_units``, and what ``exact`` and ``known`` allow, everywhere, and no problems. Not
+        faithful, with no problems: approximate, by the error given; whether that is acceptable is the caller's to
+        decide. Any problem: wrong, whatever the error. Where the original is not repeatable, that is a problem of every
+        candidate, and nothing is compared.
 
     Raises:
         Whatever ``call`` raises.
     """
     if not truth.facts.repeatable:
         return _unrepeatable(truth)
-    return _VerdictSoFar(call, truth, truth.inputs(inputs), signature, seed).report(max_units, metric, callers)
+    limits = _Limits(truth.facts, max_units, exact, known)
+    return _VerdictSoFar(call, truth, truth.inputs(inputs), signature, seed, limits).report(metric, callers)
 
 
 def wrong_at_once(
@@ -87,7 +95,7 @@ def wrong_at_once(
     report: ErrorReport,
     *,
     seed: int,
-    max_units: float = MAX_UNITS,
+    exact: bool = False,
     callers: Callers,
 ) -> tuple[str, ...]:
     """Find what is wrong where callers come at once with a candidate that is right for one, as ``report`` says. Each
@@ -95,9 +103,10 @@ def wrong_at_once(
     of calls. Raises whatever ``call`` raises."""
     if truth.facts.stateful or truth.facts.random or not truth.facts.repeatable:
         return ()
-    verification = _VerdictSoFar(call, truth, truth.inputs(inputs), signature, seed)
+    limits = _Limits(truth.facts, exact=exact)
+    verification = _VerdictSoFar(call, truth, truth.inputs(inputs), signature, seed, limits)
     verification.errors |= {leaf.name: leaf for leaf in report.leaves}
-    verification._callers_agree(callers, max_units, at_first=callers.count)
+    verification._callers_agree(callers, at_first=callers.count)
     return tuple(verification.problems)
 
 
@@ -110,9 +119,31 @@ class _KeptAnswers:
     values: list[Tensor]
 
 
+class _Limits:
+    """Largest errors of a faithful candidate, by output."""
+
+    def __init__(
+        self, facts: TruthFacts, max_units: float = MAX_UNITS, exact: bool = False, known: Sequence[LeafError] = ()
+    ) -> None:
+        self._by_name = {
+            leaf.name: max(max_units, facts.limit_units(leaf, exact=exact))
+            for answer in facts.answers
+            for leaf in answer.leaves
+        }
+        for error in known:
+            self._by_name[error.name] = max(self._by_name.get(error.name, max_units), 2 * error.units)
+
+    def of(self, name: str) -> float:
+        return self._by_name[name]
+
+
 class _VerdictSoFar:
-    def __init__(self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int) -> None:
-        self.call, self.truth, self.signature, self.seed = call, truth, signature, seed
+    def __init__(
+        self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int, limits: _Limits
+    ) -> None:
+        self.call, self.truth, self.signature, self.seed, self.limits = call, truth, signature, seed, limits
+        self.unproven = truth.facts.unproven()
+        self.unlike: set[str] = set()
         self.inputs = dict(zip(truth.kept, inputs, strict=True))
         self.problems: dict[str, None] = {}
         self.notes: dict[str, None] = {}
@@ -123,7 +154,7 @@ class _VerdictSoFar:
         self.other_sizes = False
         self.first: list[Tensor] = []
 
-    def report(self, max_units: float, metric: Metric | None, callers: Callers | None) -> ErrorReport:
+    def report(self, metric: Metric | None, callers: Callers | None) -> ErrorReport:
         facts = self.truth.facts
         metric = metric if facts.metric is not None and not facts.metric.problem else None
         for number, a in enumerate(facts.schedule):
@@ -135,24 +166,32 @@ class _VerdictSoFar:
             if number == 0:
                 self.first = self.kept[-1].values
         if not self.problems and not facts.stateful:
-            self._rerun_agrees(max_units)
-            self._values_replaced(max_units)
+            self._rerun_agrees()
+            self._values_replaced()
             if callers is not None:
-                self._callers_agree(callers, max_units)
+                self._callers_agree(callers)
         units = max((e.units for e in self.errors.values()), default=0.0)
         missing = math.inf if self.problems and not self.errors else 0.0
         return ErrorReport(
-            faithful=within(units, max_units) and not self.problems,
+            faithful=all(within(e.units, e.limit_units) for e in self.errors.values()) and not self.problems,
             units=max(units, missing),
             rmse=max((e.rmse for e in self.errors.values()), default=missing),
             max_abs=max((e.max_abs for e in self.errors.values()), default=missing),
             leaves=tuple(self.errors.values()),
+            unproven=self._unproven(),
             problems=tuple(self.problems),
             notes=tuple(self.notes),
             **({} if metric is None or self.problems else self._metric_of(metric)),
             decisions=self.decisions if self.decisions.total else None,
             other_sizes=self.other_sizes,
         )
+
+    def _unproven(self) -> str:
+        shares = [(share, name) for name, share in self.unproven.items() if name in self.unlike]
+        if not shares:
+            return ""
+        share, name = max(shares)
+        return f"plain eager itself is off by {percent(share)} in {name}, so being as near as that shows nothing"
 
     def _metric_of(self, metric: Metric) -> dict[str, Any]:
         """What the metric says, by the fields of ``ErrorReport``."""
@@ -198,7 +237,10 @@ class _VerdictSoFar:
             if misplaced:
                 self.problems[f"{leaf.name} is not finite, or finite, where the original's is not so"] = None
             wrong |= error.units > _BADLY_WRONG_UNITS
+            error = error.model_copy(update={"limit_units": self.limits.of(leaf.name)})
             self.errors[leaf.name] = worst([self.errors.get(leaf.name, error), error])
+            if leaf.name in self.unproven and not identical(plain(found[i]), self.truth.eager[a][i]):
+                self.unlike.add(leaf.name)
         return wrong
 
     def _error(self, found: Tensor, a: int, i: int) -> tuple[LeafError, bool]:
@@ -228,19 +270,19 @@ class _VerdictSoFar:
                 if not (one in allowed and other in allowed):
                     self.problems[f"{one} of one call shares memory with {other} of a later call"] = None
 
-    def _rerun_agrees(self, max_units: float) -> None:
+    def _rerun_agrees(self) -> None:
         """The last call was the first again. A faithful one agrees within its limit, an approximate one nearly does."""
         answer = self.truth.facts.answers[0]
         for leaf, one, two in zip(answer.leaves, self.first, self.kept[-1].values, strict=True):
             error, misplaced = leaf_error(leaf.name, two, one, one, leaf.unit, leaf.threshold)
-            allowed = max(max_units, _RERUN_SHARE * self.errors[leaf.name].units)
+            allowed = max(self.limits.of(leaf.name), _RERUN_SHARE * self.errors[leaf.name].units)
             if misplaced or not within(error.units, allowed):
                 self.problems[
                     f"a second run with the same input differs in {leaf.name} by {error.units:.3g} times "
                     "eager's own error"
                 ] = None
 
-    def _values_replaced(self, max_units: float) -> None:
+    def _values_replaced(self) -> None:
         """Call with the same input tensors holding other values: results must not be cached by identity."""
         facts = self.truth.facts
         shapes = [self._shapes(answer.input) for answer in facts.answers]
@@ -254,9 +296,9 @@ class _VerdictSoFar:
             return
         seen = observe(self.call, other, self.signature, seed=self.seed, given=reused)
         when = "when an input's values are replaced in place"
-        self._answered_again(b, seen, max_units, when, f"does not follow {when} (cached by identity)")
+        self._answered_again(b, seen, when, f"does not follow {when} (cached by identity)")
 
-    def _callers_agree(self, callers: Callers, max_units: float, *, at_first: int | None = None) -> None:
+    def _callers_agree(self, callers: Callers, *, at_first: int | None = None) -> None:
         """All callers at once, with all inputs in turn: nobody is given what belongs to another. ``at_first``: so many
         requests, and all only where these took no longer than the whole may."""
         answers = self.truth.facts.answers
@@ -276,9 +318,9 @@ class _VerdictSoFar:
             callers.answer(request, requests if again or at_first is None else at_first)
             for number, observation in observations.items():
                 wrong = f"is another {when} (it cannot serve threads)"
-                self._answered_again(number % len(answers), observation, max_units, when, wrong)
+                self._answered_again(number % len(answers), observation, when, wrong)
 
-    def _answered_again(self, a: int, seen: Observation, max_units: float, when: str, wrong: str) -> None:
+    def _answered_again(self, a: int, seen: Observation, when: str, wrong: str) -> None:
         """Answer ``a``, asked for in another way: it may err twice as much. ``wrong``: the problem to report beyond
         that."""
         answer = self.truth.facts.answers[a]
@@ -287,7 +329,7 @@ class _VerdictSoFar:
             return
         for i, leaf in enumerate(answer.leaves):
             error, misplaced = self._error(seen.leaves[i][1], a, i)
-            if misplaced or not within(error.units, max(max_units, 2 * self.errors[leaf.name].units)):
+            if misplaced or not within(error.units, max(self.limits.of(leaf.name), 2 * self.errors[leaf.name].units)):
                 self.problems[f"{leaf.name} {wrong}"] = None
 
     def _shapes(self, index: int) -> list[tuple[tuple[int, ...], torch.dtype]]:

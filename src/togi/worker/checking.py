@@ -57,12 +57,12 @@ class TrialCheck:
             inputs,
             self._trial.surveyed.signature,
             seed=self._trial.config.seed,
-            max_units=self.limit_units(truth),
+            exact=self._exact,
             metric=metric,
             callers=callers,
         )
         self.first_call_ms = call.ms
-        self.report = self._contender.settle_ties(report, truth, self.limit_units)
+        self.report = self._contender.settle_ties(report, truth, self._exact)
         return self.report
 
     def judged(
@@ -105,16 +105,14 @@ class TrialCheck:
         """Verify what was saved. Raises Refused if it is wrong on the samples."""
         truth, inputs = self.known()
         signature, seed = self._trial.surveyed.signature, self._trial.config.seed
-        report = verify(call, truth, inputs, signature, seed=seed, max_units=self.lasting_units())
+        report = verify(call, truth, inputs, signature, seed=seed, exact=self._exact, known=self.report.leaves)
         if report.problems or not report.faithful:
             raise Refused(next(iter(report.problems), f"its error is {report.units:,.0f} x eager's own"))
 
     def lasting_units(self) -> float:
         """The limit for what is saved: what an approximate recipe was seen to need, twice."""
-        return max(self.limit_units(self._truth()), 2 * self.report.units)
-
-    def limit_units(self, truth: Truth) -> float:
-        return limit_units(exact=self._exact, tf32_units=truth.facts.tf32_units)
+        limit = limit_units(exact=self._exact, tf32_units=self._truth().facts.tf32_units)
+        return max(limit, 2 * self.report.units)
 
     def asked_at_once(self, count: int) -> AskedAtOnce:
         """Let so many callers ask at once. An error is only noted: nobody takes it for an answer."""
@@ -132,7 +130,7 @@ class TrialCheck:
             signature=self._trial.surveyed.signature,
             report=self.report,
             seed=self._trial.config.seed,
-            max_units=self.limit_units(truth),
+            exact=self._exact,
             callers=callers,
         )
         try:

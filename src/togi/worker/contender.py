@@ -79,7 +79,7 @@ class Contender(abc.ABC):
         subject = self.trial.subject
         return assigned_inside(subject.module) if isinstance(subject, Subject) else []
 
-    def settle_ties(self, report: ErrorReport, _truth: Truth, _limit_units: Callable[[Truth], float], /) -> ErrorReport:
+    def settle_ties(self, report: ErrorReport, _truth: Truth, _exact: bool, /) -> ErrorReport:
         """The report with what tells a decision that rounding took from a fault, where the results alone do not."""
         return report
 
@@ -240,7 +240,7 @@ class LoadedArtifact(Contender):
     def assigned_by_torchscript(self) -> list[str]:
         return super().assigned_by_torchscript() if self.installed is None else assigned_inside(self.installed.program)
 
-    def settle_ties(self, report: ErrorReport, truth: Truth, limit_units: Callable[[Truth], float], /) -> ErrorReport:
+    def settle_ties(self, report: ErrorReport, truth: Truth, exact: bool, /) -> ErrorReport:
         if self.installed is None:
             return report
         from togi.worker.forced import with_forced_calls
@@ -255,7 +255,7 @@ class LoadedArtifact(Contender):
             lambda part: part_of(subject, part, config.device),
             seed=config.seed,
             device=config.device,
-            limit_units=limit_units,
+            exact=exact,
         )
 
     def save(self, folder: Path, check: TrialCheck, ask_s: float) -> Saved:

@@ -17,7 +17,6 @@ from togi.artifact.installed import Installed
 from togi.artifact.part_engine import PartEngine
 from togi.core.choices import Mode
 from togi.core.records import ErrorReport, ForcedCalls
-from togi.decide.faithful import MAX_UNITS
 from togi.subject.behaviour import same, seed_all
 from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs, Subject
@@ -50,14 +49,14 @@ def with_forced_calls(
     *,
     seed: int,
     device: str,
-    limit_units: Callable[[Truth], float] = lambda _: MAX_UNITS,
+    exact: bool = False,
 ) -> ErrorReport:
     """The report of a program in parts; where its results do not tell whether it is right, with what it decides
     otherwise than the original, and with its parts on the calls that the original makes.
 
     Args:
         parts: the calls that the original makes of each; ``part_of`` reads them as a subject.
-        limit_units: largest error of a faithful call.
+        exact: no technique of the recipe is approximate.
     """
     if not needed(report, truth):
         return report
@@ -68,7 +67,7 @@ def with_forced_calls(
     with installed.suspended():  # a program that cannot be copied is its own original
         for path, form in [(switch.path, form) for switch in installed.switches for form in switch.forms]:
             of_form = [
-                forced_calls(part_of(part), path, form, seed, device, limit_units)
+                forced_calls(part_of(part), path, form, seed, device, exact)
                 for part in parts
                 if path == part.key.path and form.entry.effects == part.effects
             ]
@@ -117,13 +116,13 @@ def forced_calls(
     optimized: PartEngine,
     seed: int,
     device: str,
-    limit_units: Callable[[Truth], float] = lambda _: MAX_UNITS,
+    exact: bool = False,
 ) -> ForcedCalls | None:
     """Prove one part. None if the engine serves none of the calls.
 
     Args:
         subject: the original part with the calls that the program makes of it.
-        limit_units: largest error of a faithful call.
+        exact: no technique of the recipe is approximate.
     """
     signature = optimized.signature
     calls = [call for call in subject.samples if _serves(optimized, call)]  # there may have been no room to keep any
@@ -131,7 +130,7 @@ def forced_calls(
         return None
     start = first_candidate(Subject(subject.module, calls, mode=Mode.AS_IS), optimized.manifest.facts, signature)
     truth = make_truth(start.module, start.samples, signature, seed=seed, device=device, samples=len(calls))
-    report = verify(optimized, truth, start.samples, signature, seed=seed, max_units=limit_units(truth))
+    report = verify(optimized, truth, start.samples, signature, seed=seed, exact=exact)
     problem = next(iter(report.problems), "") or _written_back_otherwise(start.module, start.samples)
     return ForcedCalls(
         path=path,
