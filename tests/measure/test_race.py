@@ -7,6 +7,8 @@ import pytest
 from tests.measure.simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
 from togi.measure import RaceResult, RaceVerdict, race, rounds_needed
+from togi.measure.interval import ratio_interval
+from togi.measure.race_result import of_each, together
 from togi.measure.turn import Turn
 
 RACES = 60
@@ -450,3 +452,27 @@ def test_leaving_out_slow_rounds_of_the_reference_makes_nothing_faster():
         faster += found.low > 1.0
     assert sum(medians) / len(medians) < 1.0
     assert faster <= 5
+
+
+def test_three_that_are_equal_are_equal_to_the_leader():
+    """The others were not compared with each other: at 4 % below and above it they may be 8 % apart."""
+    machine = SimulatedMachine()
+    base, *others = (SimulatedRunner(name, machine, ms=ms) for name, ms in (("base", 10.0), ("a", 9.9), ("b", 10.1)))
+    result = race(others, base, budget_s=60, seed=0, clock=machine.clock)
+    assert result.order == f"base and b are each within 4.0% of a after {result.rounds} rounds"
+
+
+def test_measurements_put_together_hold_as_the_stricter_did():
+    """What was one of several looks in a race is still one of several."""
+    machine = SimulatedMachine()
+    base = SimulatedRunner("base", machine)
+    field = [SimulatedRunner(f"r{k}", machine, ms=9.0) for k in range(4)]
+    of_race = race(field, base, budget_s=60, seed=0, clock=machine.clock).timing("r0")
+    alone = race(field[:1], base, budget_s=60, seed=1, clock=machine.clock).timing("r0")
+    assert (of_race.confidence, alone.confidence) == (of_each(0.95, 5), 0.95)
+    for both in (together(alone, of_race), together(of_race, alone)):
+        assert both.confidence == of_race.confidence
+        references, own = zip(*both.rounds_ms, strict=True)
+        assert both.speedup_x == ratio_interval(references, own, of_race.confidence)
+    few = alone.model_copy(update={"rounds_ms": alone.rounds_ms[:3]})
+    assert not together(few, of_race.model_copy(update={"rounds_ms": of_race.rounds_ms[:3]})).speedup_x.has_ends

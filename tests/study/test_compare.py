@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import random
+import time
+from collections import deque
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -338,3 +343,183 @@ def test_a_missing_artifact_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(TogiError, match="nothing"):
         togi.compare(NET, tmp_path / "nothing.togi", X)
     assert issubclass(SubjectError, TogiError)
+
+
+def grows(x: Tensor, cache: list[Tensor]) -> Tensor:
+    cache.append(x * 2)
+    return x + 1
+
+
+def keeps(x: Tensor, _: Any) -> Tensor:
+    return x + 1
+
+
+def grows_otherwise(x: Tensor, cache: list[Tensor]) -> Tensor:
+    cache.append(x * 2.01)
+    return x + 1
+
+
+def counts_up(x: Tensor, state: dict[str, Any]) -> Tensor:
+    state["n"] += 1
+    return x + 1
+
+
+def counts_by_two(x: Tensor, state: dict[str, Any]) -> Tensor:
+    state["n"] += 2
+    return x + 1
+
+
+def sums_up(x: Tensor, state: dict[str, Any]) -> Tensor:
+    state["n"] += float(x.square().sum())
+    return x + 1
+
+
+def sums_up_backwards(x: Tensor, state: dict[str, Any]) -> Tensor:
+    state["n"] += float(x.square().cumsum(0)[-1].sum())
+    return x + 1
+
+
+class Holder:
+    """An object of the program's own, known to no container."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+
+def holds(x: Tensor, holder: Holder) -> Tensor:
+    holder.kept.append(x.shape[0])
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    ("original", "other", "left", "said"),
+    [
+        (grows, grows, [], ""),
+        (grows, keeps, [], "the input cache is left as it is, the original modifies it"),
+        (keeps, grows, [], "the input _ is modified, the original leaves it as it is"),
+        (grows, grows_otherwise, [], "in cache[0] after the call"),
+        (grows, grows, [X], ""),
+        (grows, keeps, [X], "the input cache is left as it is"),
+        (grows, grows_otherwise, [X], "in cache[1] after the call"),
+        (counts_up, counts_up, {"n": 0}, ""),
+        (counts_up, keeps, {"n": 0}, "the input state is left as it is"),
+        (counts_up, counts_by_two, {"n": 0}, "state after the call['n'] is 2, the original returns 1"),
+        (sums_up, sums_up_backwards, {"n": 0.0}, ""),
+        (sums_up, counts_up, {"n": 0.0}, "in state['n'].number after the call"),
+        (holds, holds, Holder(), ""),
+        (holds, keeps, Holder(), "the input holder is left as it is"),
+    ],
+)
+def test_what_a_call_leaves_in_its_arguments_is_compared(
+    original: Callable[..., Any], other: Callable[..., Any], left: Any, said: str
+) -> None:
+    found = togi.compare(original, other, togi.Inputs((X, left)))
+    assert bool(found) is (not said), str(found)
+    assert said in str(found)
+    assert isinstance(left, Holder) or len(left) in (0, 1), "what was given stays"
+    assert not isinstance(left, dict) or left["n"] == 0
+
+
+def test_buffers_that_a_call_changes_are_changed_by_both() -> None:
+    norm = nn.BatchNorm1d(16).train()
+
+    def forgets(x: Tensor) -> Tensor:
+        return nn.functional.batch_norm(x, None, None, norm.weight, norm.bias, True)
+
+    def updates(x: Tensor) -> Tensor:
+        return nn.functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, True)
+
+    assert togi.compare(norm, norm, X)
+    assert togi.compare(norm, updates, X)
+    found = togi.compare(norm, forgets, X)
+    assert not found
+    assert "it changes no buffer, and BatchNorm1d changes running_mean" in str(found)
+    assert torch.equal(norm.running_mean, torch.zeros(16))
+
+
+CALLS = itertools.count()
+
+
+class Found:
+    def __init__(self, boxes: Tensor, **more: Any) -> None:
+        self.boxes = boxes
+        self.__dict__.update(more)
+
+
+def found_with(**more: Any) -> Callable[[Tensor], Found]:
+    class Local(Found):  # of a function, and so of no known form
+        pass
+
+    return lambda x: Local(x + 1, **{name: value(x) if callable(value) else value for name, value in more.items()})
+
+
+@pytest.mark.parametrize(
+    ("original", "other", "said"),
+    [
+        ({"n": 3, "label": "cat"}, {"n": 3, "label": "cat"}, ""),
+        ({"n": 3}, {"n": 4}, "output['n'] is 4, the original returns 3"),
+        ({"label": "cat"}, {"label": "dog"}, "output['label'] is 'dog'"),
+        ({"score": lambda x: x.norm().item()}, {"score": lambda x: x.flip(0).norm().item()}, ""),
+        ({"score": lambda x: x.norm().item()}, {"score": lambda x: x.norm().item() * 1.01}, "in output.score.number"),
+        ({"inner": Holder()}, {"inner": Found(X)}, "output['inner']"),
+        ({"took": lambda _: time.perf_counter()}, {"took": lambda _: time.perf_counter()}, ""),
+        ({"number": lambda _: next(CALLS)}, {"number": 0}, ""),
+        ({"day": date(2026, 1, 1)}, {"day": date(2026, 1, 1)}, ""),
+        ({"day": date(2026, 1, 1)}, {"day": date(2026, 1, 2)}, "datetime.date(2026, 1, 2)"),
+        ({"kept": deque([1, 2])}, {"kept": deque([1, 3])}, "is 3, the original returns 2"),
+        ({"function": print}, {"function": print}, ""),
+    ],
+)
+def test_what_objects_hold_is_compared(original: dict[str, Any], other: dict[str, Any], said: str) -> None:
+    found = togi.compare(found_with(**original), found_with(**other), X)
+    assert bool(found) is (not said), str(found)
+    assert said in str(found)
+
+
+def test_what_differs_in_each_call_of_the_original_is_said_and_left_out() -> None:
+    found = togi.compare(found_with(took=lambda _: time.perf_counter()), found_with(took=0.5), X)
+    assert found
+    assert "output.took is another one in each call of the original, and is not compared" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("original", "other", "said"),
+    [
+        (lambda _: {(1, 2), (0, 5)}, lambda _: {(0, 5), (1, 2)}, ""),
+        (lambda _: {(1, 2)}, lambda _: {(3, 4)}, "is 3, the original returns 1"),
+        (lambda x: {float(x.norm()), 7.0}, lambda x: {7.0, float(x.flip(0).norm())}, ""),
+        (lambda _: frozenset({1}), lambda _: {1}, "output['kind'] is a builtins:set"),
+        (lambda x: (x, torch.float32), lambda x: (x, torch.float16), "is 'float16', the original returns 'float32'"),
+        (
+            lambda x: x.double().sum().item(),
+            lambda x: x.double().sum(),
+            "output is a tensor, the original returns a float",
+        ),
+        (
+            lambda x: x.double().sum(),
+            lambda x: x.double().sum().item(),
+            "output is a float, the original returns a tensor",
+        ),
+        (lambda x: x.sum().item(), lambda x: np.float64(x.sum().item()), "is a numpy:float64"),
+        (lambda x: x.clone().as_subclass(Marked), lambda x: x.clone().as_subclass(Marked), ""),
+        (lambda x: x.clone().as_subclass(Marked), lambda x: x.clone(), "output is a torch:Tensor, the original's is a"),
+        (lambda x: iter([x + 1]), lambda x: iter([x + 1]), "cannot be compared with"),
+    ],
+)
+def test_kinds_of_answers_are_told_apart(original: Any, other: Any, said: str) -> None:
+    found = togi.compare(original, other, X)
+    assert bool(found) is (not said), str(found)
+    assert said in str(found)
+
+
+class Marked(Tensor):
+    pass
+
+
+def test_a_parameter_that_comes_back_as_a_tensor_is_noted() -> None:
+    """Engines return plain tensors: what a caller computes with one is the same."""
+    found = togi.compare(lambda x: nn.Parameter(x.clone()), lambda x: x.clone(), X)
+    assert found
+    assert "output is a torch:Tensor, the original's is a torch.nn.parameter:Parameter" in found.notes

@@ -254,3 +254,31 @@ def test_the_assertions_are_the_gate_seen_from_the_first(found: Interval, share:
         assert case.answer is Answer.FAILED
         held = False
     assert held is (exit_code([case]) == 0)
+
+
+def test_calls_that_write_into_their_inputs_get_new_ones() -> None:
+    """Else the tenth call works on what nine have left there: nothing."""
+    seen: list[float] = []
+
+    def subtracts(x: Tensor, kept: list[Tensor]) -> Tensor:
+        seen.append(float(x.amax()))
+        seen.append(float(len(kept)))
+        kept.append(x)
+        return x.sub_(1.0).relu()
+
+    given = togi.Inputs((torch.ones(4), []))
+    togi.bench(subtracts, lambda x, _: (x - 1.0).relu(), given, time_limit_s=0.3)
+    assert set(seen[0::2]) == {1.0}
+    assert set(seen[1::2]) == {0.0}
+    assert given.args[1] == []
+
+
+def test_only_calls_that_write_into_their_inputs_get_new_ones() -> None:
+    seen = set()
+
+    def looks(x: Tensor) -> Tensor:
+        seen.add(x.data_ptr())
+        return x + 1
+
+    togi.bench(looks, quick, X, time_limit_s=0.3)
+    assert len(seen) <= 2, "one for the question whether it writes, one for all calls"

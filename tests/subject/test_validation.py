@@ -12,7 +12,7 @@ import torch
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs
-from togi.subject.validation import Validation, as_validation, hash_of, hashes_of, shared
+from togi.subject.validation import Validation, as_validation, deciding_hash, hash_of, hashes_of, shared
 
 SAMPLES = [torch.full((1, 2), float(i)) for i in range(4)]
 
@@ -104,3 +104,35 @@ def test_samples_that_are_not_tensors_are_told_apart() -> None:
     assert hashes_of(again) == hashes_of(calls)
     assert hashes_of([nested(x=1, y=2)]) == hashes_of([nested(y=2, x=1)])
     assert Validation([np.zeros(3), np.ones(3)]).identity != Validation([np.ones(3), np.zeros(3)]).identity
+
+
+FLOATS = torch.randn(2, 3)
+IDS = torch.arange(6).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (Inputs(("ab",)), Inputs(("ab",)), True),
+        (Inputs(("ab",)), Inputs(("a text of 5,000 characters",)), False),
+        (Inputs((FLOATS,), {"tokens": 8}), Inputs((FLOATS,), {"tokens": 512}), False),
+        (Inputs((FLOATS,), {"tokens": 8}), Inputs((FLOATS + 1,), {"tokens": 8}), True),
+        (Inputs((IDS,)), Inputs((IDS + 1,)), False),
+        (Inputs((IDS.numpy(),)), Inputs((IDS.numpy() + 1,)), False),
+        (Inputs(([FLOATS, IDS],)), Inputs(([FLOATS * 2, IDS],)), True),
+        (Inputs(([FLOATS, 1],)), Inputs(([FLOATS, 1, 2],)), False),
+        (Inputs((FLOATS, "a")), Inputs((FLOATS[:1], "a")), False),
+        (Inputs((), {"a": 1, "b": 2}), Inputs((), {"b": 2, "a": 1}), True),
+    ],
+    ids=str,
+)
+def test_what_in_calls_decides_tells_studies_apart(one: Inputs, other: Inputs, same: bool) -> None:
+    assert (deciding_hash([one]) == deciding_hash([other])) is same
+    assert deciding_hash([one])
+
+
+def test_calls_of_floats_alone_decide_nothing() -> None:
+    """Their studies stay known by what they were known by before: many scripts draw the example anew each time."""
+    assert deciding_hash([Inputs((FLOATS, None, [FLOATS.numpy()]))]) == ""
+    assert deciding_hash([Inputs((IDS,))], integers=False) == ""
+    assert deciding_hash([Inputs((IDS, 3))], integers=False)

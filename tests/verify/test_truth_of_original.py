@@ -221,3 +221,49 @@ def test_a_damaged_truth_is_refused(tmp_path, damage):
 def test_the_metric_of_the_original_is_kept():
     truth = truth_of(nn.Linear(4, 4), X, X * 2, metric=lambda outputs: float(len(outputs)))
     assert truth.facts.metric == MetricFacts(value=2.0)
+
+
+TABLE = 1000 + torch.randn(64, 256, generator=torch.Generator().manual_seed(2))
+STEPS = torch.linspace(0.1, 1, 4)
+
+
+class Holds(nn.Module):
+    """A table in a plain attribute, which no conversion of the module reaches, and a view into which calls write."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = TABLE[:4, :4].clone()
+        self.kept = torch.zeros(4)
+
+    def forward(self, x):
+        self.kept[1:].copy_(x[0, 1:])
+        return (self.table * self.table).sum(-1) + self.kept
+
+
+def variance(rows):
+    return rows.square().mean(-1) - rows.mean(-1).square()
+
+
+@pytest.mark.parametrize(
+    ("module", "sample", "expected"),
+    [
+        (Of(lambda _, i: variance(TABLE[i])), torch.arange(8), variance(TABLE[:8].double())),
+        (Of(lambda _, i: STEPS.sqrt().cumsum(0)[i]), torch.arange(4), STEPS.double().sqrt().cumsum(0)),
+        (Of(lambda _, i: torch.stack([STEPS, STEPS]).exp()[:, i]), torch.arange(4), STEPS.double().exp().expand(2, 4)),
+        (Holds(), torch.ones(3, 4), TABLE[:4, :4].double().square().sum(-1) + torch.tensor([0.0, 1.0, 1.0, 1.0])),
+    ],
+    ids=["cancels", "a chain", "a list", "an attribute"],
+)
+def test_what_is_computed_of_tables_alone_is_float64(module, sample, expected):
+    truth = truth_of(module, sample)
+    assert truth.facts.precision == "float64", truth.notes
+    assert truth.facts.answers[0].leaves[0].eager_rmse > 0
+    assert (truth.truth[0][0] - expected).abs().max() < 1e-9
+
+
+def test_an_answer_that_stays_narrow_is_said():
+    truth = truth_of(Of(lambda _, x: torch.from_numpy(x.numpy().astype("float32"))), X)
+    assert any("output is float32 where float64 is asked for" in note for note in truth.notes)
+    table = truth_of(Of(lambda m, x: (m.linear(x), TABLE[0])), X)
+    assert not any("where float64 is asked for" in note for note in table.notes)
+    assert table.facts.precision == "float64"

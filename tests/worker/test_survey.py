@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from togi.machine.describe import machine
-from togi.subject.inputs import Subject
+from togi.subject.inputs import Inputs, Subject
+from togi.worker.measuring import Measuring
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
@@ -83,3 +86,49 @@ def test_a_study_does_not_go_on_after_an_edit_of_what_is_computed(
     found = {what: of(FILE.replace(*change)) for what, change in changes.items()}
     assert len({of(FILE), *found.values()}) == 1 + len(changes), found
     assert of(FILE.replace("def loss", "# a comment\ndef loss")) == of(FILE)
+
+
+@pytest.mark.thorough
+def test_a_study_does_not_go_on_with_other_inputs_that_decide(tmp_path: Path) -> None:
+    def of(sample: str) -> str:
+        return fingerprint(tmp_path, FILE.replace("torch.zeros(1, 4)", sample), "model")
+
+    floats = "torch.zeros(1, 4)"
+    assert of(floats) == of("torch.ones(1, 4)"), "the values of floats decide nothing"
+    texts = FILE.replace("def forward(self, x):", "def forward(self, x, text):")
+
+    def with_text(text: str) -> str:
+        return fingerprint(tmp_path, texts.replace(floats, f"({floats}, {text!r})"), "model")
+
+    assert with_text("ab") == with_text("ab") != with_text("ab" * 2500)
+
+
+def test_a_survey_knows_that_calls_write_into_their_inputs() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: Tensor, kept: list[Tensor]) -> Tensor:
+            kept.append(x)
+            return x + 1
+
+    class Adds(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.add_(1)
+
+    assert survey(Subject(Adds(), torch.ones(2))).inputs_change
+    assert survey(Subject(Writes(), Inputs((torch.ones(2), [])))).inputs_change
+    assert not survey(Subject(Scaled(2.0), torch.ones(2))).inputs_change
+
+
+def test_calls_that_write_into_their_inputs_are_measured_on_new_ones() -> None:
+    seen: list[tuple[float, int]] = []
+
+    def writes(x: Tensor, kept: list[Tensor]) -> None:
+        seen.append((float(x), len(kept)))
+        x.add_(1)
+        kept.append(x)
+
+    contender: Any = SimpleNamespace(call=writes, given_as=None)
+    samples = (Inputs((torch.zeros(()), [])),)
+    for inputs_change in (True, False):
+        seen.clear()
+        Measuring(contender, samples, "cpu", inputs_change=inputs_change).turn(3)
+        assert (set(seen) == {(0.0, 0)}) is inputs_change

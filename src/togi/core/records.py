@@ -388,6 +388,8 @@ class Timing(Record):
     """Reference time over candidate time, per round; above 1 is faster."""
     rounds_ms: tuple[tuple[float, float], ...] = ()
     """Raw: (reference, candidate) of every round, in ms per sample."""
+    confidence: float = 0.95
+    """Of the interval of the speed-up. In a race of several each has more, so that all of them hold together."""
     call_ms: float | None = None
     """If that is not the time of a call: the time next to the other callers (95 of 100 at most), or once it is warm."""
     first_call_ms: float = 0.0

@@ -280,7 +280,11 @@ class _RaceState:
         racing = [entry.name for entry in self.racing]
         rounds = f"after {plural(self.rounds, 'round')}"
         if verdict is RaceVerdict.EQUIVALENT:
-            return f"{' and '.join(racing)} are within {self.criterion.band_x - 1:.1%} of each other {rounds}"
+            leader = self.leader(self.racing).name  # the others were compared with it alone
+            others = [name for name in racing if name != leader]
+            whom = f"{' and '.join(racing)} are" if len(others) == 1 else f"{' and '.join(others)} are each"
+            of = "each other" if len(others) == 1 else leader
+            return f"{whom} within {self.criterion.band_x - 1:.1%} of {of} {rounds}"
         if verdict is RaceVerdict.SEPARATED:
             return f"{racing[0]} is the fastest beyond doubt {rounds}"
         if len(racing) < 2:

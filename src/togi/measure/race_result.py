@@ -98,6 +98,7 @@ class RaceResult(Record):
         return Timing(
             latency_ms=times_interval([own_ms for _, own_ms in shared], self.criterion.confidence),
             speedup_x=speedup_x,
+            confidence=self._confidence,
             rounds_ms=shared,
             call_ms=entry.call_ms,
             first_call_ms=first_call_ms,
@@ -123,13 +124,16 @@ class RaceResult(Record):
 
 
 def together(first: Timing, second: Timing) -> Timing:
-    """What two processes of one recipe measured next to the same reference, as one measurement."""
+    """What two processes of one recipe measured next to the same reference, as one measurement. Its intervals hold as
+    those of the stricter of the two did: one that was made in a race of several is one of several looks."""
+    confidence = max(first.confidence, second.confidence)
     rounds_ms = first.rounds_ms + second.rounds_ms
     references, own = zip(*rounds_ms, strict=True)
     update = {
-        "latency_ms": times_interval(own),
-        "speedup_x": ratio_interval(references, own),
+        "latency_ms": times_interval(own, confidence),
+        "speedup_x": ratio_interval(references, own, confidence),
         "rounds_ms": rounds_ms,
+        "confidence": confidence,
     }
     return second.model_copy(update=update)
 

@@ -20,6 +20,7 @@ from togi.subject.inputs import Inputs, samples_of
 from togi.subject.nested import tensors_in
 from togi.subject.signature import Signature
 from togi.verify.derived_inputs import variants
+from togi.verify.output_structure import NOT_COMPARED, incomparable
 from togi.verify.reference import SUSPICIOUS_ROUNDINGS, make_truth
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify
@@ -53,12 +54,15 @@ class _Known:
     """The samples, then what is derived from them."""
     signature: Signature
     truth: Truth
+    buffers: Sequence[str]
+    """Names of those that the calls change."""
 
     @classmethod
     def of(cls, original: LiveObject, samples: Sequence[Inputs], derived: bool, seed: int) -> _Known:
         asked = original.copy_for(samples)
-        with kept_buffers(asked):
+        with kept_buffers(asked) as before:
             outputs = [first_call(asked, sample, number, seed) for number, sample in enumerate(samples, start=1)]
+            buffers = before.changed()
         signature = Signature.of(asked, samples, outputs)
         inputs = variants(samples, signature, seed) if derived else list(samples)
         truth = make_truth(
@@ -70,7 +74,7 @@ class _Known:
             samples=len(samples),
             gradients=False,  # both are called without
         )
-        return cls(samples=len(samples), inputs=inputs, signature=signature, truth=truth)
+        return cls(samples=len(samples), inputs=inputs, signature=signature, truth=truth, buffers=buffers)
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,9 @@ class _Asked:
         return self.max_error is None
 
     def _verified(self, truth: Truth) -> ErrorReport:
-        with kept_buffers(self.other.module):
+        with kept_buffers(self.other.module) as before:
             try:
-                return verify(
+                error = verify(
                     self.other.call,
                     truth,
                     self.known.inputs,
@@ -125,9 +129,19 @@ class _Asked:
                     seed=self.seed,
                     exact=self._exact,
                 )
-            except Exception as error:  # foreign code: the other's
-                problem = f"it raises where {self.original.name} answers: {user_place(error)}"
+            except Exception as raised:  # foreign code: the other's
+                problem = f"it raises where {self.original.name} answers: {user_place(raised)}"
                 return ErrorReport(faithful=False, units=math.inf, rmse=math.inf, max_abs=math.inf, problems=(problem,))
+            return self._with_buffers(error, before.changed())
+
+    def _with_buffers(self, error: ErrorReport, changed: Sequence[str]) -> ErrorReport:
+        """The report, with what is wrong where the other leaves its buffers as they are and the original does not."""
+        if not self.known.buffers or changed:
+            return error
+        said = f"it changes no buffer, and {self.original.name} changes {', '.join(self.known.buffers[:3])}"
+        if next(self.other.module.buffers(), None) is None:  # what a function changes elsewhere nobody sees
+            return error.model_copy(update={"notes": (*error.notes, f"{self.other.name} has no buffers: {said}")})
+        return error.model_copy(update={"faithful": False, "problems": (*error.problems, said)})
 
     def _refused(self) -> Iterator[int]:
         """Derived inputs for which an artifact was not proven, and which it refuses."""
@@ -144,6 +158,8 @@ class _Asked:
     def _judged(self, error: ErrorReport) -> tuple[bool, str]:
         """Whether they are the same, and a sentence without its full stop."""
         original, other = self.original.name, self.other.name
+        if unknown := self._incomparable():
+            return False, f"{other} cannot be compared with {original}: it returns {unknown}, which shows no values"
         outcome, how = accept(error, exact=self._exact, max_error=self.max_error)
         worst = _worst(error)
         if not self.known.truth.facts.repeatable:
@@ -157,12 +173,17 @@ class _Asked:
         if how:
             return True, f"{other} is as close to {original} as was allowed: {how.removeprefix('approximate: ')}"
         if worst is None:
-            return True, f"{other} is the same as {original}: it returns no numbers, and all else is equal"
+            rest = "all else that can be compared is" if _left_out(error) else "all else is"
+            return True, f"{other} is the same as {original}: it returns no numbers, and {rest} equal"
         return True, (
             f"{other} is the same as {original}, up to rounding: the error of its worst output ({worst.name}) is "
             f"{significant(worst.units, 2)} x eager's own ({relative(worst.rmse)} relative; "
             f"{significant(worst.limit_units, 2)} x is the limit)"
         )
+
+    def _incomparable(self) -> str:
+        """What the original returns of which nobody can say whether two are equal."""
+        return next(filter(None, (incomparable(answer.structure) for answer in self.known.truth.facts.answers)), "")
 
     def _inexact(self) -> str:
         """Say so where the original is far from its own float64, as what computes in 16 bits and answers in 32."""
@@ -202,6 +223,10 @@ class _Asked:
             yield f"{self.original.name} draws random numbers: both were given the same seed"
         if facts.stateful:
             yield f"the answers of {self.original.name} depend on its earlier calls: both were called in the same order"
+
+
+def _left_out(error: ErrorReport) -> bool:
+    return any(note.endswith(NOT_COMPARED) for note in error.notes)
 
 
 def _worst(error: ErrorReport) -> LeafError | None:

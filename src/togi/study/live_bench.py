@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,8 +21,8 @@ from togi.study.comparison import Comparison
 from togi.study.contestants import Contestant
 from togi.study.live import device_of, live_objects
 from togi.study.yardstick import NAME, Yardstick
-from togi.subject.behaviour import kept_buffers, kept_generators
-from togi.subject.inputs import Inputs, samples_of
+from togi.subject.behaviour import changes_arguments, kept_buffers, kept_generators
+from togi.subject.inputs import Inputs, given_anew, samples_of
 from togi.verify.leaves import fresh
 
 _RACE_S = 10.0
@@ -69,6 +70,9 @@ def run_live_bench(
         for found in objects:
             stack.enter_context(kept_buffers(found.module))
         stack.enter_context(torch.set_grad_enabled(gradients and torch.is_grad_enabled()))
+        if any(_changes(runner, copied, gradients) for runner in runners):
+            # all alike, so that all find their inputs in the same caches
+            runners = [replace(runner, given_as=given_anew(copied)) for runner in runners]
         _warm(runners, time_limit_s or _RACE_S, gradients)
         result = race(
             runners[1:],
@@ -82,15 +86,32 @@ def run_live_bench(
     return _comparison(result, device)
 
 
+def _changes(runner: LocalRunner, copied: Callable[[Inputs], Inputs], gradients: bool) -> bool:
+    """Whether its calls write into their arguments: the next would work on what this one left there. Raises as
+    ``_warm`` does."""
+    given = copied(runner.samples[0])
+    if not (given.args or given.kwargs):
+        return False
+    with _running(runner, gradients):
+        runner.call(*given.args, **given.kwargs)
+    return changes_arguments(runner.samples[0], given)
+
+
 def _warm(runners: Sequence[LocalRunner], race_s: float, gradients: bool) -> None:
     """Raises SubjectError where one does not run."""
     for runner in runners:
-        try:
+        with _running(runner, gradients):
             runner.warm(min(_WARM_S, _WARM_SHARE * race_s))
-        except Exception as error:  # foreign code: the user's
-            missing = "require grad" in str(error) and not gradients
-            autograd = ". It uses autograd: give gradients=True" if missing else ""
-            raise SubjectError(f"{runner.name} does not run on the inputs: {user_place(error)}{autograd}") from error
+
+
+@contextmanager
+def _running(runner: LocalRunner, gradients: bool) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # foreign code: the user's
+        missing = "require grad" in str(error) and not gradients
+        autograd = ". It uses autograd: give gradients=True" if missing else ""
+        raise SubjectError(f"{runner.name} does not run on the inputs: {user_place(error)}{autograd}") from error
 
 
 def _sharp(speedup_x: Interval) -> bool:

@@ -21,6 +21,7 @@ from typing_extensions import Self
 from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs
 from togi.subject.nested import tensors_in
+from togi.subject.structure import Structure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,8 @@ class Behaviour:
     repeatable: bool
     """Two calls with the same input and seed agree to the bit."""
     buffers_change: bool
+    inputs_change: bool
+    """A call leaves other values in its arguments."""
     non_finite: bool
     """A floating-point output holds NaN or infinity."""
     all_zero: bool
@@ -56,14 +59,16 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
         buffers.restore()
     differs = not same(first_values, _numbers(_call(module, sample, seed + 1).output))
     buffers.restore()
+    inputs_change = changes_arguments(first.before, first.after)
     return Behaviour(
         random=seeded and differs,
         repeatable=repeatable,
         buffers_change=bool(changed),
+        inputs_change=inputs_change,
         all_zero=_all_zero([t for output in outputs for t in _numbers(output)]),
         non_finite=any(not bool(t.isfinite().all()) for o in outputs for t in _numbers(o) if _is_numeric(t)),
         notes=(
-            *_input_notes(first),
+            *_input_notes(first, changed=inputs_change),
             *_alias_notes(module, first, second),
             *(["The next call overwrites the outputs of the one before: copy them where they are kept."] * overwritten),
             *_change_notes(changed, repeatable=repeatable, seeded=seeded, differs=differs),
@@ -111,11 +116,12 @@ class SavedBuffers:
 
 
 @contextmanager
-def kept_buffers(module: nn.Module) -> Iterator[None]:
-    """Put the buffers back after what is called inside: matters where the module itself runs, and no copy."""
+def kept_buffers(module: nn.Module) -> Iterator[SavedBuffers]:
+    """Put the buffers back after what is called inside: matters where the module itself runs, and no copy. Gives them
+    as they are before."""
     state = SavedBuffers(module)
     try:
-        yield
+        yield state
     finally:
         state.restore()
 
@@ -244,9 +250,15 @@ def _is_numeric(tensor: Tensor) -> bool:
     return _is_dense(tensor) and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _input_notes(observed: _ObservedCall) -> Iterator[str]:
+def changes_arguments(before: Inputs, after: Inputs) -> bool:
+    """Whether a call left other values in its arguments than there were: in tensors, arrays, lists, counters."""
+    held, left = (as_compared((each.args, dict(each.kwargs))) for each in (before, after))
+    return Structure.of(held) != Structure.of(left) or not same(tensors_in(held), tensors_in(left))
+
+
+def _input_notes(observed: _ObservedCall, *, changed: bool) -> Iterator[str]:
     arguments = observed.before.tensors()
-    if not same(arguments, observed.after.tensors()):
+    if changed:
         yield "The forward pass changes its inputs in place: callers that use them afterwards see the change."
     if any(tensor.requires_grad for tensor in arguments):
         yield "An input requires gradients; trials run without them."

@@ -1,22 +1,27 @@
 """Outputs in the form in which they are compared: what holds numbers as tensors, all else as constants.
 
 A program returns NumPy arrays, pictures, tables and bytes as well as tensors. An array is compared within the tolerance
-of its dtype, whatever has no numbers must be equal. Of an object of another class, the tensors and arrays in its
-attributes are compared (``togi.verify.leaves``).
+of its dtype, whatever has no numbers must be equal. An object of another class is what its attributes hold, where
+verification asks (``taken_apart``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
+import types
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from togi.subject.classes import name_of
 from togi.subject.containers import items_of
-from togi.subject.leaves import CONSTANTS
-from togi.subject.nested import ENTER, replaced
+from togi.subject.leaves import CONSTANTS, holds_nothing
+from togi.subject.nested import ENTER, opened, replaced
+from togi.subject.nested import tensors_in as known_tensors_in
+from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +32,14 @@ _NUMBERS = "biufcmM"
 """Kinds of NumPy's dtypes that hold numbers."""
 _SIGNED = {2: "int32", 4: "int64", 8: "int64"}
 """Torch computes little with unsigned integers of more than a byte."""
+_DEEPEST = 8
+"""Levels of objects that are taken apart inside of each other."""
+_MOST_PARTS = 20_000
+"""So much is looked at in one value: an object may reach half of its program."""
+_NOT_LOOKED_AT = object()
+_ORDERED_BY = 8
+"""So many numbers of a tensor say which of a set's items comes first."""
+_Taken = Callable[[Any], Any]
 
 
 class ArrayOf(NamedTuple):
@@ -36,6 +49,13 @@ class ArrayOf(NamedTuple):
     array: Tensor
 
 
+class NumberOf(NamedTuple):
+    """A number of Python's, or of a class derived from that: NumPy's float64 is one."""
+
+    kind: type
+    number: Tensor
+
+
 class ItemsOf(NamedTuple):
     """What a value holds whose class ``togi.subject.containers`` does not know."""
 
@@ -43,9 +63,46 @@ class ItemsOf(NamedTuple):
     items: Any
 
 
+class AttributesOf(tuple[Any, ...]):
+    """A named tuple of what an object holds that nothing else knows, by the names of its attributes. Its class is the
+    first of them."""
+
+    _fields: tuple[str, ...]
+
+    @classmethod
+    def named(cls, kind: type, held: Mapping[str, Any]) -> AttributesOf:
+        made = cls((kind, *held.values()))
+        made._fields = ("class", *held)
+        return made
+
+
+NUMBER, ATTRIBUTES = name_of(NumberOf), name_of(AttributesOf)
+"""The ``type`` of their structures."""
+
+
 def as_compared(value: Any) -> Any:
     """A nested value whose numbers are tensors: floats, which were computed, and arrays, whose memory they share."""
-    return replaced(value, _compared)
+    return replaced(value, lambda part: _compared(part, as_compared))
+
+
+def taken_apart(value: Any) -> Any:
+    """The same, and of objects that are no containers of a known kind what they hold: attributes, items, or what their
+    ``repr`` says where their class defines when two are equal. Functions, modules, iterators and whatever else can only
+    be used stay as they are."""
+    return _TakenApart().of(value)
+
+
+def attributes_of(item: Any) -> dict[str, Any]:
+    """What an object holds in its attributes, in slots first; nothing of what its class computes."""
+    slots = (s for c in type(item).__mro__ for s in _names(getattr(c, "__slots__", ())))
+    attributes = {name: getattr(item, name) for name in slots if hasattr(item, name)}
+    attributes.pop("__dict__", None)
+    return attributes | getattr(item, "__dict__", {})
+
+
+def is_code(item: Any) -> bool:
+    """Classes, functions and modules hold weights and the world, not an answer."""
+    return isinstance(item, types.ModuleType) or (callable(item) and not hasattr(item, "__iter__"))
 
 
 def tensor_of(value: Any) -> Tensor | None:
@@ -72,20 +129,101 @@ def with_numbers(value: Any, tensor: Tensor) -> Any:
     return array
 
 
-def _compared(part: Any) -> Any:
+class _TakenApart:
+    """One value, taken apart."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}
+        """By identity; kept, so that no other takes its place."""
+        self._depth = 0
+        self._left = _MOST_PARTS
+
+    def of(self, value: Any) -> Any:
+        return replaced(value, self._part)
+
+    def _part(self, part: Any) -> Any:
+        self._left -= 1
+        if self._depth and self._left < 0:
+            return _NOT_LOOKED_AT
+        known = _compared(part, self.of)
+        return self._object(part) if known is ENTER and _is_opaque(part) else known
+
+    def _object(self, part: Any) -> Any:
+        try:
+            text = _own_text(part)
+            return self._held(part) if text is None else ItemsOf(type(part), text)
+        except Exception:  # foreign code, and what holds itself: it stays as it is
+            return part
+
+    def _held(self, part: Any) -> Any:
+        cls, held = type(part), attributes_of(part)
+        if self._depth == _DEEPEST or is_code(part):
+            return part
+        if id(part) in self._seen:
+            return ItemsOf(cls, "again")
+        self._seen[id(part)] = part
+        self._depth += 1
+        try:
+            if held:
+                return AttributesOf.named(cls, {name: self.of(item) for name, item in held.items()})
+            if isinstance(part, Mapping):
+                return ItemsOf(cls, [[self.of(key), self.of(item)] for key, item in part.items()])
+            if isinstance(part, Collection):
+                return ItemsOf(cls, [self.of(item) for item in part])
+        finally:
+            self._depth -= 1
+        return AttributesOf.named(cls, {}) if hasattr(part, "__dict__") and not _of_python(cls) else part
+
+
+def _own_text(part: Any) -> str | None:
+    """What tells apart values that hold nothing to look at, as a date does: their class says when two are equal. None
+    for any other."""
+    cls = type(part)
+    if cls.__eq__ is object.__eq__ or cls.__repr__ is object.__repr__ or hasattr(part, "__dict__") or is_code(part):
+        return None
+    if isinstance(part, Collection) and not isinstance(part, range):
+        return None
+    return repr(part) if _of_python(cls) or not attributes_of(part) else None
+
+
+def _of_python(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in sys.stdlib_module_names
+
+
+def _is_opaque(part: Any) -> bool:
+    return not holds_nothing(part) and opened(part) is None
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _compared(part: Any, inside: _Taken) -> Any:
+    """``inside``: does the same with what the part holds."""
     if isinstance(part, Tensor | str):
         return part
     if isinstance(part, float | complex):
-        return torch.tensor(part, dtype=torch.complex128 if isinstance(part, complex) else torch.float64)
+        dtype = torch.complex128 if isinstance(part, complex) else torch.float64
+        return NumberOf(type(part), torch.tensor(part, dtype=dtype))
     if isinstance(part, bytes | bytearray):
         return ItemsOf(type(part), f"{len(part)} bytes, sha256 {hashlib.sha256(part).hexdigest()}")
-    if isinstance(part, set | frozenset) and all(isinstance(item, CONSTANTS) for item in part):
-        return ItemsOf(type(part), sorted(map(repr, part)))
+    if isinstance(part, set | frozenset):
+        return ItemsOf(type(part), sorted(map(inside, part), key=_place))
     if isinstance(part, dict) and items_of(part) is None:  # its keys are no names
-        return ItemsOf(type(part), [[as_compared(key), as_compared(item)] for key, item in part.items()])
+        return ItemsOf(type(part), [[inside(key), inside(item)] for key, item in part.items()])
     if isinstance(part, CONSTANTS):
         return part
     return _labelled(part) or _as_array(part)
+
+
+def _place(item: Any) -> tuple[str, list[str], list[list[float]]]:
+    """Where an item of a set comes among the others, in whatever order these are met: by what it is, then by numbers,
+    which roundings move a little."""
+    if isinstance(item, CONSTANTS):
+        return repr(item), [], []
+    numbers = [tensor.detach().flatten()[:_ORDERED_BY] for tensor in known_tensors_in(item)]
+    reals = [torch.view_as_real(n).flatten() if n.is_complex() else n for n in numbers]
+    return Structure.of(item).to_json(), [str(n.dtype) for n in numbers], [n.tolist() for n in reals]
 
 
 def _as_array(part: Any) -> Any:

@@ -157,6 +157,16 @@ def _check_training(step: Any, optimizer: Any, train_step: Any) -> None:
         )
 
 
+def given_anew(copied: Callable[[Inputs], Inputs] = Inputs.clone) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Gives a call a copy of its arguments, for calls that write into them."""
+
+    def given(args: Any, kwargs: Any) -> tuple[Any, Any]:
+        fresh = copied(Inputs(args, kwargs))
+        return fresh.args, fresh.kwargs
+
+    return given
+
+
 def as_given(sample: Inputs) -> Any:
     """The sample in the form that ``step_sample`` was given, which a training step expects."""
     if sample.kwargs:

@@ -96,7 +96,7 @@ def replaced(value: Any, change: Callable[[Any], Any], *, new: bool = False, in_
     answer = change(value)
     if answer is not ENTER:
         return answer
-    items = None if isinstance(value, (torch.Tensor, *CONSTANTS)) else _opened(value)
+    items = None if isinstance(value, (torch.Tensor, *CONSTANTS)) else opened(value)
     if items is None:
         return value
     children = [replaced(child, change, new=new, in_place=in_place) for child in items.children]
@@ -140,7 +140,7 @@ def _made_by_its_class(cls: Any, named: dict[str, Any]) -> Any:
         return cls(named)
 
 
-def _opened(value: Any) -> Items | None:
+def opened(value: Any) -> Items | None:
     """The parts of a container that can be put together again from others."""
     items = items_of(value)
     return items if items is not None and (items.kind not in WHOLE or _collect(value, [], ())) else None

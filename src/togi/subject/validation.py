@@ -81,6 +81,33 @@ def hash_of(samples: Sequence[Inputs]) -> str:
     return _joined(hashes_of(samples))
 
 
+def deciding_hash(samples: Sequence[Inputs], *, integers: bool = True) -> str:
+    """The sha256 of what calls hold besides floating-point numbers: texts, numbers, and the values of integers and
+    booleans, by which a module chooses what it computes. Empty where they hold nothing else. Floats are known by their
+    sizes, since many a script draws its example input anew. ``integers``: those in tensors and arrays count."""
+    import torch
+
+    from togi.subject.compared import tensor_of
+    from togi.subject.identity import value_hash
+    from togi.subject.nested import folded
+
+    decides: list[Any] = []
+
+    def leaf(part: Any) -> Any:
+        tensor = part if isinstance(part, torch.Tensor) else tensor_of(part)
+        if tensor is not None and (not integers or tensor.is_floating_point() or tensor.is_complex()):
+            return str(tensor.dtype), tuple(tensor.shape)
+        decides.extend(() if part is None else (part,))
+        return part
+
+    calls = [
+        folded(given, leaf, lambda _, items, children: (items.kind, items.keys, children))
+        for each in samples
+        for given in (each.args, dict(sorted(each.kwargs.items())))
+    ]
+    return value_hash(calls) if decides else ""
+
+
 def hashes_of(samples: Sequence[Inputs]) -> list[str]:
     """Of each call: equal where the same sample is given for two purposes, on whatever device."""
     from togi.subject.identity import value_hash

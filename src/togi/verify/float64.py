@@ -16,6 +16,7 @@ from togi.subject.inputs import Inputs
 from togi.torch_internals.modes import FunctionObserver
 from togi.torch_internals.modules import convert_tensors
 from togi.verify.leaves import clone, copy_inputs, with_layout_of
+from togi.verify.observe import overlap
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _CASTS = frozenset({Tensor.float, Tensor.half, Tensor.bfloat16})
@@ -66,10 +67,11 @@ def free_bytes(device: str) -> int:
 
 @contextmanager
 def float64_arithmetic() -> Iterator[None]:
-    """New tensors are float64 by default, and explicit casts to a narrower float go to float64 instead.
+    """New tensors are float64 by default, explicit casts to a narrower float go to float64 instead, and so does what is
+    computed of narrower tensors alone.
 
-    So modules that create constants in ``forward`` or compute a part "in float32 for accuracy" run in float64
-    throughout.
+    So modules that create constants in ``forward``, keep tables in plain attributes, or compute a part "in float32 for
+    accuracy", run in float64 throughout.
     """
     with float64_by_default(), _Widen():
         yield
@@ -94,8 +96,32 @@ class _Widen(FunctionObserver):
             return args[0].double()
         if _writes(function, kwargs):
             return function(*args, **kwargs)
-        mixed = _mixed([*args, *kwargs.values()])
-        return function(*(_wider(a, mixed) for a in args), **{k: _wider(v, mixed) for k, v in kwargs.items()})
+        given = [*args, *kwargs.values()]
+        if _mixed(given):
+            return _with_wider(function, args, kwargs, tensors=True)
+        result = _with_wider(function, args, kwargs, tensors=False)
+        return _again(result, function, args, kwargs) if _computed_narrow(result, given) else result
+
+
+def _with_wider(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, tensors: bool) -> Any:
+    """``tensors``: they are widened too, and not the dtypes that are asked for alone."""
+    return function(*(_wider(a, tensors) for a in args), **{k: _wider(v, tensors) for k, v in kwargs.items()})
+
+
+def _again(narrow: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What was computed of narrow tensors alone (tables that no module knows as its own), computed in float64."""
+    try:
+        return _with_wider(function, args, kwargs, tensors=True)
+    except Exception:  # foreign code: an operator for float32 alone
+        return narrow
+
+
+def _computed_narrow(result: Any, given: Sequence[Any]) -> bool:
+    """Whether narrow numbers came of narrow tensors alone. Those that lie in the memory of what was given are looked at
+    in another way, and whoever writes there means it."""
+    tensors = [tensor for tensor in _tensors_of([result]) if tensor.dtype in _NARROW]
+    narrow = [tensor for tensor in _tensors_of(given) if tensor.dtype in _NARROW]
+    return bool(tensors and narrow) and not any(overlap(a, b) for a in tensors for b in narrow)
 
 
 def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
@@ -105,8 +131,12 @@ def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
 
 def _mixed(values: Sequence[Any]) -> bool:
     """Float64 tensors next to narrower ones (a constant kept as a plain attribute): most operations would raise."""
-    dtypes = {t.dtype for v in values for t in (v if isinstance(v, tuple | list) else (v,)) if isinstance(t, Tensor)}
+    dtypes = {tensor.dtype for tensor in _tensors_of(values)}
     return torch.float64 in dtypes and bool(dtypes & _NARROW)
+
+
+def _tensors_of(values: Sequence[Any]) -> list[Tensor]:
+    return [t for v in values for t in (v if isinstance(v, tuple | list) else (v,)) if isinstance(t, Tensor)]
 
 
 def _wider(value: Any, mixed: bool) -> Any:
@@ -124,6 +154,50 @@ def nudged(module: nn.Module, seed: int) -> nn.Module:
     nudging = copy.deepcopy(module)
     nudge_parameters(nudging, seed)
     return nudging
+
+
+def with_nudged_tables(module: nn.Module, seed: int) -> Callable[..., Any]:
+    """Calls of a module in which the narrow tensors that are neither its own nor computed in the call are moved by a
+    rounding as well: what a function finds in its closure or in a plain attribute, and what it is given."""
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _NudgeTables(own, seed):
+            return module(*args, **kwargs)
+
+    return call
+
+
+class _NudgeTables(FunctionObserver):
+    def __init__(self, own: set[int], seed: int) -> None:
+        super().__init__()
+        self._known = set(own)
+        """By identity: what is not moved. One that was made in the call and is gone gives its place to another of these
+        alone, since a table is there before."""
+        self._moved: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if not _writes(function, kwargs):
+            args, kwargs = [self._with_moved(a) for a in args], {k: self._with_moved(v) for k, v in kwargs.items()}
+        result = function(*args, **kwargs)
+        self._known.update(id(tensor) for tensor in _tensors_of([result]) if id(tensor) not in self._moved)
+        return result
+
+    def _with_moved(self, value: Any) -> Any:
+        if type(value) in (tuple, list) and any(isinstance(item, Tensor) for item in value):
+            return type(value)([self._with_moved(item) for item in value])
+        if not isinstance(value, Tensor) or value.dtype not in _NARROW or id(value) in self._known:
+            return value
+        if value.layout is not torch.strided or value.is_inference():
+            return value
+        _, version, moved = self._moved.get(id(value), (value, -1, value))
+        if version == -1:
+            moved = _nudge(value.detach(), self._generator, both_ways=False)
+            self._moved[id(value)] = value, value._version, moved
+        elif version != value._version:  # the call writes there
+            return value
+        return moved
 
 
 def nudge_parameters(module: nn.Module, seed: int, roundings: int = 1) -> None:

@@ -19,7 +19,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.plain_tensors import plain
 from togi.verify.compare import continuous, hides
 from togi.verify.float64 import wide
-from togi.verify.observe import Named, Observation, observe
+from togi.verify.observe import Named, Observation
 from togi.verify.original import Original
 from togi.verify.output_structure import unlike
 from togi.verify.probes import Rung
@@ -53,7 +53,7 @@ class Jury:
             except Exception:  # foreign code: a model's forward may raise anything
                 return Verdict.ILLEGAL
             try:
-                answer = observe(self.call, given, self.original.signature, seed=self.original.seed)
+                answer = self.original.observe(self.call, given)
             except Exception:  # foreign code: an engine that refuses answers nothing wrong
                 return Verdict.RIGHT
             return Verdict.RIGHT if self._same(given, answer, eager, rung) else Verdict.WRONG

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.subject.compared import tensor_of, with_numbers
+from togi.subject.compared import attributes_of, is_code, tensor_of, with_numbers
 from togi.subject.inputs import Inputs
 from togi.subject.leaves import is_array
 from togi.subject.signature import Signature
@@ -31,9 +31,14 @@ def tensors_in(value: Any, path: str) -> list[tuple[str, Tensor]]:
 
 def input_tensors(inputs: Inputs, signature: Signature) -> list[tuple[str, Tensor]]:
     """``(path, tensor)`` of every tensor among the arguments of a call, named as the signature names them."""
+    return [named for name, value in named_arguments(inputs, signature) for named in tensors_in(value, name)]
+
+
+def named_arguments(inputs: Inputs, signature: Signature) -> list[tuple[str, Any]]:
+    """The arguments of a call, named as the signature names them."""
     values = [*inputs.args, *(inputs.kwargs[name] for name in sorted(inputs.kwargs))]
     names = list(signature.names) if len(signature.names) == len(values) else [f"input {i}" for i in range(len(values))]
-    return [named for name, value in zip(names, values, strict=True) for named in tensors_in(value, name)]
+    return list(zip(names, values, strict=True))
 
 
 def copy_inputs(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
@@ -135,22 +140,7 @@ def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[s
     for at, part, item in Structure.of(value).walk_all(value, path):
         if part.kind == "tensor" or (part.kind == "opaque" and tensor_of(item) is not None):
             yield at, item
-        elif part.is_opaque and depth < _DEEPEST and id(item) not in seen and not _is_code(item):
+        elif part.is_opaque and depth < _DEEPEST and id(item) not in seen and not is_code(item):
             seen.add(id(item))
-            for name, attribute in _attributes(item):
+            for name, attribute in attributes_of(item).items():
                 yield from _walk(attribute, f"{at}.{name}", depth + 1, seen)
-
-
-def _attributes(item: Any) -> list[tuple[str, Any]]:
-    slots = (s for c in type(item).__mro__ for s in _names(getattr(c, "__slots__", ())))
-    attributes = {name: getattr(item, name) for name in slots if hasattr(item, name)}
-    return list((attributes | getattr(item, "__dict__", {})).items())
-
-
-def _names(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _is_code(item: Any) -> bool:
-    """Classes, functions and modules hold weights and the world, not an answer."""
-    return callable(item) and not hasattr(item, "__iter__")

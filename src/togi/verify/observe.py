@@ -1,46 +1,72 @@
-"""One call, watched: what came back, what it shares memory with, and which inputs it changed."""
+"""One call, watched: what came back, what it shares memory with, and what it left in its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from togi.subject.behaviour import seed_all
-from togi.subject.compared import as_compared
+from togi.subject.compared import taken_apart
+from togi.subject.containers import labels
 from togi.subject.inputs import Inputs
 from togi.subject.plain_tensors import plain
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure
 from togi.verify.compare import identical
-from togi.verify.leaves import fresh, input_tensors, tensors_in
+from togi.verify.leaves import fresh, named_arguments, tensors_in
 
 Named = list[tuple[str, Tensor]]
+_NOT_COMPARED = Structure(kind="constant")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """The record of one call. ``leaves`` are the live output tensors, not copies; then the inputs that the call
-    changed."""
+    """The record of one call. ``leaves`` are live tensors, not copies: first those that came back, then those of the
+    arguments that the call changed or put there."""
 
     output: Any
     structure: Structure
     leaves: Named
+    returned: int
+    """How many of the leaves came back."""
     inputs: Named
-    """The input tensors that were given, as they are after the call."""
+    """The tensors of the arguments that were given, as they are after the call."""
     changed: tuple[str, ...]
-    """Names of the inputs whose values, shape or dtype differ after the call."""
+    """Names of the tensors in arguments whose values, shape or dtype differ after the call, and of the arguments in
+    which it left other things than there were: ``left``."""
+    left: dict[str, Structure] = field(default_factory=dict)
+    """What such an argument is after the call, constants included."""
     shares_inputs: frozenset[tuple[str, str]]
     """(output, input) pairs that overlap in memory."""
     shares_outputs: frozenset[tuple[str, str]]
     """Pairs of outputs of this call that overlap in memory."""
 
+    @property
+    def outputs(self) -> Named:
+        """The leaves that came back."""
+        return self.leaves[: self.returned]
+
     def copies(self) -> list[Tensor]:
         """Copy what the leaves hold now: dense, on the CPU."""
         return [plain(tensor).clone() for _, tensor in self.leaves]
+
+    def without(self, varying: Collection[str]) -> Observation:
+        """Leave out what lies at or below these paths."""
+        if not varying:
+            return self
+        leaves = [(name, tensor) for name, tensor in self.leaves if not _lies_in(name, varying)]
+        return replace(
+            self,
+            structure=_without(self.structure, "output", varying),
+            leaves=leaves,
+            returned=sum(not _lies_in(name, varying) for name, _ in self.outputs),
+            changed=tuple(name for name in self.changed if not _lies_in(name, varying)),
+            left={name: _without(left, name, varying) for name, left in self.left.items()},
+        )
 
 
 @dataclass
@@ -54,32 +80,74 @@ class ObservedCalls:
         self.seen.append(seen)
         self.leaves.append(seen.copies())
 
+    def without(self, varying: Collection[str]) -> ObservedCalls:
+        """Leave out what lies at or below these paths."""
+        kept = [
+            [copied for (name, _), copied in zip(seen.leaves, copies, strict=True) if not _lies_in(name, varying)]
+            for seen, copies in zip(self.seen, self.leaves, strict=True)
+        ]
+        return ObservedCalls([seen.without(varying) for seen in self.seen], kept)
+
 
 def observe(
-    call: Callable[..., Any], inputs: Inputs, signature: Signature, *, seed: int, given: Inputs | None = None
+    call: Callable[..., Any],
+    inputs: Inputs,
+    signature: Signature,
+    *,
+    seed: int,
+    given: Inputs | None = None,
+    varying: Collection[str] = (),
 ) -> Observation:
     """Call with fresh copies of ``inputs`` (or with ``given``, which holds the same values) after setting the seed.
 
-    Whatever ``call`` raises goes to the caller.
+    ``varying``: paths that are left out (``repeatability.varying``). Whatever ``call`` raises goes to the caller.
     """
     given = fresh(inputs) if given is None else given
+    before = _tensors_of(_arguments(inputs, signature))
+    forms = {name: Structure.of(value) for name, value in _arguments(given, signature)}
     seed_all(seed)
     output = call(*given.args, **given.kwargs)
-    before, after = input_tensors(inputs, signature), input_tensors(given, signature)
-    measured = as_compared(output)
-    leaves = tensors_in(measured, "output")
-    changed = tuple(name for (name, a), (_, b) in zip(before, after, strict=False) if not identical(a, b))
-    return Observation(
+    measured, arguments = taken_apart(output), _arguments(given, signature)
+    after, leaves = _tensors_of(arguments), tensors_in(measured, "output")
+    was, now = dict(before), {name: Structure.of(value) for name, value in arguments}
+    left = {name: as_stored(form) for name, form in now.items() if form != forms[name]}
+    written = [name for name, tensor in after if name in was and not identical(was[name], tensor)]
+    kept = was.keys() - written
+    seen = Observation(
         output=output,
         structure=as_stored(Structure.of(measured)),
-        leaves=[*leaves, *((after_name(name), tensor) for name, tensor in after if name in changed)],
+        leaves=[*leaves, *((after_name(name), tensor) for name, tensor in after if name not in kept)],
+        returned=len(leaves),
         inputs=after,
-        changed=changed,
+        changed=(*written, *left),
+        left=left,
         shares_inputs=overlaps(leaves, after),
         shares_outputs=frozenset(
             (a, b) for i, (a, x) in enumerate(leaves) for b, y in leaves[i + 1 :] if overlap(x, y)
         ),
     )
+    return seen.without(varying)
+
+
+def _arguments(inputs: Inputs, signature: Signature) -> list[tuple[str, Any]]:
+    return [(name, taken_apart(value)) for name, value in named_arguments(inputs, signature)]
+
+
+def _tensors_of(arguments: list[tuple[str, Any]]) -> Named:
+    return [named for name, value in arguments for named in tensors_in(value, name)]
+
+
+def _lies_in(name: str, paths: Collection[str]) -> bool:
+    return any(name == path or name.startswith((f"{path}.", f"{path}[", f"{path} ")) for path in paths)
+
+
+def _without(structure: Structure, path: str, varying: Collection[str]) -> Structure:
+    if _lies_in(path, varying):
+        return _NOT_COMPARED
+    if structure.is_leaf:
+        return structure
+    named = zip(labels(structure.kind, structure.keys, len(structure.children)), structure.children, strict=True)
+    return structure.with_children(_without(child, f"{path}{label}", varying) for label, child in named)
 
 
 def after_name(name: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,8 @@ class Original:
     module: nn.Module
     signature: Signature
     seed: int
+    varying: tuple[str, ...] = ()
+    """As in ``TruthFacts``."""
     _answers: dict[bytes | None, Observation] = field(default_factory=dict)
     _kept_bytes: int = 0
     _wide: nn.Module | None = None
@@ -44,10 +47,14 @@ class Original:
         if key in self._answers:
             return self._answers[key]
         self._try_on_cpu_first(given)
-        seen = observe(self.module, given, self.signature, seed=self.seed)
+        seen = self.observe(self.module, given)
         if key is not None:
             self._keep(key, seen)
         return seen
+
+    def observe(self, call: Callable[..., Any], given: Inputs) -> Observation:
+        """A call of anything that should answer as the original does. Raises whatever ``call`` raises."""
+        return observe(call, given, self.signature, seed=self.seed, varying=self.varying)
 
     def run(self, given: Inputs) -> None:
         """One call and nothing else, so that its operators can be watched."""
@@ -65,7 +72,7 @@ class Original:
         try:
             wider = widened_inputs(given, self.signature.device)
             with float64_arithmetic():
-                seen = observe(self._widened(), wider, self.signature, seed=self.seed)
+                seen = self.observe(self._widened(), wider)
         except Exception:  # foreign code: a forward may insist on its own dtype
             return [wide(e) for e in eager]
         return _of_shapes(seen, eager) or [wide(e) for e in eager]
@@ -77,7 +84,7 @@ class Original:
             try:
                 module = nudged(self.module, self.seed + number)
                 asked = nudged_inputs(given, self.seed + number, alike=alike) if inputs else given
-                leaves = _of_shapes(observe(module, asked, self.signature, seed=self.seed), eager)
+                leaves = _of_shapes(self.observe(module, asked), eager)
             except Exception:  # foreign code: a module may insist on exact values
                 return
             if leaves:

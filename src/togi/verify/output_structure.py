@@ -10,13 +10,20 @@ changes when that is changed: wrong. A copy where the original returned a view: 
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from togi.subject.classes import name_of
+from togi.subject.compared import ATTRIBUTES, NUMBER, ArrayOf, ItemsOf
 from togi.subject.structure import Structure
-from togi.verify.observe import Observation
+from togi.torch_internals.deferred import Deferred
+from togi.verify.observe import Observation, after_name
 from togi.verify.truth import LeafTruth, OriginalAnswer, form_of
 
 Findings = tuple[list[str], list[str]]
+_WRAPPED = (name_of(ArrayOf), name_of(ItemsOf), NUMBER, ATTRIBUTES)
+"""Classes of the form in which values are compared: the first that they hold is the value's own class."""
+NOT_COMPARED = "is not compared"
+_PLAIN = (name_of(Tensor), name_of(nn.Parameter))
 
 
 def form(seen: Observation, answer: OriginalAnswer) -> Findings:
@@ -37,8 +44,10 @@ def form(seen: Observation, answer: OriginalAnswer) -> Findings:
 def structure_problems(seen: Observation, answer: OriginalAnswer) -> list[str]:
     new = sorted(set(seen.changed) - set(answer.changed))
     not_changed = sorted(set(answer.changed) - set(seen.changed))
-    problems = [f"the input {name} is modified, the original leaves it as it is" for name in new]
-    problems += [f"the input {name} is left as it is, the original modifies it" for name in not_changed]
+    problems = [f"the input {_said(name)} is modified, the original leaves it as it is" for name in new]
+    problems += [f"the input {_said(name)} is left as it is, the original modifies it" for name in not_changed]
+    left = sorted(answer.left.keys() & seen.left)
+    problems += filter(None, (unlike(answer.left[name], seen.left[name], after_name(name)) for name in left))
     different = unlike(answer.structure, seen.structure, "output")
     if different:
         problems.append(different)
@@ -46,6 +55,21 @@ def structure_problems(seen: Observation, answer: OriginalAnswer) -> list[str]:
     if not problems and expected != names:
         problems.append(f"the output holds the tensors {', '.join(names)}, the original's {', '.join(expected)}")
     return problems
+
+
+def not_compared(structure: Structure) -> list[str]:
+    """Notes on what an output holds that can be used and not compared: functions, iterators."""
+    leaves = structure.named_leaves("output")
+    return [f"{path}, a {leaf.type}, {NOT_COMPARED}" for path, leaf in leaves if leaf.kind == "opaque"]
+
+
+def incomparable(structure: Structure) -> str:
+    """What an output is or holds that cannot be compared, besides the attributes of objects; empty where nothing is."""
+    if structure.type == ATTRIBUTES:
+        return ""
+    if structure.is_leaf:
+        return f"a {structure.type}" if structure.kind == "opaque" else ""
+    return next(filter(None, map(incomparable, structure.children)), "")
 
 
 def unlike(original: Structure, found: Structure, path: str) -> str:
@@ -70,8 +94,7 @@ def unlike(original: Structure, found: Structure, path: str) -> str:
 
 
 def leaf_form(leaf: LeafTruth, name: str, tensor: Tensor) -> Findings:
-    problems: list[str] = []
-    notes: list[str] = []
+    problems, notes = _class_form(leaf, name, tensor)
     for what, value in form_of(tensor).items():
         if value != getattr(leaf, what):
             problems.append(f"{name} has {what} {value}, the original {getattr(leaf, what)}")
@@ -90,6 +113,18 @@ def leaf_form(leaf: LeafTruth, name: str, tensor: Tensor) -> Findings:
     if tensor.is_inference():
         notes.append(f"{name} is an inference tensor: autograd cannot use it later")
     return problems, notes
+
+
+def _class_form(leaf: LeafTruth, name: str, tensor: Tensor) -> Findings:
+    """A tensor of another class answers otherwise to what its class defines. A parameter is a tensor that says how it
+    is used, and an engine's answer that comes when it is asked for is one, too."""
+    found = name_of(type(tensor))
+    if leaf.tensor_class in ("", found):
+        return [], []
+    said = f"{name} is a {found}, the original's is a {leaf.tensor_class}"
+    if leaf.tensor_class not in _PLAIN:
+        return [said], []
+    return [], [] if isinstance(tensor, Deferred) else [said]
 
 
 def sharing(seen: Observation, answer: OriginalAnswer) -> Findings:
@@ -119,7 +154,14 @@ def _continuous(leaf: LeafTruth) -> bool:
     return "float" in leaf.dtype or "complex" in leaf.dtype
 
 
+def _said(name: str) -> str:
+    """An array or a number is what holds its numbers."""
+    return name.removesuffix(".array").removesuffix(".number")
+
+
 def _named(structure: Structure) -> str:
+    if structure.type in _WRAPPED:  # in the form in which it is compared
+        return f"a {structure.children[0].type.removeprefix('builtins:')}"
     return "a tensor" if structure.kind == "tensor" else structure.describe()
 
 

@@ -28,11 +28,19 @@ from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32, tf32_operators
 from togi.verify.compare import continuous, difference, identical
-from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
+from togi.verify.float64 import (
+    float64_arithmetic,
+    nudged,
+    nudged_inputs,
+    wide,
+    widened,
+    widened_inputs,
+    with_nudged_tables,
+)
 from togi.verify.leaves import input_tensors, may_be_index
 from togi.verify.metric import AskedMetric, Metric
-from togi.verify.observe import ObservedCalls, observe, overlaps
-from togi.verify.repeatability import with_repeatability
+from togi.verify.observe import Observation, ObservedCalls, observe, overlaps
+from togi.verify.repeatability import varying, with_repeatability
 from togi.verify.truth import OriginalAnswer, Truth, TruthFacts, answer_of
 from togi.verify.units import FEW, NUDGES_FEW, epsilon_of, leaf_error, needs_nudges, units_of
 
@@ -94,11 +102,17 @@ class _Making:
     flops: float | None
     gradients: bool
     notes: list[str] = field(default_factory=list)
+    varying: tuple[str, ...] = ()
+    """As in ``TruthFacts``; found out first."""
 
     def truth(self, metric: AskedMetric | None) -> Truth:
         with ieee_float32():
             calls, run = self._eager()
             again = self._called(calls[:1] * 2, seeds=(self.seed, self.seed + 1))
+            self.varying = varying([run.seen[0], again.seen[0], run.seen[-1]])
+            run, again = run.without(self.varying), again.without(self.varying)
+            for path in self.varying:
+                self._note(f"{path} is another one in each call of the original, and is not compared")
             noisy = not _alike(again.leaves[0], run.leaves[0])
             stateful = not noisy and not _alike(run.leaves[-1], run.leaves[0])
             other_seed = self._called(calls[:1], seeds=(self.seed + 1,)) if stateful else again
@@ -123,6 +137,7 @@ class _Making:
             tf32_units=max((leaf.tf32_units or 0.0 for answer in answers for leaf in answer.leaves), default=0.0),
             stateful=stateful,
             random=random,
+            varying=self.varying,
             shared_between_calls=tuple(sorted(a for a, b in overlaps(first.leaves, second.leaves) if a == b)),
             metric=None if metric is None else metric.of(self.module, _outputs(run, self.samples), self._pass),
             notes=tuple(self.notes),
@@ -145,7 +160,7 @@ class _Making:
                 for i in calls:
                     try:
                         self._try_on_cpu_first(i, self.inputs[i])
-                        run.add(observe(module, self.inputs[i], self.signature, seed=self.seed))
+                        run.add(self._observed(module, self.inputs[i]))
                     except Exception as error:  # foreign code: a model's forward may raise anything
                         if i < self.samples:
                             raise SubjectError(
@@ -200,8 +215,12 @@ class _Making:
         module, run = self._copy(), ObservedCalls([], [])
         with torch.no_grad(), kept_buffers(module):
             for i, seed in zip(calls, seeds, strict=True):
-                run.add(observe(module, self.inputs[i], self.signature, seed=seed))
+                run.add(self._observed(module, self.inputs[i], seed))
         return run
+
+    def _observed(self, call: Callable[..., Any], inputs: Inputs, seed: int | None = None) -> Observation:
+        seed = self.seed if seed is None else seed
+        return observe(call, inputs, self.signature, seed=seed, varying=self.varying)
 
     def _pass(self, module: nn.Module) -> list[Any]:
         """The outputs of another module on the user's own samples."""
@@ -211,7 +230,7 @@ class _Making:
     def _sequence(self, call: Callable[..., Any], inputs: Sequence[Inputs]) -> ObservedCalls:
         run = ObservedCalls([], [])
         for sample in inputs:
-            run.add(observe(call, sample, self.signature, seed=self.seed))
+            run.add(self._observed(call, sample))
         return run
 
     def _float64(self, calls: Sequence[int], eager: ObservedCalls) -> tuple[list[list[Tensor]] | None, str]:
@@ -228,6 +247,7 @@ class _Making:
                 self._note(f"{doubt}: the truth is the CPU's")
                 continue
             different = different_form(eager, run)
+            self._note_narrow(run)
             return (None, different) if different else self._trusted(calls, eager, run)
         return None, failed
 
@@ -262,7 +282,7 @@ class _Making:
             if may_branch(eager.leaves[c][i], leaf)
         ]
         if doubtful:
-            moved = self._nudged(calls, 0)
+            moved = self._nudged(calls, 0, tables=True)
             for c, i in doubtful:
                 e = eager.leaves[c][i]
                 if moved is None or moved[c][i].shape != e.shape:
@@ -271,17 +291,30 @@ class _Making:
                     return None, f"in float64 it computes something else ({eager.seen[c].leaves[i][0]})"
         return exact.leaves, ""
 
-    def _nudged(self, calls: Sequence[int], number: int) -> list[list[Tensor]] | None:
-        """Eager's answers with weights and inputs moved by a rounding; None where the original cannot be copied."""
+    def _note_narrow(self, run: ObservedCalls) -> None:
+        """Say which outputs were asked for in float64 and are none, where they follow the inputs. What does not is a
+        table that is handed out."""
+        for i, (name, first) in enumerate(run.seen[0].leaves):
+            if not continuous(first) or wide(first).dtype is first.dtype:
+                continue
+            values = [leaves[i] for leaves in run.leaves if i < len(leaves)]
+            if any(not _alike(values[:1], [other]) for other in values[1:]):
+                dtype = str(first.dtype).removeprefix("torch.")
+                self._note(f"{name} is {dtype} where float64 is asked for: what was computed in less counts as exact")
+
+    def _nudged(self, calls: Sequence[int], number: int, *, tables: bool = False) -> list[list[Tensor]] | None:
+        """Eager's answers with weights and inputs moved by a rounding, and ``tables`` that are neither; None where the
+        original cannot be copied."""
         seed = self.seed + 1000 * (number + 1)
         try:
             module = nudged(self.module, seed)
+            call = with_nudged_tables(module, seed) if tables else module
         except Exception:  # foreign code (copying); noted by _copy, and the unit then rests on eager's own error
             return None
         inputs = [nudged_inputs(self.inputs[i], seed) for i in calls]
         try:
             with torch.no_grad():
-                return self._sequence(module, inputs).leaves
+                return self._sequence(call, inputs).leaves
         except Exception as error:  # foreign code: a forward may insist on exact values
             self._note(f"eager's own error could not be sampled with inputs moved by a rounding ({first_line(error)})")
             return None
@@ -366,7 +399,7 @@ class _Making:
         module = self._copy()
         try:
             with torch.enable_grad(), kept_buffers(module):
-                seen = observe(module, self.inputs[first], self.signature, seed=self.seed)
+                seen = self._observed(module, self.inputs[first])
         except Exception as error:  # foreign code: some modules only run without autograd
             self.notes.append(f"the original does not run with autograd on ({first_line(error)})")
             return {}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 from torch import Tensor
 
-from togi.verify.compare import continuous, difference
-from togi.verify.observe import ObservedCalls
+from togi.subject.compared import ATTRIBUTES, NUMBER
+from togi.subject.containers import labels
+from togi.subject.structure import Structure
+from togi.verify.compare import continuous, difference, identical
+from togi.verify.observe import Observation, ObservedCalls, after_name
 from togi.verify.truth import TruthFacts
 from togi.verify.units import epsilon_of, share
 
@@ -45,3 +50,36 @@ def noise_limit(tensor: Tensor) -> float:
         return NOISE_SHARE
     epsilon = epsilon_of(tensor)
     return max(4 * epsilon, min(NOISE_ROUNDINGS * epsilon, 1e-4))
+
+
+def varying(runs: Sequence[Observation]) -> tuple[str, ...]:
+    """Where objects that came back, or that were given, hold other values in one run than in another of the same call
+    (times, addresses, counters of calls): nobody can be asked for those. Tensors are no such values."""
+    first, *others = runs
+    found: dict[str, None] = {}
+    for other in others:
+        numbers = dict(first.leaves), dict(other.leaves)
+        found |= dict.fromkeys(_varying(first.structure, other.structure, "output", numbers))
+        for name in first.left.keys() & other.left.keys():
+            found |= dict.fromkeys(_varying(first.left[name], other.left[name], name, numbers))
+    return tuple(found)
+
+
+def _varying(
+    one: Structure, other: Structure, path: str, numbers: tuple[Mapping[str, Tensor], ...], inside: bool = False
+) -> Iterator[str]:
+    inside = inside or one.type == ATTRIBUTES
+    if (one.kind, one.type, one.value, one.keys) != (other.kind, other.type, other.value, other.keys) or (
+        len(one.children) != len(other.children)
+    ):
+        if inside:
+            yield path
+    elif inside and one.type == NUMBER:
+        names = (f"{path}.number", after_name(f"{path}.number"))
+        values = [held[name] for held in numbers for name in names if name in held]
+        if any(not identical(values[0], value) for value in values[1:]):
+            yield path
+    else:
+        named = zip(labels(one.kind, one.keys, len(one.children)), one.children, other.children, strict=True)
+        for label, a, b in named:
+            yield from _varying(a, b, f"{path}{label}", numbers, inside)

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from togi.core.errors import TogiError
 from togi.core.records import Record
 from togi.decide.faithful import limit_units, shows_nothing
 from togi.decide.metric import MetricFacts
+from togi.subject.classes import name_of
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
 from togi.verify.compare import Difference, identical
@@ -36,6 +38,8 @@ class LeafTruth(Record):
     dtype: str
     device: str
     layout: str
+    tensor_class: str = ""
+    """``module:qualified name`` of its class; empty: not known."""
     shape: tuple[int, ...]
     stride: tuple[int, ...] = ()
     contiguous: bool = True
@@ -62,7 +66,9 @@ class OriginalAnswer(Record):
     """Of the output, constants included."""
     leaves: tuple[LeafTruth, ...]
     changed: tuple[str, ...] = ()
-    """Inputs that the original changes in place; their new values are leaves too."""
+    """What the original changes in its inputs: tensors, whose new values are leaves too, and arguments in ``left``."""
+    left: dict[str, Structure] = Field(default_factory=dict)
+    """What it leaves in arguments that hold other things after the call than before."""
     shares_inputs: tuple[tuple[str, str], ...] = ()
     shares_outputs: tuple[tuple[str, str], ...] = ()
 
@@ -84,6 +90,7 @@ def answer_of(
             LeafTruth(
                 name=name,
                 **form_of(tensor),
+                tensor_class=name_of(type(tensor)),
                 stride=tuple(tensor.stride()) if strided else (),
                 contiguous=strided and tensor.is_contiguous(),
                 requires_grad=gradients.get(name),
@@ -98,6 +105,7 @@ def answer_of(
         structure=seen.structure,
         leaves=tuple(leaves),
         changed=seen.changed,
+        left=seen.left,
         shares_inputs=tuple(sorted(seen.shares_inputs)),
         shares_outputs=tuple(sorted(seen.shares_outputs)),
     )
@@ -138,6 +146,8 @@ class TruthFacts(Record):
     """Why no other candidate can be compared with the original, in a sentence."""
     shared_between_calls: tuple[str, ...] = ()
     """Outputs that the original itself returns in the same memory on every call."""
+    varying: tuple[str, ...] = ()
+    """Paths inside of objects at which the original differs from call to call (times, addresses): not compared."""
     metric: MetricFacts | None = None
     """Of the user's metric; None: there is none."""
     notes: tuple[str, ...] = ()

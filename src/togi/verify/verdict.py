@@ -29,7 +29,7 @@ from togi.verify.decisions import both, decisions, values_of
 from togi.verify.leaves import can_be_replaced, fresh, input_tensors
 from togi.verify.metric import Metric, value_of
 from togi.verify.observe import Named, Observation, observe, overlaps
-from togi.verify.output_structure import comparable, form
+from togi.verify.output_structure import comparable, form, not_compared
 from togi.verify.truth import OriginalAnswer, Truth, TruthFacts
 from togi.verify.units import leaf_error, worst
 
@@ -202,18 +202,22 @@ class _VerdictSoFar:
 
     def _observe(self, number: int, a: int) -> Observation:
         answer = self.truth.facts.answers[a]
-        seen = observe(self.call, self.inputs[answer.input], self.signature, seed=self.seed)
+        seen = self._asked(self.inputs[answer.input])
         problems, notes = form(seen, answer)
         self.problems |= dict.fromkeys(problems)
-        self.notes |= dict.fromkeys(notes)
+        self.notes |= dict.fromkeys([*notes, *not_compared(answer.structure)])
         self.other_sizes |= self._finds_another_number(seen, answer)
         self._earlier_outputs(seen)
         if comparable(seen, answer):
             wrong = self._numbers(a, [t for _, t in seen.leaves])
             if wrong and number:
                 self._stale(a, seen)
-        self.kept.append(_KeptAnswers(answer=a, outputs=_outputs(seen), values=seen.copies()))
+        self.kept.append(_KeptAnswers(answer=a, outputs=seen.outputs, values=seen.copies()))
         return seen
+
+    def _asked(self, inputs: Inputs, given: Inputs | None = None) -> Observation:
+        varying = self.truth.facts.varying
+        return observe(self.call, inputs, self.signature, seed=self.seed, given=given, varying=varying)
 
     def _finds_another_number(self, seen: Observation, answer: OriginalAnswer) -> bool:
         """Whether a size is another one though the inputs are as large as the first: an engine of fixed sizes would be
@@ -266,7 +270,7 @@ class _VerdictSoFar:
             for (name, tensor), value in zip(earlier.outputs, earlier.values, strict=False):
                 if name not in allowed and not identical(plain(tensor), value):
                     self.problems[f"{name} is overwritten by a later call: outputs do not outlive the next call"] = None
-            for one, other in overlaps(earlier.outputs, _outputs(seen)):
+            for one, other in overlaps(earlier.outputs, seen.outputs):
                 if not (one in allowed and other in allowed):
                     self.problems[f"{one} of one call shares memory with {other} of a later call"] = None
 
@@ -290,11 +294,11 @@ class _VerdictSoFar:
         if b is None or any(answer.changed for answer in facts.answers):
             return
         reused = fresh(self.inputs[facts.answers[0].input])
-        observe(self.call, self.inputs[facts.answers[0].input], self.signature, seed=self.seed, given=reused)
+        self._asked(self.inputs[facts.answers[0].input], reused)
         other = self.inputs[facts.answers[b].input]
         if not _replace(reused, other, self.signature):
             return
-        seen = observe(self.call, other, self.signature, seed=self.seed, given=reused)
+        seen = self._asked(other, reused)
         when = "when an input's values are replaced in place"
         self._answered_again(b, seen, when, f"does not follow {when} (cached by identity)")
 
@@ -308,7 +312,7 @@ class _VerdictSoFar:
 
         def request(number: int) -> None:
             inputs = self.inputs[answers[number % len(answers)].input]
-            observations[number] = observe(self.call, inputs, self.signature, seed=self.seed)
+            observations[number] = self._asked(inputs)
 
         began = time.monotonic()
         for again in range(_MOST_CALLED_AT_ONCE):
@@ -336,19 +340,16 @@ class _VerdictSoFar:
         return [(tuple(t.shape), t.dtype) for _, t in input_tensors(self.inputs[index], self.signature)]
 
 
-def _outputs(seen: Observation) -> Named:
-    """The outputs alone; inputs that were changed in place follow them."""
-    return seen.leaves[: len(seen.leaves) - len(seen.changed)]
-
-
 def _replace(given: Inputs, values: Inputs, signature: Signature) -> bool:
     """Copy ``values`` into the tensors of ``given``; False where they cannot be written."""
     if not can_be_replaced(given, signature):
         return False
-    pairs = zip(input_tensors(given, signature), input_tensors(values, signature), strict=True)
+    held, wanted = input_tensors(given, signature), input_tensors(values, signature)
+    if [name for name, _ in held] != [name for name, _ in wanted]:  # the call before put more there
+        return False
     try:
         with torch.no_grad():
-            for (_, tensor), (_, value) in pairs:
+            for (_, tensor), (_, value) in zip(held, wanted, strict=True):
                 tensor.copy_(value)
     except RuntimeError:  # an expanded input: several elements are one place in memory
         return False

@@ -109,6 +109,11 @@ class TrialCheck:
         if report.problems or not report.faithful:
             raise Refused(next(iter(report.problems), f"its error is {report.units:,.0f} x eager's own"))
 
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """As in ``TruthFacts``."""
+        return self._truth().facts.varying
+
     def lasting_units(self) -> float:
         """The limit for what is saved: what an approximate recipe was seen to need, twice."""
         limit = limit_units(exact=self._exact, tf32_units=self._truth().facts.tf32_units)

@@ -20,7 +20,7 @@ from togi.measure import keep_freed_memory
 from togi.subject.calibration import calibration_inputs
 from togi.subject.coverage import calibration_notes
 from togi.subject.sources.live import unpickled
-from togi.subject.validation import hash_of, shared
+from togi.subject.validation import deciding_hash, hash_of, shared
 from togi.techniques.build import classify, fingerprint, first_candidate
 from togi.verify.accuracy import answer_once, check_answers, check_calls, known_answers
 from togi.verify.derived_inputs import variants
@@ -97,6 +97,8 @@ class _SurveyJob(ChildJob[messages.SurveySubject]):
             name = f"{name} {identity_of(self.subject.metric, self.subject.better)}"
         if self.config.needs_data:
             name = f"{name} {self.subject.validation.identity}"
+        if self.job.part is None and (inputs := deciding_hash(self.subject.inputs)):
+            name = f"{name} {inputs}"
         if config.calibrates:
             surveyed = changed(surveyed, calibration=hash_of(calibration_inputs(self.subject)))
         surveyed.write(self.folder)

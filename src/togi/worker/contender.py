@@ -176,7 +176,7 @@ class BuiltRecipe(Contender):
         module = prepare(self.trial.subject, device=config.device).module
         return functools.partial(
             reach_of,
-            original=Original(module, self.trial.surveyed.signature, config.seed),
+            original=Original(module, self.trial.surveyed.signature, config.seed, check.varying),
             samples=self._shown(),
             max_units=check.lasting_units(),
             nan=not config.nan_differences,

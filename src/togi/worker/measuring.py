@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from togi.core.callers import Callers
 from togi.core.records import Footprint
 from togi.measure import GivenAs, Turn, Warmup, measure_footprint, take_turn, warm
-from togi.subject.inputs import Inputs
+from togi.subject.inputs import Inputs, given_anew
 from togi.subject.nested import tensors_in
 from togi.worker.contender import Contender
 
@@ -30,8 +30,11 @@ class Measuring:
         callers: Callers | None = None,
         *,
         from_host: bool = False,
+        inputs_change: bool = False,
     ) -> None:
-        """``from_host``: a turn's calls have their inputs and results in host memory."""
+        """``from_host``: a turn's calls have their inputs and results in host memory. ``inputs_change``: the original's
+        write into their arguments."""
+        self._given_as = given_anew() if inputs_change and contender.given_as is None else contender.given_as
         self._contender = contender
         self._samples = samples
         self._device = device
@@ -42,9 +45,9 @@ class Measuring:
 
     @property
     def _called_by(self) -> _CalledBy:
-        if self._contender.given_as is None or self._callers is not None:
+        if self._given_as is None or self._callers is not None:
             return {"callers": self._callers}
-        return {"given_as": self._contender.given_as}
+        return {"given_as": self._given_as}
 
     def warm(self, limit_s: float | None) -> Warmup:
         run = functools.partial(warm, self.call, self.samples, device=self._device, **self._called_by)

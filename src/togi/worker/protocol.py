@@ -131,6 +131,8 @@ class Survey(Record):
     """Hash of the inputs that recipes are calibrated on, where some may be tried."""
     code: str = ""
     """Hash of the module's code and settings, as they were before its first call."""
+    inputs_change: bool = False
+    """Calls leave other values in their arguments, so each is measured on a copy."""
     varying: tuple[str, ...] = ()
     """Names of plain attributes that its calls change (``togi.artifact.settings``)."""
 

@@ -143,7 +143,10 @@ def survey(
         except Refused as refused:
             facts = facts.model_copy(update={"exportable": False, "export_error": str(refused)})
     varying = varying_settings(settings, settings_of(ready.module))
-    return Survey(facts=facts, signature=signature, calls=calls, code=code, varying=varying)
+    inputs_change = behaviour.inputs_change
+    return Survey(
+        facts=facts, signature=signature, calls=calls, code=code, inputs_change=inputs_change, varying=varying
+    )
 
 
 def _check_callers(module: nn.Module, behaviour: Behaviour) -> None:

@@ -26,6 +26,7 @@ from togi.measure.turn import Turn, Warmup
 from togi.subject.identity import code_and_settings_hash, value_hash
 from togi.subject.inputs import Inputs, with_own_containers
 from togi.subject.training import TrainingStep
+from togi.subject.validation import deciding_hash
 from togi.techniques.build import build_step, fingerprint
 from togi.techniques.registry import equals_to_the_bit
 from togi.verify.step_truth import make_step_truth
@@ -55,6 +56,8 @@ class _SurveyStepJob(ChildJob[messages.SurveySubject]):
         subject, module = self.subject, step.original
         functions = value_hash(subject.step, subject.train_step, subject.optimizer)
         name = f"{fingerprint(module)} {code_and_settings_hash(module)} {functions}"
+        if inputs := deciding_hash(step.samples, integers=False):  # a batch is another one in each step anyway
+            name = f"{name} {inputs}"
         surveyed = survey_step(step, seed=self.config.seed, machine=self.config.machine)
         surveyed.write(self.folder)
         self.channel.send(messages.Surveyed(survey=surveyed, fingerprint=name))
