@@ -184,9 +184,28 @@ def test_the_product_is_that_of_a_loop(ends: list[int], gathered: bool, monkeypa
     torch.testing.assert_close(grouped_product(rows, weights, at), _by_group(rows, weights, at, last=True))
 
 
-def test_an_engine_of_another_library_takes_it() -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("count", [4, 20])
+def test_rows_are_multiplied_alone_and_in_blocks(count: int, transposed: bool) -> None:
+    """Of as many rows as a group has in the mean; groups may be empty, and rows behind the last."""
+    torch.manual_seed(0)
+    weights = torch.randn(count, 5, 3).transpose(1, 2) if transposed else torch.randn(count, 3, 5)
+    for most in (0, 9, 19, 19):
+        rows, ends = torch.randn(19, 3), torch.randint(0, most + 1, (count,)).sort().values
+        torch.testing.assert_close(grouped_product(rows, weights, ends), _by_group(rows, weights, ends, last=True))
+
+
+def test_many_groups_are_inlined_where_the_rows_are_known() -> None:
+    start, graph = captured(Experts(lambda *given: by_group(*given), count=40), torch.randn(90, 6))
+    assert python_operators(graph.graph.graph) == []
+    for x in (torch.randn(90, 6), torch.zeros(90, 6)):
+        torch.testing.assert_close(graph(x), start.module(x))
+
+
+@pytest.mark.parametrize("rows", [7, 11])  # of four groups: alone, and in blocks of two
+def test_an_engine_of_another_library_takes_it(rows: int) -> None:
     pytest.importorskip("openvino")
-    start = conformance.candidate_of(Experts(lambda *given: by_group(*given)), [torch.randn(7, 6)])
+    start = conformance.candidate_of(Experts(lambda *given: by_group(*given)), [torch.randn(rows, 6)])
     program = technique("openvino").apply(start, {}).program
-    x = torch.randn(7, 6)
+    x = torch.randn(rows, 6)
     torch.testing.assert_close(program(x), start.module(x), rtol=1e-3, atol=1e-4)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _GATHERED_BYTES = 64 << 20
-"""So much may the weights of each row take together; else each group is computed for all rows."""
+"""So much may the weights of all rows, or of all blocks of rows, take together; else each group is computed for all
+rows."""
 _MOST_GROUPS = 16
 """Of which each is computed for all rows."""
 
@@ -109,18 +110,60 @@ def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     group = (ends.unsqueeze(0) <= place.unsqueeze(1)).sum(1)
     count = weights.shape[0]
     if _fits_gathered(rows, weights):
-        own = weights.index_select(0, group.clamp(max=count - 1))
-        product = torch.bmm(rows.unsqueeze(1), own).squeeze(1)
+        inside = group.clamp(max=count - 1)
+        if (size := _block_of(rows, weights)) == 1:
+            product = torch.bmm(rows.unsqueeze(1), _of_groups(weights, inside)).squeeze(1)
+        else:
+            product = _in_blocks(rows, weights, ends, place, inside, size)
         return torch.where((group < count).unsqueeze(1), product, torch.zeros_like(product))
     mine = group.unsqueeze(0) == torch.arange(count, device=rows.device).unsqueeze(1)
     alone = torch.where(mine.unsqueeze(2), rows.unsqueeze(0), torch.zeros_like(rows).unsqueeze(0))
     return torch.bmm(alone, weights).sum(0)
 
 
+def _in_blocks(rows: Tensor, weights: Tensor, ends: Tensor, place: Tensor, group: Tensor, size: int) -> Tensor:
+    """The product of ``size`` rows of a group at once. The last block of a group is filled up with rows of others,
+    whose products nobody takes. ``place`` and ``group``: of each row."""
+    count, most = weights.shape[0], _blocks(rows, weights, size)
+    starts = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
+    blocks = (ends - starts + size - 1).div(size, rounding_mode="floor")
+    until = blocks.cumsum(0)
+    first = until - blocks
+    block = torch.arange(most, device=rows.device)
+    of_block = (until.unsqueeze(0) <= block.unsqueeze(1)).sum(1).clamp(max=count - 1)
+    begin = starts.index_select(0, of_block) + (block - first.index_select(0, of_block)) * size
+    taken = begin.unsqueeze(1) + torch.arange(size, device=rows.device)
+    taken = taken.clamp(min=0, max=rows.shape[0] - 1)  # of a block that no group has, too
+    given = rows.index_select(0, taken.flatten()).unflatten(0, (most, size))
+    products = torch.bmm(given, _of_groups(weights, of_block)).flatten(0, 1)
+    at = (first.index_select(0, group)) * size + place - starts.index_select(0, group)
+    return products.index_select(0, at.clamp(min=0, max=most * size - 1))
+
+
+def _of_groups(weights: Tensor, groups: Tensor) -> Tensor:
+    """The weight of each. Layers store them transposed: then rows of memory are gathered, and seen transposed."""
+    if weights.stride(-1) == 1:
+        return weights.index_select(0, groups)
+    return weights.transpose(1, 2).index_select(0, groups).transpose(1, 2)
+
+
 def _fits_gathered(rows: Tensor, weights: Tensor) -> bool:
-    count = rows.shape[0]
+    """Whether the weights of each block take little memory together."""
+    sizes = (*rows.shape, *weights.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        return False
     bytes_of_one = weights.shape[1] * weights.shape[2] * weights.element_size()
-    return isinstance(count, int) and isinstance(bytes_of_one, int) and count * bytes_of_one <= _GATHERED_BYTES
+    return _blocks(rows, weights, _block_of(rows, weights)) * bytes_of_one <= _GATHERED_BYTES
+
+
+def _block_of(rows: Tensor, weights: Tensor) -> int:
+    """How many rows are multiplied at once: as many as a group has in the mean."""
+    return max(1, rows.shape[0] // weights.shape[0])
+
+
+def _blocks(rows: Tensor, weights: Tensor, size: int) -> int:
+    """So many hold all rows: each group has one that is not full at most."""
+    return rows.shape[0] if size == 1 else rows.shape[0] // size + weights.shape[0]
 
 
 def _is_grouped_product(node: fx.Node, kernel: Callable[..., Any]) -> bool:
