@@ -511,3 +511,20 @@ def test_an_engine_of_fixed_sizes_is_no_other_decision():
     report = verdict(nn.Identity(), fixed, X, torch.randn(4, 3, 8, 8))
     assert not report.faithful
     assert not report.other_sizes
+
+
+def test_a_few_other_decisions_are_told_from_a_fault():
+    class Codes(nn.Module):
+        def forward(self, x):
+            return x.flatten(1).argsort(dim=1), x
+
+    def swapped(x):
+        codes, same = Codes()(x)
+        codes[:, :2] = codes[:, :2].flip(1)
+        return codes, same
+
+    report = verdict(Codes(), swapped)
+    assert report.other_decisions
+    assert not report.faithful
+    assert not verdict(Codes(), lambda x: (Codes()(x)[0].flip(1), x)).other_decisions
+    assert not verdict(Codes(), Codes()).other_decisions

@@ -350,6 +350,9 @@ class ErrorReport(Record):
     """None: it returns nothing but floating-point numbers."""
     other_sizes: bool = False
     """An output has another size than the original's, though the input is as large as the first: values decide it."""
+    other_decisions: bool = False
+    """A few of the integers or truth values of an output are others: a rounding may have decided between two that are
+    as good as equal, or the candidate is wrong."""
 
 
 class Noise(Record):
