@@ -4,6 +4,8 @@ Engines outside of torch know no such operator, and one of torch's own holds a l
 be traced for the sizes of a graph stands in its place. One loops over what a tensor holds and cannot be traced, though
 it computes a sum of products: rows that are sorted by group, each group with a weight of its own (a mixture of
 experts). It is known by what it answers, whatever its name is.
+
+A histogram with a range of its own, which counts the rows of each group, is written as comparisons: OpenVINO has none.
 """
 
 from __future__ import annotations
@@ -27,16 +29,23 @@ _GATHERED_BYTES = 64 << 20
 rows."""
 _MOST_GROUPS = 16
 """Of which each is computed for all rows."""
+_MOST_BINS = 256
+"""Each is compared with all values."""
 
 
 def inline_bodies(program: ExportedProgram, device: str) -> None:
     """Put the bodies of Python operators in the places of their calls. One that cannot be traced stays."""
     graph = program.graph
     for node in list(graph.nodes):
-        if node.op == "call_function" and is_python_operator(node.target) and not _writes(node.target):
-            body = _body_of(node, device) if _results_are_taken_apart(node) else None
-            if body is not None:
-                _inline(graph, node, body)
+        if node.op != "call_function":
+            continue
+        body = None
+        if node.target is torch.ops.aten.histc.default:
+            body = _traced(node, histogram)
+        elif is_python_operator(node.target) and not _writes(node.target) and _results_are_taken_apart(node):
+            body = _body_of(node, device)
+        if body is not None:
+            _inline(graph, node, body)
     program.graph_module.recompile()
 
 
@@ -54,13 +63,17 @@ def _body_of(node: fx.Node, device: str) -> fx.GraphModule | None:
     for function in (kernel, grouped_product):
         if function is grouped_product and not _is_grouped_product(node, kernel):
             return None
-        try:
-            traced = traced_body(_from_inputs(node, function), [given.meta["val"] for given in node.all_input_nodes])
-        except Exception:  # foreign code: a body that reads values, or calls what is not torch
-            continue
-        if traced is not None:
+        if (traced := _traced(node, function)) is not None:
             return traced
     return None
+
+
+def _traced(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | None:
+    """What a function does with the node's inputs; None where it cannot be traced."""
+    try:
+        return traced_body(_from_inputs(node, function), [given.meta["val"] for given in node.all_input_nodes])
+    except Exception:  # foreign code: a body that reads values, or calls what is not torch
+        return None
 
 
 def _from_inputs(node: fx.Node, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,6 +132,17 @@ def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     mine = group.unsqueeze(0) == torch.arange(count, device=rows.device).unsqueeze(1)
     alone = torch.where(mine.unsqueeze(2), rows.unsqueeze(0), torch.zeros_like(rows).unsqueeze(0))
     return torch.bmm(alone, weights).sum(0)
+
+
+def histogram(values: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:  # noqa: A002
+    """``torch.histc`` of a range that is given, by comparisons. Raises ValueError for what it is not meant for."""
+    if not min < max or not values.is_floating_point() or bins > _MOST_BINS:
+        raise ValueError("a histogram whose range values decide, of integers, or of many bins")
+    flat = values.flatten()
+    place = ((flat - min) / (max - min) * bins).floor().clamp(max=bins - 1)
+    inside = (flat >= min) & (flat <= max)
+    mine = place.unsqueeze(0) == torch.arange(bins, dtype=values.dtype, device=values.device).unsqueeze(1)
+    return (mine & inside.unsqueeze(0)).sum(1).to(values.dtype)
 
 
 def _in_blocks(rows: Tensor, weights: Tensor, ends: Tensor, place: Tensor, group: Tensor, size: int) -> Tensor:
