@@ -34,7 +34,7 @@ Program = tuple[Callable[..., Any], togi.Inputs | list[togi.Inputs]]
 SEED = 0
 PROMPT, NEW_TOKENS = 64, 32
 _VOCABULARY = 8192
-_CODEBOOK = 0.1
+_CODEBOOK = 0.05
 """A quarter of how far the encoder's numbers lie apart: with that a codebook of random vectors leaves least."""
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -387,8 +387,8 @@ def audio_codec() -> Program:
     for level, layer in enumerate(model.quantizer.layers):  # each is for what the one before leaves
         layer.codebook.embed.normal_(0.0, _CODEBOOK * 0.96**level)
     time_s = torch.arange(24_000) / 24_000
-    sound = sum(0.2 / n * torch.sin(2 * torch.pi * 220 * n * time_s) for n in range(1, 5))
-    return model, _call(input_values=(sound + 0.02 * torch.randn(24_000)).view(1, 1, -1), bandwidth=6.0)
+    sound = sum(0.5 / n * torch.sin(2 * torch.pi * 220 * n * time_s) for n in range(1, 5))
+    return model, _call(input_values=(sound + 0.1 * torch.randn(24_000)).view(1, 1, -1), bandwidth=6.0)
 
 
 def keypoints() -> Program:
@@ -399,8 +399,8 @@ def keypoints() -> Program:
     model = _trained(SuperPointForKeypointDetection(SuperPointConfig(initializer_range=0.06)))
     score = model.keypoint_decoder.conv_score_b
     with torch.no_grad():  # few places are a point, and these are so clearly
-        score.weight.mul_(6.0)
-        score.bias[-1] += 8.0
+        score.weight.mul_(30.0)
+        score.bias[-1] += 45.0
     return model, _call(pixel_values=_picture(240, 320).mean(0, keepdim=True).expand(1, 3, -1, -1).contiguous())
 
 
@@ -410,8 +410,10 @@ def policy() -> Program:
     _seed()
     agent = _trained(CnnPolicy())
     screens = torch.stack([torch.cat([_picture(84, 84), _picture(84, 84)[:1]]) for _ in range(72)])
+    with torch.no_grad():  # no action is the best in all games
+        agent.double().action_net.bias -= agent.action_net(agent.features_extractor(screens.double())).mean(0)
     games = screens.mul(255).byte().permute(0, 2, 3, 1).contiguous().numpy()
-    return agent.predict, [togi.Inputs((given,), {"deterministic": True}) for given in (games[:64], games[64:])]
+    return agent.float().predict, [togi.Inputs((given,), {"deterministic": True}) for given in (games[:64], games[64:])]
 
 
 def words() -> Program:
