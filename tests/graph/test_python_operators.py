@@ -102,9 +102,12 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         chosen = self.router(x).argmax(1)
         order = chosen.argsort(stable=True)
-        counts = torch.nn.functional.one_hot(chosen, len(self.weights)).sum(0)
+        last = len(self.weights) - 1
+        counts = torch.histc(chosen.float(), last + 1, 0, last)  # as transformers does it
         found: Tensor = self.product(x[order], self.weights, counts.cumsum(0).to(torch.int32))
-        return torch.zeros_like(found).index_copy(0, order, found)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.shape[0])
+        return found[back]
 
 
 def python_operators(graph: Any) -> list[str]:
