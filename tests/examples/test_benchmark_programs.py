@@ -49,7 +49,10 @@ def test_program_answers_twice_the_same(name: str, subjects: Any) -> None:
     subject = locate(f"{FILE}:{name}")
     with torch.no_grad():
         once, again = (
-            [program_peers.compared(subject.module(*given.args, **given.kwargs)) for given in map(fresh, subject.inputs)]
+            [
+                program_peers.compared(subject.module(*given.args, **given.kwargs))
+                for given in map(fresh, subject.inputs)
+            ]
             for _ in range(2)
         )
     assert all(found for found in once), "an answer of which nothing is compared"

@@ -214,7 +214,7 @@ def test_an_engine_of_another_library_takes_it(rows: int) -> None:
     torch.testing.assert_close(program(x), start.module(x), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("bins, low, high", [(32, 0, 31), (4, -3, 3), (5, 0.25, 0.75), (1, 0, 1)])
+@pytest.mark.parametrize(("bins", "low", "high"), [(32, 0, 31), (4, -3, 3), (5, 0.25, 0.75), (1, 0, 1)])
 def test_a_histogram_of_a_given_range_is_comparisons(bins: int, low: float, high: float) -> None:
     start, graph = captured(Computes(lambda x: torch.histc(x, bins, low, high) + 1), torch.randn(3, 40))
     assert torch.ops.aten.histc.default not in {node.target for node in graph.graph.graph.nodes}

@@ -226,5 +226,7 @@ def test_a_number_that_is_another_than_the_size_is_refused(tmp_path: Path) -> No
     signature.checked((x, Window(40), torch.ones(1, 41, dtype=torch.bool)), {})
     args, _ = signature.build_inputs(signature.flatten_inputs((x, Window(40), torch.ones(1, 41, dtype=torch.bool)), {}))
     assert args[1].count == 40
-    with pytest.raises(TypeError, match=r"a number in its arguments is 39, where it was 1 less than the size of args_2 in"):
+    with pytest.raises(
+        TypeError, match=r"a number in its arguments is 39, where it was 1 less than the size of args_2 in"
+    ):
         signature.checked((x, Window(39), torch.ones(1, 41, dtype=torch.bool)), {})

@@ -134,7 +134,7 @@ def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     return torch.bmm(alone, weights).sum(0)
 
 
-def histogram(values: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:  # noqa: A002
+def histogram(values: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """``torch.histc`` of a range that is given, by comparisons. Raises ValueError for what it is not meant for."""
     if not min < max or not values.is_floating_point() or bins > _MOST_BINS:
         raise ValueError("a histogram whose range values decide, of integers, or of many bins")

@@ -88,8 +88,8 @@ def number_apart(signature: Signature, followed: Followed, number: int) -> TypeE
     more = f"{abs(followed.more)} {'more' if followed.more > 0 else 'less'} than " * bool(followed.more)
     return TypeError(
         f"a number in its arguments is {number}, where it was {more}the size of "
-        f"{signature.inputs_facts[followed.input].name} in dimension {followed.dim} in every sample that it was tuned and "
-        "proven with"
+        f"{signature.inputs_facts[followed.input].name} in dimension {followed.dim} in every sample that it was tuned "
+        "and proven with"
     )
 
 

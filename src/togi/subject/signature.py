@@ -121,7 +121,9 @@ class Signature(Record):
         if self.domains and len(self.domains) != len(dims):
             raise ValueError(f"{len(self.domains)} domains for {len(dims)} inputs")
         if self.follows and len(self.follows) != sum(kind == "carried" for kind in self._items):
-            raise ValueError(f"{len(self.follows)} sizes that numbers follow, and {self._items.count('carried')} numbers")
+            raise ValueError(
+                f"{len(self.follows)} sizes that numbers follow, and {self._items.count('carried')} numbers"
+            )
         if not all(0 <= each.input < len(dims) and 0 <= each.dim < dims[each.input] for each in self.follows):
             raise ValueError("a number that follows a size that the inputs do not have")
         return self
