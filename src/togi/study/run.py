@@ -220,7 +220,7 @@ class Exploration:
 
     def _disagreement(self) -> str:
         """Why what can be captured is cut as well; empty where no engine for the whole gave cause. One that rounds
-        otherwise decides otherwise, and only of a part can a tie be told from a fault."""
+        otherwise decides otherwise, and a tie is known from a fault only in a part."""
         errors = [error for trial in self._study.log.trials() if (error := trial.error) is not None]
         if any(error.other_sizes for error in errors):
             return "decides by values how much it finds, and an engine for the whole finds another number"

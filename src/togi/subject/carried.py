@@ -2,7 +2,7 @@
 
 A cache whose window is full holds as many keys as before, and a number next to them that grows with every call. An
 engine is made for certain numbers, so it may serve such calls where the number makes no difference. Nobody can
-read that from a module: it is asked, with numbers far beyond those that were seen. Where the number decides, as beside
+read that from a module: it is asked, with numbers far beyond those that were seen. Where the number decides, as with
 a mask of all that went through, a graph may follow the size that it equals.
 """
 

@@ -41,7 +41,7 @@ class Followed(Record):
     """By how much the number is larger."""
 
     def number(self, tensors: Sequence[Any]) -> Any:
-        """What it is in a call with these flat inputs, a symbol where sizes are symbols; None where the input is no
+        """What it is in a call with these flat inputs, a symbol where sizes are symbols; None where the input is not a
         tensor with such a dimension."""
         shape = getattr(tensors[self.input], "shape", ())
         return shape[self.dim] + self.more if self.dim < len(shape) else None
