@@ -145,7 +145,7 @@ def main(name: str, program: str, folder: str, artifact: str, answers: str) -> N
 
         with _built(name, program, Path(folder), artifact, locate) as (call, samples, counts):
             with torch.inference_mode():
-                found = [_tensors(call(*given.args, **given.kwargs)) for given in (s.clone() for s in samples)]
+                found = [compared(call(*given.args, **given.kwargs)) for given in (s.clone() for s in samples)]
             answer(ready={"difference": _difference(name, program, found, Path(folder) / "expected.pt")})
             with torch.inference_mode():
                 for line in sys.stdin:
@@ -327,10 +327,17 @@ def _rebound(function: Any, **values: Any) -> Any:
     return types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells)
 
 
-def _tensors(output: Any) -> list[Any]:
-    from togi.subject.inputs import Inputs
+def compared(output: Any) -> list[Any]:
+    """All that it holds and that is compared, as tensors: arrays and numbers too, and the characters of texts."""
+    import torch
 
-    return [tensor.clone() for tensor in Inputs((output,)).tensors()]
+    from togi.subject.compared import as_compared
+    from togi.subject.nested import ENTER, replaced, tensors_in
+
+    def spelled(part: Any) -> Any:
+        return torch.tensor([*map(ord, part)], dtype=torch.int64) if isinstance(part, str) else ENTER
+
+    return [tensor.clone() for tensor in tensors_in(replaced(as_compared(output), spelled))]
 
 
 def _difference(name: str, program: str, found: list[list[Any]], expected: Path) -> str:

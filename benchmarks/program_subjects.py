@@ -1,7 +1,7 @@
 """Whole programs, one factory each, as their libraries' documentation calls them:
 ``togi tune benchmarks/program_subjects.py:llama_generate``.
 
-A factory returns what is called and its arguments. Weights are random and of modest size (a call takes 50 ms to 1.5 s
+A factory returns what is called and its arguments. Weights are random and of modest size (a call takes 20 ms to 1.5 s
 on two cores), but for ``sentences`` and ``voice_activity``, whose published weights come in a package. Every decision
 is greedy. ``PACKAGES`` says what each needs::
 
@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import string
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 from models import Tagger, example
 from torch import Tensor, nn
@@ -31,6 +34,9 @@ Program = tuple[Callable[..., Any], togi.Inputs | list[togi.Inputs]]
 SEED = 0
 PROMPT, NEW_TOKENS = 64, 32
 _VOCABULARY = 8192
+_CODEBOOK = 0.05
+"""A quarter of how far the encoder's numbers lie apart: with that a codebook of random vectors leaves least."""
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def llama_generate(batch: int = 1) -> Program:
@@ -320,6 +326,156 @@ def graph_network() -> Program:
     return model, [togi.Inputs((each.x, each.edge_index, each.batch)) for each in batches]
 
 
+def mixture_generate() -> Program:
+    """Greedy decoding of a Qwen3-like mixture of experts: 32 experts a layer, of which each token takes four."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    _seed()
+    config = Qwen3MoeConfig(
+        vocab_size=_VOCABULARY,
+        hidden_size=256,
+        intermediate_size=768,
+        moe_intermediate_size=256,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_experts=32,
+        num_experts_per_tok=4,
+        norm_topk_prob=True,
+        max_position_embeddings=512,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return _trained(Qwen3MoeForCausalLM(config)).generate, _prompts(1)
+
+
+def window_generate() -> Program:
+    """Greedy decoding of a Gemma-3-like model past the end of its window: two layers of three keep the last 64 tokens,
+    which are full after a fifth of the steps."""
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    _seed()
+    config = Gemma3TextConfig(
+        vocab_size=_VOCABULARY,
+        hidden_size=384,
+        intermediate_size=1024,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=64,
+        query_pre_attn_scalar=64,
+        sliding_window=64,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        max_position_embeddings=512,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    tokens = torch.randint(3, _VOCABULARY, (1, 56))
+    return _trained(Gemma3ForCausalLM(config)).generate, _call(
+        input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=40, do_sample=False
+    )
+
+
+def audio_codec() -> Program:
+    """A second of sound through EnCodec (24 kHz): convolutions and an LSTM, eight codebooks, and back to sound."""
+    from transformers import EncodecConfig, EncodecModel
+
+    _seed()
+    model = _trained(EncodecModel(EncodecConfig()))
+    for level, layer in enumerate(model.quantizer.layers):  # each is for what the one before leaves
+        layer.codebook.embed.normal_(0.0, _CODEBOOK * 0.96**level)
+    time_s = torch.arange(24_000) / 24_000
+    sound = sum(0.5 / n * torch.sin(2 * torch.pi * 220 * n * time_s) for n in range(1, 5))
+    return model, _call(input_values=(sound + 0.1 * torch.randn(24_000)).view(1, 1, -1), bandwidth=6.0)
+
+
+def keypoints() -> Program:
+    """One picture through SuperPoint: an encoder, points above a threshold, and a vector for each of them."""
+    from transformers import SuperPointConfig, SuperPointForKeypointDetection
+
+    _seed()
+    model = _trained(SuperPointForKeypointDetection(SuperPointConfig(initializer_range=0.06)))
+    score = model.keypoint_decoder.conv_score_b
+    with torch.no_grad():  # few places are a point, and these are so clearly
+        score.weight.mul_(30.0)
+        score.bias[-1] += 45.0
+    return model, _call(pixel_values=_picture(240, 320).mean(0, keepdim=True).expand(1, 3, -1, -1).contiguous())
+
+
+def policy() -> Program:
+    """What an agent does next in 64 Atari games at once, and in 8, as stable-baselines3's ``CnnPolicy`` says it: the
+    last four screens of each in, numbers of actions out, both as NumPy arrays."""
+    _seed()
+    agent = _trained(CnnPolicy())
+    screens = torch.stack([torch.cat([_picture(84, 84), _picture(84, 84)[:1]]) for _ in range(72)])
+    with torch.no_grad():  # no action is the best in all games
+        agent.double().action_net.bias -= agent.action_net(agent.features_extractor(screens.double())).mean(0)
+    games = screens.mul(255).byte().permute(0, 2, 3, 1).contiguous().numpy()
+    return agent.float().predict, [togi.Inputs((given,), {"deterministic": True}) for given in (games[:64], games[64:])]
+
+
+def words() -> Program:
+    """The crops of a page's words, eight of one page and five of another, into texts and how sure each is: the CRNN of
+    doctr, VGG-16 whose later poolings leave the width, two recurrent layers both ways, and the best path."""
+    _seed()
+    model = _trained(Crnn())
+    _settle(model.features, torch.stack([_picture(32, 128) for _ in range(8)]))
+    with torch.no_grad():
+        model.linear.weight.mul_(20.0)  # else one letter is as likely as another
+    return model, [togi.Inputs((torch.stack([_picture(32, 128) for _ in range(count)]),)) for count in (8, 5)]
+
+
+def captions() -> Program:
+    """One picture into words: BLIP's vision transformer, and a decoder that attends to all of its patches."""
+    from transformers import BlipConfig, BlipForConditionalGeneration
+
+    _seed()
+    config = BlipConfig(
+        text_config={
+            "vocab_size": _VOCABULARY,
+            "hidden_size": 384,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 6,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "sep_token_id": None,
+            "pad_token_id": 0,
+        },
+        vision_config={
+            "hidden_size": 384,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 6,
+            "image_size": 224,
+            "patch_size": 16,
+            "initializer_range": 0.02,
+        },
+    )
+    model = _trained(BlipForConditionalGeneration(config))
+    model.text_decoder.generation_config.eos_token_id = None
+    picture = (_picture(224, 224).unsqueeze(0) - 0.5) / 0.25
+    return model.generate, _call(pixel_values=picture, max_new_tokens=20, do_sample=False)
+
+
+def mamba_generate() -> Program:
+    """Greedy decoding of a Mamba-like model: a state of one size in place of a cache that grows."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    _seed()
+    config = MambaConfig(
+        vocab_size=_VOCABULARY,
+        hidden_size=384,
+        num_hidden_layers=6,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return _trained(MambaForCausalLM(config)).generate, _prompts(1)
+
+
 ALL = (
     llama_generate,
     llama_generate_4,
@@ -337,6 +493,14 @@ ALL = (
     voice_activity,
     recommender,
     graph_network,
+    mixture_generate,
+    window_generate,
+    audio_codec,
+    keypoints,
+    policy,
+    words,
+    captions,
+    mamba_generate,
 )
 PACKAGES = {
     "llama_generate": ("transformers",),
@@ -353,6 +517,12 @@ PACKAGES = {
     "clip_zero_shot": ("transformers",),
     "voice_activity": ("silero_vad",),
     "graph_network": ("torch_geometric",),
+    "mixture_generate": ("transformers",),
+    "window_generate": ("transformers",),
+    "audio_codec": ("transformers",),
+    "keypoints": ("transformers",),
+    "captions": ("transformers",),
+    "mamba_generate": ("transformers",),
 }
 """Modules that must be importable, by subject."""
 
@@ -392,6 +562,61 @@ class Ranker(nn.Module):
         users = user.unsqueeze(1).expand_as(item)
         features = torch.cat([users, item, users * item, self.makers(candidates % 1000)], dim=-1)
         return self.layers(features).squeeze(-1)
+
+
+class CnnPolicy(nn.Module):
+    """``ActorCriticCnnPolicy`` of stable-baselines3 in its own words, as far as ``predict`` goes: the network of the
+    Nature paper, and a linear layer from what it finds to the actions."""
+
+    def __init__(self, actions: int = 6) -> None:
+        super().__init__()
+        self.features_extractor = nn.Sequential(
+            *(nn.Conv2d(4, 32, 8, stride=4), nn.ReLU()),
+            *(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
+            *(nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(3136, 512), nn.ReLU()),
+        )
+        self.action_net = nn.Linear(512, actions)
+
+    def predict(self, observation: Array, state: Any = None, *, deterministic: bool = False) -> tuple[Array, Any]:
+        """(games, 84, 84, 4) uint8 -> (games,) int64, and the state of a recurrent policy, which this is not."""
+        self.train(False)
+        screens = torch.as_tensor(np.transpose(observation, (0, 3, 1, 2)))
+        with torch.no_grad():
+            features = self.features_extractor(screens.float() / 255.0)
+            chosen = torch.distributions.Categorical(logits=self.action_net(features))
+            actions = chosen.probs.argmax(dim=1) if deterministic else chosen.sample()
+        return actions.cpu().numpy(), state
+
+
+class Crnn(nn.Module):
+    """``crnn_vgg16_bn`` of doctr in its own words: crops (words, 3, 32, 128) -> each one's text and how sure it is."""
+
+    letters = string.digits + string.ascii_letters + string.punctuation
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        width = 3
+        for blocks, wide, pool in ((2, 64, 2), (2, 128, 2), (3, 256, (2, 1)), (3, 512, (2, 1)), (3, 512, (2, 1))):
+            for _ in range(blocks):
+                layers += [nn.Conv2d(width, wide, 3, padding=1), nn.BatchNorm2d(wide), nn.ReLU(inplace=True)]
+                width = wide
+            layers.append(nn.MaxPool2d(pool))
+        self.features = nn.Sequential(*layers)
+        self.decoder = nn.LSTM(width, 128, num_layers=2, batch_first=True, bidirectional=True)
+        self.linear = nn.Linear(256, len(self.letters) + 1)
+
+    def forward(self, crops: Tensor) -> list[tuple[str, float]]:
+        columns = self.features(crops).flatten(1, 2).transpose(1, 2)
+        logits = self.linear(self.decoder(columns)[0])
+        sure = logits.softmax(dim=-1).max(dim=-1).values.min(dim=1).values
+        texts = ["".join(self._letter(k) for k, _ in groupby(row.tolist())) for row in logits.argmax(dim=-1)]
+        return list(zip(texts, sure.tolist(), strict=True))
+
+    def _letter(self, number: int) -> str:
+        """The last one is no letter: it keeps two that are alike apart."""
+        return self.letters[number] if number < len(self.letters) else ""
 
 
 def _llama() -> Any:

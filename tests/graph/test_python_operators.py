@@ -102,9 +102,12 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         chosen = self.router(x).argmax(1)
         order = chosen.argsort(stable=True)
-        counts = torch.nn.functional.one_hot(chosen, len(self.weights)).sum(0)
+        last = len(self.weights) - 1
+        counts = torch.histc(chosen.float(), last + 1, 0, last)  # as transformers does it
         found: Tensor = self.product(x[order], self.weights, counts.cumsum(0).to(torch.int32))
-        return torch.zeros_like(found).index_copy(0, order, found)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(order.shape[0])
+        return found[back]
 
 
 def python_operators(graph: Any) -> list[str]:
@@ -184,9 +187,44 @@ def test_the_product_is_that_of_a_loop(ends: list[int], gathered: bool, monkeypa
     torch.testing.assert_close(grouped_product(rows, weights, at), _by_group(rows, weights, at, last=True))
 
 
-def test_an_engine_of_another_library_takes_it() -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("count", [4, 20])
+def test_rows_are_multiplied_alone_and_in_blocks(count: int, transposed: bool) -> None:
+    """Of as many rows as a group has in the mean; groups may be empty, and rows behind the last."""
+    torch.manual_seed(0)
+    weights = torch.randn(count, 5, 3).transpose(1, 2) if transposed else torch.randn(count, 3, 5)
+    for most in (0, 9, 19, 19):
+        rows, ends = torch.randn(19, 3), torch.randint(0, most + 1, (count,)).sort().values
+        torch.testing.assert_close(grouped_product(rows, weights, ends), _by_group(rows, weights, ends, last=True))
+
+
+def test_many_groups_are_inlined_where_the_rows_are_known() -> None:
+    start, graph = captured(Experts(lambda *given: by_group(*given), count=40), torch.randn(90, 6))
+    assert python_operators(graph.graph.graph) == []
+    for x in (torch.randn(90, 6), torch.zeros(90, 6)):
+        torch.testing.assert_close(graph(x), start.module(x))
+
+
+@pytest.mark.parametrize("rows", [7, 11])  # of four groups: alone, and in blocks of two
+def test_an_engine_of_another_library_takes_it(rows: int) -> None:
     pytest.importorskip("openvino")
-    start = conformance.candidate_of(Experts(lambda *given: by_group(*given)), [torch.randn(7, 6)])
+    start = conformance.candidate_of(Experts(lambda *given: by_group(*given)), [torch.randn(rows, 6)])
     program = technique("openvino").apply(start, {}).program
-    x = torch.randn(7, 6)
+    x = torch.randn(rows, 6)
     torch.testing.assert_close(program(x), start.module(x), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("bins", "low", "high"), [(32, 0, 31), (4, -3, 3), (5, 0.25, 0.75), (1, 0, 1)])
+def test_a_histogram_of_a_given_range_is_comparisons(bins: int, low: float, high: float) -> None:
+    start, graph = captured(Computes(lambda x: torch.histc(x, bins, low, high) + 1), torch.randn(3, 40))
+    assert torch.ops.aten.histc.default not in {node.target for node in graph.graph.graph.nodes}
+    whole = torch.randint(-1, 33, (3, 40)).float()
+    for x in (torch.randn(3, 40), whole, torch.full((3, 40), float(high)), torch.rand(3, 40)):
+        torch.testing.assert_close(graph(x), start.module(x))
+
+
+def test_a_histogram_whose_range_values_decide_stays() -> None:
+    start, graph = captured(Computes(lambda x: torch.histc(x, 8) + 1), torch.randn(3, 40))
+    assert torch.ops.aten.histc.default in {node.target for node in graph.graph.graph.nodes}
+    x = torch.randn(3, 40)
+    torch.testing.assert_close(graph(x), start.module(x))

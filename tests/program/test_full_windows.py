@@ -173,3 +173,60 @@ def test_a_number_is_bound_from_below_and_survives_a_file() -> None:
     assert tuple(cache.keys.shape) == (1, WINDOW - 1, 8)
     with pytest.raises(TypeError, match="a number from 12 on"):
         signature.checked((x, Window(11, kept=WINDOW - 1)), {})
+
+
+class AttendsUnderMask(Attends):
+    """Looks up in a mask of all that went through which keys count, as decoders do: there its number decides."""
+
+    def forward(self, x: Tensor, cache: Window, mask: Tensor) -> Tensor:  # type: ignore[override]
+        begin = max(cache.count - cache.size + 1, 0)
+        cache.count += x.shape[1]
+        keys = torch.cat([cache.keys, self.inner(x)], 1)
+        cache.keys = keys[:, -cache.size + 1 :]
+        counts = mask[:, torch.arange(keys.shape[1]) + begin]
+        scores = (x @ keys.transpose(1, 2)).masked_fill(~counts.unsqueeze(1), -1e4)
+        return torch.softmax(scores, -1) @ keys
+
+
+class GeneratesUnderMask(Generates):
+    padding = 4
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, int]:
+        cache, found = Window(BEGUN), [x]
+        for _ in range(self.steps):
+            mask = torch.arange(cache.count + 1).unsqueeze(0) >= self.padding
+            found.append(self.layer(found[-1], cache, mask))
+        return torch.cat(found, 1), cache.count
+
+
+@torch.no_grad()
+def test_a_number_that_decides_follows_the_size_of_a_mask(tmp_path: Path) -> None:
+    program = GeneratesUnderMask(AttendsUnderMask())
+    cuts = cut(program, tmp_path)
+    full = next(part for part in cuts.parts if part.key.path == "layer" and part.effects.follows)
+    assert [(followed.dim, followed.more) for followed in full.survey.signature.follows] == [(1, -1)]
+    program.steps, program.padding = 60, 20
+    x = torch.full((1, 1, 8), 0.5)
+    expected, count = program(x)
+    with put_in(program, cuts, tmp_path) as installed:
+        found, counted = program(x)
+        served, original = installed.counts["layer"]
+    torch.testing.assert_close(found, expected)
+    assert count == counted == BEGUN + 60
+    assert served > 54, installed.switches[0].last_reason
+    assert served + original == 60
+
+
+@torch.no_grad()
+def test_a_number_that_is_another_than_the_size_is_refused(tmp_path: Path) -> None:
+    cuts = cut(GeneratesUnderMask(AttendsUnderMask()), tmp_path)
+    full = next(part for part in cuts.parts if part.effects.follows)
+    signature = Signature.from_json(full.survey.signature.to_json())
+    x = torch.randn(1, 1, 8)
+    signature.checked((x, Window(40), torch.ones(1, 41, dtype=torch.bool)), {})
+    args, _ = signature.build_inputs(signature.flatten_inputs((x, Window(40), torch.ones(1, 41, dtype=torch.bool)), {}))
+    assert args[1].count == 40
+    with pytest.raises(
+        TypeError, match=r"a number in its arguments is 39, where it was 1 less than the size of args_2 in"
+    ):
+        signature.checked((x, Window(39), torch.ones(1, 41, dtype=torch.bool)), {})

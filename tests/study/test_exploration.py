@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.study.stand_ins import MACHINE, WRONG, Does, open_study, pool_of
-from togi.core.records import REFERENCE_RECIPE, Facts, Recipe, Trial
+from togi.core.records import REFERENCE_RECIPE, ErrorReport, Facts, Recipe, Trial
 from togi.study.run import Exploration
 from togi.study.runner import StudyRunner
 
 OTHER_SIZES = WRONG.model_copy(update={"other_sizes": True, "problems": ("output has shape (9,), the original (8,)",)})
+OTHER_DECISIONS = WRONG.model_copy(update={"other_decisions": True})
 
 
 class Parts:
@@ -65,8 +66,9 @@ def test_what_cannot_be_captured_is_cut_at_once(tmp_path: Path) -> None:
     assert exploration.tree(None) == "tree"
 
 
-def test_what_decides_by_values_is_cut_where_a_first_engine_disagrees_about_sizes(tmp_path: Path) -> None:
-    exploration, parts, tried = explored(tmp_path, Does(error=OTHER_SIZES))
+@pytest.mark.parametrize("error", [OTHER_SIZES, OTHER_DECISIONS])
+def test_what_decides_by_values_is_cut_where_a_first_engine_disagrees(tmp_path: Path, error: ErrorReport) -> None:
+    exploration, parts, tried = explored(tmp_path, Does(error=error))
     ran, _, why = parts.asked[0]
     assert (ran, "decides by values" in why) == ("run", True)
     assert sum(found == "settings" for found in parts.asked) == 2

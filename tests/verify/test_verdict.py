@@ -772,3 +772,20 @@ def test_what_differs_by_much_and_shares_no_error_is_wrong_where_the_original_is
         return (y + 0.17 * y.std() * (1000 * y).sin()).bfloat16()
 
     assert not verdict(narrow, noisy, x.bfloat16()).faithful
+
+
+def test_a_few_other_decisions_are_told_from_a_fault():
+    class Codes(nn.Module):
+        def forward(self, x):
+            return x.flatten(1).argsort(dim=1), x
+
+    def swapped(x):
+        codes, same = Codes()(x)
+        codes[:, :2] = codes[:, :2].flip(1)
+        return codes, same
+
+    report = verdict(Codes(), swapped)
+    assert report.other_decisions
+    assert not report.faithful
+    assert not verdict(Codes(), lambda x: (Codes()(x)[0].flip(1), x)).other_decisions
+    assert not verdict(Codes(), Codes()).other_decisions

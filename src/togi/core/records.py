@@ -338,8 +338,8 @@ class ErrorReport(Record):
     """Worst output: largest absolute error relative to the truth's root mean square."""
     leaves: tuple[LeafError, ...] = ()
     unproven: str = ""
-    """Why being near the truth shows nothing of an output: plain eager itself is far from it. Without a full stop. Empty
-    where it shows something, or where the output is eager's to the bit."""
+    """Why being near the truth shows nothing of an output: plain eager itself is far from it. Without a full stop.
+    Empty where it shows something, or where the output is eager's to the bit."""
     problems: tuple[str, ...] = ()
     """What is wrong beyond numbers: structure, dtype, aliasing, mutated inputs, unrepeatable. Any makes it WRONG."""
     notes: tuple[str, ...] = ()
@@ -361,6 +361,9 @@ class ErrorReport(Record):
     """None: it returns nothing but floating-point numbers."""
     other_sizes: bool = False
     """An output has another size than the original's, though the input is as large as the first: values decide it."""
+    other_decisions: bool = False
+    """A few of the integers or truth values of an output are others: a rounding may have decided between two that are
+    as good as equal, or the candidate is wrong."""
 
 
 class Noise(Record):

@@ -4,6 +4,8 @@ Engines outside of torch know no such operator, and one of torch's own holds a l
 be traced for the sizes of a graph stands in its place. One loops over what a tensor holds and cannot be traced, though
 it computes a sum of products: rows that are sorted by group, each group with a weight of its own (a mixture of
 experts). It is known by what it answers, whatever its name is.
+
+A histogram with a range of its own, which counts the rows of each group, is written as comparisons: OpenVINO has none.
 """
 
 from __future__ import annotations
@@ -23,19 +25,27 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _GATHERED_BYTES = 64 << 20
-"""So much may the weights of each row take together; else each group is computed for all rows."""
+"""So much may the weights of all rows, or of all blocks of rows, take together; else each group is computed for all
+rows."""
 _MOST_GROUPS = 16
 """Of which each is computed for all rows."""
+_MOST_BINS = 256
+"""Each is compared with all values."""
 
 
 def inline_bodies(program: ExportedProgram, device: str) -> None:
     """Put the bodies of Python operators in the places of their calls. One that cannot be traced stays."""
     graph = program.graph
     for node in list(graph.nodes):
-        if node.op == "call_function" and is_python_operator(node.target) and not _writes(node.target):
-            body = _body_of(node, device) if _results_are_taken_apart(node) else None
-            if body is not None:
-                _inline(graph, node, body)
+        if node.op != "call_function":
+            continue
+        body = None
+        if node.target is torch.ops.aten.histc.default:
+            body = _traced(node, histogram)
+        elif is_python_operator(node.target) and not _writes(node.target) and _results_are_taken_apart(node):
+            body = _body_of(node, device)
+        if body is not None:
+            _inline(graph, node, body)
     program.graph_module.recompile()
 
 
@@ -53,13 +63,17 @@ def _body_of(node: fx.Node, device: str) -> fx.GraphModule | None:
     for function in (kernel, grouped_product):
         if function is grouped_product and not _is_grouped_product(node, kernel):
             return None
-        try:
-            traced = traced_body(_from_inputs(node, function), [given.meta["val"] for given in node.all_input_nodes])
-        except Exception:  # foreign code: a body that reads values, or calls what is not torch
-            continue
-        if traced is not None:
+        if (traced := _traced(node, function)) is not None:
             return traced
     return None
+
+
+def _traced(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | None:
+    """What a function does with the node's inputs; None where it cannot be traced."""
+    try:
+        return traced_body(_from_inputs(node, function), [given.meta["val"] for given in node.all_input_nodes])
+    except Exception:  # foreign code: a body that reads values, or calls what is not torch
+        return None
 
 
 def _from_inputs(node: fx.Node, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,18 +123,71 @@ def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     group = (ends.unsqueeze(0) <= place.unsqueeze(1)).sum(1)
     count = weights.shape[0]
     if _fits_gathered(rows, weights):
-        own = weights.index_select(0, group.clamp(max=count - 1))
-        product = torch.bmm(rows.unsqueeze(1), own).squeeze(1)
+        inside = group.clamp(max=count - 1)
+        if (size := _block_of(rows, weights)) == 1:
+            product = torch.bmm(rows.unsqueeze(1), _of_groups(weights, inside)).squeeze(1)
+        else:
+            product = _in_blocks(rows, weights, ends, place, inside, size)
         return torch.where((group < count).unsqueeze(1), product, torch.zeros_like(product))
     mine = group.unsqueeze(0) == torch.arange(count, device=rows.device).unsqueeze(1)
     alone = torch.where(mine.unsqueeze(2), rows.unsqueeze(0), torch.zeros_like(rows).unsqueeze(0))
     return torch.bmm(alone, weights).sum(0)
 
 
+def histogram(values: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """``torch.histc`` of a range that is given, by comparisons. Raises ValueError for what it is not meant for."""
+    if not min < max or not values.is_floating_point() or bins > _MOST_BINS:
+        raise ValueError("a histogram whose range values decide, of integers, or of many bins")
+    flat = values.flatten()
+    place = ((flat - min) / (max - min) * bins).floor().clamp(max=bins - 1)
+    inside = (flat >= min) & (flat <= max)
+    mine = place.unsqueeze(0) == torch.arange(bins, dtype=values.dtype, device=values.device).unsqueeze(1)
+    return (mine & inside.unsqueeze(0)).sum(1).to(values.dtype)
+
+
+def _in_blocks(rows: Tensor, weights: Tensor, ends: Tensor, place: Tensor, group: Tensor, size: int) -> Tensor:
+    """The product of ``size`` rows of a group at once. The last block of a group is filled up with rows of others,
+    whose products nobody takes. ``place`` and ``group``: of each row."""
+    count, most = weights.shape[0], _blocks(rows, weights, size)
+    starts = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
+    blocks = (ends - starts + size - 1).div(size, rounding_mode="floor")
+    until = blocks.cumsum(0)
+    first = until - blocks
+    block = torch.arange(most, device=rows.device)
+    of_block = (until.unsqueeze(0) <= block.unsqueeze(1)).sum(1).clamp(max=count - 1)
+    begin = starts.index_select(0, of_block) + (block - first.index_select(0, of_block)) * size
+    taken = begin.unsqueeze(1) + torch.arange(size, device=rows.device)
+    taken = taken.clamp(min=0, max=rows.shape[0] - 1)  # of a block that no group has, too
+    given = rows.index_select(0, taken.flatten()).unflatten(0, (most, size))
+    products = torch.bmm(given, _of_groups(weights, of_block)).flatten(0, 1)
+    at = (first.index_select(0, group)) * size + place - starts.index_select(0, group)
+    return products.index_select(0, at.clamp(min=0, max=most * size - 1))
+
+
+def _of_groups(weights: Tensor, groups: Tensor) -> Tensor:
+    """The weight of each. Layers store them transposed: then rows of memory are gathered, and seen transposed."""
+    if weights.stride(-1) == 1:
+        return weights.index_select(0, groups)
+    return weights.transpose(1, 2).index_select(0, groups).transpose(1, 2)
+
+
 def _fits_gathered(rows: Tensor, weights: Tensor) -> bool:
-    count = rows.shape[0]
+    """Whether the weights of each block take little memory together."""
+    sizes = (*rows.shape, *weights.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        return False
     bytes_of_one = weights.shape[1] * weights.shape[2] * weights.element_size()
-    return isinstance(count, int) and isinstance(bytes_of_one, int) and count * bytes_of_one <= _GATHERED_BYTES
+    return _blocks(rows, weights, _block_of(rows, weights)) * bytes_of_one <= _GATHERED_BYTES
+
+
+def _block_of(rows: Tensor, weights: Tensor) -> int:
+    """How many rows are multiplied at once: as many as a group has in the mean."""
+    return max(1, rows.shape[0] // weights.shape[0])
+
+
+def _blocks(rows: Tensor, weights: Tensor, size: int) -> int:
+    """So many hold all rows: each group has one that is not full at most."""
+    return rows.shape[0] if size == 1 else rows.shape[0] // size + weights.shape[0]
 
 
 def _is_grouped_product(node: fx.Node, kernel: Callable[..., Any]) -> bool:

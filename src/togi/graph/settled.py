@@ -29,7 +29,8 @@ def _is_whole(node: fx.Node) -> bool:
 
 
 def put_plainly(graph_module: fx.GraphModule) -> None:
-    """Also without what ``torch.cat`` passes over and engines do not: tensors of shape (0,), whatever the rank of the
+    """Also with zeros where values are left open, in a layout that engines do not know (``empty_permuted``), and
+    without what ``torch.cat`` passes over and engines do not: tensors of shape (0,), whatever the rank of the
     others. So a cache begins."""
     aten = torch.ops.aten
     for node in graph_module.graph.find_nodes(op="call_function", target=aten.cat.default):
@@ -41,6 +42,7 @@ def put_plainly(graph_module: fx.GraphModule) -> None:
         aten.view.default: aten.reshape.default,
         aten._unsafe_view.default: aten.reshape.default,
         aten.detach_.default: aten.detach.default,
+        aten.empty_like.default: aten.zeros_like.default,
     }
     for node in graph_module.graph.nodes:
         node.target = plain.get(node.target, node.target)

@@ -13,7 +13,7 @@ from togi.core.quantities import first_line
 from togi.program.parts import CutRequest
 from togi.program.samples import of_one_structure, spread
 from togi.program.uses import ModuleUse
-from togi.subject.carried import carried_from
+from togi.subject.carried import carried_from, followed_from
 from togi.subject.common_structure import without_counts
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
@@ -69,10 +69,13 @@ def capture(
         outcomes.append(_captured(use, first, request, goes_on=goes_on))
     others = [call for call in calls if not outcomes or all(call is not taken for taken in first)]
     carried = _carried(use, others) if len(others) > 1 else None
+    follows = carried is None and len(others) > 1
+    if follows:
+        carried = followed_from(others)
     if carried is not None:
         if outcomes and isinstance(outcomes[0], RefusedCut) and len(first) > _LEAST_GROWING:
             outcomes[0] = _captured(use, first[:-1], request, goes_on=goes_on)  # the last may fill the window
-        outcomes.append(_captured(use, others, request, goes_on=goes_on, carried=carried))
+        outcomes.append(_captured(use, others, request, goes_on=goes_on, carried=carried, follows=follows))
     return outcomes or [RefusedCut(_OTHER_NUMBERS)]
 
 
@@ -96,11 +99,17 @@ def _carried(use: ModuleUse, calls: Sequence[Inputs]) -> int | None:
 
 
 def _captured(
-    use: ModuleUse, calls: Sequence[Inputs], request: CutRequest, *, goes_on: bool, carried: int | None = None
+    use: ModuleUse,
+    calls: Sequence[Inputs],
+    request: CutRequest,
+    *,
+    goes_on: bool,
+    carried: int | None = None,
+    follows: bool = False,
 ) -> CapturedCut | RefusedCut:
     samples = spread(calls)
     try:
-        state = Effects(state=use.kept, carried=carried)
+        state = Effects(state=use.kept, carried=carried, follows=follows)
         alone = pure(use.module, Effects(state=use.kept))
         with torch.no_grad():
             changes = Effects.of(alone, *(call.clone() for call in samples), carried=carried).changes

@@ -183,7 +183,7 @@ def _explored_and_decided(study: OpenStudy, journal: Journal, keep: Path, *, res
 
 class Exploration:
     """What a study tries before race and proof: the whole, or its parts where it cannot be captured whole, or where
-    engines of the whole disagree about what it finds."""
+    engines of the whole disagree about what it finds or decides."""
 
     def __init__(self, runner: StudyRunner, parts: PartsTuner) -> None:
         self._runner, self._study, self._parts = runner, runner.study, parts
@@ -199,9 +199,9 @@ class Exploration:
         runner.try_reference()  # how long it takes tells what race and proof will
         if not self._cut:
             left_s = study.budget.explore_s(race=False)
-            runner.explore(left_s, first_gain=True, stop=self._sizes_disagree)
-            if self._sizes_disagree() and not study.search.gained():
-                self._run_parts("decides by values how much it finds, and an engine for the whole finds another number")
+            runner.explore(left_s, first_gain=True, stop=lambda: bool(self._disagreement()))
+            if (why := self._disagreement()) and not study.search.gained():
+                self._run_parts(why)
         if self._cut and study.search.gained():  # no setting of the whole comes on top of its parts
             runner.try_original()
             return
@@ -218,8 +218,15 @@ class Exploration:
         self._cut = True
         self._parts.run(self._study.budget.explore_s(), *why)
 
-    def _sizes_disagree(self) -> bool:
-        return any(trial.error is not None and trial.error.other_sizes for trial in self._study.log.trials())
+    def _disagreement(self) -> str:
+        """Why what can be captured is cut as well; empty where no engine for the whole gave cause. One that rounds
+        otherwise decides otherwise, and a tie is known from a fault only in a part."""
+        errors = [error for trial in self._study.log.trials() if (error := trial.error) is not None]
+        if any(error.other_sizes for error in errors):
+            return "decides by values how much it finds, and an engine for the whole finds another number"
+        if any(error.other_decisions and not error.faithful for error in errors):
+            return "decides by values, and an engine for the whole decides otherwise in a few places"
+        return ""
 
 
 def _longest_s(settings: Settings, pace: Pace) -> float:

@@ -1,8 +1,9 @@
-"""Numbers in arguments that calls count up and that decide nothing of what they return.
+"""Numbers in arguments that calls count up, which decide nothing of what they return or follow a size of the call.
 
 A cache whose window is full holds as many keys as before, and a number next to them that grows with every call. An
-engine is made for certain numbers, so it may serve such calls only where the number makes no difference. Nobody can
-read that from a module: it is asked, with numbers far beyond those that were seen.
+engine is made for certain numbers, so it may serve such calls where the number makes no difference. Nobody can
+read that from a module: it is asked, with numbers far beyond those that were seen. Where the number decides, as with
+a mask of all that went through, a graph may follow the size that it equals.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from togi.subject.behaviour import same, seed_all
 from togi.subject.common_structure import in_common_or_carried
 from togi.subject.inputs import Inputs
 from togi.subject.nested import substituted, tensors_in
-from togi.subject.sample_facts import arguments_in_common, values_of
+from togi.subject.sample_facts import arguments_in_common, carried_numbers, sizes_followed, values_of
 from togi.subject.structure import Structure
 
 _FURTHER = (1, 2, 1 << 12, 1 << 20)
@@ -33,13 +34,26 @@ def carried_from(call: Callable[..., Any], calls: Sequence[Inputs]) -> int | Non
     structures = arguments_in_common(calls, in_common_or_carried(0))
     if structures is None or not any(structure.carries for structure in structures):
         return None
-    in_order = sorted(calls, key=lambda given: _numbers(given, structures))
+    in_order = sorted(calls, key=lambda given: carried_numbers(given, structures))
     try:
         if not all(_decides_nothing(call, given, structures) for given in in_order[:: max(1, len(calls) - 1)]):
             return None
         return _least(call, in_order[0], structures)
     except (ValueError, ArtifactError):  # what its arguments hold cannot be built again
         return None
+
+
+def followed_from(calls: Sequence[Inputs]) -> int | None:
+    """As ``carried_from``, where each number that differs between ``calls`` equals a size of a tensor in the same call,
+    or is a constant apart from it, wherever that tensor is: the number may decide something, and a graph may follow it.
+    For which numbers that holds, the graph's conditions on sizes say. None where one follows no size."""
+    structures = arguments_in_common(calls, in_common_or_carried(0))
+    if structures is None or not any(structure.carries for structure in structures):
+        return None
+    tensors = [tensors_in(values_of(given)) for given in calls]
+    if sizes_followed(calls, structures, tensors) is None:
+        return None
+    return -min(number for given in calls for number in carried_numbers(given, structures))
 
 
 def _decides_nothing(call: Callable[..., Any], given: Inputs, structures: Sequence[Structure]) -> bool:
@@ -57,16 +71,11 @@ def _least(call: Callable[..., Any], given: Inputs, structures: Sequence[Structu
         except Exception:  # foreign code: numbers that no call has
             return False
 
-    known, below = 0, -min(_numbers(given, structures)) - 1
+    known, below = 0, -min(carried_numbers(given, structures)) - 1
     while known - below > 1:
         middle = (known + below) // 2
         known, below = (middle, below) if is_the_same(middle) else (known, middle)
     return known
-
-
-def _numbers(given: Inputs, structures: Sequence[Structure]) -> list[int]:
-    pairs = zip(structures, values_of(given), strict=True)
-    return [number for structure, value in pairs if structure.carries for number in structure.carried_numbers(value)]
 
 
 def _raised(given: Inputs, structures: Sequence[Structure], more: int) -> Inputs:

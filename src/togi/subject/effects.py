@@ -67,6 +67,8 @@ class Effects(Record):
     carried: int | None = None
     """Numbers in its arguments are counted up and decide nothing, from so much above the least seen on
     (``togi.subject.carried``)."""
+    follows: bool = False
+    """These numbers may decide something: each follows a size of the same call, and so does the graph."""
 
     @classmethod
     def of(cls, call: Callable[..., Any], *given: Inputs, carried: int | None = None) -> Effects:

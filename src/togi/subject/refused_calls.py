@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.core.quantities import a_type
 from togi.subject.conditions import at_least, sizes_in
-from togi.subject.sample_facts import STRIDED, Relation, layout_of
+from togi.subject.sample_facts import STRIDED, Followed, Relation, layout_of
 from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
@@ -84,6 +84,16 @@ def other_structure(signature: Signature, name: str, structure: Structure, value
     """An argument of another structure or with another constant."""
     form = f"It was tuned for calls of the form ({', '.join(signature.names)})."
     return TypeError(f"{_difference(name, structure, value)}. {form}")
+
+
+def number_apart(signature: Signature, followed: Followed, number: int) -> TypeError:
+    """A number that is not the size that it was in every sample."""
+    more = f"{abs(followed.more)} {'more' if followed.more > 0 else 'less'} than " * bool(followed.more)
+    return TypeError(
+        f"a number in its arguments is {number}, where it was {more}the size of "
+        f"{signature.inputs_facts[followed.input].name} in dimension {followed.dim} in every sample that it was tuned "
+        "and proven with"
+    )
 
 
 def _difference(name: str, structure: Structure, value: Any) -> str:

@@ -41,6 +41,22 @@ class Relation(Record):
     """By how much ``one`` is larger."""
 
 
+class Followed(Record):
+    """A size that a number of a call was seen to follow: equal, or a constant apart, in every sample."""
+
+    input: int
+    """Flat input."""
+    dim: int
+    more: int
+    """By how much the number is larger."""
+
+    def number(self, tensors: Sequence[Any]) -> Any:
+        """What it is in a call with these flat inputs, a symbol where sizes are symbols; None where the input is not a
+        tensor with such a dimension."""
+        shape = getattr(tensors[self.input], "shape", ())
+        return shape[self.dim] + self.more if self.dim < len(shape) else None
+
+
 def parameters_of(module: nn.Module) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(module.forward).parameters.values()
@@ -151,6 +167,30 @@ def relations_between(
         else:
             leads[i, dim] = sizes
     return tuple(relations)
+
+
+def carried_numbers(sample: Inputs, arguments: Sequence[Structure]) -> list[int]:
+    """The numbers of a call that are carried, in order."""
+    pairs = zip(arguments, values_of(sample), strict=True)
+    return [number for structure, value in pairs if structure.carries for number in structure.carried_numbers(value)]
+
+
+def sizes_followed(
+    samples: Sequence[Inputs], arguments: Sequence[Structure], tensors: Sequence[Sequence[torch.Tensor]]
+) -> tuple[Followed, ...] | None:
+    """The size that each carried number of the samples follows. None where one follows no size. ``tensors``: the flat
+    inputs of each sample."""
+    places = [(i, dim) for i, tensor in enumerate(tensors[0]) for dim in range(tensor.dim())]
+    followed = []
+    for numbers in zip(*(carried_numbers(sample, arguments) for sample in samples), strict=True):
+        for i, dim in places:
+            apart = {number - own[i].shape[dim] for number, own in zip(numbers, tensors, strict=True)}
+            if len(apart) == 1 and len(set(numbers)) > 1:
+                followed.append(Followed(input=i, dim=dim, more=apart.pop()))
+                break
+        else:
+            return None
+    return tuple(followed)
 
 
 def check_dynamic(dynamic: Dynamic, inputs: Sequence[tuple[str, torch.Tensor]]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
+from togi.core.errors import SubjectError
 from togi.core.records import Record, TensorFacts
 from togi.subject.admitted_calls import AdmittedCalls, Keeps
 from togi.subject.common_structure import in_common, in_common_or_carried, in_common_or_given, merged
@@ -20,10 +21,11 @@ from togi.subject.conditions import at_least, condition, in_words, sizes_in
 from togi.subject.domain import Domain
 from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.leaves import dtype_of
-from togi.subject.refused_calls import other_structure
+from togi.subject.refused_calls import number_apart, other_structure
 from togi.subject.sample_facts import (
     STRIDED,
     Common,
+    Followed,
     Relation,
     arguments_of_all,
     check_dynamic,
@@ -33,6 +35,7 @@ from togi.subject.sample_facts import (
     parameters_of,
     positional_names,
     relations_between,
+    sizes_followed,
     tensor_facts,
     values_of,
 )
@@ -50,6 +53,23 @@ def _common_of(module: nn.Module) -> Common:
     if isinstance(module, Pure) and module.effects.carried is not None:
         return in_common_or_carried(module.effects.carried)
     return in_common_or_given if isinstance(module, ProgramModule) else in_common
+
+
+def _followed(
+    module: nn.Module,
+    samples: Sequence[Inputs],
+    arguments: Sequence[Structure],
+    flat_inputs: Sequence[Sequence[tuple[str, Tensor]]],
+) -> tuple[Followed, ...]:
+    """Raises SubjectError where numbers shall follow sizes, and one follows none."""
+    from togi.subject.pure import Pure
+
+    if not isinstance(module, Pure) or not module.effects.follows:
+        return ()
+    followed = sizes_followed(samples, arguments, [[tensor for _, tensor in own] for own in flat_inputs])
+    if followed is None:
+        raise SubjectError("a number in its calls follows no size of their tensors")
+    return followed
 
 
 class Signature(Record):
@@ -81,6 +101,8 @@ class Signature(Record):
     branches (``togi.subject.conditions``). Beyond them the original may compute something else."""
     domains: tuple[Domain, ...] = ()
     """Values of every flat input for which the program was proven; empty: all that the original takes."""
+    follows: tuple[Followed, ...] = ()
+    """The size that each carried number of a call follows. Empty: these numbers decide nothing."""
 
     @model_validator(mode="after")
     def _complete(self) -> Signature:
@@ -104,6 +126,12 @@ class Signature(Record):
                 raise ValueError("a condition on sizes that the inputs do not have")
         if self.domains and len(self.domains) != len(dims):
             raise ValueError(f"{len(self.domains)} domains for {len(dims)} inputs")
+        if self.follows and len(self.follows) != sum(kind == "carried" for kind in self._items):
+            raise ValueError(
+                f"{len(self.follows)} sizes that numbers follow, and {self._items.count('carried')} numbers"
+            )
+        if not all(0 <= each.input < len(dims) and 0 <= each.dim < dims[each.input] for each in self.follows):
+            raise ValueError("a number that follows a size that the inputs do not have")
         return self
 
     @classmethod
@@ -140,6 +168,7 @@ class Signature(Record):
             devices=tuple(tensor.device.type for _, tensor in flat_inputs[0]),
             layouts=layouts if set(layouts) - {STRIDED} else (),
             relations=relations_between(flat_inputs, facts, dynamic or {}),
+            follows=_followed(module, samples, arguments, flat_inputs),
         )
 
     @property
@@ -185,9 +214,15 @@ class Signature(Record):
         Raises TypeError when the call has another form than the samples had, with the form that is accepted.
         """
         tensors: list[Tensor] = []
+        numbers: list[int] = []
         for name, structure, value in zip(self.names, self.arguments, self._bind(args, kwargs), strict=True):
             if not structure.read(value, tensors):
                 raise other_structure(self, name, structure, value)
+            if self.follows and structure.carries:
+                numbers += structure.carried_numbers(value)
+        for number, followed in zip(numbers, self.follows, strict=False):
+            if followed.number(tensors) != number:
+                raise number_apart(self, followed, number)
         return tensors
 
     def checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], keeps: Keeps | None = None) -> list[Tensor]:
@@ -274,11 +309,22 @@ class Signature(Record):
 
     def build_inputs(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """``(args, kwargs)`` as the samples call it."""
-        remaining = iter(tensors)
-        values = [structure.settled.build(remaining) for structure in self.arguments]
+        if self.follows:
+            given, numbers = iter(tensors), iter([each.number(tensors) for each in self.follows])
+            items = (next(given if kind == "tensor" else numbers) for kind in self._items)
+            values = [structure.build(items) for structure in self.arguments]
+        else:
+            remaining = iter(tensors)
+            values = [structure.settled.build(remaining) for structure in self.arguments]
         return tuple(values[: self.positional]), dict(
             zip(self.names[self.positional :], values[self.positional :], strict=True)
         )
+
+    @functools.cached_property
+    def _items(self) -> list[str]:
+        """The kinds of what arguments are built of, in order: tensors, and numbers that are carried."""
+        leaves = (leaf for structure in self.arguments for leaf in structure.leaves())
+        return [leaf.kind for leaf in leaves if leaf.kind in ("tensor", "carried")]
 
     def flatten_outputs(self, output: Any) -> list[Tensor]:
         """The tensors of an output, in order. Raises ValueError when it has another structure."""

@@ -24,7 +24,7 @@ from togi.decide.faithful import MAX_UNITS, within
 from togi.subject.inputs import Inputs
 from togi.subject.plain_tensors import plain
 from togi.subject.signature import Signature
-from togi.verify.compare import identical
+from togi.verify.compare import continuous, identical
 from togi.verify.decisions import both, decisions, values_of
 from togi.verify.leaves import can_be_replaced, fresh, input_tensors
 from togi.verify.metric import Metric, value_of
@@ -40,6 +40,8 @@ _MOST_CALLED_AT_ONCE = 50
 """How often callers come at once: for so long, and not more often. Two short calls seldom meet."""
 _BADLY_WRONG_UNITS = 1e3
 """From here an error asks for an explanation."""
+_FEW_DECISIONS = 0.1
+"""A smaller share of an output is decided otherwise where two values were as good as equal. More is a fault."""
 _RERUN_SHARE = 0.1
 """An approximate candidate's runs may differ from each other by this share of its own error."""
 
@@ -151,7 +153,7 @@ class _VerdictSoFar:
         self.kept: deque[_KeptAnswers] = deque(maxlen=_CALLS_KEPT)
         self.outputs: list[Any] = []
         self.decisions = Decisions(agree=0, total=0)
-        self.other_sizes = False
+        self.other_sizes = self.other_decisions = False
         self.first: list[Tensor] = []
 
     def report(self, metric: Metric | None, callers: Callers | None) -> ErrorReport:
@@ -184,6 +186,7 @@ class _VerdictSoFar:
             **({} if metric is None or self.problems else self._metric_of(metric)),
             decisions=self.decisions if self.decisions.total else None,
             other_sizes=self.other_sizes,
+            other_decisions=self.other_decisions,
         )
 
     def _unproven(self) -> str:
@@ -240,6 +243,8 @@ class _VerdictSoFar:
             error, misplaced = self._error(found[i], a, i)
             if misplaced:
                 self.problems[f"{leaf.name} is not finite, or finite, where the original's is not so"] = None
+            decides = not continuous(found[i]) and error.units > MAX_UNITS
+            self.other_decisions |= decides and error.rmse < _FEW_DECISIONS
             wrong |= error.units > _BADLY_WRONG_UNITS
             error = error.model_copy(update={"limit_units": self.limits.of(leaf.name)})
             self.errors[leaf.name] = worst([self.errors.get(leaf.name, error), error])

@@ -11,7 +11,7 @@ from torch import nn
 from tests.techniques.engine.engine_subjects import made
 from togi.core.callers import Callers
 from togi.core.errors import ArtifactError, Refused
-from togi.techniques import conformance
+from togi.techniques import conformance, technique
 from togi.techniques.engine.programs import openvino
 
 
@@ -143,3 +143,30 @@ def test_streams_that_are_none_are_refused(streams, tmp_path):
     meta = openvino.build(fixed())[0].save(tmp_path) | {"streams": streams}
     with pytest.raises(ArtifactError, match="positive number"):
         openvino.load(tmp_path, meta, fixed().signature, None)
+
+
+class Codes(nn.Module):
+    """Pads by numbers that it keeps in tensors, which a trace does not follow, before a recurrent layer."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.recurrent = nn.Conv1d(1, 6, 4, stride=2), nn.LSTM(6, 6, 2)
+        self.register_buffer("stride", torch.tensor(2), persistent=False)
+        self.register_buffer("kernel", torch.tensor(4), persistent=False)
+
+    def forward(self, x):
+        frames = torch.ceil((x.shape[-1] - self.kernel) / self.stride + 1).to(torch.int64) - 1
+        behind = frames * self.stride + self.kernel - x.shape[-1]
+        if x.shape[-1] <= max(self.kernel - self.stride, behind):
+            raise ValueError("too short to mirror")
+        x = nn.functional.pad(x, (self.kernel - self.stride, behind), mode="reflect")
+        x = self.conv(x).permute(2, 0, 1)
+        return (self.recurrent(x)[0] + x).permute(1, 2, 0)
+
+
+def test_recurrent_layers_behind_numbers_in_tensors_are_converted_from_the_graph():
+    x = torch.randn(1, 1, 23)
+    start = conformance.candidate_of(Codes(), [x])
+    program = technique("openvino").apply(start, {}).program
+    torch.testing.assert_close(program(x), start.module(x), rtol=1e-4, atol=1e-5)

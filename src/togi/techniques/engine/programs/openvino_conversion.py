@@ -12,7 +12,7 @@ from togi.core.errors import Refused
 from togi.core.quantities import last_line
 from togi.graph.attention import answer_hidden_queries
 from togi.graph.candidate import Candidate
-from togi.graph.capture import export
+from togi.graph.capture import GraphModule, capture, captured_graph, export
 from togi.graph.recurrent import recurrent_layers
 from togi.graph.traceable import traceable
 from togi.measure.memory import is_out_of_memory
@@ -49,7 +49,7 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
     try:
         exported = export(candidate)
         if recurrent_layers(exported.graph):
-            model, order = _convert_trace(candidate), list(range(count))
+            model, order = _convert_recurrent(candidate), list(range(count))
         else:
             answer_hidden_queries(exported.graph_module)
             program, order = distinct_outputs(without_traces(exported))
@@ -63,6 +63,17 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
     for transform in candidate.passes.get("openvino", ()):
         model = transform(model, candidate)
     return model, order, notes
+
+
+def _convert_recurrent(candidate: Candidate) -> Any:
+    """From a trace of the module, or where it computes with numbers that it keeps in tensors, which a trace does not
+    follow, of its captured graph. Raises Refused where OpenVINO can read neither."""
+    try:
+        return _convert_trace(candidate)
+    except Refused:
+        if captured_graph(candidate.module) is not None:
+            raise
+        return _convert_trace(candidate.with_(module=GraphModule(capture(candidate), candidate.signature)))
 
 
 def _convert_trace(candidate: Candidate) -> Any:
