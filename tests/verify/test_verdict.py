@@ -19,6 +19,7 @@ from tests.small_modules import Computes, Counts
 from togi.core.callers import Callers
 from togi.core.records import Outcome
 from togi.decide.faithful import accept
+from togi.graph.candidate import FlatModule
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
@@ -229,6 +230,24 @@ def test_inputs_the_original_modifies_must_be_modified_alike():
     assert verdict(Adds(), Adds()).faithful
     check(lambda x: (x + 1) * 2, "left as it is", Adds())
     assert not verdict(Adds(), lambda x: x.add_(1.1).mul(2)).faithful
+
+
+def test_what_calls_put_into_lists_is_put_there_by_all():
+    class Grows(nn.Module):
+        def forward(self, x, kept):
+            kept.append(x * 2)
+            return x + 1
+
+    for before in ([], [X]):
+        given = Inputs((X, before))
+        assert verdict(Grows(), Grows(), given).faithful
+        check(lambda x, _: x + 1, "the input kept is left as it is", Grows(), given)
+        flat = FlatModule(Grows(), known(Grows(), given)[2])  # as it is exported: with containers of its own
+
+        def served(x, kept, flat=flat):
+            return flat(x, *kept)[0]
+
+        check(served, "the input kept is left as it is", Grows(), given)
 
 
 def test_aliased_input():

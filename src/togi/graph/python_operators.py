@@ -158,7 +158,7 @@ def _in_blocks(rows: Tensor, weights: Tensor, ends: Tensor, place: Tensor, group
     begin = starts.index_select(0, of_block) + (block - first.index_select(0, of_block)) * size
     taken = begin.unsqueeze(1) + torch.arange(size, device=rows.device)
     taken = taken.clamp(min=0, max=rows.shape[0] - 1)  # of a block that no group has, too
-    given = rows.index_select(0, taken.flatten()).unflatten(0, (most, size))
+    given = rows.index_select(0, taken.flatten()).view(most, size, -1)
     products = torch.bmm(given, _of_groups(weights, of_block)).flatten(0, 1)
     at = (first.index_select(0, group)) * size + place - starts.index_select(0, group)
     return products.index_select(0, at.clamp(min=0, max=most * size - 1))

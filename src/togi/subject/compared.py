@@ -86,7 +86,7 @@ def as_compared(value: Any) -> Any:
 
 
 def taken_apart(value: Any) -> Any:
-    """The same, and of objects that are no containers of a known kind what they hold: attributes, items, or what their
+    """The same, and of objects of any other kind what they hold: attributes, items, or what their
     ``repr`` says where their class defines when two are equal. Functions, modules, iterators and whatever else can only
     be used stay as they are."""
     return _TakenApart().of(value)

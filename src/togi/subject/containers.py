@@ -51,7 +51,7 @@ def class_of(value: Any, items: Items) -> tuple[str, Scalar]:
     """What makes a container of the class of ``value`` out of its items: the name of the class where it has one of its
     own, and what else it keeps."""
     named = items.kind in NAMED or (items.kind in SEQUENCES and type(value) not in (tuple, list))
-    kept = kept_by_class(value)
+    kept: Scalar = kept_by_class(value)
     if items.context is not None:
         kept = items.context if kept is None else OTHER_ATTRIBUTES
     return name_of(type(value)) if named else "", kept

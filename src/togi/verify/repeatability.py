@@ -54,7 +54,7 @@ def noise_limit(tensor: Tensor) -> float:
 
 def varying(runs: Sequence[Observation]) -> tuple[str, ...]:
     """Where objects that came back, or that were given, hold other values in one run than in another of the same call
-    (times, addresses, counters of calls): nobody can be asked for those. Tensors are no such values."""
+    (times, addresses, counters of calls): nobody can be asked for those. A tensor never counts as one."""
     first, *others = runs
     found: dict[str, None] = {}
     for other in others:
