@@ -86,6 +86,7 @@ Fused.apply_step = wrong
 def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("togi.study.bench.whole_s", lambda _race_s: 600.0)  # a busy machine loads torch for a minute
     (tmp_path / "steps.py").write_text(STEPS, encoding="utf-8")
     return tmp_path
 
@@ -106,7 +107,7 @@ def test_steps_and_records_take_turns_and_say_where_their_time_goes(
     """An earlier comparison of them is read again, too."""
     fused = record(steps / "fused.togi", fused={}, kept_memory={})
     names = ["steps.py:fast", fused, "steps.py:slow"]
-    code = run(["bench", *names, "--train", "--time-limit", "30s", "--fail-if-slower", "50%", "--json"])
+    code = run(["bench", *names, "--train", "--time-limit", "10s", "--fail-if-slower", "50%", "--json"])
     document = json.loads(capsys.readouterr().out)
     assert document["train"]
     first, applied, slow = document["contestants"]
@@ -122,8 +123,8 @@ def test_steps_and_records_take_turns_and_say_where_their_time_goes(
     for each in (first, applied, slow):
         assert [*each["phases_ms"]] == [phase for phase in PHASES if phase != "forward and loss"]
         assert each["footprint"]["peak_bytes"] >= 0
-    assert 50 < slow["phases_ms"]["forward"] < 80
-    assert 30 < slow["phases_ms"]["loss"] < 50
+    assert slow["phases_ms"]["forward"] >= 50
+    assert slow["phases_ms"]["loss"] >= 30
     base = steps / "base.json"
     base.write_text(json.dumps(document), encoding="utf-8")
     again = read_comparison(base)
