@@ -178,7 +178,7 @@ class _TakenApart:
 def _own_text(part: Any) -> str | None:
     """What tells apart values that hold nothing to look at, as a date does: their class says when two are equal. None
     for any other."""
-    cls = type(part)
+    cls: Any = type(part)
     if cls.__eq__ is object.__eq__ or cls.__repr__ is object.__repr__ or hasattr(part, "__dict__") or is_code(part):
         return None
     if isinstance(part, Collection) and not isinstance(part, range):

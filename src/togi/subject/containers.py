@@ -129,12 +129,13 @@ def parts_by_key(value: Any, kind: str, keys: tuple[Scalar, ...], count: int) ->
 
 def put_in(value: Any, kind: str, keys: tuple[Scalar, ...], children: list[Any]) -> bool:
     """Make a container hold these parts alone. False where it is of another kind, or none that can be changed."""
+    cls: Any = type(value)
     if kind == "list" and isinstance(value, list):
         value[:] = children
-    elif kind in ("dict", "mapping") and type(value) in (dict, OrderedDict, defaultdict):
+    elif kind in ("dict", "mapping") and cls in (dict, OrderedDict, defaultdict):
         value.clear()
         value.update(zip(keys, children, strict=True))
-    elif kind in ("object", "dataclass") and is_plain(type(value)):
+    elif kind in ("object", "dataclass") and is_plain(cls):
         vars(value).clear()
         vars(value).update(zip(map(str, keys), children, strict=True))
     else:

@@ -249,7 +249,7 @@ def measure_own_error(
     epsilon = max(epsilon, epsilon_of(eager[0]))
     if parts := columns_apart(truth):
         return _by_columns(eager, truth, nudged, epsilon, parts)
-    return _of_one_magnitude(eager, truth, nudged, epsilon)
+    return list(_of_one_magnitude(eager, truth, nudged, epsilon))
 
 
 def _of_one_magnitude(
@@ -382,7 +382,8 @@ def _parts(
     if unit.large is not None:
         where = between(unit.large.least, threshold, truth, eager)
         large = Unit(rms=unit.large.rms, peak=unit.large.peak, relative=unit.large.relative)
-        yield from _parts(*(_elements(t, where) for t in (found, truth, eager)), large, math.inf, (kind[0], True))
+        apart = _elements(found, where), _elements(truth, where), _elements(eager, where)
+        yield from _parts(*apart, large, math.inf, (kind[0], True))
         found, truth, eager = (_elements(t, ~where) for t in (found, truth, eager))
     error = difference(found, truth, eager, threshold)
     rms = counted(error.rms, error.systematic, unit.relative, error.ordinary)
