@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
 from togi.core.instructions import exact_int8, has_vnni
-from togi.core.records import Facts, Machine
+from togi.core.records import Choice, Facts, Machine
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 from togi.techniques.products import mostly_products
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
+
+_RANGES = ("percentile", "entropy")
 
 
 class Int8OnnxRuntime(LowerPrecision):
@@ -27,10 +29,14 @@ class Int8OnnxRuntime(LowerPrecision):
     and activations instead of each channel (``MatMulNBits``), which keeps more accuracy. On processors without VNNI
     weights get 7 bits, since products of 8 saturate there.
     Files with 8 bits are used where VNNI is, and elsewhere only if ``togi verify`` proved them there.
+    ``ranges=percentile`` and ``ranges=entropy`` are for ``static`` and ``products``. Activations get ranges that leave
+    out their outermost values, by the share of these or by what is lost of their distribution, in place of all from
+    the least to the largest.
 
     When it applies: together with the engine ``onnxruntime`` on a CPU, to modules with convolutions or matrix products;
     ``dynamic`` is offered where there are linear layers, ``products`` where there are at least as many of them as
-    convolutions, ``blocks`` there too if VNNI is.
+    convolutions, ``blocks`` there too if VNNI is. Other ``ranges`` compute as fast, so a study tries them where the
+    same without them was not right enough.
 
     When it refuses: where there is neither; ``blocks`` on processors without VNNI, and where no product has 65,536
     weights or more.
@@ -70,7 +76,9 @@ class Int8OnnxRuntime(LowerPrecision):
             dynamic.append({"how": "products"})
             if has_vnni(facts.machine.cpu_flags):
                 dynamic.append({"how": "blocks"})
-        return static + dynamic if convolutions else dynamic + static
+        plain = static + dynamic if convolutions else dynamic + static
+        fixed: Options = {"how": "products"} if {"how": "products"} in plain else {"how": "static"}
+        return [*plain, *({**fixed, "ranges": ranges} for ranges in _RANGES if fixed in plain)]
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 5.0 + 0.1 * sum(facts.functions.values())
@@ -78,9 +86,18 @@ class Int8OnnxRuntime(LowerPrecision):
     def instructions(self, machine: Machine) -> tuple[str, ...]:
         return exact_int8(machine.cpu_flags)
 
+    def mends(self, facts: Facts, options: Options) -> Sequence[Choice]:
+        """The same with other ranges: all are computed by the same kernels."""
+        if "ranges" not in options:
+            return ()
+        plain = {name: value for name, value in options.items() if name != "ranges"}
+        others = [plain, *({**plain, "ranges": ranges} for ranges in _RANGES if ranges != options["ranges"])]
+        return [Choice(stage=self.stage, technique=self.id, options=other) for other in others]
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.precision.lowering.quantization import quantize_onnx
 
         if options["how"] == "blocks" and not has_vnni(candidate.facts.machine.cpu_flags):
             raise Refused("this CPU has no instructions for products of 8 bits (VNNI), by which blocks gain")
-        return candidate.with_pass("onnxruntime", partial(quantize_onnx, how=str(options["how"])))
+        quantize = partial(quantize_onnx, how=str(options["how"]), ranges=str(options.get("ranges", "")))
+        return candidate.with_pass("onnxruntime", quantize)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from togi.core.choices import OperatorKind
 from togi.core.errors import Refused
 from togi.core.instructions import exact_onednn_int8, has_vnni
-from togi.core.records import Facts, Machine
+from togi.core.records import Choice, Facts, Machine
 from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 from togi.techniques.half_precision import emulated
 from togi.techniques.products import mostly_products
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "softmax"})
+_VARIANTS = ("smooth_quant_alpha", "fast_bias_correction")
+"""Options that change how much is lost, and nothing of what is computed."""
+_ALPHA = 0.5
+"""Outliers are shared between activations and weights. NNCF moves nearly all of them to the weights (0.95)."""
 
 
 class Int8OpenVino(LowerPrecision):
@@ -27,6 +31,8 @@ class Int8OpenVino(LowerPrecision):
     What it does: post-training quantization of the converted model. With a ``preset``, activations get fixed scales
     from calibration inputs: ``performance`` makes weights and activations symmetric, ``mixed`` lets activations be
     asymmetric. Modules with attention are treated as transformers: what is sensitive there stays in floating point.
+    ``smooth_quant_alpha=0.5`` leaves more of the outliers of a transformer in its activations than NNCF does by itself.
+    ``fast_bias_correction=False`` corrects each bias with the errors of the layers before it.
     ``keep=depthwise`` quantizes all but depthwise and other grouped convolutions, which err most. ``togi precision``
     also tries ``keep`` and ``alone`` with other kinds of operators, to measure how sensitive each is.
     ``how=dynamic`` compresses weights alone, and the activations of matrix products are quantized while they run, by
@@ -37,7 +43,8 @@ class Int8OpenVino(LowerPrecision):
 
     When it applies: together with the engine ``openvino``, to modules with convolutions or matrix products.
     ``how`` is offered where there are at least as many products as convolutions, ``how=dynamic`` where VNNI is, and
-    ``rest=bf16`` on CPUs with avx512_bf16, amx_bf16 or bf16.
+    ``rest=bf16`` on CPUs with avx512_bf16, amx_bf16 or bf16. ``smooth_quant_alpha`` and ``fast_bias_correction``
+    change no operator, so a study tries them where the same without them was not right enough.
 
     When it refuses: where there are neither convolutions nor matrix products; ``keep=depthwise`` where no convolution
     is grouped; ``rest=bf16`` on other CPUs, or where ``ONEDNN_MAX_CPU_ISA`` rules such instructions out.
@@ -73,15 +80,27 @@ class Int8OpenVino(LowerPrecision):
         rest: tuple[Options, ...] = ({},) if _no_bf16(facts) else ({"rest": "bf16"}, {})
         static: list[Options] = [{"preset": "performance", **each} for each in rest]
         mixed: Options = {"preset": "mixed", **rest[0]}
+        variants = self._variants(static, facts)
         if not mostly_products(facts):
-            return [*static, {**static[0], "keep": "depthwise"}, mixed]
+            return [*static, {**static[0], "keep": "depthwise"}, mixed, *variants]
         # OpenVINO quantizes activations while running where VNNI is, and nowhere else
         vnni = has_vnni(facts.machine.cpu_flags, facts.machine.onednn_limit)
         dynamic: list[Options] = [{"how": "dynamic", **each} for each in rest] if vnni else []
         # in turns, since where one form of a kind is wrong the other is likely to be
         in_turns = [each for pair in zip_longest(dynamic, static) for each in pair if each is not None]
         # weights alone gain for one row or a few: for more, bf16 alone is faster
-        return [*in_turns, {"how": "weights"}, mixed]
+        return [*in_turns, {"how": "weights"}, mixed, *variants]
+
+    def _variants(self, static: Sequence[Options], facts: Facts) -> list[Options]:
+        """Of the first: NNCF smooths outliers of transformers alone, and a bias that is corrected layer after layer
+        takes too long for them."""
+        if _ATTENTION & set(facts.functions):
+            return [{**static[0], "smooth_quant_alpha": _ALPHA}]
+        return [{**static[0], "fast_bias_correction": False}]
+
+    def mends(self, facts: Facts, options: Options) -> Sequence[Choice]:
+        plain = {name: value for name, value in options.items() if name not in _VARIANTS}
+        return [Choice(stage=self.stage, technique=self.id, options=plain)] if plain != options else ()
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         if options.get("how") == "weights":
@@ -104,8 +123,16 @@ class Int8OpenVino(LowerPrecision):
             transformer = bool(_ATTENTION & set(candidate.facts.functions))
             keep = [OperatorKind.of(kind) for kind in str(options.get("keep") or "").split("+") if kind]
             alone = OperatorKind.of(options["alone"]) if "alone" in options else None
-            preset = str(options["preset"])
-            quantize = partial(quantize_openvino, preset=preset, transformer=transformer, keep=keep, alone=alone)
+            preset, alpha = str(options["preset"]), options.get("smooth_quant_alpha")
+            quantize = partial(
+                quantize_openvino,
+                preset=preset,
+                transformer=transformer,
+                keep=keep,
+                alone=alone,
+                smooth_quant_alpha=None if alpha is None else float(alpha),
+                fast_bias_correction=bool(options.get("fast_bias_correction", True)),
+            )
             quantized = candidate.with_pass("openvino", quantize)
         if options.get("rest") != "bf16":
             return quantized
