@@ -80,7 +80,7 @@ class Int8OpenVino(LowerPrecision):
         rest: tuple[Options, ...] = ({},) if _no_bf16(facts) else ({"rest": "bf16"}, {})
         static: list[Options] = [{"preset": "performance", **each} for each in rest]
         mixed: Options = {"preset": "mixed", **rest[0]}
-        variants = self._variants(static, facts)
+        variants = _variants(static[0], facts)
         if not mostly_products(facts):
             return [*static, {**static[0], "keep": "depthwise"}, mixed, *variants]
         # OpenVINO quantizes activations while running where VNNI is, and nowhere else
@@ -90,13 +90,6 @@ class Int8OpenVino(LowerPrecision):
         in_turns = [each for pair in zip_longest(dynamic, static) for each in pair if each is not None]
         # weights alone gain for one row or a few: for more, bf16 alone is faster
         return [*in_turns, {"how": "weights"}, mixed, *variants]
-
-    def _variants(self, static: Sequence[Options], facts: Facts) -> list[Options]:
-        """Of the first: NNCF smooths outliers of transformers alone, and a bias that is corrected layer after layer
-        takes too long for them."""
-        if _ATTENTION & set(facts.functions):
-            return [{**static[0], "smooth_quant_alpha": _ALPHA}]
-        return [{**static[0], "fast_bias_correction": False}]
 
     def mends(self, facts: Facts, options: Options) -> Sequence[Choice]:
         plain = {name: value for name, value in options.items() if name not in _VARIANTS}
@@ -120,7 +113,7 @@ class Int8OpenVino(LowerPrecision):
         if "how" in options:
             quantized = candidate.with_pass("openvino", partial(compress_openvino, dynamic=options["how"] == "dynamic"))
         else:
-            transformer = bool(_ATTENTION & set(candidate.facts.functions))
+            transformer = has_attention(candidate.facts)
             keep = [OperatorKind.of(kind) for kind in str(options.get("keep") or "").split("+") if kind]
             alone = OperatorKind.of(options["alone"]) if "alone" in options else None
             preset, alpha = str(options["preset"]), options.get("smooth_quant_alpha")
@@ -139,6 +132,18 @@ class Int8OpenVino(LowerPrecision):
         if refusal := _no_bf16(candidate.facts):
             raise Refused(refusal.reason)
         return quantized.with_pass("openvino", ask_for_bf16)
+
+
+def has_attention(facts: Facts) -> bool:
+    """What is sensitive in a transformer stays in floating point then."""
+    return bool(_ATTENTION & set(facts.functions))
+
+
+def _variants(plain: Options, facts: Facts) -> list[Options]:
+    """NNCF smooths outliers of transformers alone, and correcting their biases layer after layer takes too long."""
+    if has_attention(facts):
+        return [{**plain, "smooth_quant_alpha": _ALPHA}]
+    return [{**plain, "fast_bias_correction": False}]
 
 
 def _no_bf16(facts: Facts) -> Refuses | None:
