@@ -13,7 +13,7 @@ from togi.core.records import Choice, Outcome, Recipe, Stage, Trial
 from togi.core.settings import ALL, Settings
 from togi.search import Search
 from togi.techniques import all_techniques
-from togi.techniques.base import Options, Technique
+from togi.techniques.base import Applies, Options, Technique
 
 PLAIN: Options = {"how": "static"}
 SMOOTH: Options = {"how": "static", "smooth": True}
@@ -33,8 +33,9 @@ class Four(Fake):
 
 def family() -> dict[str, Technique]:
     def lowered(kind: type[Fake], id: str, options: Sequence[Options]) -> Fake:
-        on_vino = frozenset({"engine:vino"})
-        return kind(id, Stage.PRECISION, options=options, exact=False, needs=on_vino, expected_speedup=1.8)
+        one = frozenset({"precision"})
+        on_vino: dict[str, Any] = {"needs": frozenset({"engine:vino"}), "provides": one, "conflicts": one}
+        return kind(id, Stage.PRECISION, options=options, exact=False, expected_speedup=1.8, **on_vino)
 
     found: list[Technique] = [
         engine("vino", expected_speedup=2.0),
@@ -111,10 +112,10 @@ def test_each_choice_that_others_wait_for_is_offered(functions: dict[str, int]) 
     lowered = {id: each for id, each in all_techniques().items() if each.stage is Stage.PRECISION}
     waiting = set()
     for each in lowered.values():
-        for options in each.options(facts):
+        for options in each.options(facts) if isinstance(each.applies(facts), Applies) else ():
             mended, finer = each.mends(facts, options), each.coarsens(facts, options)
             chosen = (*mended, *finer)
             first = [one for one in chosen if one.options in lowered[one.technique].options(facts)]
             assert first or not chosen
             waiting |= {each.id} if first else set()
-    assert {"int8_openvino", "int8_onnxruntime"} <= waiting
+    assert "int8_openvino" in waiting

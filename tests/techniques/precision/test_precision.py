@@ -40,7 +40,6 @@ LOWERED: list[tuple[str, Options, str, float]] = [
     ("int8_openvino", {"preset": "performance", "fast_bias_correction": False}, "openvino", 0.2),
     ("int8_onnxruntime", {"how": "products"}, "onnxruntime", 0.2),
     ("int8_onnxruntime", {"how": "static", "ranges": "percentile"}, "onnxruntime", 0.2),
-    ("int8_onnxruntime", {"how": "products", "ranges": "entropy"}, "onnxruntime", 0.2),
     ("int8_onnxruntime", {"how": "dynamic"}, "onnxruntime", 0.2),
 ]
 

@@ -1,4 +1,4 @@
-"""Ranges of activations by percentile and entropy: counted input by input, and right whatever order they come in."""
+"""Ranges of activations by percentile: counted input by input, and right whatever order they come in."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from onnx import numpy_helper
 from onnxruntime import InferenceSession
 
+from togi.techniques.base import Options
 from togi.techniques.conformance import candidate_of
 from togi.techniques.precision.lowering.ranges import Counts
 from togi.techniques.registry import technique
@@ -26,10 +27,12 @@ def counted(*inputs: object, most: int = 1 << 20) -> Counts:
     return counts
 
 
-def test_a_percentile_leaves_out_as_many_on_each_side() -> None:
-    low, high = counted(*BELLS).by_percentile()
-    expected = np.quantile(np.concatenate(BELLS), [0.5e-4, 1 - 0.5e-4])
-    assert (low, high) == pytest.approx(expected, abs=0.02)
+def test_as_many_are_left_out_on_each_side() -> None:
+    low, high = counted(*BELLS).percentiles()
+    expected = np.quantile(np.concatenate(BELLS), [0.5e-5, 1 - 0.5e-5])
+    assert (low, high) == pytest.approx(expected, abs=0.15)
+    low, high = counted(*BELLS, [100.0]).percentiles()
+    assert high < 6
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
@@ -39,32 +42,22 @@ def test_the_order_of_inputs_and_their_scale_change_nothing(scale: float) -> Non
     one, other = counted(*given), counted(*reversed(given))
     assert len(one.counts) == len(other.counts) == len(Counts().counts)
     assert one.total == other.total == sum(map(len, BELLS))
-    assert one.by_percentile() == pytest.approx(other.by_percentile(), rel=0.02)
+    assert one.percentiles() == pytest.approx(other.percentiles(), rel=0.02)
     assert (one.low, one.high) == (other.low, other.high)
-
-
-def test_entropy_cuts_off_an_outlier_and_keeps_what_is_evenly_spread() -> None:
-    bell = counted(*BELLS, [100.0])
-    assert bell.high == 100.0
-    assert 3 < bell.by_entropy()[1] < 20
-    even = counted(GENERATOR.uniform(-1, 1, 200_000))
-    assert even.by_entropy() == pytest.approx((-1, 1), abs=0.05)
 
 
 def test_a_rectified_activation_keeps_zero_as_its_end() -> None:
     rectified = counted(*(np.maximum(bell, 0) for bell in BELLS))
-    for low, high in (rectified.by_percentile(), rectified.by_entropy()):
-        assert low == 0
-        assert 2 < high <= rectified.high
+    low, high = rectified.percentiles()
+    assert low == 0
+    assert 3 < high <= rectified.high
 
 
-@pytest.mark.parametrize("values", [[0.0] * 8, [3.0] * 8, [-3.0], [1e-38, 2e-38]])
+@pytest.mark.parametrize("values", [[0.0] * 8, [3.0] * 8, [-3.0], [1e-30, 2e-30]])
 def test_values_that_hardly_differ_have_a_range_that_holds_them(values: list[float]) -> None:
-    counts = counted(values)
-    for low, high in (counts.by_percentile(), counts.by_entropy()):
-        assert low <= min(values)
-        assert high >= max(values)
-        assert np.isfinite([low, high]).all()
+    low, high = counted(values).percentiles()
+    assert low <= np.float32(min(values))
+    assert high >= np.float32(max(values))
 
 
 def test_what_is_not_finite_is_not_counted() -> None:
@@ -77,7 +70,7 @@ def test_of_many_values_some_from_all_places_are_counted_and_the_ends_of_all() -
     counts = counted(np.linspace(-1, 1, 100_001), most=1000)
     assert 900 <= counts.total <= 1000
     assert (counts.low, counts.high) == (-1.0, 1.0)
-    assert counts.by_percentile() == pytest.approx((-1, 1), abs=0.01)
+    assert counts.percentiles() == pytest.approx((-1, 1), abs=0.01)
 
 
 class Loud(torch.nn.Module):
@@ -98,28 +91,34 @@ def test_the_file_has_these_ranges_and_errs_less_on_most_inputs(tmp_path: Path) 
     torch.manual_seed(0)
     loud = torch.randn(1, 20, 16).clamp(-3, 3)
     loud[0, 0, 0] = 5.0
-    samples = [torch.randn(1, 20 + i % 7, 16).clamp(-3, 3) for i in range(100)] + [loud]
+    samples = [torch.randn(1, 20 + i % 7, 16).clamp(-3, 3) for i in range(250)] + [loud]
     module = Loud().eval()
     candidate = candidate_of(module, samples)
-    errors, largest = {}, {}
-    for ranges in ("", "percentile", "entropy"):
-        options = {"how": "static", "ranges": ranges} if ranges else {"how": "static"}
+    errors, coarse = [], []
+    plain: Options = {"how": "static"}
+    for number, options in enumerate((plain, {**plain, "ranges": "percentile"})):
         lowered = technique("int8_onnxruntime").apply(candidate, options)
         program = technique("onnxruntime").apply(lowered, {"spinning": False}).program
         assert program is not None
-        folder = tmp_path / f"files{ranges}"
+        folder = tmp_path / str(number)
         folder.mkdir()
         program.save(folder)
         model = onnx.load(folder / "model.onnx")
         constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
         steps = [float(constants[n.input[1]]) for n in model.graph.node if n.op_type == "QuantizeLinear"]
-        assert steps
-        largest[ranges] = max(steps)
+        coarse.append(sum(step > 1 for step in steps))
         session = InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         with torch.no_grad():
             pairs = [(torch.from_numpy(session.run(None, {name: x.numpy()})[0]), module(x)) for x in samples[:-1]]
-        errors[ranges] = sum(float((found - right).norm() / right.norm()) for found, right in pairs)
-    for ranges in ("percentile", "entropy"):
-        assert largest[ranges] <= largest[""]
-        assert errors[ranges] < 0.5 * errors[""]
+        errors.append(sum(float((found - right).norm() / right.norm()) for found, right in pairs))
+    assert coarse[1] < coarse[0]
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_ranges_are_for_convolutions() -> None:
+    """MiniLM erred five times as much with them: what is large in a transformer counts."""
+    candidate = candidate_of(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), [torch.randn(1, 3, 8, 8)])
+    for functions, offered in (({"conv2d": 9, "linear": 1}, True), ({"conv2d": 1, "linear": 9}, False)):
+        facts = candidate.facts.model_copy(update={"functions": functions})
+        assert any("ranges" in options for options in technique("int8_onnxruntime").options(facts)) is offered

@@ -15,8 +15,6 @@ from togi.techniques.products import mostly_products
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
-_RANGES = ("percentile", "entropy")
-
 
 class Int8OnnxRuntime(LowerPrecision):
     """Quantize weights and activations to 8 bits for ONNX Runtime.
@@ -29,14 +27,13 @@ class Int8OnnxRuntime(LowerPrecision):
     and activations instead of each channel (``MatMulNBits``), which keeps more accuracy. On processors without VNNI
     weights get 7 bits, since products of 8 saturate there.
     Files with 8 bits are used where VNNI is, and elsewhere only if ``togi verify`` proved them there.
-    ``ranges=percentile`` and ``ranges=entropy`` are for ``static`` and ``products``. Activations get ranges that leave
-    out their outermost values, by the share of these or by what is lost of their distribution, in place of all from
+    ``ranges=percentile`` gives activations of ``static`` ranges that leave out one value in 100,000, in place of all from
     the least to the largest.
 
     When it applies: together with the engine ``onnxruntime`` on a CPU, to modules with convolutions or matrix products;
     ``dynamic`` is offered where there are linear layers, ``products`` where there are at least as many of them as
-    convolutions, ``blocks`` there too if VNNI is. Other ``ranges`` compute as fast, so a study tries them where the
-    same without them was not right enough.
+    convolutions, ``blocks`` there too if VNNI is. ``ranges`` is offered where convolutions are
+    more; it computes as fast, so a study tries it where the same without it was not right enough.
 
     When it refuses: where there is neither; ``blocks`` on processors without VNNI, and where no product has 65,536
     weights or more.
@@ -77,8 +74,8 @@ class Int8OnnxRuntime(LowerPrecision):
             if has_vnni(facts.machine.cpu_flags):
                 dynamic.append({"how": "blocks"})
         plain = static + dynamic if convolutions else dynamic + static
-        fixed: Options = {"how": "products"} if {"how": "products"} in plain else {"how": "static"}
-        return [*plain, *({**fixed, "ranges": ranges} for ranges in _RANGES if fixed in plain)]
+        clipped: list[Options] = [{"how": "static", "ranges": "percentile"}]
+        return [*plain, *clipped] if convolutions and not mostly_products(facts) else plain
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 5.0 + 0.1 * sum(facts.functions.values())
@@ -87,17 +84,13 @@ class Int8OnnxRuntime(LowerPrecision):
         return exact_int8(machine.cpu_flags)
 
     def mends(self, facts: Facts, options: Options) -> Sequence[Choice]:
-        """The same with other ranges: all are computed by the same kernels."""
-        if "ranges" not in options:
-            return ()
-        plain = {name: value for name, value in options.items() if name != "ranges"}
-        others = [plain, *({**plain, "ranges": ranges} for ranges in _RANGES if ranges != options["ranges"])]
-        return [Choice(stage=self.stage, technique=self.id, options=other) for other in others]
+        """Other ranges are computed by the same kernels."""
+        return [Choice(stage=self.stage, technique=self.id, options={"how": "static"})] if "ranges" in options else ()
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.precision.lowering.quantization import quantize_onnx
 
         if options["how"] == "blocks" and not has_vnni(candidate.facts.machine.cpu_flags):
             raise Refused("this CPU has no instructions for products of 8 bits (VNNI), by which blocks gain")
-        quantize = partial(quantize_onnx, how=str(options["how"]), ranges=str(options.get("ranges", "")))
+        quantize = partial(quantize_onnx, how=str(options["how"]), percentile="ranges" in options)
         return candidate.with_pass("onnxruntime", quantize)

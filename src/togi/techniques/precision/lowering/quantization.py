@@ -17,7 +17,7 @@ from togi.graph.candidate import Candidate
 from togi.subject.calibration import MOST
 from togi.techniques.engine.programs.openvino_library import ACTIVATION_GROUP_KEY, no_telemetry, openvino
 from togi.techniques.precision.lowering.operator_kinds import all_others, operators_to_keep
-from togi.techniques.precision.lowering.ranges import overrides, ranges_of
+from togi.techniques.precision.lowering.ranges import percentile_ranges
 from togi.techniques.precision.lowering.weight_blocks import quantize_large_products
 
 _ACTIVATION_GROUP = 32
@@ -139,9 +139,9 @@ def _compress_to_four_bits(model: Any, nncf: ModuleType) -> Any:
     )
 
 
-def quantize_onnx(path: Path, candidate: Candidate, *, how: str, ranges: str = "", bits: int = 8) -> None:
-    """Replaces the model at ``path`` by its quantized form. ``ranges``: of activations, where they are fixed:
-    ``percentile``, ``entropy``, or from the least to the largest value. ``bits``: of weights in blocks."""
+def quantize_onnx(path: Path, candidate: Candidate, *, how: str, percentile: bool = False, bits: int = 8) -> None:
+    """Replaces the model at ``path`` by its quantized form. ``percentile``: activations with fixed ranges get those that
+    leave out their outermost values. ``bits``: of weights in blocks."""
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -165,8 +165,8 @@ def quantize_onnx(path: Path, candidate: Candidate, *, how: str, ranges: str = "
     else:
         chosen = _products_alone(prepared) if how == "products" else {"op_types_to_quantize": _EIGHT_BIT_KERNELS}
         feeds = _feeds(prepared, candidate)
-        if ranges:
-            found = overrides(ranges_of(prepared, feeds, chosen["op_types_to_quantize"], ranges))
+        if percentile:
+            found = percentile_ranges(prepared, feeds, chosen["op_types_to_quantize"])
             chosen["extra_options"] = {**chosen.get("extra_options", {}), "TensorQuantOverrides": found}
             del feeds[1:]  # ONNX Runtime takes other ranges as well, which these stand in for
         quantization.quantize_static(
