@@ -71,23 +71,30 @@ def _neighbouring_activations(file: QuantizedFile) -> None:
     file.swap(one[1], other[1])
 
 
-def _read_with_another_scale(file: QuantizedFile) -> None:
-    """What was quantized with one scale is read with another: of a branch, or of an older calibration."""
-    name = file.activations[1].input[1]
-    other = numpy_helper.from_array(np.asarray(file.array(name) * 1.25, np.float32), "another_scale")
-    file.model.graph.initializer.append(other)
-    reader = next(n for n in file.model.graph.node if n.op_type == "DequantizeLinear" and n.input[1] == name)
-    reader.input[1] = "another_scale"
+def read_with(place: int, part: int, to: Callable[[Any], Any]) -> Edit:
+    """What was quantized with one scale (1) or zero point (2) is read with another: of a branch, or of an older
+    calibration."""
+
+    def change(file: QuantizedFile) -> None:
+        name = file.activations[place].input[part]
+        values = file.array(name)
+        other = numpy_helper.from_array(np.asarray(to(values)).astype(values.dtype), "another")
+        file.model.graph.initializer.append(other)
+        written = file.activations[place].output[0]
+        reader = next(n for n in file.model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == written)
+        reader.input[part] = "another"
+
+    return change
 
 
 def _per_tensor(file: QuantizedFile) -> None:
-    """Rightly quantized once more, but with one scale for all channels."""
-    node = file.widest()
-    values, scales = file.array(node.input[0]).astype(np.float32), file.array(node.input[1])
-    full = values * scales.reshape(-1, *[1] * (values.ndim - 1))
-    one = np.abs(full).max() / 127
-    file.put(node.input[0], np.round(full / one))
-    file.put(node.input[1], np.full_like(scales, one))
+    """Rightly quantized once more, but with one scale for all channels of a layer."""
+    for node in file.weights:
+        values, scales = file.array(node.input[0]).astype(np.float32), file.array(node.input[1])
+        full = values * scales.reshape(-1, *[1] * (values.ndim - 1))
+        one = np.abs(full).max() / 127
+        file.put(node.input[0], np.round(full / one))
+        file.put(node.input[1], np.full_like(scales, one))
 
 
 def _one_scale_for_all(file: QuantizedFile) -> None:
@@ -106,7 +113,7 @@ def _swapped_channels(file: QuantizedFile) -> None:
 
 def _clipped_channel(file: QuantizedFile) -> None:
     """The channel of the largest weights keeps the range of the others."""
-    node = file.widest()
+    node = file.weights[0]
     scales = file.array(node.input[1])
     loudest, usual = scales.argmax(), np.median(scales)
 
@@ -124,12 +131,17 @@ def _bits(kept: int) -> Callable[[Any], Any]:
     return lambda weights: (weights >> (8 - kept)) << (8 - kept)
 
 
-def _first_channel(value: float) -> Callable[[Any], Any]:
+def _largest(value: float) -> Callable[[Any], Any]:
     def change(values: Any) -> Any:
-        values[0] = value
+        values[values.argmax()] = value
         return values
 
     return change
+
+
+def _half_lost(weights: Any) -> Any:
+    weights[::2] = 0
+    return weights
 
 
 def _nibbles_swapped(weights: Any) -> Any:
@@ -147,20 +159,21 @@ def _largest_flipped(weights: Any) -> Any:
 FAULTS: dict[str, Edit] = {
     "scales of two activations swapped": _swapped_activations,
     "scales of two activations in a row swapped": _neighbouring_activations,
-    "read with another scale than written": _read_with_another_scale,
+    "read with another scale than written": read_with(1, 1, lambda s: s * 1.25),
     "the input's scale halved: its upper half is clipped": activation(0, 1, lambda s: s / 2),
-    "the input's scale four times as large": activation(0, 1, lambda s: s * 4),
+    "the input's scale 32 times as large": activation(0, 1, lambda s: s * 32),
     "a hidden scale halved": activation(1, 1, lambda s: s / 2),
-    "a hidden scale sixteen times as large": activation(1, 1, lambda s: s * 16),
+    "a hidden scale 64 times as large": activation(1, 1, lambda s: s * 64),
     "a scale rounded to a power of two": activation(1, 1, lambda s: 2.0 ** np.floor(np.log2(s))),
     "the last scale halved: large scores are clipped": activation(-1, 1, lambda s: s / 2),
     "a scale of zero": activation(1, 1, lambda s: s * 0),
     "an endless scale": activation(1, 1, lambda s: s * np.inf),
     "a scale that is no number": activation(1, 1, lambda s: s * np.nan),
     "a denormal scale": activation(1, 1, lambda s: s * 0 + 1e-40),
-    "the input's zero point off by one": activation(0, 2, lambda z: np.where(z > 0, z - 1, z + 1)),
-    "the input's zero point lost": activation(0, 2, lambda z: z * 0),
-    "the scores' zero point off by one": activation(-1, 2, lambda z: np.where(z > 0, z - 1, z + 1)),
+    "the input's zero point off by one": read_with(0, 2, lambda z: z + 1),
+    "a hidden zero point off by one": read_with(1, 2, lambda z: z + 1),
+    "a later zero point off by one": read_with(2, 2, lambda z: z + 1),
+    "the scores' zero point off by one": read_with(-1, 2, lambda z: z + 1),
     "the scores' zero point lost": activation(-1, 2, lambda z: z * 0),
     "the zero point of signed numbers for a rectified activation": activation(1, 2, lambda z: z * 0 + 128),
     "weights per tensor for per channel": _per_tensor,
@@ -169,8 +182,8 @@ FAULTS: dict[str, Edit] = {
     "scales of channels in reverse": lambda file: file.change(file.widest().input[1], lambda s: s[::-1]),
     "scales of channels one place on": lambda file: file.change(file.widest().input[1], lambda s: np.roll(s, 1)),
     "a clipped outlier channel": _clipped_channel,
-    "a channel's scale is zero": weight(0, 1, _first_channel(0.0)),
-    "a channel's scale is no number": weight(0, 1, _first_channel(np.nan)),
+    "a channel's scale is zero": weight(2, 1, _largest(0.0)),
+    "a channel's scale is no number": weight(2, 1, _largest(np.nan)),
     "all scales of a layer halved": weight(1, 1, lambda s: s / 2),
     "all scales of a layer a tenth larger": weight(1, 1, lambda s: s * 1.1),
     "weights of 7 bits with scales of 8": weight(1, 0, lambda w: w // 2),
@@ -184,11 +197,11 @@ FAULTS: dict[str, Edit] = {
     "input channels of the first layer in reverse": weight(0, 0, lambda w: w[:, ::-1]),
     "output channels one place on": weight(0, 0, lambda w: np.roll(w, 1, 0)),
     "the last layer's classes one place on": weight(-1, 0, lambda w: np.roll(w, 1, int(w.shape[0] != 10))),
-    "weights of one channel lost": weight(0, 0, _first_channel(0)),
+    "weights of half of the channels lost": weight(0, 0, _half_lost),
     "a bias lost": bias(0, lambda b: b * 0),
     "a bias doubled": bias(0, lambda b: b * 2),
     "the sign of a bias": bias(0, lambda b: -b),
-    "a bias at the end of its type": bias(0, _first_channel(2**31 - 1)),
+    "a bias at the end of its type": bias(0, _largest(2**31 - 1)),
     "biases one place on": bias(0, lambda b: np.roll(b, 1)),
-    "the last bias one place on": bias(-1, lambda b: np.roll(b, 1)),
+    "the last bias with another scale": bias(-1, lambda b: b * 32),
 }  # fmt: skip
