@@ -65,7 +65,7 @@ def test_the_fragile_layer_is_the_one_without_which_the_error_falls(layers: Quan
     assert min(kept, key=lambda kind: kept[kind]) is OperatorKind.POINTWISE
     assert kept[OperatorKind.POINTWISE] < 0.5 * whole
     assert max(alone, key=lambda kind: alone[kind]) is OperatorKind.POINTWISE
-    assert all(0 < error for error in alone.values())
+    assert all(error > 0 for error in alone.values())
 
 
 def test_with_all_layers_in_floating_point_nothing_but_the_sum_is_rounded(layers: QuantizedLayers) -> None:

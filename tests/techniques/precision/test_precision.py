@@ -329,7 +329,9 @@ class Linears(torch.nn.Module):
         return self.small(hidden), self.large(hidden.mean(1))
 
 
-def in_blocks(module: torch.nn.Module, sample: torch.Tensor, folder: Path, id: str = "int8_onnxruntime") -> tuple[Candidate, Any, list[str]]:
+def in_blocks(
+    module: torch.nn.Module, sample: torch.Tensor, folder: Path, id: str = "int8_onnxruntime"
+) -> tuple[Candidate, Any, list[str]]:
     """The candidate, its program in blocks, saved and loaded, and the kinds of products in its file."""
     candidate, engine = candidate_of(module, [sample]), technique("onnxruntime")
     machine = candidate.facts.machine.model_copy(update={"cpu_flags": VNNI})

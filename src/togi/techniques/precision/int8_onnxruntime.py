@@ -27,13 +27,12 @@ class Int8OnnxRuntime(LowerPrecision):
     and activations instead of each channel (``MatMulNBits``), which keeps more accuracy. On processors without VNNI
     weights get 7 bits, since products of 8 saturate there.
     Files with 8 bits are used where VNNI is, and elsewhere only if ``togi verify`` proved them there.
-    ``ranges=percentile`` gives activations of ``static`` ranges that leave out one value in 100,000, in place of all from
-    the least to the largest.
+    ``ranges=percentile`` gives activations of ``static`` ranges that leave out one value in 100,000.
 
     When it applies: together with the engine ``onnxruntime`` on a CPU, to modules with convolutions or matrix products;
     ``dynamic`` is offered where there are linear layers, ``products`` where there are at least as many of them as
-    convolutions, ``blocks`` there too if VNNI is. ``ranges`` is offered where convolutions are
-    more; it computes as fast, so a study tries it where the same without it was not right enough.
+    convolutions, ``blocks`` there too if VNNI is. ``ranges`` is offered where there are
+    more convolutions; it computes as fast, so a study tries it where the same without it was not right enough.
 
     When it refuses: where there is neither; ``blocks`` on processors without VNNI, and where no product has 65,536
     weights or more.

@@ -52,7 +52,9 @@ class Int8OpenVino(LowerPrecision):
     Claim: approximate. resnet50 on 2 cores of an AVX-512 VNNI CPU: 27 ms against 54 ms of OpenVINO in float32, relative
     error 1.4e-2. On one core of another, over the best float32 engine: ViT-S 2.7 x, and 2.9 x with ``rest=bf16``, at
     error 0.12; with ``how=dynamic`` 1.7 x, and 2.05 x with ``rest=bf16``, at error 0.025. EfficientNet-Lite0 2.2 x at
-    error 0.22, and 2.1 x at 0.11 with ``keep=depthwise`` and ``rest=bf16``.
+    error 0.22, and 2.1 x at 0.11 with ``keep=depthwise`` and ``rest=bf16``. Correcting its biases layer after
+    layer lowered the error from 0.26 to 0.19 and the Kullback-Leibler divergence from 0.074 to 0.032, for 9 s more of
+    processor time; that of a digits CNN from 0.074 to 0.018.
 
     Source: https://docs.openvino.ai/2025/openvino-workflow/model-optimization-guide/quantizing-models-post-training.html
     and https://docs.openvino.ai/2025/openvino-workflow/model-optimization-guide/weight-compression.html

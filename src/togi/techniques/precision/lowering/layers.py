@@ -48,7 +48,9 @@ class QuantizedLayers:
             plain, candidate, preset="performance", transformer=transformer, correct_biases=False, whole_weights=True
         )
         kinds = kinds_of(self._model)
-        readers = {name: self._rounded(node) for node in self._model.get_ordered_ops() if (name := _name(node)) in kinds}
+        readers = {
+            name: self._rounded(node) for node in self._model.get_ordered_ops() if (name := _name(node)) in kinds
+        }
         self.kinds: dict[str, OperatorKind] = {name: kinds[name] for name, reads in readers.items() if reads}
         """By the layer's name, in the order in which they compute."""
         self._reads = {name: readers[name] for name in self.kinds}

@@ -140,8 +140,8 @@ def _compress_to_four_bits(model: Any, nncf: ModuleType) -> Any:
 
 
 def quantize_onnx(path: Path, candidate: Candidate, *, how: str, percentile: bool = False, bits: int = 8) -> None:
-    """Replaces the model at ``path`` by its quantized form. ``percentile``: activations with fixed ranges get those that
-    leave out their outermost values. ``bits``: of weights in blocks."""
+    """Replaces the model at ``path`` by its quantized form. ``percentile``: fixed ranges of activations leave out their
+    outermost values. ``bits``: of weights in blocks."""
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
