@@ -6,7 +6,7 @@ from tests.render.made_up_study import machine
 from togi.core.choices import AccuracyMeasure, OperatorKind
 from togi.core.records import Accuracy, Facts, Interval, Outcome, Recipe
 from togi.decide.paired import flips
-from togi.study.price_records import KindPrices, PricedRecipe, PriceList
+from togi.study.price_records import KindPrices, LayerPrice, LayerPrices, LayerStep, PricedRecipe, PriceList
 from togi.techniques import recipe
 
 
@@ -71,6 +71,21 @@ def made_up_prices() -> PriceList:
                 kept=price(int8(keep=kind), 1.9, losses=12, rmse=kept),
             )
             for kind, (alone, kept) in kinds.items()
+        ),
+        layers=LayerPrices(
+            inputs=24,
+            count=3,
+            float32_ms=8.7,
+            rmse=0.25,
+            ms=3.9,
+            layers=tuple(
+                LayerPrice(name=layer, kind=kind, alone=alone, alone_ms=8.1, kept=kept, kept_ms=4.2)
+                for layer, kind, alone, kept in (
+                    ("conv2d", OperatorKind.FIRST, 0.1, 0.26),
+                    ("conv2d_1<b>", OperatorKind.DEPTHWISE, 0.2, 0.19),
+                )
+            ),
+            steps=(LayerStep(kept=2, rmse=0.17, ms=4.6),),
         ),
         notes=("No calibration data are given",),
         command="togi tune model.py:net --data data.py:validation --metric agreement --max-drop DROP",

@@ -69,3 +69,24 @@ def test_a_list_of_the_original_alone_has_a_page() -> None:
     alone = prices.model_copy(update={"prices": prices.prices[1:2], "kinds": (), "whole": None, "notes": ()})
     assert "Which operators" not in price_list_html(alone)
     assert "Nothing is chosen" in text(alone)
+
+
+def test_layers_are_shown_by_what_is_left_without_them_and_what_was_not_measured_is_told() -> None:
+    prices = made_up_prices()
+    assert prices.layers is not None
+    shown = text(prices)
+    for part in (
+        "conv2d_1<b> depthwise 0.2",
+        "All layers in 8 bits: error 0.25 (3.90 ms); in float32 8.70 ms",
+        "one 0.19 (4.20 ms), 2 of them 0.17 (4.60 ms)",
+        "1 of 3 layers were not measured",
+    ):
+        assert part in shown
+    page = price_list_html(prices)
+    assert "Which layers are sensitive" in page
+    assert "conv2d_1&lt;b&gt;" in page
+    assert "conv2d_1<b>" not in page
+    none = prices.model_copy(update={"layers": prices.layers.model_copy(update={"rmse": 0.01})})
+    assert "No layer alone lowers the error" in text(none)
+    assert "Which layers" in price_list_html(none)
+    assert "Which layers" not in price_list_html(prices.model_copy(update={"layers": None}))

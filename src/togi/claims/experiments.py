@@ -56,6 +56,7 @@ _TRANSFORMER = Experiment(
     model="transformer", about="two transformer blocks", on_cuda=f"two transformer blocks {_TOKENS}"
 )
 _SMALL = Experiment(model="small_operations", about="sixty small layers")
+_LARGE = Experiment(model="large_products", about="five products of 4,096 x 4,096, of one row")
 EXPERIMENTS: dict[str, Experiment] = {
     "drop_no_ops": Experiment(
         model="copies", about="elementwise operations between copies", on_cuda="the same between copies of 256 MiB"
@@ -105,6 +106,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "fp16": _TRANSFORMER,
     "fp16_accumulation": _TRANSFORMER,
     "bf16_openvino": _TRANSFORMER,
+    "int4_onnxruntime": _LARGE,
+    "int4_openvino": _LARGE,
     "int8_onnxruntime": DEFAULT,
     "int8_openvino": DEFAULT,
     "tf32": _TRANSFORMER,

@@ -40,6 +40,7 @@ _ANY_MODEL = Facts(
         "scaled_dot_product_attention gru".split(),
         1,
     ),
+    parameters=10**9,
     parameter_dtypes=("float32",),
     inputs=(TensorFacts(name="x", dtype="float32", shape=(4,)),),
     outputs=(TensorFacts(name="output", dtype="float32", shape=(4,)),),

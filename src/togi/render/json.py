@@ -35,6 +35,7 @@ def price_list_json(prices: PriceList) -> dict[str, Any]:
         "prices": [_price(price) for price in prices.prices],
         "all_in_8_bits": None if prices.whole is None else _price(prices.whole),
         "kinds": [{"kind": k.kind, "alone": _price(k.alone), "kept": _price(k.kept)} for k in prices.kinds],
+        "layers": None if prices.layers is None else prices.layers.model_dump(),
         "sensitive": None if prices.sensitive is None else prices.sensitive.kind,
         "command": prices.command,
         "took_s": prices.took_s,

@@ -10,7 +10,10 @@ from togi.core.choices import AccuracyMeasure
 from togi.core.quantities import bounds, milliseconds, times
 from togi.core.records import REFERENCES, Outcome
 from togi.render.terminal import bullets, clean, stack, table
-from togi.study.price_records import KindPrices, PricedRecipe, PriceList
+from togi.study.price_records import KindPrices, LayerPrices, PricedRecipe, PriceList
+
+SHOWN = 8
+"""Layers."""
 
 
 def price_list_text(prices: PriceList) -> RenderableType:
@@ -23,6 +26,8 @@ def price_list_text(prices: PriceList) -> RenderableType:
         bullets([f"{name(price)}: {price.reason}" for price in rest]) if rest else None,
         _kinds(prices) if prices.kinds else None,
         Text(clean(sensitivity(prices)), style="bold") if prices.kinds else None,
+        _layers(prices.layers) if prices.layers is not None else None,
+        Text(clean(of_layers(prices.layers)), style="bold") if prices.layers is not None else None,
         bullets(prices.notes) if prices.notes else None,
         Text(clean(f"Nothing is chosen. To choose within a budget: {prices.command}"), style="cyan"),
     )
@@ -77,6 +82,21 @@ def sensitivity(prices: PriceList) -> str:
     )
 
 
+def of_layers(layers: LayerPrices) -> str:
+    """What keeping the most sensitive layers brings together, and at what time, in a sentence."""
+    left = layers.count - len(layers.layers)
+    untried = f" {left} of {layers.count} layers were not measured: the time was over." if left else ""
+    most = layers.most_sensitive
+    if not most:
+        return f"No layer alone lowers the error where it stays in floating point.{untried}"
+    steps = [f"{step.kept} of them {step.rmse:.2g} ({milliseconds(step.ms)})" for step in layers.steps]
+    return (
+        f"All layers in 8 bits: error {layers.rmse:.2g} ({milliseconds(layers.ms)}); in float32 "
+        f"{milliseconds(layers.float32_ms)}. With the most sensitive in floating point: one {most[0].kept:.2g} "
+        f"({milliseconds(most[0].kept_ms)}){', ' * bool(steps)}{', '.join(steps)}.{untried}"
+    )
+
+
 def _at_what_time(most: KindPrices, whole: PricedRecipe) -> str:
     sure = most.kept.outcome is Outcome.OK and whole.outcome is Outcome.OK
     if not sure or most.kept.speedup_x is None or whole.speedup_x is None:
@@ -108,6 +128,22 @@ def _kinds(prices: PriceList) -> Table:
     for each in prices.kinds:
         kept = accuracy_words(each.kept, prices.measure)
         grid.add_row(Text(each.kind), _error(each.alone), _ms(each.alone), _error(each.kept), _ms(each.kept), kept)
+    return grid
+
+
+def _layers(layers: LayerPrices) -> Table:
+    grid = table("layer", "kind", "alone", "ms", "kept", "ms", left=("kind",))
+    shown = layers.most_sensitive[:SHOWN]
+    grid.caption = Text(
+        f"the {len(shown)} most sensitive of {layers.count} layers, by {layers.inputs} inputs, without a correction of "
+        "biases; ms of processor time by one thread",
+        style="dim",
+    )
+    grid.caption_justify = "left"
+    for each in shown:
+        times_ms = (milliseconds(each.alone_ms), milliseconds(each.kept_ms))
+        label = Text(clean(each.name))
+        grid.add_row(label, each.kind, f"{each.alone:.2g}", times_ms[0], f"{each.kept:.2g}", times_ms[1])
     return grid
 
 

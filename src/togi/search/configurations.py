@@ -30,6 +30,9 @@ class TechniqueConfiguration:
     cost_s: float
     needs: frozenset[str]
     """What other choices of the same recipe must provide."""
+    mends: frozenset[str] = frozenset()
+    coarsens: frozenset[str] = frozenset()
+    """Labels of the choices that have their turn before it (``Technique.mends``, ``Technique.coarsens``)."""
 
     @classmethod
     def of(cls, technique: Technique, facts: Facts, options: Options, place: int = 0) -> TechniqueConfiguration:
@@ -43,7 +46,15 @@ class TechniqueConfiguration:
             raise ValueError(
                 f"expected_speedup() {speedup_x!r} must be positive, cost_s() {cost_s!r} not negative, both finite"
             )
-        return cls(choice, technique, speedup_x * LATER**place, cost_s, technique.needs_with(facts, options))
+        return cls(
+            choice,
+            technique,
+            speedup_x * LATER**place,
+            cost_s,
+            technique.needs_with(facts, options),
+            frozenset(first.label for first in technique.mends(facts, options)),
+            frozenset(first.label for first in technique.coarsens(facts, options)),
+        )
 
     @functools.cached_property
     def label(self) -> str:

@@ -65,7 +65,7 @@ class _Listing:
             for each in lowered
             if (engine := self._engine_of(each)) is not None and compatible((engine.technique, each.technique))
         ]
-        pairs.sort(key=lambda pair: pair[0].technique.id == _COMPILER)
+        pairs.sort(key=lambda pair: (pair[0].technique.id == _COMPILER, bool(pair[1].mends or pair[1].coarsens)))
         engines = dict.fromkeys(engine for engine, _ in pairs)
         prices = [self._recipe(engine) for engine in engines] + [self._recipe(*pair) for pair in pairs]
         sensitive = next((pair for pair in pairs if pair[1].technique.id == SENSITIVE), None)

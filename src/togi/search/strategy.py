@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from togi.core.choices import Effort
-from togi.core.records import Facts, MeasuredTrial, Recipe, Stage, Trial, Untried, Unused, measured
+from togi.core.records import Facts, MeasuredTrial, Outcome, Recipe, Stage, Trial, Untried, Unused, measured
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
 from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES, may_yet_lead
+from togi.search.configurations import TechniqueConfiguration
 from togi.search.experience import Experience
 from togi.search.failures import FailureModel
 from togi.search.features import Atoms, RecipeFeatures
@@ -43,6 +44,8 @@ expected of it."""
 MUCH, LATER_S = 0.5, 10.0
 """While nothing is faster, the next trial promises at least this share of the most that any promises, and takes at most
 so many seconds longer than the most worthwhile of these."""
+FEWER_BYTES_X = 2.0
+"""The most that half of the bytes gain: where reading weights takes all of the time."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
 
@@ -377,7 +380,7 @@ class Search:
 
     def _acquire(self) -> list[Acquisition]:
         blamed = set(self._puzzles().values())
-        untried = [f for f in self._pool.refilled() if not any(atoms <= f.atoms for atoms in blamed)]
+        untried = self._due([f for f in self._pool.refilled() if not any(atoms <= f.atoms for atoms in blamed)])
         if not untried:
             return []
         mean, deviation = self._predict_latency(untried)
@@ -391,6 +394,22 @@ class Search:
         acquisitions = [*self._shuffled(acquisitions[:faithful]), *self._shuffled(acquisitions[faithful:])]
         cost_weight = self.settings.effort.cost_weight
         return sorted(acquisitions, key=lambda p: -p.value(cost_weight))
+
+    def _due(self, untried: Sequence[RecipeFeatures]) -> list[RecipeFeatures]:
+        """Without those that wait for others: what errs less than choices that were not found wrong, and what has fewer
+        bits than choices that were not found right, or so slow that half of the bytes cannot make it the fastest."""
+        trials = self._trials.values()
+        wrong = {choice.label for t in trials if t.outcome is Outcome.WRONG for choice in t.recipe.choices}
+        right = {choice.label for t in trials if t.outcome is Outcome.OK for choice in t.recipe.choices}
+        fastest = self._fastest_first()
+        near = [t for t in fastest if FEWER_BYTES_X * t.speedup_x.median >= fastest[0].speedup_x.median]
+        worth_fewer = {choice.label for trial in near for choice in trial.recipe.choices}
+
+        def is_due(one: TechniqueConfiguration) -> bool:
+            mends = not one.mends or (not one.mends.isdisjoint(wrong) and one.mends.isdisjoint(right))
+            return mends and not (one.coarsens and one.coarsens.isdisjoint(worth_fewer))
+
+        return [features for features in untried if all(map(is_due, features.configurations))]
 
     def _shuffled(self, acquisitions: list[Acquisition]) -> list[Acquisition]:
         """In an order that does not depend on any others."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from togi.core.choices import OperatorKind
-from togi.core.errors import SubjectError
+from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
 from togi.core.records import Interval, Outcome, Recipe, Trial
 from togi.core.settings import Settings
@@ -17,15 +17,19 @@ from togi.journal import Journal
 from togi.search.listed import ListedRecipes, listed_recipes
 from togi.study.open_study import OpenStudy
 from togi.study.pace import USUAL, Pace
-from togi.study.price_records import KindPrices, PricedRecipe, PriceList
+from togi.study.price_records import KindPrices, LayerPrices, LayersRequest, PricedRecipe, PriceList
 from togi.study.progress import Progress
 from togi.study.run import opened_study
 from togi.study.runner import StudyRunner
 from togi.techniques import all_techniques, is_exact
+from togi.worker.call import ChildCall
 from togi.worker.protocol import SubjectRef
+from togi.worker.supervise import Limits
 
 ANYTHING = 1.0
 """The drop that is allowed: nothing is chosen, so that whatever runs and returns numbers has its price."""
+_LAYERS_S, _MOST_FOR_LAYERS_S = 15.0, 300.0
+"""The least and the most that layers are measured for. 51 of EfficientNet-Lite0 take one to two minutes."""
 _CLEARLY = 0.9
 """Of the error of all in 8 bits: a kind counts as sensitive if what is left without it is below."""
 
@@ -63,10 +67,19 @@ def run_price_list(
         return _Pricing(study, judging, listed_recipes(study.subject.facts, settings, all_techniques())).run()
 
 
+LAYERS = ChildCall(
+    function="togi.study.layer_prices:measure_layers",
+    request=LayersRequest,
+    answer=LayerPrices,
+    purpose="measured layer by layer",
+)
+
+
 class _Pricing:
     def __init__(self, study: OpenStudy, judging: Judging, listed: ListedRecipes) -> None:
         assert judging.measure is not None
         self._study, self._judging, self._listed, self._measure = study, judging, listed, judging.measure
+        self._layers: LayerPrices | None = None
 
     def run(self) -> PriceList:
         study, runner, listed = self._study, StudyRunner(self._study), self._listed
@@ -79,6 +92,7 @@ class _Pricing:
         if listed.whole is not None and self._ran(listed.whole) is not None:
             runner.try_each([listed.whole, *chain.from_iterable(self._kinds())])
             runner.try_each(self._joint_of_sensitive())
+            self._layers = self._measured_layers()
         return self._record()
 
     def _kinds(self) -> Iterator[tuple[Recipe, Recipe]]:
@@ -101,6 +115,21 @@ class _Pricing:
         sensitive = sorted((k for k, error in left.items() if error < _CLEARLY * whole), key=lambda k: left[k])[:2]
         groups = [tuple(k for k in OperatorKind if k in sensitive[:count]) for count in range(1, len(sensitive) + 1)]
         return list(chain.from_iterable(self._listed.joint[group] for group in groups))
+
+    def _measured_layers(self) -> LayerPrices | None:
+        """In the time that is left, in one process. The journal has trials alone, so it does not keep them."""
+        study, left_s = self._study, self._study.budget.left_s
+        if left_s < _LAYERS_S:
+            study.notes.append("No time was left to measure single layers: a longer --time-limit does")
+            return None
+        subject, time_limit_s = study.subject, min(left_s, _MOST_FOR_LAYERS_S)
+        request = LayersRequest(facts=subject.facts, signature=subject.signature, time_limit_s=time_limit_s)
+        limits = Limits(timeout_s=2 * time_limit_s, memory_bytes=subject.settings.trial_memory_bytes)
+        try:
+            return LAYERS.run(subject.pool, request, limits, study.progress.message)
+        except TogiError as error:  # the prices are known all the same
+            study.notes.append(f"Single layers were not measured: {error}")
+            return None
 
     def _error_of(self, recipe: Recipe | None) -> float | None:
         trial = None if recipe is None else self._ran(recipe)
@@ -126,6 +155,7 @@ class _Pricing:
             prices=tuple(prices),
             whole=whole,
             kinds=tuple(kinds),
+            layers=self._layers,
             notes=(*study.subject.facts.notes, *study.notes, *self._unlisted(tried)),
             command=shlex.join(["togi", "tune", study.subject.name, *_to_tune(settings)]),
             took_s=study.earlier_s + study.budget.elapsed_s,

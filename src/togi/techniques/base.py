@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from togi.core.errors import Refused
 from togi.core.packages import installed
-from togi.core.records import Facts, Machine, Scalar, Stage, Unused
+from togi.core.records import Choice, Facts, Machine, Scalar, Stage, Unused
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -141,6 +141,16 @@ class Technique(Remedy):
     def options(self, facts: Facts) -> Sequence[Options]:
         """The option values worth trying, the most promising first; never empty where it applies."""
         return ({},)
+
+    def mends(self, facts: Facts, options: Options) -> Sequence[Choice]:
+        """Choices that are as fast as these options and err more: these are worth a trial once one of those was wrong,
+        and none was right. Empty: they stand for themselves."""
+        return ()
+
+    def coarsens(self, facts: Facts, options: Options) -> Sequence[Choice]:
+        """Choices of more bits: these options are worth a trial once one of those was right, and so fast that half of
+        the bytes could make it the fastest. Empty: they stand for themselves."""
+        return ()
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         """``speedup``, where the subject and the options decide it."""

@@ -93,6 +93,8 @@ def check_decisions(technique: Technique, facts: Iterable[Facts]) -> None:
             speedup = technique.expected_speedup(any_facts, options)
             assert speedup > 0, "expected_speedup() is a speed-up: a positive number"
             assert technique.cost_s(any_facts, options) >= 0, "cost_s() is negative"
+            for choice in (*technique.mends(any_facts, options), *technique.coarsens(any_facts, options)):
+                assert (choice.technique, choice.options) != (technique.id, options), "it waits for itself"
             environment = technique.environment(any_facts, options)
             assert all(isinstance(text, str) for pair in environment.items() for text in pair), (
                 "not text: environment()"

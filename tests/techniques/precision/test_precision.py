@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -36,7 +37,9 @@ LOWERED: list[tuple[str, Options, str, float]] = [
     ("int8_openvino", {"how": "dynamic"}, "openvino", 0.05),
     ("int8_openvino", {"how": "weights"}, "openvino", 0.05),
     ("int8_onnxruntime", {"how": "static"}, "onnxruntime", 0.2),
+    ("int8_openvino", {"preset": "performance", "fast_bias_correction": False}, "openvino", 0.2),
     ("int8_onnxruntime", {"how": "products"}, "onnxruntime", 0.2),
+    ("int8_onnxruntime", {"how": "static", "ranges": "percentile"}, "onnxruntime", 0.2),
     ("int8_onnxruntime", {"how": "dynamic"}, "onnxruntime", 0.2),
 ]
 
@@ -140,13 +143,16 @@ def test_bf16_for_the_rest_is_not_offered_and_refused_where_the_cpu_lacks_it() -
             int8.apply(candidate, {"preset": "performance", "rest": "bf16"})
     with_bf16 = int8.options(mixed(cpu_flags=(*VNNI, "avx512_bf16"), onednn_limit="").facts)
     assert {"preset": "performance", "rest": "bf16"} in with_bf16
-    assert len(with_bf16) <= 6, "the search must not drown in them"
+    standing = [options for options in with_bf16 if not int8.mends(mixed().facts, options)]
+    assert len(standing) <= 6, "the search must not drown in them"
 
 
 def test_compressed_weights_are_offered_where_products_are_most_of_it() -> None:
     def offered(functions: dict[str, int], cpu_flags: tuple[str, ...] = VNNI) -> list[object]:
         facts = mixed(cpu_flags=cpu_flags, onednn_limit="").facts.model_copy(update={"functions": functions})
-        return [options.get("how", "static") for options in technique("int8_openvino").options(facts)]
+        int8 = technique("int8_openvino")
+        standing = [options for options in int8.options(facts) if not int8.mends(facts, options)]
+        return [options.get("how", "static") for options in standing]
 
     assert offered({"conv2d": 53, "linear": 1}) == ["static"] * 3
     assert offered({"conv2d": 1, "linear": 48}) == ["dynamic", "static", "weights", "static"]
@@ -188,6 +194,44 @@ def test_depthwise_convolutions_are_kept_where_asked(tmp_path: Path) -> None:
     assert types[1]["Convolution"] & {"u8", "i8"}, "the others are quantized"
     with pytest.raises(Refused, match="no operator is of the kind depthwise"):
         saved_and_loaded(mixed(), {"preset": "performance", "keep": "depthwise"}, tmp_path / "refused")
+
+
+@pytest.mark.thorough
+def test_openvino_stores_large_weights_in_four_bits_where_asked(tmp_path: Path) -> None:
+    """All but the last, and one whose groups would be too small."""
+    torch.manual_seed(0)
+    sizes = ((256, 256), (256, 24), (24, 256), (256, 8))
+    layers = [torch.nn.Sequential(torch.nn.Linear(*size), torch.nn.ReLU()) for size in sizes]
+    candidate = on_this_machine(torch.nn.Sequential(*layers).eval(), torch.randn(2, 256))
+    program = technique("openvino").apply(technique("int4_openvino").apply(candidate, {}), {}).program
+    assert program is not None
+    program.save(tmp_path)
+    model = openvino.Core().read_model(next(tmp_path.glob("*.xml")))
+    constants = [node for node in model.get_ops() if node.get_type_name() == "Constant"]
+    stored = {c.get_element_type().get_type_name(): [] for c in constants}
+    for constant in constants:
+        stored[constant.get_element_type().get_type_name()].append(math.prod(constant.shape))
+    assert set(stored["i4"]) == {256 * 256, 256 * 24}
+    assert {24 * 256, 256 * 8} <= {*stored.get("i8", ()), *stored.get("u8", ())}
+    with torch.no_grad():
+        found, right = program(candidate.samples[0].args[0]), candidate.module(candidate.samples[0].args[0])
+    assert 1e-3 < float((found - right).norm() / right.norm()) < 0.4
+
+
+@pytest.mark.parametrize("id", ["int4_openvino", "int4_onnxruntime"])
+def test_four_bits_are_for_large_models_of_products_where_vnni_is(id: str) -> None:
+    def answer(functions: dict[str, int], parameters: int, cpu_flags: tuple[str, ...] = VNNI) -> Applies | Refuses:
+        facts = mixed(cpu_flags=cpu_flags, onednn_limit="").facts
+        return technique(id).applies(facts.model_copy(update={"functions": functions, "parameters": parameters}))
+
+    assert answer({"linear": 48}, 135_000_000) == Applies()
+    for refused, said in (
+        (answer({"linear": 48}, 22_000_000), "22 million parameters"),
+        (answer({"linear": 1, "conv2d": 50}, 135_000_000), "fewer matrix products"),
+        (answer({"linear": 48}, 135_000_000, ("avx2", "avx512f")), "VNNI"),
+    ):
+        assert isinstance(refused, Refuses)
+        assert said in refused.reason
 
 
 def test_a_module_without_weights_to_compress_is_refused() -> None:
@@ -248,7 +292,7 @@ def test_nothing_to_lower_in_double_precision(id: str) -> None:
     assert isinstance(technique(id).applies(double), Refuses)
 
 
-@pytest.mark.parametrize("id", ["bf16", "fp16", "bf16_openvino", "int8_openvino", "int8_onnxruntime"])
+@pytest.mark.parametrize("id", ["bf16", "fp16", "bf16_openvino", "int8_openvino", "int8_onnxruntime", "int4_openvino"])
 def test_lower_precision_is_declared_approximate(id: str) -> None:
     assert technique(id).exact is False
 
@@ -285,13 +329,15 @@ class Linears(torch.nn.Module):
         return self.small(hidden), self.large(hidden.mean(1))
 
 
-def in_blocks(module: torch.nn.Module, sample: torch.Tensor, folder: Path) -> tuple[Candidate, Any, list[str]]:
+def in_blocks(
+    module: torch.nn.Module, sample: torch.Tensor, folder: Path, id: str = "int8_onnxruntime"
+) -> tuple[Candidate, Any, list[str]]:
     """The candidate, its program in blocks, saved and loaded, and the kinds of products in its file."""
     candidate, engine = candidate_of(module, [sample]), technique("onnxruntime")
     machine = candidate.facts.machine.model_copy(update={"cpu_flags": VNNI})
     candidate = replace(candidate, facts=candidate.facts.model_copy(update={"machine": machine}))
     assert isinstance(engine, Engine)
-    lowered = technique("int8_onnxruntime").apply(candidate, {"how": "blocks"})
+    lowered = technique(id).apply(candidate, {"how": "blocks"} if id == "int8_onnxruntime" else {})
     program = engine.apply(lowered, {"spinning": False}).program
     assert program is not None
     loaded = engine.load(folder, program.save(folder), candidate.signature, None)
@@ -308,6 +354,21 @@ def test_large_products_alone_have_weights_in_blocks(tmp_path: Path) -> None:
         for found, expected in zip(loaded(sample), candidate.module(sample), strict=True):
             error = float((found - expected).norm() / expected.norm())
             assert 1e-4 < error < 0.05
+
+
+def test_weights_of_four_bits_err_more_than_of_eight_and_are_as_large_as_half(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sample, errors, sizes = torch.randn(2, 5, 256), [], []
+    for id in ("int8_onnxruntime", "int4_onnxruntime"):
+        (tmp_path / id).mkdir()
+        candidate, loaded, kinds = in_blocks(Linears().eval(), sample, tmp_path / id, id)
+        assert sorted(kinds) == ["MatMul", "MatMulNBits", "MatMulNBits"]
+        sizes.append((tmp_path / id / "model.onnx").stat().st_size)
+        with torch.no_grad():
+            pairs = list(zip(loaded(sample), candidate.module(sample), strict=True))
+        errors.append(max(float((found - right).norm() / right.norm()) for found, right in pairs))
+    assert 4 * errors[0] < errors[1] < 0.3
+    assert sizes[1] < 0.6 * sizes[0]
 
 
 def test_small_products_are_not_worth_blocks(tmp_path: Path) -> None:

@@ -137,6 +137,13 @@ def small_operations() -> Made:
 
 
 @_in_use
+def large_products(width: int = 4096) -> Made:
+    """Five linear layers on one row: 84 million weights, of which each is used once."""
+    layers = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(5)]
+    return nn.Sequential(*layers), torch.randn(1, width)
+
+
+@_in_use
 def matrices() -> Made:
     """The singular values of 64 matrices, which PyTorch asks LAPACK for one after the other."""
     return SingularValues(), torch.randn(64, 48, 48)

@@ -7,8 +7,11 @@ from togi.core.records import Outcome
 from togi.render.html.axis import Axis, ticks
 from togi.render.html.charts import Bar, Bars, whisker
 from togi.render.html.document import document
-from togi.render.price_list_text import accuracy_words, headline, name, proof_words, sensitivity
-from togi.study.price_records import KindPrices, PricedRecipe, PriceList
+from togi.render.price_list_text import accuracy_words, headline, name, of_layers, proof_words, sensitivity
+from togi.study.price_records import KindPrices, LayerPrice, LayerPrices, PricedRecipe, PriceList
+
+SHOWN = 16
+"""Layers. The document has all of them."""
 
 
 def price_list_html(prices: PriceList) -> str:
@@ -23,6 +26,8 @@ def price_list_html(prices: PriceList) -> str:
         speeds=speeds(prices),
         kinds=kinds(prices),
         sensitivity=sensitivity(prices),
+        layers=layers(prices.layers),
+        of_layers=of_layers(prices.layers) if prices.layers is not None else "",
         name=name,
         words=accuracy_words,
     )
@@ -91,6 +96,36 @@ def _kind(each: KindPrices, prices: PriceList, axis: Axis) -> Bar:
         name=each.kind,
         detail=f"kept: {said}{time}",
         hint=f"{each.kind}\nkept in floating point: error {kept}{time}\n8 bits alone: error {alone}\n{said}",
+        trial="",
+        whisker=None,
+        marks=marks,
+        value=kept,
+        small=f"alone {alone}",
+    )
+
+
+def layers(prices: LayerPrices | None) -> Bars | None:
+    """The most sensitive layers as the kinds are shown; None where none lowers the error."""
+    shown = [] if prices is None else prices.most_sensitive[:SHOWN]
+    if prices is None or not shown:
+        return None
+    axis = Axis([prices.rmse, *(error for each in shown for error in (each.alone, each.kept) if error)])
+    return Bars(
+        lines=[_layer(each, axis) for each in shown],
+        ticks=ticks(axis),
+        one=axis.place(prices.rmse),
+        caption="relative error; circles: what is left if the layer stays in floating point; diamonds: if it alone has "
+        "8 bits; the line: all in 8 bits",
+    )
+
+
+def _layer(each: LayerPrice, axis: Axis) -> Bar:
+    kept, alone, time = f"{each.kept:.2g}", f"{each.alone:.2g}", milliseconds(each.kept_ms)
+    marks = [(mark, axis.place(at)) for mark, at in (("approximate", each.alone), ("chosen", each.kept)) if at]
+    return Bar(
+        name=each.name,
+        detail=f"{each.kind}, kept in {time}",
+        hint=f"{each.name} ({each.kind})\nkept in floating point: error {kept} in {time}\n8 bits alone: error {alone}",
         trial="",
         whisker=None,
         marks=marks,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -16,10 +17,13 @@ from togi.graph.candidate import Candidate
 from togi.subject.calibration import MOST
 from togi.techniques.engine.programs.openvino_library import ACTIVATION_GROUP_KEY, no_telemetry, openvino
 from togi.techniques.precision.lowering.operator_kinds import all_others, operators_to_keep
+from togi.techniques.precision.lowering.ranges import percentile_ranges
 from togi.techniques.precision.lowering.weight_blocks import quantize_large_products
 
 _ACTIVATION_GROUP = 32
 """Activations that share a scale, which is OpenVINO's own choice on CPUs."""
+_WEIGHT_GROUP = 128
+"""Weights of 4 bits that share a scale."""
 _PRODUCTS = ["MatMul", "Gemm"]
 """What ONNX Runtime quantizes dynamically. By itself it would make ConvInteger of convolutions too, with one scale for
 all of a picture: EfficientNet-Lite0 then agreed with itself on 55 of 100 pictures, and on 99 with products alone."""
@@ -47,9 +51,20 @@ def quantize_openvino(
     transformer: bool,
     keep: Sequence[OperatorKind] = (),
     alone: OperatorKind | None = None,
+    smooth_quant_alpha: float | None = None,
+    fast_bias_correction: bool = True,
+    correct_biases: bool = True,
+    whole_weights: bool = False,
 ) -> Any:
     """The ``ov.Model`` with 8-bit convolutions and matrix products, but for those of the kinds to ``keep``; or only of
     the kind ``alone``.
+
+    Args:
+        smooth_quant_alpha: how much of the activations' outliers products move to their weights (SmoothQuant), from 0
+            to 1; -1: nothing. None: NNCF's own choice. Only of transformers.
+        fast_bias_correction: by one run of each layer alone; else layer after layer, with the errors of those before.
+        correct_biases: else they stay as they are.
+        whole_weights: they stay in floating point, behind operators that round them; else they are stored in 8 bits.
 
     Raises Refused where there is none of a kind.
     """
@@ -64,44 +79,69 @@ def quantize_openvino(
 
     tensors = calibration_tensors(candidate)
     machine = candidate.facts.machine
-    seven_bits = saturates(machine.cpu_flags, machine.onednn_limit)
+    advanced: dict[str, Any] = {"disable_bias_correction": not correct_biases}
+    if saturates(machine.cpu_flags, machine.onednn_limit):
+        advanced["overflow_fix"] = nncf.OverflowFix.ENABLE  # by itself NNCF halves the range of the first layer alone
+    if smooth_quant_alpha is not None:
+        advanced["smooth_quant_alphas"] = nncf.AdvancedSmoothQuantParameters(matmul=smooth_quant_alpha)
+    if whole_weights:
+        advanced["backend_params"] = {"compress_weights": False}
     return nncf.quantize(
         model,
         nncf.Dataset(tensors, feeds),
         preset=nncf.QuantizationPreset(preset),
         model_type=nncf.ModelType.TRANSFORMER if transformer else None,
         subset_size=len(tensors),
-        fast_bias_correction=True,
+        fast_bias_correction=fast_bias_correction,
         ignored_scope=nncf.IgnoredScope(names=left_out, validate=False) if left_out else None,
-        advanced_parameters=_overflow_fixed() if seven_bits else None,
+        advanced_parameters=nncf.AdvancedQuantizationParameters(**advanced),
     )
 
 
-def compress_openvino(model: Any, _: Candidate, *, dynamic: bool) -> Any:
-    """The ``ov.Model`` with weights of 8 bits, one scale a channel. ``dynamic``: activations of matrix products are
-    quantized while they run, else they stay in floating point.
+def compress_openvino(model: Any, _: Candidate, *, dynamic: bool, bits: int = 8) -> Any:
+    """The ``ov.Model`` with weights of 8 bits, one scale a channel; or of 4 ``bits``, one scale for each 128 weights,
+    but for the embedding and the last product. ``dynamic``: activations of matrix products are quantized while they
+    run, else they stay in floating point.
 
-    Raises Refused where no weight is large enough to be compressed.
+    Raises Refused where no weight was compressed to so many bits.
     """
     with no_telemetry():
         import nncf
     nncf.set_log_level(logging.ERROR)
-    model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
-    if not any(node.get_element_type() == openvino().Type.i8 for node in model.get_ops() if node.get_output_size()):
-        raise Refused("no weight was compressed: none is a constant that convolutions or matrix products use")
+    if bits == 4:
+        model = _compress_to_four_bits(model, nncf)
+    else:
+        model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+    stored = openvino().Type.i4 if bits == 4 else openvino().Type.i8
+    if not any(node.get_element_type() == stored for node in model.get_ops() if node.get_output_size()):
+        raise Refused(
+            f"no weight was compressed to {bits} bits: none is a constant that convolutions or matrix products use"
+            + (", and that divides into groups that share a scale" if bits == 4 else "")
+        )
     model.set_rt_info(str(_ACTIVATION_GROUP if dynamic else 0), ACTIVATION_GROUP_KEY)
     return model
 
 
-def _overflow_fixed() -> Any:
-    """All weights in half of the range. By itself NNCF does that for the first layer alone."""
-    import nncf
+def _compress_to_four_bits(model: Any, nncf: ModuleType) -> Any:
+    """A weight that does not divide into groups of 128 gets smaller groups, or stays at 8 bits."""
+    if not hasattr(nncf, "GroupSizeFallbackMode"):
+        raise Refused(
+            f"the installed nncf {nncf.__version__} compresses to 4 bits only if every weight divides into groups of "
+            "128: newer ones choose smaller groups where it does not"
+        )
+    return nncf.compress_weights(
+        model,
+        mode=nncf.CompressWeightsMode.INT4_SYM,
+        group_size=_WEIGHT_GROUP,
+        advanced_parameters=nncf.AdvancedCompressionParameters(
+            group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
+        ),
+    )
 
-    return nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE)
 
-
-def quantize_onnx(path: Path, candidate: Candidate, *, how: str) -> None:
-    """Replaces the model at ``path`` by its quantized form."""
+def quantize_onnx(path: Path, candidate: Candidate, *, how: str, percentile: bool = False, bits: int = 8) -> None:
+    """Replaces the model at ``path`` by its quantized form. ``percentile``: fixed ranges of activations leave out their
+    outermost values. ``bits``: of weights in blocks."""
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -112,7 +152,7 @@ def quantize_onnx(path: Path, candidate: Candidate, *, how: str) -> None:
     _forget_shapes(prepared)
     seven_bits = saturates(candidate.facts.machine.cpu_flags)
     if how == "blocks":
-        quantize_large_products(prepared, quantized)
+        quantize_large_products(prepared, quantized, bits=bits)
     elif how == "dynamic":
         quantization.quantize_dynamic(
             prepared,
@@ -124,10 +164,15 @@ def quantize_onnx(path: Path, candidate: Candidate, *, how: str) -> None:
         )
     else:
         chosen = _products_alone(prepared) if how == "products" else {"op_types_to_quantize": _EIGHT_BIT_KERNELS}
+        feeds = _feeds(prepared, candidate)
+        if percentile:
+            found = percentile_ranges(prepared, feeds, chosen["op_types_to_quantize"])
+            chosen["extra_options"] = {**chosen.get("extra_options", {}), "TensorQuantOverrides": found}
+            del feeds[1:]  # ONNX Runtime takes other ranges as well, which these stand in for
         quantization.quantize_static(
             prepared,
             quantized,
-            _Reader(prepared, candidate),
+            _Reader(feeds),
             quant_format=quantization.QuantFormat.QDQ,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
@@ -166,14 +211,21 @@ def _forget_shapes(path: Path) -> None:
     onnx.save(model, path)
 
 
+def _feeds(path: Path, candidate: Candidate) -> list[dict[str, Any]]:
+    """Arrays by input of the model, for each calibration input."""
+    import onnx
+
+    used = {node.name for node in onnx.load(path, load_external_data=False).graph.input}
+    numbered = (enumerate(tensors) for tensors in calibration_tensors(candidate))
+    named = ({f"input_{i}": tensor for i, tensor in tensors} for tensors in numbered)
+    return [{name: t.detach().contiguous().numpy() for name, t in feed.items() if name in used} for feed in named]
+
+
 class _Reader:
     """Hands out one calibration input after the other (``CalibrationDataReader``)."""
 
-    def __init__(self, path: Path, candidate: Candidate) -> None:
-        import onnx
-
-        self.used = {node.name for node in onnx.load(path, load_external_data=False).graph.input}
-        self._feeds = self._all(calibration_tensors(candidate))
+    def __init__(self, feeds: Iterable[dict[str, Any]]) -> None:
+        self._feeds = iter(feeds)
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self._feeds, None)
@@ -183,8 +235,3 @@ class _Reader:
 
     def __next__(self) -> dict[str, Any]:
         return next(self._feeds)
-
-    def _all(self, samples: list[list[Tensor]]) -> Iterator[dict[str, Any]]:
-        for tensors in samples:
-            feeds = {f"input_{i}": tensor.detach().contiguous().numpy() for i, tensor in enumerate(tensors)}
-            yield {name: array for name, array in feeds.items() if name in self.used}

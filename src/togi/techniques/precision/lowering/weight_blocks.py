@@ -1,4 +1,4 @@
-"""ONNX Runtime's products with weights of 8 bits in blocks (``MatMulNBits``)."""
+"""ONNX Runtime's products with weights of 8 or 4 bits in blocks (``MatMulNBits``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IN_INT8 = 4
 """``accuracy_level``: activations are quantized by blocks as well, and multiplied in 8 bits."""
 
 
-def quantize_large_products(prepared: Path, quantized: Path) -> None:
+def quantize_large_products(prepared: Path, quantized: Path, *, bits: int) -> None:
     """Write the model with each product by a large constant in blocks. Raises Refused where there is none."""
     import onnx
     from onnxruntime.quantization.onnx_model import ONNXModel
@@ -30,7 +30,7 @@ def quantize_large_products(prepared: Path, quantized: Path) -> None:
     sizes = {each.name: math.prod(each.dims) for each in model.model.graph.initializer}
     small = [node for node in model.model.graph.node if node.op_type == "MatMul" and not _is_large(node, sizes)]
     with _without_logging():
-        quantizer = _quantizer(model.model, [node.name for node in small])
+        quantizer = _quantizer(model.model, [node.name for node in small], bits)
         quantizer.process()
     if not any(node.op_type == "MatMulNBits" for node in quantizer.model.graph().node):
         raise Refused(f"no matrix product is by a constant of {_LEAST_WEIGHTS:,} or more numbers, where blocks pay")
@@ -41,18 +41,18 @@ def _is_large(node: Any, sizes: dict[str, int]) -> bool:
     return sizes.get(node.input[1], 0) >= _LEAST_WEIGHTS
 
 
-def _quantizer(model: Any, excluded: list[str]) -> Any:
+def _quantizer(model: Any, excluded: list[str], bits: int) -> Any:
     import onnxruntime
 
     try:
         from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
     except ImportError:  # called otherwise, and of 4 bits alone
         raise Refused(
-            f"the installed onnxruntime {onnxruntime.__version__} has no products with weights of 8 bits in blocks: "
-            "1.22 and newer have"
+            f"the installed onnxruntime {onnxruntime.__version__} has no products with weights of {bits} bits in "
+            "blocks that are made this way: 1.22 and newer have"
         ) from None
     config = DefaultWeightOnlyQuantConfig(
-        block_size=_BLOCK, is_symmetric=True, accuracy_level=_IN_INT8, op_types_to_quantize=("MatMul",), bits=8
+        block_size=_BLOCK, is_symmetric=True, accuracy_level=_IN_INT8, op_types_to_quantize=("MatMul",), bits=bits
     )
     return MatMulNBitsQuantizer(model, nodes_to_exclude=excluded, algo_config=config)
 

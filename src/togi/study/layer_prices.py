@@ -1,0 +1,63 @@
+"""How sensitive each layer is to 8 bits, in one process and with one calibration; and what the most sensitive bring
+together, since errors of layers do not add up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from togi.study.price_records import LayerPrice, LayerPrices, LayersRequest, LayerStep
+from togi.subject.inputs import Inputs, Subject
+from togi.techniques.build import first_candidate
+from togi.techniques.precision.int8_openvino import has_attention
+from togi.techniques.precision.lowering.layers import QuantizedLayers
+from togi.worker.report import Report
+
+_INPUTS = 24
+"""By which errors are measured. The order of EfficientNet-Lite0's layers was that of 300."""
+_STEPS_SHARE = 0.25
+"""Of the time, for keeping several layers at once."""
+
+
+def measure_layers(subject: Subject, request: LayersRequest, report: Report) -> LayerPrices:
+    """Each layer alone in 8 bits, and alone in floating point, until three quarters of the time are over; then steps.
+
+    The order is that in which they compute. Raises Refused where OpenVINO cannot convert the subject.
+    """
+    began = time.monotonic()
+    candidate = first_candidate(subject, request.facts, request.signature)
+    inputs = _inputs(subject)
+    flat = [candidate.signature.flatten_inputs(each.args, each.kwargs) for each in inputs]
+    report.entered("calibration of all layers", 2 * request.time_limit_s)
+    model = QuantizedLayers(candidate, transformer=has_attention(request.facts), inputs=flat)
+    error, ms = model.error_and_ms()
+    prices = LayerPrices(inputs=len(inputs), count=len(model.kinds), float32_ms=model.float32_ms, rmse=error, ms=ms)
+    ends = began + request.time_limit_s
+    for name, kind in model.kinds.items():
+        if time.monotonic() > ends - _STEPS_SHARE * request.time_limit_s:
+            break
+        report.entered(f"layer {len(prices.layers) + 1} of {prices.count}", 2 * request.time_limit_s)
+        alone, alone_ms = model.error_and_ms(alone=name)
+        kept, kept_ms = model.error_and_ms(kept=[name])
+        layer = LayerPrice(name=name, kind=kind, alone=alone, alone_ms=alone_ms, kept=kept, kept_ms=kept_ms)
+        prices = prices.model_copy(update={"layers": (*prices.layers, layer)})
+        report.found(prices)
+    for step in _steps(prices, model, ends):
+        prices = prices.model_copy(update={"steps": (*prices.steps, step)})
+        report.found(prices)
+    return prices
+
+
+def _inputs(subject: Subject) -> list[Inputs]:
+    """Of the validation data from all places, since data are often sorted; the samples where there are none."""
+    given = subject.inputs if subject.validation is None else subject.validation.inputs
+    return list(given[:: max(1, len(given) // _INPUTS)][:_INPUTS])
+
+
+def _steps(prices: LayerPrices, model: QuantizedLayers, ends: float) -> Iterator[LayerStep]:
+    """The most sensitive layers in floating point: 2, 4, 8, ... of them."""
+    count, ordered = 2, [layer.name for layer in prices.most_sensitive]
+    while count <= len(ordered) and time.monotonic() < ends:
+        error, ms = model.error_and_ms(kept=ordered[:count])
+        yield LayerStep(kept=count, rmse=error, ms=ms)
+        count *= 2

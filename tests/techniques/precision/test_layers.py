@@ -1,0 +1,112 @@
+"""Layers taken out of 8 bits and put back: with one calibration each is measured as if it were quantized alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.techniques.precision.precision_subjects import MACHINE
+from togi.core.choices import OperatorKind
+from togi.graph.candidate import Candidate
+from togi.study.layer_prices import measure_layers
+from togi.study.price_records import LayersRequest
+from togi.subject.inputs import Subject
+from togi.techniques.conformance import candidate_of
+from togi.techniques.precision.lowering.layers import QuantizedLayers
+from togi.techniques.precision.lowering.quantization import quantize_openvino
+from togi.worker.report import Report
+
+pytestmark = pytest.mark.thorough
+pytest.importorskip("nncf")
+
+
+class Net(nn.Module):
+    """One of its layers has a weight that leaves nothing of the others in 8 bits; two branches are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.depthwise = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.fragile, self.last = nn.Conv2d(16, 16, 1), nn.Linear(16, 8)
+        with torch.no_grad():
+            self.fragile.weight[:, 0] = 40.0  # in each channel, on what is always zero
+
+    def forward(self, x: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x).relu()
+        hidden = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, 1:]], 1)
+        hidden = self.fragile(hidden) + self.depthwise(hidden)
+        scores: torch.Tensor = self.last(hidden.relu().mean((2, 3)))
+        return scores
+
+
+def candidate() -> Candidate:
+    torch.manual_seed(0)
+    samples = [(torch.rand(1, 3, 16, 16), torch.zeros(1)) for _ in range(12)]
+    found = candidate_of(Net().eval(), samples)
+    machine = MACHINE.model_copy(update={"cpu_flags": ("avx2", "avx512_vnni"), "onednn_limit": ""})
+    return replace(found, facts=found.facts.model_copy(update={"machine": machine}))
+
+
+@pytest.fixture(scope="module")
+def layers() -> QuantizedLayers:
+    given = candidate()
+    return QuantizedLayers(given, transformer=False, inputs=given.flat_samples())
+
+
+def test_the_fragile_layer_is_the_one_without_which_the_error_falls(layers: QuantizedLayers) -> None:
+    kinds = [OperatorKind.FIRST, OperatorKind.POINTWISE, OperatorKind.DEPTHWISE, OperatorKind.LAST]
+    assert sorted(layers.kinds.values()) == sorted(kinds)
+    whole, _ = layers.error_and_ms()
+    kept = {kind: layers.error_and_ms(kept=[name])[0] for name, kind in layers.kinds.items()}
+    alone = {kind: layers.error_and_ms(alone=name)[0] for name, kind in layers.kinds.items()}
+    assert min(kept, key=lambda kind: kept[kind]) is OperatorKind.POINTWISE
+    assert kept[OperatorKind.POINTWISE] < 0.5 * whole
+    assert max(alone, key=lambda kind: alone[kind]) is OperatorKind.POINTWISE
+    assert all(error > 0 for error in alone.values())
+
+
+def test_with_all_layers_in_floating_point_nothing_but_the_sum_is_rounded(layers: QuantizedLayers) -> None:
+    whole, _ = layers.error_and_ms()
+    none, ms = layers.error_and_ms(kept=layers.kinds)
+    assert none < 0.2 * whole
+    assert ms > 0
+
+
+def test_what_was_taken_out_is_put_back(layers: QuantizedLayers) -> None:
+    before, _ = layers.error_and_ms()
+    for name in layers.kinds:
+        layers.error_and_ms(kept=[name])
+        layers.error_and_ms(alone=name)
+    assert layers.error_and_ms()[0] == before
+
+
+def test_calibration_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def counted(*args: Any, **given: Any) -> Any:
+        made.append(args)
+        return quantize_openvino(*args, **given)
+
+    monkeypatch.setattr("togi.techniques.precision.lowering.layers.quantize_openvino", counted)
+    found = measured(60.0)
+    assert len(made) == 1
+    assert [layer.name for layer in found.layers]
+    assert found.count == len(found.layers) == 4
+    assert [step.kept for step in found.steps] == [2 ** (i + 1) for i in range(len(found.steps))]
+    assert found.most_sensitive[0].kind is OperatorKind.POINTWISE
+
+
+def test_what_there_is_no_time_for_is_left_out() -> None:
+    found = measured(1e-3)
+    assert (found.count, found.layers, found.steps) == (4, (), ())
+    assert found.rmse > 0
+
+
+def measured(seconds: float) -> Any:
+    given = candidate()
+    subject = Subject(given.module, list(given.samples))
+    request = LayersRequest(facts=given.facts, signature=given.signature, time_limit_s=seconds)
+    return measure_layers(subject, request, Report())
