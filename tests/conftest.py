@@ -15,6 +15,7 @@ import torch
 
 from tests.offline import OFFLINE
 from tests.offline.sitecustomize import TRIED
+from tests.prepared_servers import STARTED, PreparedServers
 from togi.core.choices import Effort
 
 _ALL_THREADS = torch.get_num_threads()
@@ -33,6 +34,9 @@ _HANDLE, os.environ[TRIED] = tempfile.mkstemp(prefix="togi-tried-")
 os.close(_HANDLE)
 
 
+_SERVERS = PreparedServers()
+
+
 gc.disable()  # while all is imported: nothing of it is garbage
 
 
@@ -46,6 +50,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
+    _SERVERS.close()
     Path(os.environ[TRIED]).unlink(missing_ok=True)
     gc.unfreeze()  # some libraries report what is not freed in the end
 
@@ -55,6 +60,15 @@ def what_is_loaded_stays() -> None:
     """What the files before imported is not looked at by each collection of these tests: that takes a second."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def prepared_servers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Servers of studies are forked from one that has imported torch, but for tests of processes themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.node.nodeid.startswith(STARTED):
+            patch.setattr("togi.worker.launch.subprocess", _SERVERS)
+        yield
 
 
 def nobody_else_was_asked() -> None:
