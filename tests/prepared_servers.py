@@ -40,7 +40,7 @@ _ADOPTS = 36
 _PREPARE = """
 import gc
 gc.disable()
-import json, os, socket, sys, tempfile, time
+import atexit, json, os, socket, sys, tempfile, threading, time, traceback
 first = [*filter(None, sys.path)]
 import torch, torch.export
 import togi.worker.server, togi.worker.child
@@ -89,8 +89,15 @@ if (found := serve(control)) is not None:
     os.environ.update(asked["environment"])
     sys.path[:] = [*first, *asked["path"]]
     tempfile.tempdir = None
-    if os.getppid() == asked["parent"]:
-        togi.worker.server.main()
+    try:
+        if os.getppid() == asked["parent"]:
+            togi.worker.server.main()
+        threading._shutdown()
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)  # taking everything down would copy it first
 """
 
 
@@ -116,7 +123,7 @@ class PreparedServers:
         self._plain = _seen_by_imports(os.environ)
         self._paths = _paths()
 
-    def Popen(self, command: list[str], **given: Any) -> subprocess.Popen[bytes]:  # noqa: N802 - as there
+    def Popen(self, command: list[str], **given: Any) -> subprocess.Popen[bytes]:
         environment = _seen_by_imports(given["env"])
         own = self._plain.items() <= environment.items() and _paths() == self._paths
         if not (sys.platform == "linux" and own and command == python(_BOOT, command[-1])):

