@@ -164,42 +164,6 @@ def check(repository: Path, top: Path, arguments: list[str]) -> subprocess.Compl
     )
 
 
-EACH = """
-import json, os, sys
-import togi.cli.check
-from togi.cli import main
-from togi.lint.rule import all_rules
-all_rules()
-for number, arguments in enumerate(json.loads(sys.argv[1])):
-    if os.fork() == 0:
-        for fd, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{sys.argv[2]}/{number}.{name}", os.O_WRONLY | os.O_CREAT, 0o600), fd)
-        main(["check", *arguments])
-    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
-
-
-def check_each(repository: Path, top: Path, lines: list[list[str]]) -> list[subprocess.CompletedProcess[str]]:
-    """Each in a process of its own, forked when all that it would import is there."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", EACH, json.dumps(lines), str(top)],
-        cwd=repository,
-        env={**os.environ, "TOGI_CACHE": str(top / "cache"), "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-    )
-    codes = [int(line) for line in done.stdout.split()]
-    said = [
-        [(top / f"{number}.{name}").read_text("utf-8", "surrogateescape") for name in ("out", "err")]
-        for number in range(len(lines))
-    ]
-    return [
-        subprocess.CompletedProcess(line, code, *texts) for line, code, texts in zip(lines, codes, said, strict=True)
-    ]
-
-
 def assert_safe(outside: Path, done: subprocess.CompletedProcess[str], arguments: list[str]) -> None:
     assert done.returncode in (0, 1, 2), done.stderr
     assert "Traceback" not in done.stdout + done.stderr
@@ -230,9 +194,8 @@ def attacked(top: Path, names: list[str], seed: int) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_each_attack(name: str, tmp_path: Path) -> None:
     repository, outside = made(tmp_path, [name], random.Random(name))
-    forms = [["."], ["--fix", "."], ["--output-format=github", *sorted(os.listdir(repository))]]
-    for arguments, done in zip(forms, check_each(repository, tmp_path, forms), strict=True):
-        assert_safe(outside, done, arguments)
+    for arguments in (["."], ["--fix", "."], ["--output-format=github", *sorted(os.listdir(repository))]):
+        assert_safe(outside, check(repository, tmp_path, arguments), arguments)
 
 
 @pytest.mark.thorough
