@@ -35,6 +35,9 @@ STARTED = (
 ROOT = str(Path(__file__).parents[1])
 _RUN_TIME = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TOGI_TOKEN", "TOGI_HOME", "PYTEST_CURRENT_TEST")
 """Variables that nothing reads while it is imported."""
+_AGAIN = 2
+"""So often variables must come again for another process to be prepared with them: libraries set some for good while
+they are imported, and a test for itself."""
 _ADOPTS = 36
 """``PR_SET_CHILD_SUBREAPER``: orphans become this process's children."""
 _PREPARE = """
@@ -119,7 +122,10 @@ class PreparedServers:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._prepared: tuple[set[str], dict[str, str]] | None = None
+        self._prepared: dict[str, str] = {}
+        self._last: dict[str, str] = {}
+        self._unlike = 0
+        """How often in a row the variables were those of the last start."""
         self._plain = _seen_by_imports(os.environ)
         self._paths = _paths()
 
@@ -128,10 +134,14 @@ class PreparedServers:
         own = self._plain.items() <= environment.items() and _paths() == self._paths
         if not (sys.platform == "linux" and own and command == python(_BOOT, command[-1])):
             return subprocess.Popen(command, **given)
+        self._unlike = self._unlike + 1 if environment == self._last else 0
+        self._last = environment
+        if self._process is not None and environment != self._prepared:
+            if self._unlike < _AGAIN:
+                return subprocess.Popen(command, **given)
+            self.close()
         if self._process is None:
             self._prepare(given["env"], environment)
-        if self._prepared != (self._paths, environment):
-            return subprocess.Popen(command, **given)
         return self._forked(command, given["pass_fds"][0], given["stdout"].fileno(), given["env"])
 
     def _prepare(self, all_variables: Mapping[str, str], environment: dict[str, str]) -> None:
@@ -141,7 +151,7 @@ class PreparedServers:
             python(_PREPARE, str(theirs.fileno())), pass_fds=[theirs.fileno()], env=variables, process_group=0
         )
         theirs.close()
-        self._control, self._prepared = ours, (self._paths, environment)
+        self._control, self._prepared = ours, environment
 
     def _forked(self, command: list[str], channel: int, log: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         assert self._control is not None

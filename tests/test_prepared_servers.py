@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.prepared_servers import PreparedServers
+from togi.core.interpreter import python
 from togi.machine.describe import machine
+from togi.worker.launch import _BOOT
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
@@ -73,3 +75,31 @@ def test_what_could_change_the_imports_starts_one(monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(tmp_path)
     servers.Popen(["python", "-c", "", "3"], env=dict(os.environ))
     assert asked == [["python", "-c", "", "3"]]
+
+
+def test_variables_that_came_to_stay_are_those_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: made.append("started"))
+    servers = PreparedServers()
+
+    def prepare(_: object, environment: dict[str, str]) -> None:
+        made.append("prepared")
+        servers._process, servers._prepared = "a process", environment  # type: ignore[assignment]
+
+    monkeypatch.setattr(servers, "_prepare", prepare)
+    monkeypatch.setattr(servers, "_forked", lambda *_: made.append("forked"))
+    monkeypatch.setattr(servers, "close", lambda: setattr(servers, "_process", None))
+    with open(os.devnull, "wb") as log:
+        for more in ({}, {}, {"SET": "1"}, {}, *[{"SET": "1"}] * 4):
+            servers.Popen(python(_BOOT, "3"), env={**os.environ, **more}, pass_fds=(3,), stdout=log)
+    assert made == [
+        "prepared",
+        "forked",
+        "forked",
+        "started",
+        "forked",
+        *["started"] * 2,
+        "prepared",
+        "forked",
+        "forked",
+    ]
