@@ -21,8 +21,11 @@ _ALL_THREADS = torch.get_num_threads()
 _SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1 and "OMP_NUM_THREADS" not in os.environ
 
 
-_LONGEST = tuple(f"tests/{room}/" for room in ("study", "worker", "fleet", "program", "examples", "artifact", "docs"))
-"""Folders whose files take longest: they run first, so that no worker is left alone with one of them in the end."""
+_LONGEST = (
+    *(f"tests/{room}/" for room in ("study", "worker", "fleet", "program", "examples", "artifact", "docs", "tiling")),
+    *("tests/cli/test_cli_run.py", "tests/test_re"),
+)
+"""Folders and files that take longest: they run first, so that no worker is left alone with one of them in the end."""
 
 
 _OTHERS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", OFFLINE)]

@@ -145,6 +145,8 @@ def test_the_installed_package_brings_its_types(bare: Path, tmp_path: Path) -> N
         environment={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
     assert "StudyResult" in told
+    for kind in ("bool", "int"):
+        assert re.search(rf'is "(builtins\.)?{kind}"', told), told
     assert 'is "Any"' not in told
 
 

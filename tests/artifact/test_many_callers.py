@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import statistics
 import subprocess
 import threading
 import warnings
@@ -19,6 +20,10 @@ from togi.artifact.load import FallbackWarning, OptimizedModule, load
 from togi.measure.memory import mark_memory
 
 CALLERS = 32
+PART = 4000
+"""Calls, after each of which memory is read."""
+LEAK_BYTES = 42
+"""A call: less than the smallest object that could be left behind by each."""
 
 
 @pytest.fixture(params=RECIPES)
@@ -100,13 +105,19 @@ def test_threads_that_come_and_go_leave_nothing(optimized: OptimizedModule) -> N
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(1800)
-def test_memory_does_not_grow_in_100_000_calls(optimized: OptimizedModule) -> None:
-    call_from_all(optimized, 100)
+@pytest.mark.timeout(900)
+def test_memory_does_not_grow_in_many_calls(optimized: OptimizedModule) -> None:
+    """What leaks does so in most parts: in some the allocator takes another arena, or uses up an old one."""
     x, scale = torch.rand(3, 8), torch.rand(3, 4)
-    for _ in range(1000):
-        optimized(x, scale)
-    before = resident_bytes()
-    for _ in range(100_000):
-        optimized(x, scale)
-    assert resident_bytes() - before < 4 << 20, "42 bytes a call"
+
+    def after(calls: int) -> int:
+        for _ in range(calls):
+            optimized(x, scale)
+        return resident_bytes()
+
+    after(1000)
+    held = [after(PART) for _ in range(6)]
+    grown = [after - before for before, after in itertools.pairwise(held)]
+    assert statistics.median(grown) < PART * LEAK_BYTES, grown
+    assert sum(grown) < 2 << 20, grown
+    call_from_all(optimized, 25)

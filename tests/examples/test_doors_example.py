@@ -87,7 +87,8 @@ def test_a_sentence_transformer_that_is_given_tokens_is_tuned_as_the_module_that
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(900)  # two minutes of tuning, and a busy machine
+@pytest.mark.timeout(900)  # two minutes of tuning at most, and a busy machine
+@pytest.mark.usefixtures("brief_studies")
 @pytest.mark.parametrize("name", NEEDS)
 def test_the_object_is_faster_inside_and_answers_as_before(
     doors: ModuleType, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,7 +101,7 @@ def test_the_object_is_faster_inside_and_answers_as_before(
         expected = numbers(call())
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        assert togi.optimize(obj, inputs, time_limit_s=120, out=tmp_path / "out.togi") is obj
+        assert togi.optimize(obj, inputs, effort="quick", time_limit_s=120, out=tmp_path / "out.togi") is obj
     nothing = any("togi put nothing into the object" in str(warning.message) for warning in warned)
     assert (tmp_path / "out.togi").exists() is not nothing
     with torch.no_grad():

@@ -112,7 +112,7 @@ def test_the_budget_holds_whatever_the_strides(function, layouts, rows, columns,
 
 
 @pytest.mark.thorough
-@settings(max_examples=60, deadline=None, phases=[Phase.generate])
+@settings(max_examples=20, deadline=None, phases=[Phase.generate])
 @CASES
 def test_the_budget_holds_for_any_strides(function, layouts, rows, columns, others, room, gradients):
     check(function, layouts, rows, columns, others, room, gradients)

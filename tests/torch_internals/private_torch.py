@@ -52,10 +52,9 @@ def private_torch_uses(source: str, own: frozenset[str] = frozenset()) -> list[P
     An attribute ``x._name`` counts as torch's unless ``x`` is another package, or the file itself or ``own`` (names
     that the rest of the project defines) has ``_name``.
     """
-    tree = ast.parse(source)
-    names = _Names(tree)
+    names = _Names(ast.parse(source))
     names.defined |= own
-    found = {(line, name) for node in ast.walk(tree) for line, name in _uses(node, names)}
+    found = {(line, name) for node in names.nodes for line, name in _uses(node, names)}
     return [PrivateUse(line=line, name=name) for line, name in sorted(found)]
 
 
@@ -70,7 +69,8 @@ class _Names:
     def __init__(self, tree: ast.Module) -> None:
         self.paths: dict[str, str] = {}
         self.defined: set[str] = set()
-        for node in ast.walk(tree):
+        self.nodes = [*ast.walk(tree)]
+        for node in self.nodes:
             match node:
                 case ast.Import():
                     for alias in node.names:
@@ -87,7 +87,7 @@ class _Names:
                     self.defined.add(name)
                 case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
                     self.defined.add(name)
-        for node in ast.walk(tree):  # a module under another name: aten = torch.ops.aten
+        for node in self.nodes:  # a module under another name: aten = torch.ops.aten
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 path = self.path(node.value)
                 if path:

@@ -75,7 +75,7 @@ def test_a_forecast_is_what_is_booked(name: str, seed: int, share: float) -> Non
 
 
 @pytest.mark.thorough
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @CHOICES
 def test_many_forecasts_are_what_is_booked(name: str, seed: int, share: float) -> None:
     _check_forecast(name, seed, share)

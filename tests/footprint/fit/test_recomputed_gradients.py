@@ -61,7 +61,7 @@ def test_any_combination(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(STEPS)), st.data())
 def test_any_of_many_combinations(name: str, data: st.DataObject) -> None:
     _check_combination(name, data)

@@ -70,7 +70,7 @@ def test_any_combination_in_every_pass(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(STEPS)), st.data())
 def test_any_of_many_combinations_in_every_pass(name: str, data: st.DataObject) -> None:
     _check_combination(name, data)

@@ -59,8 +59,8 @@ def test_every_operator_of_the_table_by_itself() -> None:
 
 @pytest.mark.thorough
 def test_longer_programs_are_judged_right() -> None:
-    draw = random.Random(7)
-    for _ in range(1500):
+    draw = random.Random(1)
+    for _ in range(300):
         steps = [(draw.choice(NAMES), draw.randrange(1000)) for _ in range(draw.randint(2, 7))]
         if _runs(steps):
             _check(steps)
