@@ -332,8 +332,8 @@ class ErrorReport(Record):
     """Worst output: largest absolute error relative to the truth's root mean square."""
     leaves: tuple[LeafError, ...] = ()
     unproven: str = ""
-    """Why being near the truth shows nothing of an output: plain eager itself is far from it. Without a full stop. Empty
-    where it shows something, or where the output is eager's to the bit."""
+    """Why being near the truth shows nothing of an output: plain eager itself is far from it. Without a full stop.
+    Empty where it shows something, or where the output is eager's to the bit."""
     problems: tuple[str, ...] = ()
     """What is wrong beyond numbers: structure, dtype, aliasing, mutated inputs, unrepeatable. Any makes it WRONG."""
     notes: tuple[str, ...] = ()
