@@ -36,6 +36,7 @@ from togi.subject.structure import Structure
 from togi.techniques import Engine, all_techniques, recipe
 from togi.techniques.engine.onnxruntime import OnnxRuntime
 from togi.techniques.engine.programs import openvino
+from togi.torch_internals import openmp
 from togi.torch_internals.tensors import FakeTensorMode
 
 PIECES = {"pieces": 3, "at_once": True}
@@ -185,6 +186,22 @@ def test_an_artifact_takes_no_more_threads_than_the_quota_has_cores(
             True,
         ).program
         assert program.session.get_session_options().intra_op_num_threads == used  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("eight_threads")
+def test_workers_that_flush_are_as_many_as_an_artifact_was_cut_to(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "usable_cores", lambda: 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    told: list[int] = []
+    monkeypatch.setattr(openmp, "share_floating_point_mode", told.append)
+    manifest = read_manifest(artifact)
+    eager = next(link for link in manifest.chain if link.engine == "eager")
+    flushes = eager.model_copy(update={"runtime": recipe(flush_denormal={}).choices})
+    loaded = loading.load_link(artifact, manifest.signature, manifest.facts, flushes, True)
+    loaded.runnable()(torch.randn(3, 8), torch.rand(3, 4))
+    assert told == [2, 2]
 
 
 @pytest.mark.parametrize(("proven", "fits"), [(4, 2), (2, None), (1, None)])

@@ -12,8 +12,10 @@ from torch import Tensor, fx, nn
 
 from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture, export, held_for
+from togi.graph.recurrent import recurrent_layers
 from togi.subject.program import ProgramModule
 from togi.techniques import conformance
+from togi.techniques.engine.programs.exported import load_module, store_module
 
 
 @pytest.fixture(autouse=True)
@@ -281,6 +283,50 @@ def test_a_recurrent_layer_with_projections_keeps_its_length():
     assert captured(conformance.candidate_of(Encodes(layer), [torch.randn(5, 2, 8)]))
     with pytest.raises(Refused, match="a size that differs between the samples is fixed"):
         export(conformance.candidate_of(Encodes(layer), [torch.randn(5, 2, 8), torch.randn(9, 2, 8)]))
+
+
+class InABlock(nn.Module):
+    """The body of an autocast block is captured as a graph of its own."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            y = self.layer(x.float())
+        return y * 2
+
+
+class Flattens(nn.Module):
+    def forward(self, x):
+        return x.contiguous().view(x.shape[0], -1)  # of contiguous samples, the first is not captured
+
+
+def test_other_strides_are_taken_inside_of_an_autocast_block_too(tmp_path):
+    start = conformance.candidate_of(InABlock(Flattens()), [torch.randn(2, 3, 4)])
+    strided = torch.randn(2, 4, 3).transpose(1, 2)
+    expected = start.module(strided)
+    store_module(start, tmp_path, {})
+    for found in (export(start).module(), capture(start), load_module(tmp_path)):
+        assert torch.equal(found(strided)[0], expected)
+
+
+class Last(nn.LSTM):
+    def forward(self, x):
+        return super().forward(x)[0][:, -1]
+
+
+def test_a_recurrent_layer_in_an_autocast_block_is_torchs_for_all_lengths():
+    x = [torch.randn(2, length, 4) for length in (5, 9)]
+    start = conformance.candidate_of(InABlock(Last(4, 8, batch_first=True)), x)
+    once = captured(start)
+    assert recurrent_layers(once.module.graph) == {"lstm"}
+    again = export(once)
+    assert recurrent_layers(again.graph_module) == {"lstm"}
+    assert recurrent_layers(once.module.graph) == {"lstm"}, "exporting it changed it"
+    for given in (*x, torch.randn(2, 7, 4)):
+        torch.testing.assert_close(again.module()(given)[0], start.module(given))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -232,6 +232,7 @@ def load_link(folder: Path, signature: Signature, facts: Facts, link: Link, nati
     loaded = Candidate(module=nn.Identity(), samples=(), signature=link.takes(signature), facts=facts)
     for step, options in steps:
         loaded = step.configure(loaded, options)
+    loaded = loaded if fitting is None else loaded.with_(threads=fitting)
     with nullcontext() if fitting is None else torch_threads(fitting):  # engines start as many as torch has
         threads = link.threads if fitting is None else None
         program = engine.load(inside, link.meta, loaded.signature, threads)

@@ -177,9 +177,10 @@ def kept() -> Candidate | None:
 def _sealed(candidate: Candidate) -> Candidate:
     """The same; recurrent layers of a captured one as operators that tracing does not take apart."""
     captured = captured_graph(candidate.module)
-    if captured is None or not (kinds := recurrent_layers(captured.graph)):
+    if captured is None or not (kinds := recurrent_layers(captured)):
         return candidate
-    copied = fx.GraphModule(captured, copy.deepcopy(captured.graph))
+    weights = [*captured.parameters(), *captured.buffers()]
+    copied = copy.deepcopy(captured, {id(tensor): tensor for tensor in weights})
     sealed(copied, kinds)
     return candidate.with_(module=GraphModule(copied, candidate.signature))
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from togi.graph.settled import graphs_in, retarget
 from togi.torch_internals.modes import FunctionObserver
 
 _CALLS: Mapping[Callable[..., Any], str] = {
@@ -76,21 +77,16 @@ def _whole(args: Sequence[Any]) -> bool:
 
 def opened(graph_module: fx.GraphModule) -> None:
     """Its recurrent layers as torch's operators."""
-    _rename(graph_module, {SEALED[kind]: _OF_TORCH[kind] for kind in SEALED})
+    retarget(graph_module, {SEALED[kind]: _OF_TORCH[kind] for kind in SEALED})
 
 
 def sealed(graph_module: fx.GraphModule, kinds: Collection[str]) -> None:
     """Its recurrent layers of these kinds (``lstm``, ``gru``, ``rnn_tanh``, ``rnn_relu``) as togi's operators."""
-    _rename(graph_module, {_OF_TORCH[kind]: SEALED[kind] for kind in kinds})
+    retarget(graph_module, {_OF_TORCH[kind]: SEALED[kind] for kind in kinds})
 
 
-def recurrent_layers(graph: fx.Graph) -> frozenset[str]:
-    """Kinds of the layers that it holds as torch's operators."""
+def recurrent_layers(graph_module: fx.GraphModule) -> frozenset[str]:
+    """Kinds of the layers that it holds as torch's operators, also in graphs inside."""
     kinds = {operator: kind for kind, operator in _OF_TORCH.items()}
-    return frozenset(kinds[node.target] for node in graph.nodes if node.target in kinds)
-
-
-def _rename(graph_module: fx.GraphModule, targets: Mapping[Any, Any]) -> None:
-    for node in graph_module.graph.nodes:
-        node.target = targets.get(node.target, node.target) if node.op == "call_function" else node.target
-    graph_module.recompile()
+    nodes = [node for held in graphs_in(graph_module) for node in held.graph.nodes]
+    return frozenset(kinds[node.target] for node in nodes if node.target in kinds)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -33,7 +37,8 @@ def put_plainly(graph_module: fx.GraphModule) -> None:
     without what ``torch.cat`` passes over and engines do not: tensors of shape (0,), whatever the rank of the
     others. So a cache begins."""
     aten = torch.ops.aten
-    for node in graph_module.graph.find_nodes(op="call_function", target=aten.cat.default):
+    joined = [held.graph.find_nodes(op="call_function", target=aten.cat.default) for held in graphs_in(graph_module)]
+    for node in itertools.chain.from_iterable(joined):
         shapes = [part.meta["val"].shape for part in node.args[0]]
         if any(len(shape) != 1 for shape in shapes):
             parts = [part for part, shape in zip(node.args[0], shapes, strict=True) if not _is_legacy_empty(shape)]
@@ -44,9 +49,21 @@ def put_plainly(graph_module: fx.GraphModule) -> None:
         aten.detach_.default: aten.detach.default,
         aten.empty_like.default: aten.zeros_like.default,
     }
-    for node in graph_module.graph.nodes:
-        node.target = plain.get(node.target, node.target)
-    graph_module.recompile()
+    retarget(graph_module, plain)
+
+
+def retarget(graph_module: fx.GraphModule, operators: Mapping[Any, Any]) -> None:
+    """Other operators for these, also in the graphs inside."""
+    for held in graphs_in(graph_module):
+        for node in held.graph.nodes:
+            if node.op == "call_function":
+                node.target = operators.get(node.target, node.target)
+        held.recompile()
+
+
+def graphs_in(graph_module: fx.GraphModule) -> list[fx.GraphModule]:
+    """It, and those that it holds: the body of ``with torch.autocast(...)`` is a graph of its own."""
+    return [held for held in graph_module.modules() if isinstance(held, fx.GraphModule)]
 
 
 def _is_legacy_empty(shape: torch.Size) -> bool:

@@ -89,6 +89,18 @@ def usable_cores() -> int:
     return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
 
 
+def physical_cores() -> int:
+    """Cores, not hyper-threads, on which this process may run, whatever its quota; 0 where it cannot be known."""
+    allowed = _affinity()
+    return len(
+        {
+            (block.get("physical id", ""), block.get("core id", block["processor"]))
+            for block in _cpuinfo()
+            if "processor" in block and int(block["processor"]) in allowed
+        }
+    )
+
+
 def _affinity() -> frozenset[int]:
     if sys.platform != "linux":
         return frozenset()
@@ -100,13 +112,7 @@ def _threads(cores: int) -> int:
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if wanted.isdigit() and int(wanted) > 0:
         return int(wanted)
-    allowed = _affinity()
-    physical = {
-        (block.get("physical id", ""), block.get("core id", block["processor"]))
-        for block in _cpuinfo()
-        if "processor" in block and int(block["processor"]) in allowed
-    }
-    return max(1, min(cores, len(physical) or cores))
+    return max(1, min(cores, physical_cores() or cores))
 
 
 def _cpuinfo() -> list[dict[str, str]]:

@@ -131,6 +131,14 @@ def test_streams_share_the_threads_and_serve_callers_at_once(tmp_path):
         call_from_all(each, start.module)
 
 
+@pytest.mark.parametrize(("threads", "streams"), [(1, 1), (2, 1), (None, 1), (1, 2)])
+def test_threads_that_leave_cores_to_other_processes_are_pinned_to_none(threads, streams, monkeypatch):
+    """Each process would pin them to the same."""
+    monkeypatch.setattr(openvino, "physical_cores", lambda: 3 + torch.get_num_threads())
+    program, _ = openvino.build(varying().with_(threads=threads), streams)
+    assert not program.compiled.get_property("ENABLE_CPU_PINNING")
+
+
 def test_pieces_of_a_call_at_once_have_a_stream_each():
     program, _ = openvino.build(fixed().with_(at_once=2, threads=1))
     assert program.compiled.get_property("NUM_STREAMS") == 2

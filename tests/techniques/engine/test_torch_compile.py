@@ -1,9 +1,9 @@
-"""A trial of torch.compile with CUDA graphs says which there are not, and why."""
+"""What is compiled later has the settings too; a trial with CUDA graphs says which there are not, and why."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,65 @@ import torch
 from tests.techniques.engine.engine_subjects import made
 from togi.core.errors import Refused
 from togi.core.records import Facts
-from togi.techniques.engine.programs.compiled import FreshOutputs, graph_notes
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
+from togi.techniques.engine.programs.compiled import CompiledCall, FreshOutputs, graph_notes
 from togi.techniques.registry import technique
+from togi.torch_internals.compiler import reset_dynamo
 from togi.torch_internals.cuda_graphs import GraphReport, NotRecorded
+
+
+@pytest.fixture
+def process_as_it_was() -> Iterator[None]:
+    threads, dtype, precision = torch.get_num_threads(), torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(False)
+
+
+def in_inference_mode() -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.ones(3)
+
+
+ONE = torch.ones(3)
+LATER: dict[str, Callable[[], tuple[torch.Tensor, torch.Tensor] | None]] = {
+    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "deterministic": lambda: torch.use_deterministic_algorithms(True),
+    "precision": lambda: torch.set_float32_matmul_precision("medium"),
+    "parameter": lambda: (torch.nn.Parameter(torch.ones(3)), torch.ones(3)),
+    "gradient": lambda: (torch.ones(3).requires_grad_(), torch.ones(3)),
+    "inference": lambda: (in_inference_mode(), torch.ones(3)),
+    "twice the same": lambda: (ONE, ONE),
+}
+
+
+@pytest.mark.usefixtures("process_as_it_was")
+@pytest.mark.parametrize("later", LATER)
+def test_what_is_compiled_anew_for_other_than_sizes_is_compiled_with_the_settings(later: str) -> None:
+    """Without, it would be right and slower for good."""
+    from torch._inductor import config
+
+    frozen: list[bool] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        frozen.append(config.freezing)
+        return graph.forward
+
+    def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y * 2
+
+    reset_dynamo()
+    given = (torch.ones(3), torch.ones(3))
+    signature = Signature.of(torch.nn.Identity(), [Inputs(given)], [given[0]])
+    call = CompiledCall(torch.compile(added, backend=backend), signature, {"freezing": True}, exportable=True)
+    with torch.no_grad():
+        call(*given)
+        call(*(LATER[later]() or given))
+    assert frozen == [True, True]
 
 
 def test_without_a_device_the_note_says_that_nothing_is_recorded() -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from togi.techniques import Applies, conformance
 from togi.techniques.runtime.flush_denormal import FlushDenormal, flushing
+from togi.torch_internals import openmp
 
 FLUSH = FlushDenormal()
+ROOT = Path(__file__).parents[3]
 SMALLEST = torch.tensor([1], dtype=torch.int32).view(torch.float32)
 
 
@@ -58,6 +66,72 @@ def test_a_call_is_made_in_the_mode():
     result.runnable()(torch.ones(3))
     assert start.module.flushed
     assert not flushes()
+
+
+WORKERS = """
+import os
+import torch
+from tests.techniques.runtime.test_flush_denormal import FLUSH, conformance, nn
+from togi.techniques.runtime.threads import Threads
+from togi.torch_internals.openmp import end_openmp_threads
+
+def share():
+    smallest = torch.ones(1 << 20, dtype=torch.int32).view(torch.float32)
+    return float(((smallest * 1.0).view(torch.int32) == 0).double().mean())
+
+def running():
+    return len(os.listdir("/proc/self/task"))
+
+class Asks(nn.Module):
+    def forward(self, x):
+        self.flushed = share()
+        return x
+
+flush, threads = (FLUSH, {}), (Threads(), {"count": 5})
+for steps in ([flush], [flush, threads], [threads, flush]):
+    for workers in (True, False):
+        torch.set_num_threads(3)
+        candidate = conformance.candidate_of(Asks(), [torch.ones(3)])
+        assert share() == 0
+        if not workers:
+            end_openmp_threads()
+        before = running()
+        for step, options in steps:
+            candidate = step.configure(candidate, options)
+        for step, options in steps:
+            candidate = step.apply(candidate, options)
+        assert running() == before, "a process that loads it may still fork"
+        for _ in range(2):
+            candidate.runnable()(torch.ones(3))
+            assert candidate.module.flushed == 1, candidate.module.flushed
+            for count in (5, 3):
+                torch.set_num_threads(count)
+                assert share() == 0, share()
+candidate.runnable()(torch.ones(3))
+child = os.fork()
+if not child:
+    os._exit(0 if share() == 0 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
+def test_workers_flush_during_a_call_and_not_after_it():
+    """They start with the mode of the thread that starts them, and keep it: whether they start before or in the call,
+    they have that of the call in it, and their own after it. A process that forks later computes in its child."""
+    done = subprocess.run([sys.executable, "-c", WORKERS], capture_output=True, text=True, timeout=240, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_engine_with_threads_of_its_own_shares_no_mode(monkeypatch):
+    def fails(_):
+        raise AssertionError("it asked PyTorch's threads")
+
+    monkeypatch.setattr(openmp, "share_floating_point_mode", fails)
+    start = conformance.candidate_of(Decays(), [torch.ones(3)]).with_(threads=4)
+    applied = FLUSH.apply(start.with_(program=SimpleNamespace(allocates_with_torch=False)), {})
+    with applied.contexts[0]():
+        assert flushes()
 
 
 def test_conformance():

@@ -1,7 +1,11 @@
-"""The number of threads holds for a call and no longer."""
+"""The number of threads holds for a call and no longer, and in the calling thread alone."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +14,7 @@ from torch import nn
 
 from togi.core.errors import Refused
 from togi.techniques import Applies, Refuses, conformance
-from togi.techniques.runtime.threads import Threads
+from togi.techniques.runtime.threads import Threads, torch_threads
 
 THREADS = Threads()
 
@@ -62,6 +66,61 @@ def test_the_old_count_comes_back_after_an_error():
     with pytest.raises(ValueError, match="no"):
         result.runnable()(torch.zeros(2))
     assert torch.get_num_threads() == before
+
+
+def test_a_thread_that_starts_during_a_call_has_the_number_of_the_process():
+    before = torch.get_num_threads()
+    torch.set_num_threads(before)  # of the process, and not of this thread alone
+    known, called, seen = threading.Event(), threading.Event(), []
+
+    def other():
+        seen.append(torch.get_num_threads())
+        known.set()
+        called.wait(60)
+        seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=other)
+    with torch_threads(before + 1):
+        thread.start()
+        assert known.wait(60)
+        assert torch.get_num_threads() == before + 1
+    called.set()
+    thread.join(60)
+    assert seen == [before, before]
+
+
+OBEYED = """
+import os
+import torch
+from togi.techniques.runtime.threads import torch_threads
+from togi.torch_internals.openmp import end_openmp_threads
+
+def running():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(5)
+numbers, matrix = torch.randn(1 << 20), torch.randn(400, 400)
+image, kernel = torch.randn(8, 16, 64, 64), torch.randn(32, 16, 3, 3)
+before = running()
+for operator in (
+    numbers.sin, numbers.sum, lambda: matrix @ matrix, lambda: torch.nn.functional.conv2d(image, kernel),
+    lambda: torch.nn.functional.linear(matrix, matrix, matrix[0]),
+):
+    for count in (1, 3, 1):
+        with torch_threads(count):
+            operator()
+        assert running() - before == count - 1, (operator, count, running() - before)
+        end_openmp_threads()
+    operator()
+    assert running() - before == 4, (operator, "after")
+    end_openmp_threads()
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
+def test_operators_of_every_library_start_as_many_threads_as_the_call_has():
+    done = subprocess.run([sys.executable, "-c", OBEYED], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_engine_with_threads_of_its_own_is_left_alone():

@@ -44,6 +44,7 @@ class AotInductor(Engine):
 
     Cost and risk: tens of seconds to minutes of compilation. The file holds machine code: load it only from people
     whose programs you would run. Inputs of other strides are copied, since the compiled code assumes contiguous ones.
+    On a CPU it runs on as many threads as its caller has, and on no more than it was compiled for.
     """
 
     id = "aot_inductor"
@@ -84,6 +85,8 @@ class AotInductor(Engine):
         return (
             "import torch._inductor.config\n"
             f"torch._inductor.config.freezing = {bool(options['freezing'])}\n"
+            f"torch._inductor.config.cpp.threads = {threads or 'torch.get_num_threads()'}\n"
+            f"torch._inductor.config.cpp.dynamic_threads = {threads != 1}\n"
             f"configs = {{'max_autotune': {bool(options['max_autotune'])}}}\n"
             "package = torch._inductor.aoti_compile_and_package(program, inductor_configs=configs)\n"
             "run = torch._inductor.aoti_load_package(package)"

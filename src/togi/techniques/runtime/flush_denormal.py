@@ -19,8 +19,8 @@ _DENORMAL = 5e-324
 class FlushDenormal(Technique):
     """Treat denormal numbers as zero during a call.
 
-    What it does: sets the processor's flush-to-zero mode round each call. Numbers below about 1e-38 (float32) are
-    calculated in microcode on many processors, a hundred cycles each.
+    What it does: sets the processor's flush-to-zero mode round each call, in the calling thread and in PyTorch's worker
+    threads. Numbers below about 1e-38 (float32) are calculated in microcode on many processors, a hundred cycles each.
 
     When it applies: on a CPU, to floating-point models.
 
@@ -32,8 +32,9 @@ class FlushDenormal(Technique):
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html
 
-    Cost and risk: results below the smallest normal number become zero. The mode belongs to a thread: worker threads
-    inherit it when they start, and keep it. Where they run already, only the calling thread flushes (said in a note).
+    Cost and risk: results below the smallest normal number become zero. With several threads each call sets the
+    mode in PyTorch's workers and takes it back, so that no other model of the process flushes: two parallel regions
+    more. Threads of another engine's own (OpenVINO, ONNX Runtime) are left as they are.
     """
 
     id = "flush_denormal"
@@ -51,41 +52,50 @@ class FlushDenormal(Technique):
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.1 if facts.denormals else 1.0
 
-    def configure(self, candidate: Candidate, options: Options) -> Candidate:
-        with flushing():
-            _share_flushed()  # starts the worker threads while the mode is on: they inherit it
-        return candidate
-
     def repro_setting(self, options: Options) -> str:
         return "torch.set_flush_denormal(True)"
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        with flushing():
-            share = _share_flushed()
-        if share == 0:
+        if not _can_flush():
             raise Refused("this processor or build of PyTorch cannot flush denormals")
-        candidate = candidate.with_(contexts=(*candidate.contexts, flushing))
-        return candidate if share == 1 else candidate.noting(
-            "only the calling thread flushes denormals: the other worker threads were running before"
-        )  # fmt: skip
+        own_threads = candidate.program is not None and not candidate.program.allocates_with_torch
+        threads = 1 if own_threads else candidate.threads
+        return candidate.with_(contexts=(*candidate.contexts, lambda: flushing(threads)))
 
 
 @contextmanager
-def flushing() -> Iterator[None]:
-    """Flush-to-zero for the calling thread (and for threads it starts), for the block."""
+def flushing(threads: int | None = None) -> Iterator[None]:
+    """Flush-to-zero for the calling thread and its workers of PyTorch's, for the block; then these have its mode again.
+
+    Args:
+        threads: that operators inside use. None: as many as they would now.
+    """
     import torch
 
-    before = _DENORMAL * 1.0 == 0.0  # there is no getter; this multiplication is done by the same thread
+    before = _flushes()
+    threads = torch.get_num_threads() if threads is None else threads
     torch.set_flush_denormal(True)
     try:
+        _share_mode(threads)
         yield
     finally:
         torch.set_flush_denormal(before)
+        _share_mode(threads)
 
 
-def _share_flushed() -> float:
-    """Share of a large tensor (float32, over all worker threads) whose denormals are flushed now."""
-    import torch
+def _share_mode(threads: int) -> None:
+    from togi.torch_internals.openmp import share_floating_point_mode
 
-    bits = torch.ones(1 << 20, dtype=torch.int32)  # the integer 1 is the smallest float32 denormal
-    return float(((bits.view(torch.float32) * 1.0).view(torch.int32) == 0).double().mean())
+    if threads > 1:
+        share_floating_point_mode(threads)
+
+
+def _flushes() -> bool:
+    """Whether the calling thread does. There is no getter; this multiplication is done by the same thread."""
+    return _DENORMAL * 1.0 == 0.0
+
+
+def _can_flush() -> bool:
+    """By the calling thread alone, as it starts no worker: a process that loads an artifact may still fork."""
+    with flushing(threads=1):
+        return _flushes()

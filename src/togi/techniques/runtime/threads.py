@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from togi.core.callers import MOST_THREADS
@@ -24,7 +24,7 @@ class Threads(Technique):
     """Run each call with another number of threads.
 
     What it does: tells engines how many threads to use; PyTorch's own count is set for the duration of a call
-    and put back after it.
+    and put back after it, in the calling thread alone.
 
     When it applies: on a CPU with several cores. Tried: one, half the cores, all of them.
 
@@ -83,19 +83,11 @@ def with_threads(candidate: Candidate, count: int) -> Candidate:
     return candidate.with_(contexts=(*candidate.contexts, lambda: torch_threads(count)))
 
 
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """PyTorch's number of threads inside one operation, for the block."""
-    import torch
+def torch_threads(count: int) -> AbstractContextManager[None]:
+    """PyTorch's number of threads inside one operation, for the block, in the calling thread alone."""
+    from togi.torch_internals.openmp import own_thread_count
 
-    before = torch.get_num_threads()
-    if before != count:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        if before != count:
-            torch.set_num_threads(before)
+    return own_thread_count(count)
 
 
 def _counts(facts: Facts) -> list[int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from togi.core.callers import MOST_THREADS
 from togi.core.errors import Refused
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
@@ -20,7 +22,14 @@ from togi.machine.describe import cpu_flags
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.compiled import compile_settings
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
-from togi.torch_internals.compiler import aoti_load, aoti_operators, aoti_package, inductor_settings
+from togi.techniques.runtime.threads import torch_threads
+from togi.torch_internals.compiler import (
+    aoti_load,
+    aoti_operators,
+    aoti_package,
+    inductor_settings,
+    short_loops_without_threads,
+)
 from togi.torch_internals.operators import runs_python
 
 FILE = "model.pt2"
@@ -35,18 +44,29 @@ class AotInductorProgram(StoredProgram):
 
     holds_module = False
 
-    def __init__(self, path: Path, signature: Signature, stored: HiddenFiles | None = None) -> None:
+    def __init__(
+        self, path: Path, signature: Signature, threads: int | None, stored: HiddenFiles | None = None
+    ) -> None:
         super().__init__(signature, stored)
+        self.threads = threads
         self.runner = aoti_load(str(path)).loader
         if any(map(runs_python, aoti_operators(path))):
             self.serve_one_at_a_time()
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        outputs: Sequence[Tensor] = self.runner.boxed_run([_as_compiled(tensor) for tensor in inputs])
+        given = [_as_compiled(tensor) for tensor in inputs]
+        with self._no_more_threads():
+            outputs: Sequence[Tensor] = self.runner.boxed_run(given)
         return outputs
 
+    def _no_more_threads(self) -> AbstractContextManager[None]:
+        """Than it was compiled for: some kernels have memory for so many, and none for what others would write."""
+        if self.threads is None or torch.get_num_threads() <= self.threads:
+            return nullcontext()
+        return torch_threads(self.threads)
+
     def meta(self) -> dict[str, Any]:
-        return {"file": FILE, "built_on": built_on(self.signature.device)}
+        return {"file": FILE, "threads": self.threads, "built_on": built_on(self.signature.device)}
 
 
 def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgram:
@@ -54,19 +74,40 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgra
     if not all(tensor.is_contiguous() for sample in candidate.samples for tensor in sample.tensors()):
         candidate = candidate.with_(samples=tuple(sample.map(Tensor.contiguous) for sample in candidate.samples))
     program = export(candidate)
-    if candidate.signature.dynamic_dims and (apart := recurrent_layers(program.graph) - {"lstm"}):
+    if candidate.signature.dynamic_dims and (apart := recurrent_layers(program.graph_module) - {"lstm"}):
         raise Refused(f"AOTInductor takes {min(apart)} apart into steps, of a fixed number")
     settings = compile_settings(candidate.signature, freezing=bool(options["freezing"]))
-    with hidden_folder() as (folder, stored), torch.no_grad(), inductor_settings(settings), driver_to_link_with():
+    threads = (candidate.threads or torch.get_num_threads()) if candidate.device.type == "cpu" else None
+    with ExitStack() as stack:
+        folder, stored = stack.enter_context(hidden_folder())
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(driver_to_link_with())
+        if threads is not None:
+            settings |= _thread_settings(threads)
+            stack.enter_context(torch_threads(threads))  # variants of kernels are timed as they will be called
+            stack.enter_context(short_loops_without_threads())
+        stack.enter_context(inductor_settings(settings))
         path = aoti_package(program, str(folder / FILE), {"max_autotune": bool(options["max_autotune"])})
-        built = AotInductorProgram(Path(path), candidate.signature, stored)
+        built = AotInductorProgram(Path(path), candidate.signature, threads, stored)
     return built
+
+
+def _thread_settings(threads: int) -> dict[str, Any]:
+    """Kernels run on the threads that a caller has, not on those that the process which compiled them had: by default
+    Inductor writes that number into each. Those for one thread are plain loops."""
+    return {"cpp.threads": threads, "cpp.dynamic_threads": threads > 1}
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature) -> AotInductorProgram:
     """Raises RuntimeError where the generated machine code does not fit this machine or this torch."""
     check_machine(meta["built_on"], built_on(signature.device))
-    return AotInductorProgram(folder / FILE, signature)
+    return AotInductorProgram(folder / FILE, signature, _checked_threads(meta.get("threads"), signature.device))
+
+
+def _checked_threads(found: Any, device: str) -> int | None:
+    if found is None or (device == "cpu" and type(found) is int and 0 < found <= MOST_THREADS):
+        return found  # None: of a device, or of an artifact whose kernels hold their number of threads
+    raise RuntimeError(f"its manifest has {found!r} where the number of threads that it was compiled for belongs")
 
 
 def built_on(device: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from togi.core.records import Scalar
 from togi.core.user_code import printed_frames
 from togi.graphs.recording import StreamOrder
 from togi.subject.signature import Signature
-from togi.torch_internals.compiler import inductor_options, inductor_settings
+from togi.torch_internals.compiler import global_state, inductor_options, inductor_settings
 from togi.torch_internals.cuda_graphs import GraphReport, NotRecorded, graphs_reported, trees_in_turn
 
 _REMEMBERED_SHAPES = 4096
@@ -46,6 +46,7 @@ class CompiledCall:
         self.exportable = exportable
         self.graphs = graphs
         self._seen: set[Any] = set()
+        self._states: list[Callable[[], bool]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         key = self._key(args, kwargs)
@@ -61,12 +62,28 @@ class CompiledCall:
         return output
 
     def _key(self, args: Any, kwargs: Any) -> Any:
-        """The key by which compiled code fits a call: sizes, strides and the gradient mode."""
+        """The key by which compiled code fits a call, which is compiled anew under another: what Dynamo compares of the
+        process, of each tensor, and which of them are one."""
         tensors = [*args, *kwargs.values()]
         if not all(isinstance(tensor, Tensor) for tensor in tensors):
             tensors = self.signature.flatten_inputs(args, kwargs)
-        mode = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-        return (mode, *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors))
+        places = {id(tensor): place for place, tensor in enumerate(tensors)}
+        same = () if len(places) == len(tensors) else tuple(places[id(tensor)] for tensor in tensors)
+        return (self._state(), torch.is_inference_mode_enabled(), same, *map(_compared, tensors))
+
+    def _state(self) -> int:
+        """The number of this state of the process among those of earlier calls."""
+        for number, unchanged in enumerate(self._states):
+            if unchanged():
+                return number
+        self._states.append(global_state())
+        return len(self._states) - 1
+
+
+def _compared(tensor: Tensor) -> tuple[object, ...]:
+    """What Dynamo compares of an input."""
+    kind = (type(tensor), tensor.dtype, tensor.requires_grad, tensor.is_inference())
+    return (*kind, tensor.shape, tensor.stride())
 
 
 class FreshOutputs:

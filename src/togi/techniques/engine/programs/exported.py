@@ -14,6 +14,7 @@ from togi.core.errors import ArtifactError, NotSaveable, Refused
 from togi.graph.candidate import Candidate, FlatProgram, Program
 from togi.graph.capture import export
 from togi.graph.recurrent import SEALED, sealed
+from togi.graph.settled import retarget
 from togi.subject.signature import Signature
 from togi.techniques.base import Options
 from togi.techniques.engine.programs.stored import LOADED
@@ -102,11 +103,8 @@ def load_module(folder: Path, *, whole_layers: bool = False) -> Callable[..., Se
     # The graph's own guards say the same as ``Signature.check``, which also names the fix.
     quiet = {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
     module = program.module(**quiet)
-    for node in module.graph.nodes:
-        # Exporting writes a reshape of contiguous samples as a view, which fails on inputs of other strides.
-        if node.target is torch.ops.aten.view.default:
-            node.target = torch.ops.aten.reshape.default
-    module.recompile()
+    # Exporting writes a reshape of contiguous samples as a view, which fails on inputs of other strides.
+    retarget(module, {torch.ops.aten.view.default: torch.ops.aten.reshape.default})
     if whole_layers:
         sealed(module, SEALED)
     return module

@@ -165,7 +165,7 @@ def write_model(candidate: Candidate, path: Path, opset: int | None = None) -> N
     signature = candidate.signature
     exported = without_traces(export(candidate))  # torch 2.9 cannot convert guards; the signature checks sizes
     recurrent = _recurrent_layers()
-    if signature.dynamic_dims and (unknown := recurrent_layers(exported.graph) - recurrent.keys()):
+    if signature.dynamic_dims and (unknown := recurrent_layers(exported.graph_module) - recurrent.keys()):
         raise Refused(f"the installed onnxscript takes {min(unknown)} apart into steps, of a fixed number")
     sealed(exported.graph_module, recurrent)
     answer_hidden_queries(exported.graph_module)

@@ -17,6 +17,7 @@ from togi.core.callers import MOST_THREADS
 from togi.core.errors import ArtifactError, Refused
 from togi.core.records import Interface, Port, Scalar
 from togi.graph.candidate import Candidate
+from togi.machine.describe import physical_cores
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.openvino_conversion import convert
 from togi.techniques.engine.programs.openvino_library import openvino, written_properties
@@ -224,12 +225,16 @@ def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
     at once.
     """
     model = core().read_model(path)
+    count = threads * streams if threads else max(streams, torch.get_num_threads())
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads * streams if threads else max(streams, torch.get_num_threads()),
+        "INFERENCE_NUM_THREADS": count,
         **written_properties(model),
     }
+    if count < physical_cores():
+        # Each process pins its threads, and whoever calls, to the first cores: several would share them, others idle.
+        settings["ENABLE_CPU_PINNING"] = False
     if streams > 1:
         settings["NUM_STREAMS"] = streams
     if model.get_variables():

@@ -48,7 +48,7 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
         raise Refused(f"inputs and outputs are bound through numpy, which does not share {', '.join(sorted(strange))}")
     try:
         exported = export(candidate)
-        if recurrent_layers(exported.graph):
+        if recurrent_layers(exported.graph_module):
             model, order = _convert_recurrent(candidate), list(range(count))
         else:
             answer_hidden_queries(exported.graph_module)
