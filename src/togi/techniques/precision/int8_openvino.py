@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "softmax"})
-_VARIANTS = ("smooth_quant_alpha", "fast_bias_correction")
-"""Options that change how much is lost, and nothing of what is computed."""
-_ALPHA = 0.5
-"""Outliers are shared between activations and weights. NNCF moves nearly all of them to the weights (0.95)."""
 
 
 class Int8OpenVino(LowerPrecision):
@@ -31,7 +27,6 @@ class Int8OpenVino(LowerPrecision):
     What it does: post-training quantization of the converted model. With a ``preset``, activations get fixed scales
     from calibration inputs: ``performance`` makes weights and activations symmetric, ``mixed`` lets activations be
     asymmetric. Modules with attention are treated as transformers: what is sensitive there stays in floating point.
-    ``smooth_quant_alpha=0.5`` leaves more of the outliers of a transformer in its activations than NNCF does by itself.
     ``fast_bias_correction=False`` corrects each bias with the errors of the layers before it.
     ``keep=depthwise`` quantizes all but depthwise and other grouped convolutions, which err most. ``togi precision``
     also tries ``keep`` and ``alone`` with other kinds of operators, to measure how sensitive each is.
@@ -43,8 +38,9 @@ class Int8OpenVino(LowerPrecision):
 
     When it applies: together with the engine ``openvino``, to modules with convolutions or matrix products.
     ``how`` is offered where there are at least as many products as convolutions, ``how=dynamic`` where VNNI is, and
-    ``rest=bf16`` on CPUs with avx512_bf16, amx_bf16 or bf16. ``smooth_quant_alpha`` and ``fast_bias_correction``
-    change no operator, so a study tries them where the same without them was not right enough.
+    ``rest=bf16`` on CPUs with avx512_bf16, amx_bf16 or bf16. ``fast_bias_correction=False`` is offered
+    where there is no attention. It changes no operator, so a study tries it where the same without it was not right
+    enough.
 
     When it refuses: where there are neither convolutions nor matrix products; ``keep=depthwise`` where no convolution
     is grouped; ``rest=bf16`` on other CPUs, or where ``ONEDNN_MAX_CPU_ISA`` rules such instructions out.
@@ -54,7 +50,8 @@ class Int8OpenVino(LowerPrecision):
     error 0.12; with ``how=dynamic`` 1.7 x, and 2.05 x with ``rest=bf16``, at error 0.025. EfficientNet-Lite0 2.2 x at
     error 0.22, and 2.1 x at 0.11 with ``keep=depthwise`` and ``rest=bf16``. Correcting its biases layer after
     layer lowered the error from 0.26 to 0.19 and the Kullback-Leibler divergence from 0.074 to 0.032, for 9 s more of
-    processor time; that of a digits CNN from 0.074 to 0.018.
+    processor time; that of a digits CNN from 0.074 to 0.018. MiniLM errs 0.08; with less SmoothQuant than NNCF applies
+    (alpha 0.5 or 0.15 for 0.95) it errs 0.3, so that is not offered.
 
     Source: https://docs.openvino.ai/2025/openvino-workflow/model-optimization-guide/quantizing-models-post-training.html
     and https://docs.openvino.ai/2025/openvino-workflow/model-optimization-guide/weight-compression.html
@@ -82,7 +79,7 @@ class Int8OpenVino(LowerPrecision):
         rest: tuple[Options, ...] = ({},) if _no_bf16(facts) else ({"rest": "bf16"}, {})
         static: list[Options] = [{"preset": "performance", **each} for each in rest]
         mixed: Options = {"preset": "mixed", **rest[0]}
-        variants = _variants(static[0], facts)
+        variants: list[Options] = [] if has_attention(facts) else [{**static[0], "fast_bias_correction": False}]
         if not mostly_products(facts):
             return [*static, {**static[0], "keep": "depthwise"}, mixed, *variants]
         # OpenVINO quantizes activations while running where VNNI is, and nowhere else
@@ -94,7 +91,7 @@ class Int8OpenVino(LowerPrecision):
         return [*in_turns, {"how": "weights"}, mixed, *variants]
 
     def mends(self, facts: Facts, options: Options) -> Sequence[Choice]:
-        plain = {name: value for name, value in options.items() if name not in _VARIANTS}
+        plain = {name: value for name, value in options.items() if name != "fast_bias_correction"}
         return [Choice(stage=self.stage, technique=self.id, options=plain)] if plain != options else ()
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
@@ -119,14 +116,13 @@ class Int8OpenVino(LowerPrecision):
             transformer = has_attention(candidate.facts)
             keep = [OperatorKind.of(kind) for kind in str(options.get("keep") or "").split("+") if kind]
             alone = OperatorKind.of(options["alone"]) if "alone" in options else None
-            preset, alpha = str(options["preset"]), options.get("smooth_quant_alpha")
+            preset = str(options["preset"])
             quantize = partial(
                 quantize_openvino,
                 preset=preset,
                 transformer=transformer,
                 keep=keep,
                 alone=alone,
-                smooth_quant_alpha=None if alpha is None else float(alpha),
                 fast_bias_correction=bool(options.get("fast_bias_correction", True)),
             )
             quantized = candidate.with_pass("openvino", quantize)
@@ -140,13 +136,6 @@ class Int8OpenVino(LowerPrecision):
 def has_attention(facts: Facts) -> bool:
     """What is sensitive in a transformer stays in floating point then."""
     return bool(_ATTENTION & set(facts.functions))
-
-
-def _variants(plain: Options, facts: Facts) -> list[Options]:
-    """NNCF smooths outliers of transformers alone, and correcting their biases layer after layer takes too long."""
-    if has_attention(facts):
-        return [{**plain, "smooth_quant_alpha": _ALPHA}]
-    return [{**plain, "fast_bias_correction": False}]
 
 
 def _no_bf16(facts: Facts) -> Refuses | None:

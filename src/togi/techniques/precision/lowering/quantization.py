@@ -51,7 +51,6 @@ def quantize_openvino(
     transformer: bool,
     keep: Sequence[OperatorKind] = (),
     alone: OperatorKind | None = None,
-    smooth_quant_alpha: float | None = None,
     fast_bias_correction: bool = True,
     correct_biases: bool = True,
     whole_weights: bool = False,
@@ -60,8 +59,6 @@ def quantize_openvino(
     the kind ``alone``.
 
     Args:
-        smooth_quant_alpha: how much of the activations' outliers products move to their weights (SmoothQuant), from 0
-            to 1; -1: nothing. None: NNCF's own choice. Only of transformers.
         fast_bias_correction: by one run of each layer alone; else layer after layer, with the errors of those before.
         correct_biases: else they stay as they are.
         whole_weights: they stay in floating point, behind operators that round them; else they are stored in 8 bits.
@@ -82,8 +79,6 @@ def quantize_openvino(
     advanced: dict[str, Any] = {"disable_bias_correction": not correct_biases}
     if saturates(machine.cpu_flags, machine.onednn_limit):
         advanced["overflow_fix"] = nncf.OverflowFix.ENABLE  # by itself NNCF halves the range of the first layer alone
-    if smooth_quant_alpha is not None:
-        advanced["smooth_quant_alphas"] = nncf.AdvancedSmoothQuantParameters(matmul=smooth_quant_alpha)
     if whole_weights:
         advanced["backend_params"] = {"compress_weights": False}
     return nncf.quantize(
