@@ -62,7 +62,7 @@ def own_thread_count(count: int) -> Iterator[None]:
 def _set_own_count(count: int, before: int) -> Callable[[], None]:
     """Returns what puts the number back."""
     openmp, mkl = _function("omp_set_num_threads"), _function("MKL_Set_Num_Threads_Local")
-    if openmp is None or (mkl is None and torch.backends.mkl.is_available()):
+    if openmp is None or (mkl is None and torch.backends.mkl.is_available()):  # type: ignore[no-untyped-call]
         torch.set_num_threads(count)
         return lambda: torch.set_num_threads(before)
     openmp(count)

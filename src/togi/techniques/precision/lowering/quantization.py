@@ -158,7 +158,9 @@ def quantize_onnx(path: Path, candidate: Candidate, *, how: str, percentile: boo
             reduce_range=seven_bits,
         )
     else:
-        chosen = _products_alone(prepared) if how == "products" else {"op_types_to_quantize": _EIGHT_BIT_KERNELS}
+        chosen: dict[str, Any] = {"op_types_to_quantize": _EIGHT_BIT_KERNELS}
+        if how == "products":
+            chosen = _products_alone(prepared)
         feeds = _feeds(prepared, candidate)
         if percentile:
             found = percentile_ranges(prepared, feeds, chosen["op_types_to_quantize"])
