@@ -37,7 +37,7 @@ class ChangedArgument(Record):
     """Tensors of the argument before the call that the call overwrites."""
     stays: tuple[bool, ...] = ()
     """For each container of ``after``, in order of traversal: whether it is the very object that was there before the
-    call. Beyond its end none is, as in artifacts of before 2026-11-27: the argument alone is changed where it stands.
+    call. Beyond its end none is, as in artifacts from before 2026-11-27: the argument alone is changed where it stands.
     """
 
     def with_numbers(self, tensors: Sequence[Tensor], argument: Any) -> list[Any]:

@@ -58,8 +58,8 @@ class Structure(Record):
     or tuple that has one of its own; of the value where it is opaque or a class."""
     value: Scalar = None
     """A constant; the name of a dtype, device or enum member; what torch's pytree knows of a value, as JSON; what else
-    its class keeps; how much more a count is than that size; the number that is carried, or, after a call, how much
-    more it is than before."""
+    its class keeps. Of a count, how much more it is than that size. The number that is carried, or, after a call, how
+    much more it is than before."""
 
     @model_validator(mode="after")
     def _complete(self) -> Structure:

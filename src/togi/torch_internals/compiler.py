@@ -274,8 +274,8 @@ def short_loops_without_threads() -> Iterator[None]:
     by_number_or_length = CppKernel.decide_parallel_depth
 
     def by_length(*args: Any, **kwargs: Any) -> Any:
-        with torch._inductor.config.patch({"cpp.dynamic_threads": False}):  # type: ignore[no-untyped-call]
-            return by_number_or_length(*args, **kwargs)
+        with torch._inductor.config.patch({"cpp.dynamic_threads": False}):
+            return by_number_or_length(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     with patch.object(CppKernel, "decide_parallel_depth", by_length):
         yield

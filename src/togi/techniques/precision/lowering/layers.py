@@ -27,7 +27,7 @@ _MOVES_VALUES = frozenset({"Reshape", "Transpose", "Convert", "Squeeze", "Unsque
 _TIMED_S, _LEAST_TIMES = 0.1, 5
 """A time is the median of so many calls, for so long at least."""
 _SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": 1}
-"""One thread: its CPU time is the same beside other work within 5 %, where the time on the clock is not."""
+"""One thread: its CPU time is the same next to other work within 5 %, where the time on the clock is not."""
 
 
 class QuantizedLayers:
