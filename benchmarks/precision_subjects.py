@@ -201,14 +201,6 @@ def _texts() -> list[str]:
 
 
 def _docstrings(package: str) -> Iterator[str]:
-    for written in docstrings(package):
-        text = re.sub(r"[`*:]", "", " ".join(written.strip().split("\n\n")[0].split()))
-        if 25 < len(text) < 300:
-            yield text
-
-
-def docstrings(package: str) -> Iterator[str]:
-    """Of its functions and classes, as they are written."""
     import importlib.util
 
     spec = importlib.util.find_spec(package)
@@ -220,7 +212,9 @@ def docstrings(package: str) -> Iterator[str]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and (written := ast.get_docstring(node)):
-                yield written
+                text = re.sub(r"[`*:]", "", " ".join(written.strip().split("\n\n")[0].split()))
+                if 25 < len(text) < 300:
+                    yield text
 
 
 def _example(name: str) -> Any:

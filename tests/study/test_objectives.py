@@ -326,7 +326,7 @@ def test_what_is_measured_end_to_end_begins_and_ends_on_the_host(part: bool) -> 
     worker = TrialJob(TryRecipe(log="", recipe=Recipe(), part=layer), config, None, SimpleNamespace())  # type: ignore[arg-type]
     with FakeTensorMode():
         inputs = Inputs((torch.ones(2, device="cuda"),), {"scale": torch.ones(2, device="cuda")})
-        worker.contender = SimpleNamespace(call=call, samples=(inputs,))  # type: ignore[assignment]
+        worker.contender = SimpleNamespace(call=call, samples=(inputs,), given_as=None)  # type: ignore[assignment]
         measured, samples = worker.measuring.call, worker.measuring.samples
         given = [tensor.device.type for tensor in samples[0].tensors()]
         found = [tensor.device.type for tensor in tensors_in(measured(*samples[0].args, **samples[0].kwargs))]
