@@ -55,7 +55,7 @@ def test_a_named_argument_is_found_among_others() -> None:
     form = (Inputs((), {"x": torch.zeros(4, 6)}),)
     items = [{"label": LABELS[:4], "x": ROWS[i : i + 4]} for i in (0, 4)]
     assert [list(call.kwargs) for call in calibration_of(items, form)] == [["x"], ["x"]]
-    with pytest.raises(SubjectError, match="has label, and the samples 'x' too"):
+    with pytest.raises(SubjectError, match="has label and lacks 'x'"):
         calibration_of([{"label": LABELS}], form)
 
 

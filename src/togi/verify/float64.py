@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from togi.machine.limits import available_bytes
 from togi.subject.inputs import Inputs
+from togi.torch_internals.autograd import version_of
 from togi.torch_internals.modes import FunctionObserver
 from togi.torch_internals.modules import convert_tensors
 from togi.verify.leaves import clone, copy_inputs, with_layout_of
@@ -194,8 +195,8 @@ class _NudgeTables(FunctionObserver):
         _, version, moved = self._moved.get(id(value), (value, -1, value))
         if version == -1:
             moved = _nudge(value.detach(), self._generator, both_ways=False)
-            self._moved[id(value)] = value, value._version, moved
-        elif version != value._version:  # the call writes there
+            self._moved[id(value)] = value, version_of(value), moved
+        elif version != version_of(value):  # the call writes there
             return value
         return moved
 

@@ -363,7 +363,7 @@ def leaf_error(
     return error, any(kind.misplaced for kind in kinds)
 
 
-class _Part(NamedTuple):
+class _PartError(NamedTuple):
     kind: tuple[int, bool]
     """Of its columns, and whether these are large numbers among small ones."""
     error: Difference
@@ -372,7 +372,7 @@ class _Part(NamedTuple):
 
 def _parts(
     found: Tensor, truth: Tensor, eager: Tensor, unit: Unit, threshold: float, kind: tuple[int, bool] = (0, False)
-) -> Iterator[_Part]:
+) -> Iterator[_PartError]:
     """The errors of all that has a unit of its own."""
     for columns in unit.columns:
         tensors = (columns.of(found), columns.of(truth), columns.of(eager))
@@ -387,7 +387,7 @@ def _parts(
         found, truth, eager = (_elements(t, ~where) for t in (found, truth, eager))
     error = difference(found, truth, eager, threshold)
     rms = counted(error.rms, error.systematic, unit.relative, error.ordinary)
-    yield _Part(kind, error, max(in_units(rms, unit.rms), in_units(error.peak, unit.peak)))
+    yield _PartError(kind, error, max(in_units(rms, unit.rms), in_units(error.peak, unit.peak)))
 
 
 def _discrete_error(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit) -> LeafError:

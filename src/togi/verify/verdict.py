@@ -85,7 +85,7 @@ def verify(
     """
     if not truth.facts.repeatable:
         return _unrepeatable(truth)
-    limits = _Limits(truth.facts, max_units, exact, known)
+    limits = _ErrorLimits(truth.facts, max_units, exact, known)
     return _VerdictSoFar(call, truth, truth.inputs(inputs), signature, seed, limits).report(metric, callers)
 
 
@@ -105,7 +105,7 @@ def wrong_at_once(
     of calls. Raises whatever ``call`` raises."""
     if truth.facts.stateful or truth.facts.random or not truth.facts.repeatable:
         return ()
-    limits = _Limits(truth.facts, exact=exact)
+    limits = _ErrorLimits(truth.facts, exact=exact)
     verification = _VerdictSoFar(call, truth, truth.inputs(inputs), signature, seed, limits)
     verification.errors |= {leaf.name: leaf for leaf in report.leaves}
     verification._callers_agree(callers, at_first=callers.count)
@@ -121,7 +121,7 @@ class _KeptAnswers:
     values: list[Tensor]
 
 
-class _Limits:
+class _ErrorLimits:
     """Largest errors of a faithful candidate, by output."""
 
     def __init__(
@@ -141,7 +141,7 @@ class _Limits:
 
 class _VerdictSoFar:
     def __init__(
-        self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int, limits: _Limits
+        self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int, limits: _ErrorLimits
     ) -> None:
         self.call, self.truth, self.signature, self.seed, self.limits = call, truth, signature, seed, limits
         self.unproven = truth.facts.unproven()
