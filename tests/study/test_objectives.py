@@ -324,6 +324,7 @@ def test_what_is_measured_end_to_end_begins_and_ends_on_the_host(part: bool) -> 
     config: Any = SimpleNamespace(from_host=True, device="cuda", callers=1, folder="")
     layer = PartRef(key=PartKey(path="layer"), effects=Effects(), inputs="", folder="") if part else None
     worker = TrialJob(TryRecipe(log="", recipe=Recipe(), part=layer), config, None, SimpleNamespace())  # type: ignore[arg-type]
+    worker.surveyed = SimpleNamespace(inputs_change=False)  # type: ignore[assignment]
     with FakeTensorMode():
         inputs = Inputs((torch.ones(2, device="cuda"),), {"scale": torch.ones(2, device="cuda")})
         worker.contender = SimpleNamespace(call=call, samples=(inputs,), given_as=None)  # type: ignore[assignment]

@@ -75,7 +75,7 @@ class TrialJob(ChildJob[messages.AnyTrial]):
             samples = self.contender.of_batch(self.job.batch, self._signature)
         from_host = self.config.from_host and self.job.part is None  # parts of a program are called on the device
         # of an artifact on its own nobody has made a survey
-        inputs_change = self.subject is not None and self.surveyed.inputs_change
+        inputs_change = self.whole is not None and self.surveyed.inputs_change
         return Measuring(
             self.contender, samples, self.config.device, self.callers, from_host=from_host, inputs_change=inputs_change
         )
