@@ -108,7 +108,9 @@ def test_steps_and_records_take_turns_and_say_where_their_time_goes(
     fused = record(steps / "fused.togi", fused={}, kept_memory={})
     names = ["steps.py:fast", fused, "steps.py:slow"]
     code = run(["bench", *names, "--train", "--time-limit", "10s", "--fail-if-slower", "50%", "--json"])
-    document = json.loads(capsys.readouterr().out)
+    printed, said = capsys.readouterr()
+    assert code == 1, said
+    document = json.loads(printed)
     assert document["train"]
     first, applied, slow = document["contestants"]
     assert [each["name"] for each in document["contestants"]] == names
@@ -116,7 +118,6 @@ def test_steps_and_records_take_turns_and_say_where_their_time_goes(
     passed, _, failed = (case["answer"] for case in document["gate"])
     assert passed == "passed"
     assert failed in ("failed", "undecided"), "fifty times as slow, on a machine that may be busy"
-    assert code == 1
     assert applied["error"]["faithful"]
     assert "gradient 0.weight" in {leaf["name"] for leaf in applied["error"]["leaves"]}
     assert slow["speedup_x"]["median"] < 0.5
