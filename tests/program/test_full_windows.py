@@ -97,6 +97,20 @@ def numbers_of(part: Part) -> list[Any]:
     return [leaf.keys[0] for leaf in leaves if leaf.kind == "carried"]
 
 
+def assert_serves_sixty_steps(program: Generates, cuts: Cuts, folder: Path) -> None:
+    """Nearly all of them, far beyond the window, and as the program does by itself."""
+    program.steps = 60
+    x = torch.full((1, 1, 8), 0.5)
+    expected, count = program(x)
+    with put_in(program, cuts, folder) as installed:
+        found, counted = program(x)
+        served, original = installed.counts["layer"]
+    torch.testing.assert_close(found, expected)
+    assert count == counted == BEGUN + 60
+    assert served > 54, installed.switches[0].last_reason
+    assert served + original == 60
+
+
 @torch.no_grad()
 def test_parts_serve_a_window_that_fills_and_one_that_is_full(tmp_path: Path) -> None:
     program = Generates(Attends())
@@ -106,16 +120,7 @@ def test_parts_serve_a_window_that_fills_and_one_that_is_full(tmp_path: Path) ->
     assert sorted(map(numbers_of, parts)) == [[], [0]]
     assert sum(part.share for part in parts) <= 1.0
     assert max(parts, key=lambda part: part.share).calls > program.steps / 2
-    program.steps = 60
-    x = torch.full((1, 1, 8), 0.5)
-    expected, count = program(x)
-    with put_in(program, cuts, tmp_path) as installed:
-        found, counted = program(x)
-        served, original = installed.counts["layer"]
-    torch.testing.assert_close(found, expected)
-    assert count == counted == BEGUN + 60
-    assert served > 54, installed.switches[0].last_reason
-    assert served + original == 60
+    assert_serves_sixty_steps(program, cuts, tmp_path)
 
 
 @torch.no_grad()
@@ -205,16 +210,8 @@ def test_a_number_that_decides_follows_the_size_of_a_mask(tmp_path: Path) -> Non
     cuts = cut(program, tmp_path)
     full = next(part for part in cuts.parts if part.key.path == "layer" and part.effects.follows)
     assert [(followed.dim, followed.more) for followed in full.survey.signature.follows] == [(1, -1)]
-    program.steps, program.padding = 60, 20
-    x = torch.full((1, 1, 8), 0.5)
-    expected, count = program(x)
-    with put_in(program, cuts, tmp_path) as installed:
-        found, counted = program(x)
-        served, original = installed.counts["layer"]
-    torch.testing.assert_close(found, expected)
-    assert count == counted == BEGUN + 60
-    assert served > 54, installed.switches[0].last_reason
-    assert served + original == 60
+    program.padding = 20
+    assert_serves_sixty_steps(program, cuts, tmp_path)
 
 
 @torch.no_grad()
