@@ -182,6 +182,24 @@ def test_an_output_cached_by_identity_is_wrong():
     check(call, "replaced in place")
 
 
+@pytest.mark.parametrize("first", [(), (X,)])
+def test_a_random_generator_that_a_call_has_drawn_from_is_no_cached_output(first):
+    def call(given):
+        *x, generator = given
+        noise = torch.rand(2, 3, 8, 8, generator=generator)
+        return net(noise + sum(x))
+
+    samples = [((*first, torch.Generator().manual_seed(seed)),) for seed in (0, 1)]
+    report = verdict(Computes(call), call, *samples)
+    assert report.faithful, report.problems
+    cache = {}
+
+    def cached(given):
+        return cache.setdefault(tuple(map(id, given[:-1])), (given, call(given)))[1].clone()
+
+    assert not verdict(Computes(call), cached, *samples).faithful
+
+
 @pytest.mark.parametrize("buffers", [1, 2, 3])
 def test_outputs_overwritten_by_a_later_call(buffers):
     ring = [torch.empty(2, 8, 8, 8) for _ in range(buffers)]

@@ -64,13 +64,26 @@ def has_opaque(signature: Signature) -> bool:
     return any(leaf.kind == "opaque" for argument in signature.arguments for leaf in argument.leaves())
 
 
-def can_be_replaced(inputs: Inputs, signature: Signature) -> bool:
-    """Whether all that may differ between two calls lies in tensors, or in arrays that can be written through them."""
-    leaves = (leaf for argument in signature.arguments for leaf in argument.leaves())
-    if any(leaf.kind == "opaque" and leaf.type.startswith("builtins:") for leaf in leaves):
-        return False
-    items = (item for _, item in _walk((inputs.args, dict(inputs.kwargs)), "", 0, set()))
-    return all(isinstance(item, Tensor) or _is_written_through(item) for item in items)
+def put_into(given: Inputs, values: Inputs) -> Inputs | None:
+    """The call ``values`` made with the tensors and arrays of ``given``, which hold its numbers from then on. All else
+    (numbers, texts, random generators) is copied from ``values``: a call may have used up what ``given`` holds.
+
+    None: there is nothing to write, or it cannot be written.
+    """
+    held, wanted = (list(_walk((call.args, dict(call.kwargs)), "", 0, set())) for call in (given, values))
+    if not wanted or [at for at, _ in held] != [at for at, _ in wanted]:  # the call before may have put more there
+        return None
+    if not all(isinstance(item, Tensor) or _is_written_through(item) for _, item in held):
+        return None
+    try:
+        with torch.no_grad():
+            for (_, item), (_, value) in zip(held, wanted, strict=True):
+                _as_tensor(item).copy_(_as_tensor(value))
+    except RuntimeError:  # an expanded input: several elements are one place in memory
+        return None
+    memo = {id(value): item for (_, item), (_, value) in zip(held, wanted, strict=True)}
+    args, kwargs = copy.deepcopy((values.args, dict(values.kwargs)), memo)
+    return Inputs(args, kwargs)
 
 
 def may_be_index(tensor: Tensor) -> bool:

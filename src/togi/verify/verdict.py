@@ -26,7 +26,7 @@ from togi.subject.plain_tensors import plain
 from togi.subject.signature import Signature
 from togi.verify.compare import continuous, identical
 from togi.verify.decisions import both, decisions, values_of
-from togi.verify.leaves import can_be_replaced, fresh, input_tensors
+from togi.verify.leaves import fresh, input_tensors, put_into
 from togi.verify.metric import Metric, value_of
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form, not_compared
@@ -301,9 +301,10 @@ class _VerdictSoFar:
         reused = fresh(self.inputs[facts.answers[0].input])
         self._asked(self.inputs[facts.answers[0].input], reused)
         other = self.inputs[facts.answers[b].input]
-        if not _replace(reused, other, self.signature):
+        again = put_into(reused, other)
+        if again is None:
             return
-        seen = self._asked(other, reused)
+        seen = self._asked(other, again)
         when = "when an input's values are replaced in place"
         self._answered_again(b, seen, when, f"does not follow {when} (cached by identity)")
 
@@ -343,22 +344,6 @@ class _VerdictSoFar:
 
     def _shapes(self, index: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
         return [(tuple(t.shape), t.dtype) for _, t in input_tensors(self.inputs[index], self.signature)]
-
-
-def _replace(given: Inputs, values: Inputs, signature: Signature) -> bool:
-    """Copy ``values`` into the tensors of ``given``; False where they cannot be written."""
-    if not can_be_replaced(given, signature):
-        return False
-    held, wanted = input_tensors(given, signature), input_tensors(values, signature)
-    if [name for name, _ in held] != [name for name, _ in wanted]:  # the call before put more there
-        return False
-    try:
-        with torch.no_grad():
-            for (_, tensor), (_, value) in zip(held, wanted, strict=True):
-                tensor.copy_(value)
-    except RuntimeError:  # an expanded input: several elements are one place in memory
-        return False
-    return True
 
 
 def _unrepeatable(truth: Truth) -> ErrorReport:
