@@ -418,3 +418,14 @@ def test_an_answer_too_large_to_be_kept_leaves_room_for_small_ones() -> None:
     for value in (2.0, 1.0, 1.0, 2.0):
         known.answer(Inputs((torch.full((4,), value),)))
     assert len(calls) == 3, "the small one was kept"
+
+
+@pytest.mark.parametrize(("darker_by", "low"), [(8, 52), (60, 60)])
+def test_other_calls_that_are_answered_rightly_show_values_too(darker_by, low):
+    """The program is right from 50 on."""
+    frame = FRAME.clone()
+    frame[0, 0, 0, 0] = 60
+    asked, samples = asked_original(lambda f: (f - 50).float() / 255, frame)
+    reach = reach_of(saturated, asked, samples, others=[Inputs((frame - darker_by,))])
+    assert reach.problems == ()
+    assert [domain.low for domain in reach.domains] == [low]
