@@ -429,3 +429,12 @@ def test_other_calls_that_are_answered_rightly_show_values_too(darker_by, low):
     reach = reach_of(saturated, asked, samples, others=[Inputs((frame - darker_by,))])
     assert reach.problems == ()
     assert [domain.low for domain in reach.domains] == [low]
+
+
+def test_where_much_larger_floats_are_wrong_a_little_larger_ones_are_asked():
+    """A state that an engine has handed on is by a rounding beyond all that the original's calls showed."""
+    x = torch.linspace(-1, 1, 40)
+    reach, _ = reached(lambda x: x * 2, lambda x: x.clamp(-3, 3) * 2, x)
+    (domain,) = reach.domains
+    assert (domain.low, domain.high) == (-1.25, 1.25)
+    assert reach.problems == ()

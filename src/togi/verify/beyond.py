@@ -52,7 +52,7 @@ _DRAWS_IN_PART = 4
 """Where single columns or elements are changed, which of them is chance."""
 _LONGER_X = 3.0
 """Where even the first rungs take so many times as long as there is time, the rest is not asked at all."""
-_OTHERS_SHARE = 0.25
+_OTHERS_SHARE = 0.5
 """Of the time, for calls that are made of it besides the samples."""
 _AS_MADE = Rung("values of other calls", (), Domain())
 
