@@ -91,7 +91,7 @@ def test_where_each_process_exports_anew_a_proof_takes_longer() -> None:
 
 
 def test_parts_were_asked_each_by_itself_and_fall_back_on_the_original() -> None:
-    """The proof of a program loads and verifies one artifact, and asks nothing more; it keeps no time for a race."""
+    """The proof of a program loads and verifies one artifact, and asks nothing more."""
     settings, now = Settings(time_limit_s=100.0), Clock(0.0)
     whole = TimeBudget(settings, started=0.0, clock=now)
     in_parts = TimeBudget(settings, in_parts=True, started=0.0, clock=now)
@@ -99,7 +99,7 @@ def test_parts_were_asked_each_by_itself_and_fall_back_on_the_original() -> None
         studied.know_reference({"start": 1.0, "build": 2.0, "verify": 1.0, "warm": 2.0})
     assert in_parts.proof_s == USUAL.proof_s + 6.0 + 1.0
     assert whole.proof_s == pytest.approx(USUAL.proof_s + 2 * 6.0 + 1.0 + 8.0)
-    assert in_parts.explore_s() == 100.0 - in_parts.proof_s - USUAL.least_race_s
+    assert in_parts.explore_s() == 100.0 - in_parts.proof_s - 15.0
     assert in_parts.explore_s(race=False) == 100.0 - in_parts.proof_s
     assert in_parts.ask_s == 0.0
 

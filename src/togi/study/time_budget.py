@@ -153,10 +153,8 @@ class TimeBudget:
         """What is left for trials: the limit less what the race, and building and proving the best, will take."""
         if self.limit_s is None:
             return math.inf
-        # In a short study values beyond the samples are asked at the cost of the race, not of trials. Engines for a
-        # part take turns in the program itself, trial after trial: what is left of them seldom needs a race.
-        share = 0.0 if self._in_parts else _RACE_SHARE
-        race_s = min(self.pace.race_s, self.limit_s * share) - self._wanted_ask_s
+        # in a short study values beyond the samples are asked at the cost of the race, not of trials
+        race_s = min(self.pace.race_s, self.limit_s * _RACE_SHARE) - self._wanted_ask_s
         reserved_s = max(self.pace.least_race_s, race_s) if race else 0.0
         return self.left_s - reserved_s - self.rebuilding_s - self.proof_s
 
