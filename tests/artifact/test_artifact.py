@@ -9,6 +9,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import togi
 from tests.artifact.artifact_maker import ArtifactMaker
 from tests.artifact.forks import in_a_fork, needs_fork
-from tests.artifact.small_artifacts import RECIPES, make
+from tests.artifact.small_artifacts import RECIPES, Net, make
 from togi.artifact import load as loading
 from togi.artifact.export import export
 from togi.artifact.load import FallbackWarning, load
@@ -568,3 +569,16 @@ def test_a_forked_process_hears_that_the_engines_threads_did_not_come_along(tmp_
 
     assert in_a_fork(says_so)
     optimized(x, scale)
+
+
+def test_a_part_falls_back_on_the_original_which_its_program_has(tmp_path: Path) -> None:
+    """It takes no second copy of the weights, and nothing that would have to be proven."""
+    samples = [{"x": torch.randn(3, 8), "scale": torch.full((3, 4), 2.0)}]
+    whole = ArtifactMaker.of(Subject(Net(), samples), "Net")
+    part = replace(whole, facts=whole.facts.model_copy(update={"part": True}))
+    for maker, files in ((whole, True), (part, False)):
+        folder = tmp_path / f"{files}.togi"
+        manifest = maker.make(folder, recipe(onnxruntime={"spinning": True}, no_grad={}))
+        assert [link.engine for link in manifest.chain] == ["onnxruntime", "eager"]
+        assert (folder / "eager").exists() is files
+        assert load(folder).engine == "onnxruntime"

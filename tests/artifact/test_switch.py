@@ -337,9 +337,9 @@ def test_a_call_under_autocast_is_the_originals_and_is_said_once(live: tuple[Pro
     assert "bfloat16 on cpu" in installed.switches[0].last_reason
 
 
-def test_settings_round_the_original_leave_autocast_to_the_caller() -> None:
-    model = program()
-    entry = part_of(model, Inputs((X,))).entry
+def original_of(model: Program, form: int | None) -> PartEngine:
+    """The original in settings of its own, for one form of the calls of its part, or (None) for all."""
+    entry = part_of(model, Inputs((X,))).entry.model_copy(update={"key": PartKey(path="part", form=form)})
     signature = Signature.of(model.part, [Inputs((X,))], [model.part(X)])
     facts = survey(Subject(model.part, X)).facts
     manifest: Any = types.SimpleNamespace(signature=signature, facts=facts)
@@ -347,7 +347,12 @@ def test_settings_round_the_original_leave_autocast_to_the_caller() -> None:
     loaded: Any = types.SimpleNamespace(
         program=InPlaceProgram(lambda forward: forward), runnable=lambda: None, contexts=(), around=None
     )
-    with put_in([PartEngine(loaded, manifest, link, (), entry)], model, keep_originals=True) as installed:
+    return PartEngine(loaded, manifest, link, (), entry)
+
+
+def test_settings_round_the_original_leave_autocast_to_the_caller() -> None:
+    model = program()
+    with put_in([original_of(model, None)], model, keep_originals=True) as installed:
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             found = model(X)
             assert installed.counts == {"part": (1, 0)}
@@ -355,6 +360,16 @@ def test_settings_round_the_original_leave_autocast_to_the_caller() -> None:
                 expected = model(X)
         assert (found.dtype, expected.dtype) == (torch.bfloat16, torch.bfloat16)
         assert torch.equal(found, expected)
+
+
+def test_where_no_engine_of_a_part_runs_the_original_serves_its_calls_and_is_kept() -> None:
+    model = program()
+    expected = model(X)
+    installed = put_in([original_of(model, 0)], model, keep_originals=False)
+    assert torch.equal(model(X), expected)
+    assert installed.counts == {"part": (0, 1)}
+    installed.remove()
+    assert torch.equal(model(X), expected)
 
 
 def test_a_part_looks_like_the_forward_that_it_stands_for(live: tuple[Program, Installed]) -> None:

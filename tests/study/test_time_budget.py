@@ -90,6 +90,20 @@ def test_where_each_process_exports_anew_a_proof_takes_longer() -> None:
     assert exporting.proof_s == alone.proof_s + 2 * 3.0
 
 
+def test_parts_were_asked_each_by_itself_and_fall_back_on_the_original() -> None:
+    """The proof of a program loads and verifies one artifact, and asks nothing more."""
+    settings, now = Settings(time_limit_s=100.0), Clock(0.0)
+    whole = TimeBudget(settings, started=0.0, clock=now)
+    in_parts = TimeBudget(settings, in_parts=True, started=0.0, clock=now)
+    for studied in (whole, in_parts):
+        studied.know_reference({"start": 1.0, "build": 2.0, "verify": 1.0, "warm": 2.0})
+    assert in_parts.proof_s == USUAL.proof_s + 6.0 + 1.0
+    assert whole.proof_s == pytest.approx(USUAL.proof_s + 2 * 6.0 + 1.0 + 8.0)
+    assert in_parts.explore_s() == 100.0 - in_parts.proof_s - 15.0
+    assert in_parts.explore_s(race=False) == 100.0 - in_parts.proof_s
+    assert in_parts.ask_s == 0.0
+
+
 def test_what_is_saved_is_asked_less_where_little_time_is_left() -> None:
     """Its start takes 3 s and verifying it 2 s, what it falls back on the same."""
     needed_s = USUAL.proof_s + 2 * (3.0 + 2.0) + 2.0

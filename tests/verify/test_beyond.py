@@ -418,3 +418,23 @@ def test_an_answer_too_large_to_be_kept_leaves_room_for_small_ones() -> None:
     for value in (2.0, 1.0, 1.0, 2.0):
         known.answer(Inputs((torch.full((4,), value),)))
     assert len(calls) == 3, "the small one was kept"
+
+
+@pytest.mark.parametrize(("darker_by", "low"), [(8, 52), (60, 60)])
+def test_other_calls_that_are_answered_rightly_show_values_too(darker_by, low):
+    """The program is right from 50 on."""
+    frame = FRAME.clone()
+    frame[0, 0, 0, 0] = 60
+    asked, samples = asked_original(lambda f: (f - 50).float() / 255, frame)
+    reach = reach_of(saturated, asked, samples, others=[Inputs((frame - darker_by,))])
+    assert reach.problems == ()
+    assert [domain.low for domain in reach.domains] == [low]
+
+
+def test_where_much_larger_floats_are_wrong_a_little_larger_ones_are_asked():
+    """A state that an engine has handed on is by a rounding beyond all that the original's calls showed."""
+    x = torch.linspace(-1, 1, 40)
+    reach, _ = reached(lambda x: x * 2, lambda x: x.clamp(-3, 3) * 2, x)
+    (domain,) = reach.domains
+    assert (domain.low, domain.high) == (-1.25, 1.25)
+    assert reach.problems == ()

@@ -165,15 +165,17 @@ def _switch(part: PartEngine, module: nn.Module | None, kind: type[Switch]) -> S
             f"{changed} of '{path}' is not what it was when it was tuned: its part would answer for that. Put it into "
             "the program that was tuned, or tune this one"
         )
-    if part.in_place and any(isinstance(vars(inside).get("forward"), Switch) for inside in module.modules()):
+    of_all_forms = part.in_place and entry.key.form is None
+    if of_all_forms and any(isinstance(vars(inside).get("forward"), Switch) for inside in module.modules()):
         raise ArtifactError(f"'{path}' of this program has tuned parts inside: call .remove() on them first")
     return kind(module, path, module.forward, entry.effects.state)
 
 
 def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
     """Give back the memory of the originals' weights, but for those that are used elsewhere: by parts in place, which
-    run on them, by switches, which read and write the state, or by modules that calls reach in another way, too."""
-    replaced = [switch for switch in switches if not any(form.in_place for form in switch.forms)]
+    run on them, by originals that stand in for an engine, by switches, which read and write the state, or by modules
+    that calls reach in another way, too."""
+    replaced = [each for each in switches if not (each.needs_original or any(form.in_place for form in each.forms))]
     used = {
         tensor.untyped_storage().data_ptr()
         for part in _without(program, {switch.module for switch in replaced})

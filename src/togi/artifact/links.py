@@ -9,6 +9,7 @@ from togi.core.errors import NotSaveable, Refused
 from togi.core.records import Machine, Recipe, Stage
 from togi.graph.candidate import Candidate, Program
 from togi.techniques import technique
+from togi.techniques.base import IN_PLACE
 from togi.techniques.build import StepFailed, build
 
 EAGER = "eager"
@@ -18,7 +19,8 @@ EAGER = "eager"
 def write_links(
     built: Candidate, start: Candidate, recipe: Recipe, folder: Path
 ) -> tuple[tuple[Link, ...], tuple[str, ...]]:
-    """Save the program of ``built`` and, where it is another engine, an eager fallback made anew from ``start``.
+    """Save the program of ``built`` and, where it is another engine, an eager fallback made anew from ``start``. A part
+    falls back on the original, which the program has.
 
     Returns the chain and notes for people. Raises NotSaveable when the chosen engine has no file form here.
     """
@@ -27,6 +29,8 @@ def write_links(
     links = [_write(program, engine, built, recipe, recipe, folder)]
     if engine == EAGER:
         return tuple(links), ()
+    if built.facts.part and not program.stores_export:  # else the fallback is asked for what both hold
+        return (*links, Link(engine=EAGER, folder=EAGER, meta={"options": {}, IN_PLACE: True})), ()
     try:
         kept = without_engine(recipe)
         plain = build(kept, start)

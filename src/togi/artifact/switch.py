@@ -69,6 +69,8 @@ class Switch(FunctionStandIn):
         self.forms: tuple[PartEngine, ...] = ()
         self.plain: Callable[..., Any] | None = None
         """The original in settings of its own."""
+        self.needs_original = False
+        """It serves calls of a form whose engine does not run here."""
         self.engine_calls = 0
         self.original_calls = 0
         """Calls outside of what was proven, which the original served."""
@@ -95,8 +97,11 @@ class Switch(FunctionStandIn):
         self.watch = Watch(self.module, self._state_names)
 
     def serve_with(self, part: PartEngine) -> None:
-        """Serve calls of one more form."""
+        """Serve calls of one more form. Where no engine of it runs here, the original does, as all others."""
         assert self.original is not None  # it is freed later
+        if part.runs_original and part.entry.key.form is not None:
+            self.needs_original = True
+            return
         form = part.of(self.original)
         self.forms += (form,)
         if part.runs_original:
@@ -116,7 +121,7 @@ class Switch(FunctionStandIn):
             reason = _AUTOCAST.format(cast)
             self._warn_once("autocast", f"the original of {self.name} serves its calls: {reason}")
             return self._fall_back(reason, args, kwargs)
-        reason = "no form of its calls was tuned"
+        reason = "its engine does not run here" if self.needs_original else "no form of its calls was tuned"
         named = kwargs if self.state is None else {**kwargs, STATE: self.state.read()}
         for position, form in enumerate(self.forms):
             signature = form.signature

@@ -83,6 +83,7 @@ class OpenStudy:
             settings,
             pass_ms=facts.latency_ms,
             export_s=subject.pool.export_s,
+            in_parts=facts.program and not facts.exportable,
             started=started,
             loaded=loaded,
             pace=pace,

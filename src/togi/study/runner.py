@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from togi.core.records import Outcome, Recipe, Trial
+from togi.decide.faster import BETWEEN_PROCESSES, conclusive
 from togi.measure import undisturbed
 from togi.study.attempts import Attempts
 from togi.study.failures import OutOfTime, reference_failed
@@ -23,6 +24,7 @@ _OTHERS_X = 5.0
 """Where others had the processor, they likely still have it: then only if so many times as much is left."""
 _OTHERS_S = 0.5
 """How long another process that works on the same study is waited for at a time."""
+_TOO_WIDE = "its interval is too wide to conclude anything from"
 
 
 class Attempting(Protocol):
@@ -41,7 +43,7 @@ class StudyRunner:
         self.study = study
         self.tried = 0
         self._disturbed: dict[Recipe, Trial] = {}
-        """Trials that the machine disturbed, and that were not measured again."""
+        """Trials that the machine disturbed, or whose intervals say nothing, and that were not measured again."""
         self._had_turn: set[Recipe] = set()
         """Whose trial ended in this session."""
         self._clock = study.clock
@@ -147,7 +149,10 @@ class StudyRunner:
         self.study.processes.compose(composed, folder)
         self.study.progress.message("the tuned parts in the program")
         left_s = self.study.budget.explore_s(race=False)
-        return self.study.log.last(composed) if left_s > 0 and self._try(composed, left_s) else None
+        if left_s <= 0 or not self._try(composed, left_s):
+            return None
+        self._measured_again(None, self.study.budget.explore_s(race=False))
+        return self.study.log.last(composed)
 
     @property
     def _timeout_s(self) -> float:
@@ -191,7 +196,7 @@ class StudyRunner:
         self.tried += 1
         self._tell(trial)
         study.allow_for_best()
-        if trial.outcome is Outcome.UNSTABLE and _may_be_faster(trial) and study.processes.is_warm(candidate):
+        if _may_say_more(trial) and study.processes.is_warm(candidate):
             self._disturbed[candidate] = trial
         self._prune()
         return True
@@ -201,8 +206,8 @@ class StudyRunner:
         study.processes.prune((*study.search.finalists(study.pace.finalists), *self._disturbed))
 
     def _measured_again(self, candidate: Recipe | None, left_s: float) -> bool:
-        """Whether one that the machine disturbed was measured again: it is built, so this is sooner done than a trial
-        that costs more. ``candidate``: what is tried next."""
+        """Whether one that the machine disturbed, or whose interval says nothing, was measured again: it is built, so
+        this is sooner done than a trial that costs more. ``candidate``: what is tried next."""
         study, takes_s = self.study, _AGAIN_X * self.study.pace.trial_s
         if candidate is not None and (candidate.is_reference or study.search.cost_s(candidate) <= takes_s):
             return False
@@ -210,7 +215,7 @@ class StudyRunner:
         if disturbed is None or left_s <= takes_s * (1 if _was_alone(disturbed) else _OTHERS_X):
             return False
         del self._disturbed[disturbed.recipe]
-        study.progress.message(f"{disturbed.recipe.label} is measured again: {disturbed.reason}")
+        study.progress.message(f"{disturbed.recipe.label} is measured again: {disturbed.reason or _TOO_WIDE}")
         trial = self._attempts.measure_again(disturbed)
         trial = trial.model_copy(update={"ended_s": study.budget.elapsed_s})
         study.log.append(trial)
@@ -248,8 +253,14 @@ class StudyRunner:
             time.sleep(_OTHERS_S)
 
 
-def _may_be_faster(trial: Trial) -> bool:
-    return trial.timing is not None and trial.timing.speedup_x.high > 1
+def _may_say_more(trial: Trial) -> bool:
+    """Whether it may be faster, and was disturbed, or its interval is too wide to conclude anything from."""
+    if trial.timing is None:
+        return False
+    speedup_x = trial.timing.speedup_x
+    if trial.outcome is Outcome.UNSTABLE:
+        return speedup_x.high > 1
+    return trial.outcome is Outcome.OK and BETWEEN_PROCESSES.points_to_faster(speedup_x) and not conclusive(speedup_x)
 
 
 def _was_alone(trial: Trial) -> bool:

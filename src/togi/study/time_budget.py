@@ -45,6 +45,7 @@ class TimeBudget:
         *,
         pass_ms: float | None = None,
         export_s: float = 0.0,
+        in_parts: bool = False,
         started: float,
         loaded: float | None = None,
         pace: Pace = USUAL,
@@ -55,6 +56,8 @@ class TimeBudget:
             settings: of which a given limit, or the effort's own, is taken.
             pass_ms: a rough time of one pass of the original over all samples.
             export_s: what a process that saves a recipe takes to capture the subject, if it has to.
+            in_parts: what is saved are parts of it. Each was asked for values beyond its samples when it was saved, and
+                the original serves where it does not.
             started: when the study began, by ``clock``.
             loaded: when its subject was: an effort's own limit begins then. None: with the study.
             clock: seconds, monotonic.
@@ -65,7 +68,7 @@ class TimeBudget:
         self._given_s = settings.time_limit_s
         self._effort_s = settings.effort.time_limit_s
         self._pass_s = (pass_ms or 0.0) * 1e-3
-        self._export_s = export_s
+        self._export_s, self._in_parts = export_s, in_parts
         self._clock = clock
         self._reference_s = 0.0
         self._reference_phases_s: Mapping[str, float] = {}
@@ -157,11 +160,12 @@ class TimeBudget:
 
     @property
     def _proof_without_asking_s(self) -> float:
-        """To export what is saved and what it falls back on, to start and verify both as the reference was, and to
-        judge and time it."""
+        """To export what is saved and what it falls back on if it does, to start and verify both as the reference was,
+        and to judge and time it."""
         verify_s = self._reference_phases_s.get("verify", 0.0)
-        twice_s = 2 * (self._export_s + building_s(self._reference_phases_s))
-        return self.pace.proof_s + twice_s + self.compiling_s + verify_s + self._validation_s
+        times = 1 if self._in_parts else 2
+        all_s = times * (self._export_s + building_s(self._reference_phases_s))
+        return self.pace.proof_s + all_s + self.compiling_s + verify_s + self._validation_s
 
     def least_proof_s(self, phases_s: Mapping[str, float]) -> float:
         """How long it takes at the least until a recipe is saved and right, loaded from its files; its trial then tells
@@ -172,6 +176,8 @@ class TimeBudget:
     @property
     def _wanted_ask_s(self) -> float:
         """By what verifying the original took, and by what loading leaves of the limit."""
+        if self._in_parts:
+            return 0.0
         verify_s = self._reference_phases_s.get("verify", 0.0)
         most_s = ASKED_S if self.limit_s is None else min(ASKED_S, _ASKED_SHARE * (self.limit_s - self._loading_s))
         return max(_LEAST_ASKED_S, min(most_s, _ASKED_X * verify_s))

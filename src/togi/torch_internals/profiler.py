@@ -27,8 +27,11 @@ _LEVEL = "KINETO_LOG_LEVEL"
 def memory_profile(device: str = "cpu") -> Iterator[profile]:
     """A profile with every allocation on the CPU and on ``device``, which writes nothing to the terminal."""
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.startswith("cuda") else [])
-    with _quiet(), profile(activities=activities, profile_memory=True, acc_events=True) as running:
-        yield running  # acc_events: without it torch before 2.12 warns of what concerns schedules alone
+    # Without acc_events torch before 2.12 warns of what concerns schedules alone. With it every event is made a Python
+    # object at the end, which nobody asks for here: seconds, for a pass of a hundred thousand operators.
+    accumulated = torch.__version__ < "2.12"
+    with _quiet(), profile(activities=activities, profile_memory=True, acc_events=accumulated) as running:
+        yield running
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from togi.subject.domain import Domain, Number
 Change = Callable[[Tensor, torch.Generator], Tensor]
 """Makes other values of a tensor: contiguous, of the same shape and dtype."""
 
-_FACTORS = (4.0, 1e3, 1e9)
-"""How many times larger floats become. The first that is asked is a thousand: less only where that is wrong."""
+_FACTORS = (1.25, 4.0, 1e3, 1e9)
+"""How many times larger floats become. The first that is asked is a thousand: less only where that is wrong. A state
+that is handed on from call to call is never quite what the original's would be, so a little more is asked at last."""
 _INTEGERS = (1 << 15, 1 << 24, (1 << 31) - 1, 1 << 34)
 """Where other numbers of bits end: 16 bits, float32's integers, 32 bits, and well beyond."""
 _LATTICE = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5)
@@ -132,7 +133,7 @@ def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
     largest = replace(
         rung("the largest numbers", most, Domain(low=low)), strict=True, reach=finite[-1].reach if finite else None
     )
-    return Ladder((*finite, largest), first=min(1, len(finite)))
+    return Ladder((*finite, largest), first=min(_FACTORS.index(1e3), len(finite)))
 
 
 def not_finite() -> list[Rung]:

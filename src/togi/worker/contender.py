@@ -27,6 +27,7 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.program import find_module
 from togi.subject.signature import Signature
+from togi.subject.stored_inputs import read_inputs
 from togi.subject.validation import hash_of
 from togi.techniques import is_exact
 from togi.techniques.build import build
@@ -178,6 +179,7 @@ class BuiltRecipe(Contender):
             reach_of,
             original=Original(module, self.trial.surveyed.signature, config.seed, check.varying),
             samples=self._shown(),
+            others=self._others(),
             max_units=check.lasting_units(),
             nan=not config.nan_differences,
         )
@@ -186,6 +188,13 @@ class BuiltRecipe(Contender):
         """The samples, and the data by which it is judged: how it answers those is proven by their measure."""
         data = self.trial.data_for(self._recipe)
         return self.samples if data is None else (*self.samples, *data.inputs)  # where they are: only read
+
+    def _others(self) -> Sequence[Inputs]:
+        """Calls that the program makes of a part, besides those on which it was verified."""
+        part = self.trial.job.part
+        if part is None or not part.others:
+            return ()
+        return tuple(call.to(self.trial.config.device) for call in read_inputs(Path(part.others)))
 
 
 class LoadedArtifact(Contender):

@@ -108,13 +108,13 @@ class WorkerPool:
         self._proven_on: tuple[PartRef, ...] = ()
         self._started = 0
 
-    def part(self, key: PartKey, effects: Effects, inputs: Path, survey: Survey) -> WorkerPool:
+    def part(self, key: PartKey, effects: Effects, inputs: Path, survey: Survey, others: str = "") -> WorkerPool:
         """The same processes, working on a part of the subject, which was surveyed when it was found. Ends with this
-        pool; closing it ends what it alone started."""
+        pool; closing it ends what it alone started. ``inputs`` and ``others``: as in ``PartRef``."""
         part = copy.copy(self)
         part.folder = Path(tempfile.mkdtemp(prefix="part-", dir=self.folder))
         part._captured = part._truth = None
-        part._part = PartRef(key=key, effects=effects, inputs=str(inputs), folder=str(part.folder))
+        part._part = PartRef(key=key, effects=effects, inputs=str(inputs), others=others, folder=str(part.folder))
         survey.write(part.folder)
         return part
 

@@ -116,6 +116,8 @@ class PartRef(Record):
     effects: Effects
     inputs: str
     """File of recorded calls (``togi.subject.stored_inputs``)."""
+    others: str = ""
+    """File of more calls that the program makes of it, which are not among the samples; empty: there is none."""
     folder: str
     """The part's own place for survey, truth and logs."""
 

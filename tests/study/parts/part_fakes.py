@@ -44,7 +44,7 @@ def part(path: str, *alike: str, form: int = 0, share: float = 0.4) -> Part:
         calls=1,
         share=share,
         inputs="",
-        proof={},
+        proof={each: f"{each}-proof" for each in (path, *alike)},
         effects=Effects(),
         weights=dict.fromkeys((path, *alike), ""),
         settings={each: {} for each in (path, *alike)},

@@ -63,8 +63,10 @@ class Assembly:
         if self.trial is None:
             return "no time was left for the program with it"
         if (timed := self.trial.measured) is not None and timed.eligible:
-            faster = BETWEEN_PROCESSES.faster(timed.speedup_x)
-            return "the program is faster without it" if faster else "the program was not faster with it"
+            if BETWEEN_PROCESSES.faster(timed.speedup_x):
+                return "the program is faster without it"
+            sure = "" if not BETWEEN_PROCESSES.points_to_faster(timed.speedup_x) else " beyond doubt"
+            return f"the program was not faster{sure} with it"
         return f"the program ended with it: {self.trial.reason or self.trial.outcome.value}"
 
 

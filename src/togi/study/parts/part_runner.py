@@ -173,7 +173,8 @@ def settings_of_parts(settings: Settings) -> Settings:
 
 def _pool(program: TunedSubject, part: Part, path: str) -> WorkerPool:
     pool = program.pool
-    return pool.part(part.entry(path).key, part.effects, pool.folder / part.inputs, part.survey)
+    others = str(pool.folder / part.proof[path])
+    return pool.part(part.entry(path).key, part.effects, pool.folder / part.inputs, part.survey, others)
 
 
 def _ignore(_phase: str) -> None:
