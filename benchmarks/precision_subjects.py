@@ -216,6 +216,7 @@ def _docstrings(package: str) -> Iterator[str]:
                 if 25 < len(text) < 300:
                     yield text
 
+
 # --- networks with random weights, of which time and error alone say something
 
 RANDOM = {
