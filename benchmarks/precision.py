@@ -243,6 +243,9 @@ def race_all(row: Row, pool: WorkerPool, result: StudyResult | None, budget_s: f
         standing[OURS] = ours
     first = next(name for name in FLOAT32 if name in standing)
     rivals = [running for name, running in standing.items() if name != first]
+    if not rivals:
+        row.best_float32, row.over_float32[first], row.busy = first, (1.0, 1.0, 1.0), os.getloadavg()[0]
+        return
     result_of_race = race(rivals, standing[first], budget_s=budget_s, seed=0, criterion=EVERYBODY, min_rounds=ROUNDS)
     row.busy = os.getloadavg()[0]
     _fill(row, result_of_race, standing)
