@@ -2,12 +2,14 @@
 
     python -m benchmarks.precision [--rows digits minilm_rank ...] [--time-limit 300] [--budget 90] [--again]
 
-Each row has a model with real weights, a measure and a budget (``benchmarks/precision_subjects.py`` has the data). Four
-sets share nothing: what is timed, what is calibrated on, what a choice is judged on, and the held-out data of this
-table, which neither calibration nor choice sees. Contestants: OpenVINO and ONNX Runtime in float32, ONNX Runtime's
-static quantization (QDQ, U8S8 per channel, min-max) and its dynamic one of matrix products, NNCF's post-training
-quantization with its default preset, OpenVINO's bfloat16, and the artifact that ``togi tune`` chose within the budget.
-All take turns; each is judged on all of the held-out data, with a one-sided interval of 95 %.
+Each row has a model, a measure and a budget (``benchmarks/precision_subjects.py`` has weights and data, and says which
+packages they come with; a row whose packages are not installed is named and left out). Four sets share nothing: what is
+timed, what is calibrated on, what a choice is judged on, and the held-out data of this table, which neither calibration
+nor choice sees. Contestants: plain eager, OpenVINO and ONNX Runtime in float32; what ONNX Runtime's two quantizers do
+by default, and its static one (QDQ, U8S8 per channel, min-max) and dynamic one of matrix products as togi calls them;
+NNCF's post-training quantization with its default preset; its accuracy control, which is given the measure, the budget
+and 300 of the samples that togi chooses by; OpenVINO's bfloat16; and the artifact that ``togi tune`` chose within the
+budget. All take turns; each is judged on all of the held-out data, with a one-sided interval of 95 %.
 
 A row that is in the file is not measured again, unless ``--again``: a run that was interrupted goes on. It wants a
 machine that does nothing else; ``busy`` in a row is what others took of the processors while it was measured.
@@ -16,6 +18,7 @@ machine that does nothing else; ``busy`` in a row is what others took of the pro
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import os
 import statistics
@@ -27,16 +30,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import EVERYBODY, ROUNDS
+from benchmarks.precision_peers import installed
 from benchmarks.rows import measured_here, measured_on, put_rows
 
 from togi import api
-from togi.core.choices import AccuracyMeasure
+from togi.core.choices import AccuracyMeasure, Direction
+from togi.core.errors import TogiError
 from togi.core.judging import Judging
 from togi.core.records import Accuracy, Facts, Recipe
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
 from togi.study.result import StudyResult
 from togi.techniques import recipe
+from togi.techniques.base import Options
 from togi.worker.messages import Purpose
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
@@ -46,7 +52,11 @@ HERE = Path(__file__).parent
 DATA = HERE / "data" / "precision.json"
 SUBJECTS = HERE / "precision_subjects.py"
 OURS = "togi"
+SPEECH = "TOGI_BENCHMARK_SPEECH"
+"""Names a folder with recordings of speech, and stands among the packages of rows that need them."""
 LIMITS = Limits(timeout_s=900)
+OF_A_PEER = Limits(timeout_s=400)
+"""To be built, and judged on the held-out data."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +66,26 @@ class Budgeted:
     model: str
     measure: AccuracyMeasure
     max_drop: float
+    data: str = ""
+    """The sets' names begin with it; empty: with the model's."""
+    metric: str = ""
+    """The function of the measure ``own``."""
+    packages: tuple[str, ...] = ()
+    """What it needs besides togi's own extras."""
+
+    def set_of(self, of: str) -> str:
+        return f"{self.data or self.model}_{of}"
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot be measured here; empty where it can."""
+        absent = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        if SPEECH in self.packages and SPEECH in os.environ:
+            absent.remove(SPEECH)
+        return ", ".join(absent)
 
 
+_OCR = ("rapidocr", "onnx2torch")
 ROWS = {
     "digits": Budgeted("digits", AccuracyMeasure.ACCURACY, 0.02),
     "efficientnet_decided": Budgeted("efficientnet", AccuracyMeasure.DECIDED, 0.01),
@@ -66,21 +94,49 @@ ROWS = {
     "efficientnet_agreement": Budgeted("efficientnet", AccuracyMeasure.AGREEMENT, 0.03),
     "minilm_rank": Budgeted("minilm", AccuracyMeasure.RANK, 0.015),
     "minilm_rank_tight": Budgeted("minilm", AccuracyMeasure.RANK, 0.005),
+    "ocr_lines": Budgeted("ocr_lines", AccuracyMeasure.CHARACTERS, 0.005, packages=_OCR),
+    "ocr_pages": Budgeted("ocr_pages", AccuracyMeasure.IOU, 0.05, packages=_OCR),
+    "crepe": Budgeted("crepe", AccuracyMeasure.OWN, 0.02, metric="pitch", packages=("torchcrepe", SPEECH)),
+    "silero": Budgeted("silero", AccuracyMeasure.AGREEMENT, 0.01, packages=("silero_vad", SPEECH)),
+    "resnet50": Budgeted("resnet50", AccuracyMeasure.RMS, 0.05, data="drawn"),
+    "vit_small": Budgeted("vit_small", AccuracyMeasure.RMS, 0.04, data="drawn"),
+    "convnext_tiny": Budgeted("convnext_tiny", AccuracyMeasure.RMS, 0.04, data="drawn"),
+    "mobilenetv3": Budgeted("mobilenetv3", AccuracyMeasure.RMS, 0.25, data="drawn"),
 }
-FLOAT32 = ("OpenVINO", "ONNX Runtime")
+FLOAT32 = ("OpenVINO", "ONNX Runtime", "eager")
+CONTROLLED = "NNCF accuracy control"
+NAMES = (
+    *FLOAT32,
+    "ORT static, default",
+    "ORT dynamic, default",
+    "ORT static",
+    "ORT dynamic",
+    "NNCF",
+    CONTROLLED,
+    "OpenVINO bf16",
+)
 
 
-def peers() -> dict[str, Recipe]:
+def peers(wanted: Budgeted) -> dict[str, Recipe]:
     """What each tool gives by itself, by name."""
-    int8 = {"preset": "performance"}
-    return {
-        "OpenVINO": recipe(openvino={}, no_grad={}),
-        "ONNX Runtime": recipe(onnxruntime={"spinning": True}, no_grad={}),
-        "ORT static": recipe(onnxruntime={"spinning": True}, int8_onnxruntime={"how": "static"}, no_grad={}),
-        "ORT dynamic": recipe(onnxruntime={"spinning": True}, int8_onnxruntime={"how": "dynamic"}, no_grad={}),
-        "NNCF": recipe(openvino={}, int8_openvino=int8, no_grad={}),
-        "OpenVINO bf16": recipe(openvino={}, bf16_openvino={}, no_grad={}),
+    control = {
+        "data": wanted.set_of("validation"),
+        "measure": str(wanted.measure),
+        "metric": wanted.metric,
+        "max_drop": wanted.max_drop,
     }
+    on_ort: dict[str, Options] = {"onnxruntime": {"spinning": True}, "no_grad": {}}
+    made = (
+        recipe(openvino={}, no_grad={}),
+        recipe(**on_ort),
+        recipe(no_grad={}),
+        *(recipe(onnxruntime_defaults={"how": how}, **on_ort) for how in ("static", "dynamic")),
+        *(recipe(int8_onnxruntime={"how": how}, **on_ort) for how in ("static", "dynamic")),
+        recipe(openvino={}, int8_openvino={"preset": "performance"}, no_grad={}),
+        recipe(openvino={}, nncf_accuracy_control=control, no_grad={}),
+        recipe(openvino={}, bf16_openvino={}, no_grad={}),
+    )
+    return dict(zip(NAMES, made, strict=True))
 
 
 @dataclass
@@ -100,6 +156,8 @@ class Row:
     recipe: str = ""
     verdict: str = ""
     first_gain_s: float | None = None
+    took_s: dict[str, float] = field(default_factory=dict)
+    """Until each peer was built, and judged on the held-out data."""
     tune_s: float = math.nan
     busy: float = math.nan
     """Load of the machine while the race ran, less than 1 where nothing else did."""
@@ -116,7 +174,9 @@ def main() -> None:
     options = parser.parse_args()
     known = {} if options.again or not options.json.exists() else {row["row"]: row for row in _read(options.json)}
     for name in options.rows:
-        if name not in known:
+        if ROWS[name].missing:
+            print(f"{name}: skipped, {ROWS[name].missing} is not here", flush=True)
+        elif name not in known:
             row = measured(name, options.time_limit, options.budget)
             put_rows(options.json, [asdict(row)], by="row")
             print(line(row), flush=True)
@@ -135,36 +195,57 @@ def measured(name: str, time_limit_s: float, budget_s: float) -> Row:
     wanted = ROWS[name]
     row = Row(name, str(wanted.measure), wanted.max_drop)
     subject, began = f"{SUBJECTS}:{wanted.model}", time.monotonic()
+    own = {"metric": f"{SUBJECTS}:{wanted.metric}", "better": Direction.HIGHER} if wanted.metric else {}
     with tempfile.TemporaryDirectory() as folder:
-        result = api.tune(
-            subject,
-            data=f"{subject}_validation",
-            metric=wanted.measure,
-            max_drop=wanted.max_drop,
-            time_limit_s=time_limit_s,
-            journal=Path(folder) / "journal.sqlite",
-        )
+        result = tuned(row, time_limit_s, Path(folder), {"metric": wanted.measure, **own})
     row.tune_s = time.monotonic() - began
-    row.recipe, row.verdict = result.best.recipe.label, result.record.verdict
-    gained = [t for t in result.record.trials if t.timing is not None and t.timing.speedup_x.low > 1 and t.ended_s]
-    row.first_gain_s = min((trial.ended_s for trial in gained if trial.ended_s), default=None)
-    judging = Judging(measure=wanted.measure, max_drop=1.0, by_all=True)
-    held_out = {"judging": judging, "data": f"{subject}_held_out"}
-    with WorkerPool(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0, **held_out) as pool:  # type: ignore[arg-type]
+    judging = Judging(measure=wanted.measure, max_drop=1.0, by_all=True, **own)  # type: ignore[arg-type]
+    with installed(), _pool(subject, judging, f"{SUBJECTS}:{wanted.set_of('held_out')}") as pool:
         race_all(row, pool, result, budget_s)
     return row
 
 
-def race_all(row: Row, pool: WorkerPool, result: StudyResult, budget_s: float) -> None:
+def _pool(subject: str, judging: Judging, data: str) -> WorkerPool:
+    reference = SubjectRef.here("locator", subject)
+    return WorkerPool(reference, machine(), device="cpu", seed=0, judging=judging, data=data)
+
+
+def tuned(row: Row, time_limit_s: float, folder: Path, by: dict[str, Any]) -> StudyResult | None:
+    """What togi chose within the budget; None, with the reason in the row, where it could not begin."""
+    wanted = ROWS[row.row]
+    try:
+        result = api.tune(
+            f"{SUBJECTS}:{wanted.model}",
+            data=f"{SUBJECTS}:{wanted.set_of('validation')}",
+            max_drop=wanted.max_drop,
+            time_limit_s=time_limit_s,
+            journal=folder / "journal.sqlite",
+            **by,
+        )
+    except TogiError as error:
+        row.excluded[OURS] = str(error).replace(str(SUBJECTS), SUBJECTS.name)
+        return None
+    row.recipe, row.verdict = result.best.recipe.label, result.record.verdict
+    gained = [t for t in result.record.trials if t.timing is not None and t.timing.speedup_x.low > 1 and t.ended_s]
+    row.first_gain_s = min((trial.ended_s for trial in gained if trial.ended_s), default=None)
+    return result
+
+
+def race_all(row: Row, pool: WorkerPool, result: StudyResult | None, budget_s: float) -> None:
     """Fill the row from one race, with the best float32 engine as its reference."""
     facts = pool.make_truth(pool.survey(LIMITS, _quiet)[0].facts, LIMITS, _quiet)
-    standing = {name: started for name, peer in peers().items() if (started := start(row, pool, facts, name, peer))}
-    if result.best.artifact is None:
+    contestants = peers(ROWS[row.row])
+    started = {name: start(row, pool, facts, name, peer) for name, peer in contestants.items()}
+    standing = {name: running for name, running in started.items() if running is not None}
+    if result is not None and result.best.artifact is None:
         row.excluded[OURS] = "nothing could be saved"
-    elif (ours := _artifact(row, pool, facts, result)) is not None:
+    elif result is not None and (ours := _artifact(row, pool, facts, result)) is not None:
         standing[OURS] = ours
     first = next(name for name in FLOAT32 if name in standing)
     rivals = [running for name, running in standing.items() if name != first]
+    if not rivals:
+        row.best_float32, row.over_float32[first], row.busy = first, (1.0, 1.0, 1.0), os.getloadavg()[0]
+        return
     result_of_race = race(rivals, standing[first], budget_s=budget_s, seed=0, criterion=EVERYBODY, min_rounds=ROUNDS)
     row.busy = os.getloadavg()[0]
     _fill(row, result_of_race, standing)
@@ -172,8 +253,11 @@ def race_all(row: Row, pool: WorkerPool, result: StudyResult, budget_s: float) -
 
 def start(row: Row, pool: WorkerPool, facts: Facts, name: str, peer: Recipe) -> RunningTrial | None:
     """The peer, built, judged and warm; None, with the reason in the row, where it cannot run."""
+    began = time.monotonic()
     try:
-        return _ready(row, pool.start(peer, facts, LIMITS, _quiet), name)
+        started = _ready(row, pool.start(peer, facts, OF_A_PEER, _quiet), name)
+        row.took_s[name] = time.monotonic() - began
+        return started
     except TrialEnded as ended:
         row.excluded[name] = str(ended)
         return None
@@ -222,7 +306,7 @@ def line(row: Row) -> str:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown; in bold the fastest that keeps the budget on the held-out data."""
-    names = [*peers(), OURS]
+    names = [*NAMES, OURS]
     lines = [f"| row: budget | {' | '.join(names)} | togi over the best within | chosen, tuned in |"]
     lines.append(f"|---|{'---|' * len(names)}--:|---|")
     for row in rows:
@@ -242,7 +326,8 @@ def _below(rows: Sequence[dict[str, Any]]) -> list[str]:
     ratios = [ratio for row in rows if (ratio := _over_best_peer(row)) is not None]
     said = [
         "Speed over the best float32 engine of the row; in brackets the drop on the held-out data, and what they prove "
-        "it to be at most (one-sided, 95 %). Bold: the fastest whose drop there is within the budget."
+        "it to be at most (one-sided, 95 %), and of NNCF's accuracy control how long it took. Bold: the fastest whose "
+        "drop there is within the budget."
     ]
     if ours:
         kept = sum(_keeps(row, OURS) for row in rows if OURS in row["over_float32"])
@@ -277,7 +362,8 @@ def _said(row: dict[str, Any], name: str) -> str:
     if name not in row["drop"]:
         return over
     mean, high, _ = row["drop"][name]
-    return f"{over} ({mean:.2g}, {high:.2g})"
+    took_s = row.get("took_s", {}).get(name) if name == CONTROLLED else None
+    return f"{over} ({mean:.2g}, {high:.2g}){'' if took_s is None else f', {took_s:.0f} s'}"
 
 
 if __name__ == "__main__":

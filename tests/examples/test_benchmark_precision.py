@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import precision, precision_subjects
-from benchmarks.precision import ROWS, Row, peers, table
+import torch
+from benchmarks import precision, precision_peers, precision_subjects
+from benchmarks.precision import NAMES, ROWS, Row, peers, table
+from torch import nn
 
+from tests.techniques.precision.precision_subjects import MACHINE
+from togi.core.records import Facts
 from togi.subject.inputs import samples_of
-from togi.subject.validation import hashes_of
+from togi.subject.validation import Validation, hashes_of
+from togi.techniques import all_techniques
+from togi.techniques.base import Refuses
+from togi.techniques.conformance import candidate_of
+from togi.techniques.engine.programs.openvino import core
+from togi.techniques.engine.programs.openvino_conversion import convert
+
+FACTS = Facts(machine=MACHINE, module_class="Net")
 
 
 def row(**given: Any) -> Row:
@@ -54,9 +66,73 @@ def test_a_row_that_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: 
 
 def test_each_row_names_a_model_with_its_data_and_each_peer_a_recipe() -> None:
     for wanted in ROWS.values():
-        for suffix in ("", "_validation", "_held_out"):
-            assert callable(getattr(precision_subjects, f"{wanted.model}{suffix}"))
-    assert len({peer.id for peer in peers().values()}) == len(peers())
+        named = [wanted.model, wanted.set_of("validation"), wanted.set_of("held_out"), *filter(None, [wanted.metric])]
+        for name in named:
+            assert callable(getattr(precision_subjects, name)), name
+        with precision_peers.installed():
+            found = peers(wanted)
+        assert tuple(found) == NAMES
+        assert len({peer.id for peer in found.values()}) == len(found)
+    assert precision.SPEECH == precision_subjects.SPEECH
+
+
+def test_peers_are_techniques_of_the_race_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "before")
+    kinds = (precision_peers.AccuracyControl, precision_peers.DefaultsOfOnnxRuntime)
+    with precision_peers.installed():
+        known = all_techniques()
+        assert all(kind.id in known for kind in kinds)
+        assert all(isinstance(known[kind.id].applies(FACTS), Refuses) for kind in kinds), "no study tries them"
+        assert os.environ["PYTHONPATH"].endswith("before")
+    assert not any(kind.id in all_techniques() for kind in kinds)
+    assert os.environ["PYTHONPATH"] == "before"
+
+
+def test_a_row_without_its_packages_is_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(precision.SPEECH, raising=False)
+    monkeypatch.setattr(precision, "measured", None)
+    absent = replace(ROWS["crepe"], packages=("nowhere_to_be_found", precision.SPEECH))
+    monkeypatch.setitem(precision.ROWS, "crepe", absent)
+    (tmp_path / "rows.json").write_text(json.dumps([asdict(row())]), encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["precision", "--json", str(tmp_path / "rows.json"), "--rows", "crepe"])
+    precision.main()
+    assert "crepe: skipped, nowhere_to_be_found, TOGI_BENCHMARK_SPEECH" in capsys.readouterr().out
+
+
+class Fragile(nn.Module):
+    """One of its layers has weights that leave nothing of the others in 8 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fragile, self.last = nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 8)
+        with torch.no_grad():
+            self.fragile.weight[:, 0] = 40.0  # on what is always zero
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x).relu() * (torch.arange(32) > 0)
+        scores: torch.Tensor = self.last(self.fragile(hidden).relu())
+        return scores
+
+
+@pytest.mark.thorough
+def test_accuracy_control_gives_back_what_breaks_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nncf")
+    torch.manual_seed(0)
+    samples = [torch.randn(1, 16) for _ in range(60)]
+    monkeypatch.setattr(precision_subjects, "made_validation", lambda: Validation(samples), raising=False)
+    candidate = candidate_of(Fragile().eval(), samples[:20])
+    asked = {"data": "made_validation", "measure": "rms", "metric": ""}
+    plain, _, _ = convert(candidate)
+    errors = {}
+    for max_drop in (0.9, 0.02):
+        model = precision_peers._controlled(plain.clone(), candidate, **asked, max_drop=max_drop)
+        compiled = core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        with torch.no_grad():
+            pairs = [(torch.from_numpy(compiled([x.numpy()])[0].copy()), candidate.module(x)) for x in samples]
+        errors[max_drop] = sum(float((found - right).norm() / right.norm()) for found, right in pairs) / len(pairs)
+    assert errors[0.02] <= 0.02 < errors[0.9]
 
 
 def test_the_sets_of_the_digits_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.render.made_up_study import machine
 from togi.core.choices import AccuracyMeasure, OperatorKind
-from togi.core.records import Accuracy, Facts, Interval, Outcome, Recipe
+from togi.core.records import Accuracy, Facts, Interval, LayerPrice, LayerPrices, LayerStep, Outcome, Recipe
 from togi.decide.paired import flips
-from togi.study.price_records import KindPrices, LayerPrice, LayerPrices, LayerStep, PricedRecipe, PriceList
+from togi.study.price_records import KindPrices, PricedRecipe, PriceList
 from togi.techniques import recipe
 
 

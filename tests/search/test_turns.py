@@ -119,3 +119,16 @@ def test_each_choice_that_others_wait_for_is_offered(functions: dict[str, int]) 
             assert first or not chosen
             waiting |= {each.id} if first else set()
     assert waiting
+
+
+def test_what_is_approximate_is_left_when_the_program_says_so() -> None:
+    search = Search(CONVOLUTIONAL, Settings(max_error=1.0, effort=Effort.THOROUGH), family(), clock=lambda: 0.0)
+    found: list[Recipe] = []
+    while (recipe := search.next()) is not None:
+        search.tell(measured_trial(recipe, 4.0 if recipe.find("eight") else 2.0 if recipe.engine else 1.0))
+        found.append(recipe)
+        if recipe.find("eight") is not None:
+            search.leave_approximate()
+    assert options_of(found, "eight") == [PLAIN]
+    assert options_of(found, "four") == []
+    assert {recipe.engine for recipe in found} == {"", "vino", "onnx"}, "what is faithful is tried to the end"

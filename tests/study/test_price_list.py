@@ -13,15 +13,20 @@ import torch
 from torch import Tensor, nn
 
 import togi
+from tests.journal.journal_records import KEY, facts, header
+from tests.study.stand_ins import signature
 from togi.cli.app import run
 from togi.core.choices import AccuracyMeasure, OperatorKind
 from togi.core.errors import SubjectError
-from togi.core.records import ErrorReport, Interval, Outcome, Recipe, Timing, Trial
+from togi.core.records import ErrorReport, Interval, LayerPrice, LayerPrices, Outcome, Recipe, Timing, Trial
+from togi.core.settings import Settings
+from togi.journal import Conditions, Journal
 from togi.search.listed import ListedRecipes
 from togi.study import price_list
 from togi.study.pace import Pace
 from togi.study.price_list import _Pricing, _sorted, run_price_list
-from togi.study.price_records import PricedRecipe
+from togi.study.price_records import LayersRequest, PricedRecipe
+from togi.study.tuned_subject import TunedSubject
 from togi.techniques import recipe
 
 FILE = """
@@ -111,7 +116,7 @@ def test_the_command_prints_json_and_writes_a_page(folder: Path, capsys: pytest.
 
 
 @pytest.mark.thorough
-def test_the_sensitivity_of_kinds_is_measured_alone_kept_and_together() -> None:
+def test_the_sensitivity_of_kinds_is_measured_alone_kept_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nncf")
     found = togi.precision("models.py:model", data="models.py:data", only=OPENVINO, time_limit_s=500)
     assert {each.kind for each in found.kinds} == {OperatorKind.DEPTHWISE, OperatorKind.FIRST, OperatorKind.LAST} | {
@@ -126,6 +131,11 @@ def test_the_sensitivity_of_kinds_is_measured_alone_kept_and_together() -> None:
     joint = [choice.options["keep"] for p in found.prices for choice in p.recipe.choices if "keep" in choice.options]
     if found.sensitive is not None and (found.sensitive.kept.rmse or 0) < 0.9 * found.whole.rmse:
         assert str(found.sensitive.kind) in joint
+    assert found.layers is not None
+    assert found.layers.complete
+    monkeypatch.setattr(price_list, "LAYERS", None)
+    again = togi.precision("models.py:model", data="models.py:data", only=OPENVINO, time_limit_s=500)
+    assert again.layers == found.layers, "the journal has them"
 
 
 def interval(median: float) -> Interval:
@@ -181,3 +191,56 @@ def test_what_is_tried_together_are_the_most_sensitive_kinds() -> None:
     judging: Any = SimpleNamespace(measure=AccuracyMeasure.AGREEMENT)
     joint = _Pricing(study, judging, listed)._joint_of_sensitive()
     assert [choice.options["keep"] for each in joint for choice in each.choices] == ["depthwise", "depthwise+last"]
+
+
+def layers_of(*errors: float) -> LayerPrices:
+    """Two layers, of which so many are known."""
+    known = [
+        LayerPrice(name=f"layer {i}", kind=OperatorKind.LINEAR, alone=0.1, alone_ms=1.0, kept=error, kept_ms=1.0)
+        for i, error in enumerate(errors)
+    ]
+    return LayerPrices(inputs=4, count=2, float32_ms=2.0, rmse=0.2, ms=1.0, layers=tuple(known))
+
+
+def test_layers_rest_in_the_journal_and_what_is_missing_is_measured_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool: Any = None
+    subject = TunedSubject(pool, "net.py:make", facts(), signature(), Settings())
+    whole = recipe(int8_openvino={"preset": "performance"}, no_grad={})
+    asked: list[LayerPrices | None] = []
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+        for calibration, answer, measured_again in [
+            ("pictures", layers_of(0.1), [None]),
+            ("pictures", layers_of(0.1, 0.3), [layers_of(0.1)]),
+            ("pictures", layers_of(), []),
+            ("others", layers_of(0.1), [None]),
+        ]:
+            conditions = Conditions(calibration, lambda _: True)
+            log = journal.study(KEY, header(), conditions=conditions)
+            if log.last(whole) is None:
+                log.append(Trial(recipe=whole, outcome=Outcome.OK, cost_s=1.0))
+
+            def run(_pool: object, request: LayersRequest, *_: object, answer: LayerPrices = answer) -> LayerPrices:
+                asked.append(request.known)
+                return answer
+
+            monkeypatch.setattr(price_list, "LAYERS", SimpleNamespace(run=run))
+            asked.clear()
+            study: Any = SimpleNamespace(
+                log=log,
+                budget=SimpleNamespace(left_s=60.0),
+                subject=subject,
+                notes=[],
+                progress=SimpleNamespace(message=None),
+                clock=iter([10.0, 15.0]).__next__,
+            )
+            judging: Any = SimpleNamespace(measure=AccuracyMeasure.AGREEMENT)
+            listed: Any = None
+            found = _Pricing(study, judging, listed)._measured_layers(whole)
+            assert asked == measured_again
+            last = log.last(whole)
+            assert last is not None
+            assert found == last.layers
+            if asked:
+                assert found == answer

@@ -20,7 +20,9 @@ from togi.artifact.export import ENGINES
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.recipe import ProgramRecipe
 from togi.core.records import Decisions, Outcome
+from togi.journal import Journal
 from togi.study.result import StudyResult
+from togi.techniques import is_exact
 
 FACTORY = """
 import time
@@ -103,6 +105,39 @@ def make():
 
 def subject():
     return make(), torch.ones(1, 8)
+"""
+
+BUDGETED = """
+import torch
+from torch import nn
+
+class Step(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+
+    def forward(self, x):
+        return self.layers(x)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step, self.head = Step(), nn.Linear(256, 16)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = x + self.step(x)
+            if float(x.abs().amax()) > 1e6:
+                break
+        return self.head(x)
+
+def subject():
+    torch.manual_seed(0)
+    return Model().eval(), torch.randn(8, 256)
+
+def data():
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(8, 256, generator=generator) for _ in range(40)]
 """
 
 
@@ -320,6 +355,40 @@ def test_modules_that_are_called_in_threads_are_tuned_and_served_there(
         assert both(x) == pytest.approx(expected, rel=1e-4)
         assert sum(served for served, _ in installed.counts.values()) == 2
         assert all(original == 0 for _, original in installed.counts.values())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("max_drop", [0.5, 0.0])
+def test_parts_have_a_precision_of_their_own_within_the_budget_of_the_program(
+    max_drop: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the part is faster in 8 bits depends on the machine; that it is tried does not, nor what judges it."""
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+    (tmp_path / "budgeted.py").write_text(BUDGETED, encoding="utf-8")
+    found = togi.tune(
+        f"{tmp_path}/budgeted.py:subject",
+        data=f"{tmp_path}/budgeted.py:data",
+        metric="rms",
+        max_drop=max_drop,
+        only=["onnxruntime", "int8_onnxruntime"],
+        time_limit_s=150,
+        journal=tmp_path / "journal.sqlite",
+    )
+    tree = found.record.program
+    assert tree is not None
+    assert {part.key.path for part in tree.parts} >= {"step"}
+    with Journal.open(tmp_path / "journal.sqlite", read_only=True) as journal:
+        parts = [journal.read(entry.id) for entry in journal.studies() if entry.part]
+    lowered = [trial for study in parts for trial in study.trials if not is_exact(trial.recipe)]
+    assert any(trial.eligible for trial in lowered), "an error of its own alone refuses nothing"
+    assert all(trial.error is None or trial.error.accuracy is None for trial in lowered)
+    if max_drop == 0.0:
+        assert is_exact(found.best.recipe), "nothing is proven to lose nothing"
+    elif not is_exact(found.best.recipe):
+        error = found.best.trial.error
+        assert error is not None
+        assert error.accuracy is not None
+        assert error.accuracy.drop.high <= max_drop
 
 
 @pytest.mark.thorough

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from togi.subject.behaviour import same
 from togi.subject.identity import code_hash, settings_hash, value_hash
 
 
@@ -113,3 +114,12 @@ def test_copying_an_object_changes_nothing() -> None:
     copy.copy(Config())
     assert "__slotnames__" in vars(Config)
     assert value_hash(Config()) == before
+
+
+def test_a_single_number_is_known_whatever_its_stride() -> None:
+    """Some converters make constants by broadcasting."""
+    plain = torch.tensor([3.0])
+    broadcast = torch.as_strided(torch.tensor([2.0, 3.0]), (1,), (0,), 1)
+    assert broadcast.is_contiguous()
+    assert value_hash(broadcast) == value_hash(plain)
+    assert same([broadcast], [plain])

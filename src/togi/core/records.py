@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from togi.core.backports import StrEnum
-from togi.core.choices import AccuracyMeasure, Direction, ScoreForm
+from togi.core.choices import AccuracyMeasure, Direction, OperatorKind, ScoreForm
 from togi.core.instructions import saturates
 from togi.core.recipe import PLAIN_STEP_RECIPE as PLAIN_STEP_RECIPE
 from togi.core.recipe import REFERENCE as REFERENCE
@@ -431,6 +431,56 @@ class Footprint(Record):
         return self.idle_bytes + self.peak_bytes
 
 
+class LayerPrice(Record):
+    """How sensitive one layer is to 8 bits. Errors are relative root-mean-square ones of the worst output; times are of
+    the processor, for a call by one thread."""
+
+    name: str
+    """In OpenVINO's form of the model."""
+    kind: OperatorKind
+    alone: float
+    """The error if it alone has 8 bits."""
+    alone_ms: float
+    kept: float
+    """The error that is left if it alone stays in floating point."""
+    kept_ms: float
+
+
+class LayerStep(Record):
+    """So many of the most sensitive layers in floating point, all others in 8 bits."""
+
+    kept: int
+    rmse: float
+    ms: float
+
+
+class LayerPrices(Record):
+    """All layers of one model with one calibration, whose biases are not corrected."""
+
+    inputs: int
+    """By which errors were measured."""
+    count: int
+    """Of layers that can have 8 bits; there was no time for those that are not in ``layers``."""
+    float32_ms: float
+    rmse: float
+    """With all of them in 8 bits."""
+    ms: float
+    layers: tuple[LayerPrice, ...] = ()
+    """In the order in which they compute."""
+    steps: tuple[LayerStep, ...] = ()
+
+    @property
+    def most_sensitive(self) -> list[LayerPrice]:
+        """Those without which the error falls, by how far it does."""
+        return sorted((each for each in self.layers if each.kept < self.rmse), key=lambda each: each.kept)
+
+    @property
+    def complete(self) -> bool:
+        """Each layer was measured, and as many of the most sensitive together as there are steps for."""
+        next_step = 2 * max((step.kept for step in self.steps), default=1)
+        return len(self.layers) == self.count and next_step > len(self.most_sensitive)
+
+
 class Trial(Record):
     """One recipe, built, verified and measured: the line that the journal keeps and ``--json`` shows."""
 
@@ -457,6 +507,8 @@ class Trial(Record):
     notes: tuple[str, ...] = ()
     refused_for: Unused | None = None
     """Why it was refused, where that is not that it does not apply."""
+    layers: LayerPrices | None = None
+    """Of the recipe with all operators in 8 bits, once ``togi precision`` has measured it layer by layer."""
 
     @property
     def eligible(self) -> bool:

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from togi.core.choices import AccuracyMeasure
 from togi.core.quantities import bounds, milliseconds, times
-from togi.core.records import REFERENCES, Outcome
+from togi.core.records import REFERENCES, LayerPrices, Outcome
 from togi.render.terminal import bullets, clean, stack, table
-from togi.study.price_records import KindPrices, LayerPrices, PricedRecipe, PriceList
+from togi.study.price_records import KindPrices, PricedRecipe, PriceList
 
 SHOWN = 8
 """Layers."""

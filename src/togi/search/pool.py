@@ -42,6 +42,10 @@ class RecipePool:
                 if self._worth_trying(recipe, features):
                     self._features[recipe] = features
 
+    def leave_approximate(self) -> None:
+        """Draw none of them any more. Those that are in it are for ``sift``."""
+        self._sources[False] = iter(())
+
     def refilled(self) -> list[RecipeFeatures]:
         """All in it, the faithful first. More are drawn of a kind of which none is left."""
         for exact in self._sources:

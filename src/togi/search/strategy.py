@@ -126,6 +126,7 @@ class Search:
         """Seconds that trials took before they gave way to others. They are not at their end."""
         self._dismissed: set[str] = set()
         """Engines that cannot be chosen any more."""
+        self._faithful_alone = False
         self._acquisitions: list[Acquisition] | None = None
         self._slow_in_company: dict[RecipeFeatures, Atoms] | None = None
         self._planned: int | None = None
@@ -192,6 +193,12 @@ class Search:
         where it is used."""
         self._dismissed.add(recipe.engine)
         self._acquisitions = None
+        self._pool.sift()
+
+    def leave_approximate(self) -> None:
+        """Faithful recipes alone are tried from now on."""
+        self._faithful_alone, self._acquisitions = True, None
+        self._pool.leave_approximate()
         self._pool.sift()
 
     def spent_s(self, recipe: Recipe) -> float:
@@ -368,9 +375,10 @@ class Search:
         return True
 
     def _worth_trying(self, recipe: Recipe, features: RecipeFeatures) -> bool:
-        """It was not tried, and holds nothing that is known to fail or was dismissed."""
+        """It was not tried, and holds nothing that is known to fail, was dismissed or is not wanted."""
         known = recipe in self._trials or recipe.engine in self._dismissed
-        return not known and not self._failure_model.ruled_out(features.atoms)
+        wanted = features.exact or not self._faithful_alone
+        return wanted and not known and not self._failure_model.ruled_out(features.atoms)
 
     def _ranked(self) -> list[Acquisition]:
         """The untried recipes of the pool that can work, the most worthwhile first."""

@@ -9,7 +9,7 @@ from itertools import chain
 from togi.core.choices import OperatorKind
 from togi.core.errors import SubjectError, TogiError
 from togi.core.judging import Judging
-from togi.core.records import Interval, Outcome, Recipe, Trial
+from togi.core.records import Interval, LayerPrices, Outcome, Recipe, Trial
 from togi.core.settings import Settings
 from togi.decide.budget import Budget
 from togi.decide.faster import change
@@ -17,7 +17,7 @@ from togi.journal import Journal
 from togi.search.listed import ListedRecipes, listed_recipes
 from togi.study.open_study import OpenStudy
 from togi.study.pace import USUAL, Pace
-from togi.study.price_records import KindPrices, LayerPrices, LayersRequest, PricedRecipe, PriceList
+from togi.study.price_records import KindPrices, LayersRequest, PricedRecipe, PriceList
 from togi.study.progress import Progress
 from togi.study.run import opened_study
 from togi.study.runner import StudyRunner
@@ -92,7 +92,7 @@ class _Pricing:
         if listed.whole is not None and self._ran(listed.whole) is not None:
             runner.try_each([listed.whole, *chain.from_iterable(self._kinds())])
             runner.try_each(self._joint_of_sensitive())
-            self._layers = self._measured_layers()
+            self._layers = self._measured_layers(listed.whole)
         return self._record()
 
     def _kinds(self) -> Iterator[tuple[Recipe, Recipe]]:
@@ -116,20 +116,38 @@ class _Pricing:
         groups = [tuple(k for k in OperatorKind if k in sensitive[:count]) for count in range(1, len(sensitive) + 1)]
         return list(chain.from_iterable(self._listed.joint[group] for group in groups))
 
-    def _measured_layers(self) -> LayerPrices | None:
-        """In the time that is left, in one process. The journal has trials alone, so it does not keep them."""
-        study, left_s = self._study, self._study.budget.left_s
+    def _measured_layers(self, whole: Recipe) -> LayerPrices | None:
+        """In the time that is left, in one process, and once: the journal keeps them with the trial of ``whole``."""
+        study, left_s, known = self._study, self._study.budget.left_s, self._known_layers(whole)
+        if known is not None and known.complete:
+            return known
         if left_s < _LAYERS_S:
-            study.notes.append("No time was left to measure single layers: a longer --time-limit does")
-            return None
+            if known is None:
+                study.notes.append("No time was left to measure single layers: a longer --time-limit does")
+            return known
         subject, time_limit_s = study.subject, min(left_s, _MOST_FOR_LAYERS_S)
-        request = LayersRequest(facts=subject.facts, signature=subject.signature, time_limit_s=time_limit_s)
+        request = LayersRequest(
+            facts=subject.facts, signature=subject.signature, time_limit_s=time_limit_s, known=known
+        )
         limits = Limits(timeout_s=2 * time_limit_s, memory_bytes=subject.settings.trial_memory_bytes)
+        began = study.clock()
         try:
-            return LAYERS.run(subject.pool, request, limits, study.progress.message)
+            layers = LAYERS.run(subject.pool, request, limits, study.progress.message)
         except TogiError as error:  # the prices are known all the same
             study.notes.append(f"Single layers were not measured: {error}")
-            return None
+            return known
+        self._keep(whole, layers, study.clock() - began)
+        return layers
+
+    def _known_layers(self, whole: Recipe) -> LayerPrices | None:
+        """What the journal has of them, calibrated on the same data."""
+        trials = reversed(self._study.log.trials())
+        return next((trial.layers for trial in trials if trial.recipe == whole and trial.layers), None)
+
+    def _keep(self, whole: Recipe, layers: LayerPrices, took_s: float) -> None:
+        last = self._study.log.last(whole)
+        assert last is not None
+        self._study.log.append(last.model_copy(update={"layers": layers, "cost_s": last.cost_s + took_s}))
 
     def _error_of(self, recipe: Recipe | None) -> float | None:
         trial = None if recipe is None else self._ran(recipe)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from togi.core.choices import AccuracyMeasure, OperatorKind
-from togi.core.records import Accuracy, Facts, Interval, Outcome, Recipe, Record
+from togi.core.records import Accuracy, Facts, Interval, LayerPrices, Outcome, Recipe, Record
 from togi.subject.signature import Signature
 
 
@@ -36,56 +36,14 @@ class KindPrices(Record):
     """It alone stays in floating point."""
 
 
-class LayerPrice(Record):
-    """How sensitive one layer is to 8 bits. Errors are relative root-mean-square ones of the worst output; times are of
-    the processor, for a call by one thread."""
-
-    name: str
-    """In OpenVINO's form of the model."""
-    kind: OperatorKind
-    alone: float
-    """The error if it alone has 8 bits."""
-    alone_ms: float
-    kept: float
-    """The error that is left if it alone stays in floating point."""
-    kept_ms: float
-
-
 class LayersRequest(Record):
     """What a process needs to measure layers."""
 
     facts: Facts
     signature: Signature
     time_limit_s: float
-
-
-class LayerStep(Record):
-    """So many of the most sensitive layers in floating point, all others in 8 bits."""
-
-    kept: int
-    rmse: float
-    ms: float
-
-
-class LayerPrices(Record):
-    """All layers of one model with one calibration, whose biases are not corrected."""
-
-    inputs: int
-    """By which errors were measured."""
-    count: int
-    """Of layers that can have 8 bits; there was no time for those that are not in ``layers``."""
-    float32_ms: float
-    rmse: float
-    """With all of them in 8 bits."""
-    ms: float
-    layers: tuple[LayerPrice, ...] = ()
-    """In the order in which they compute."""
-    steps: tuple[LayerStep, ...] = ()
-
-    @property
-    def most_sensitive(self) -> list[LayerPrice]:
-        """Those without which the error falls, by how far it does."""
-        return sorted((each for each in self.layers if each.kept < self.rmse), key=lambda each: each.kept)
+    known: LayerPrices | None = None
+    """What was measured before."""
 
 
 class PriceList(Record):

@@ -21,6 +21,7 @@ from typing_extensions import Self
 from togi.subject.compared import as_compared
 from togi.subject.inputs import Inputs
 from togi.subject.nested import tensors_in
+from togi.subject.plain_tensors import as_bytes
 from togi.subject.structure import Structure
 
 
@@ -234,7 +235,7 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+    return as_bytes(tensor.detach().resolve_conj().resolve_neg())
 
 
 def _all_zero(tensors: Sequence[Tensor]) -> bool:

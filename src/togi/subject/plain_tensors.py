@@ -19,5 +19,11 @@ def plain(tensor: Tensor) -> Tensor:
 
 def bits(tensor: Tensor) -> memoryview:
     """The bytes of a tensor that is not nested, in the order of its elements."""
-    data: memoryview = plain(tensor).contiguous().flatten().view(torch.uint8).numpy().data
+    data: memoryview = as_bytes(plain(tensor)).numpy().data
     return data
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Of a dense one. What has a single element is contiguous whatever its stride, and is no view of bytes with it."""
+    flat = tensor.contiguous().flatten()
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)

@@ -23,16 +23,17 @@ ONE = Interval(median=1.0, low=1.0, high=1.0)
 OPENVINO = recipe(openvino={})
 
 
-def report(units: float, *forced: ForcedCalls) -> ErrorReport:
-    return ErrorReport(faithful=units <= 8, units=units, rmse=0.0, max_abs=0.0, forced=forced)
+def report(units: float, *forced: ForcedCalls, rmse: float = 0.0) -> ErrorReport:
+    return ErrorReport(faithful=units <= 8, units=units, rmse=rmse, max_abs=0.0, forced=forced)
 
 
 def timed(speedup_x: float) -> Timing:
     return Timing(latency_ms=ONE, speedup_x=Interval(median=speedup_x, low=0.95 * speedup_x, high=1.05 * speedup_x))
 
 
-def trial(of: Recipe, speedup_x: float = 2.0, units: float = 1.0) -> Trial:
-    return Trial(recipe=of, outcome=Outcome.OK, error=report(units), timing=timed(speedup_x), cost_s=5.0)
+def trial(of: Recipe, speedup_x: float = 2.0, units: float = 1.0, rmse: float = 0.0) -> Trial:
+    error = report(units, rmse=rmse)
+    return Trial(recipe=of, outcome=Outcome.OK, error=error, timing=timed(speedup_x), cost_s=5.0)
 
 
 def part(path: str, *alike: str, form: int = 0, share: float = 0.4) -> Part:
@@ -67,7 +68,7 @@ class Trials:
         """Seconds that it was given."""
         self.not_built: set[str] = set()
         """Copies that cannot be."""
-        self.closed = self.memory_to_free = False
+        self.closed = self.memory_to_free = self.faithful_alone = False
         self._saved: Decision | None = None
 
     def trials(self) -> list[Trial]:
@@ -101,6 +102,9 @@ class Trials:
 
     def dismiss(self, recipe: Recipe, reason: str) -> None:
         self.unusable |= {trial.recipe: reason for trial in self.found if trial.recipe.engine == recipe.engine}
+
+    def leave_approximate(self) -> None:
+        self.faithful_alone = True
 
     def copy(self, path: str, recipe: Recipe) -> Path | None:
         return None if path in self.not_built else Path(path)

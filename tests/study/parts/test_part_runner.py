@@ -13,15 +13,18 @@ from togi.artifact.manifest import Saved
 from togi.core.errors import SubjectError
 from togi.core.records import Outcome
 from togi.core.settings import Settings
-from togi.study.parts.part_runner import PartRunner, settings_of_parts
+from togi.study.parts.part_runner import RUINED, PartRunner, settings_of_parts
 from togi.study.progress import Progress
 from togi.worker.deadline import Deadline
 
 
-def test_a_bound_on_the_metric_allows_a_part_nothing() -> None:
+def test_a_part_may_be_approximate_where_its_program_has_a_budget() -> None:
     """The metric is the program's. An error is the part's own."""
-    assert not settings_of_parts(Settings(max_drop=0.01, allow=("bf16",))).has_bound
-    assert settings_of_parts(Settings(max_drop=0.01, max_error=0.01, allow=("bf16",))).allow == ("bf16",)
+    for budget in (Settings(max_drop=0.01, allow=("bf16",)), Settings(min_agreement=0.99, data="data.py:data")):
+        of_part = settings_of_parts(budget)
+        assert (of_part.max_error, of_part.judging, of_part.allow) == (RUINED, None, budget.allow)
+    assert settings_of_parts(Settings(max_drop=0.01, max_error=0.01)).max_error == 0.01
+    assert not settings_of_parts(Settings()).has_bound
 
 
 class Pool:

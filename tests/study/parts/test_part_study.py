@@ -118,3 +118,56 @@ def test_the_fastest_program_of_earlier_studies() -> None:
     assert fastest_before(earlier) == {key: TORCHSCRIPT}
     assert fastest_before([wrong]) == {}
     assert fastest_before([]) == {}
+
+
+BF16 = recipe(openvino={}, bf16_openvino={})
+STATIC = recipe(openvino={}, int8_openvino={"preset": "performance"})
+MIXED = recipe(openvino={}, int8_openvino={"preset": "mixed"})
+DYNAMIC = recipe(openvino={}, int8_openvino={"how": "dynamic"})
+
+
+def approximate(of: Recipe, speedup_x: float, rmse: float) -> Trial:
+    return trial(of, speedup_x, 1e5 * rmse, rmse)
+
+
+def test_what_errs_as_much_as_what_made_the_program_wrong_has_no_turn() -> None:
+    found = approximate(STATIC, 4.0, 0.2), approximate(MIXED, 3.5, 0.25), approximate(BF16, 2.5, 0.01), trial(OPENVINO)
+    trials = Trials(*found)
+    study = study_of(part("a"), trials)
+    study.leave_out("above the allowed")
+    study.save()
+    assert study.best is not None
+    assert study.best.recipe == BF16
+    trials.later = [approximate(DYNAMIC, 5.0, 0.3)]
+    study.explore(1.0)
+    study.save()
+    assert study.best.recipe == BF16
+    assert set(trials.unusable) == {STATIC, MIXED, DYNAMIC}
+    assert not trials.faithful_alone
+
+
+def test_after_three_approximate_recipes_the_faithful_have_their_turn() -> None:
+    """A budget that nothing meets costs a part none of its gain without one."""
+    found = [approximate(each, 4.0 - rmse, rmse) for each, rmse in ((STATIC, 0.2), (MIXED, 0.1), (DYNAMIC, 0.05))]
+    trials = Trials(*found, approximate(BF16, 2.5, 0.01), trial(OPENVINO))
+    study = study_of(part("a"), trials)
+    for recipe_left in (STATIC, MIXED, DYNAMIC):
+        assert study.best is not None
+        assert study.best.recipe == recipe_left
+        study.leave_out("above the allowed")
+        study.save()
+    assert study.best is not None
+    assert study.best.recipe == OPENVINO
+    assert trials.faithful_alone
+    assert study.promises(60.0) == 0.0
+    trials.promised = [0.1]
+    assert study.promises(60.0) > 0, "it is not given up"
+
+
+def test_a_part_that_ends_its_program_says_nothing_of_errors() -> None:
+    trials = Trials(approximate(STATIC, 4.0, 0.2), approximate(MIXED, 3.5, 0.25), trial(OPENVINO))
+    study = study_of(part("a"), trials)
+    study.leave_out("the program ended", errs=False)
+    study.save()
+    assert study.best is not None
+    assert study.best.recipe == MIXED

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.study.parts.part_fakes import OPENVINO, Faster, NotYetFaster, Program, in_place
+from tests.study.parts.part_fakes import OPENVINO, Faster, NotYetFaster, Program, in_place, trial
 from togi.core.records import ForcedCalls, Outcome, PartResult, Trial
 from togi.study.parts.assembly import TunedPart
 from togi.study.parts.program_trials import ProgramTrials
@@ -352,3 +352,34 @@ def test_settings_alone_are_tried_round_the_calls_once() -> None:
     assert program.done == [{"inference_mode"}]
     program.trials_with().try_settings(recipe(inference_mode={}))
     assert len(program.tried) == 1, "where all is captured, there is no such place"
+
+
+INT8 = recipe(openvino={}, int8_openvino={"preset": "performance"})
+
+
+class Lowered(NotYetFaster):
+    """A part that is faster in 8 bits than in float32."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.trials.found = [trial(INT8, 3.0, 1e4, rmse=0.1), trial(OPENVINO)]
+
+
+def test_a_part_that_breaks_the_budget_of_its_program_goes_back_to_what_is_faithful() -> None:
+    program, lowered = Program(INT8.short_label), Lowered("a")
+    program.trials_with(lowered).try_parts()
+    assert program.done == [{INT8.short_label}, {"openvino"}]
+    assert best_of(lowered).recipe == OPENVINO
+
+
+def test_what_is_approximate_is_to_blame_before_what_is_new() -> None:
+    """With 8 bits alone the program was within its budget, and with another part it is not any more."""
+    program, lowered, new = Program(), Lowered("a"), NotYetFaster("b")
+    programs = program.trials_with(lowered, new)
+    programs.try_parts()
+    assert program.done == [{INT8.short_label}]
+    program.guilty = {INT8.short_label}
+    new.gain(units=5.0)
+    programs.try_parts()
+    assert program.tried[1:] == [{"a", "b"}, {"a", "b"}]
+    assert [best_of(part).recipe for part in (lowered, new)] == [OPENVINO, OPENVINO]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.study.parts.part_fakes import OPENVINO, Program, Trials, part, trial
-from togi.core.records import ProgramCall, ProgramTree, Trial
+from togi.core.records import ProgramCall, ProgramTree, Recipe, Trial
 from togi.program.parts import Cuts, Part
 from togi.study.parts import PartsTuner
 from togi.study.parts.part_runner import PartRunner
 from togi.study.progress import Progress
+from togi.techniques import recipe
 
 
 class Whole:
@@ -31,6 +32,7 @@ class Whole:
         self.subject = SimpleNamespace(name="program", pool=None, make_truth=lambda _tell: None)
         self.progress, self.budget = Progress(), self.program
         self.log = SimpleNamespace(trials=tuple)
+        self.notes: list[str] = []
 
     def _open(self, _whole: object, _journal: object, of: Part, *_: object, **__: object) -> Trials:
         self.opened.append(of.key.path)
@@ -119,3 +121,34 @@ def test_a_part_for_which_no_time_is_left_is_not_opened(monkeypatch: pytest.Monk
 
 def test_what_was_not_recorded_has_no_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Whole(monkeypatch).tuner().tree(None) is None
+
+
+def test_what_parts_in_8_bits_are_calibrated_on_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    int8 = recipe(openvino={}, int8_openvino={"preset": "performance"})
+    for of, said in ((OPENVINO, 0), (int8, 1)):
+        trials = Trials()
+        trials.later = [trial(of)]
+        whole = Whole(monkeypatch, part("a"), trials={"a": trials})
+        tuned(whole)
+        assert len(whole.notes) == said
+        assert all("calibrated on the calls" in note for note in whole.notes)
+
+
+def test_another_part_begins_with_what_is_faithful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that won elsewhere the approximate one waits, as it does in every study."""
+    int8 = recipe(openvino={}, int8_openvino={"preset": "performance"})
+    given: dict[str, list[Recipe]] = {}
+
+    def opened(_whole: Any, _journal: Any, of: Part, firsts: Iterable[Recipe], *_: Any, **__: Any) -> Trials:
+        given[of.key.path] = list(firsts)
+        return whole.trials[of.key.path]
+
+    trials = {path: Trials() for path in "abc"}
+    for path, found in (("a", int8), ("b", OPENVINO)):
+        trials[path].later = [trial(found)]
+    shares = {"a": 0.5, "b": 0.3, "c": 0.1}
+    whole = Whole(monkeypatch, *(part(path, share=share) for path, share in shares.items()), trials=trials)
+    whole.program.speeds = {1: 1.5, 2: 2.0}
+    monkeypatch.setattr(PartRunner, "open", opened)
+    tuned(whole)
+    assert given == {"a": [], "b": [], "c": [OPENVINO]}

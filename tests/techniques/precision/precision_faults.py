@@ -139,6 +139,12 @@ def _largest(value: float) -> Callable[[Any], Any]:
     return change
 
 
+def _swapped_biases(file: QuantizedFile) -> None:
+    """Of two layers with as many channels."""
+    one, other = (node.input[0] for node in file.biases[:2])
+    file.swap(one, other)
+
+
 def _half_lost(weights: Any) -> Any:
     weights[::2] = 0
     return weights
@@ -174,6 +180,7 @@ FAULTS: dict[str, Edit] = {
     "a hidden zero point off by one": read_with(1, 2, lambda z: z + 1),
     "a later zero point off by one": read_with(2, 2, lambda z: z + 1),
     "the scores' zero point off by one": read_with(-1, 2, lambda z: z + 1),
+    "the scores read with twice their scale": read_with(-1, 1, lambda s: s * 2),
     "the scores' zero point lost": activation(-1, 2, lambda z: z * 0),
     "the zero point of signed numbers for a rectified activation": activation(1, 2, lambda z: z * 0 + 128),
     "weights per tensor for per channel": _per_tensor,
@@ -193,15 +200,18 @@ FAULTS: dict[str, Edit] = {
     "signed weights read as unsigned": weight(1, 0, lambda w: w ^ -128),
     "nibbles of weights swapped": weight(1, 0, _nibbles_swapped),
     "the sign of the largest weights": weight(0, 0, _largest_flipped),
+    "the sign of all weights of a layer": weight(2, 0, lambda w: np.maximum(-w.astype(int), -127)),
     "kernels turned round": weight(0, 0, lambda w: w[..., ::-1, ::-1]),
     "input channels of the first layer in reverse": weight(0, 0, lambda w: w[:, ::-1]),
     "output channels one place on": weight(0, 0, lambda w: np.roll(w, 1, 0)),
     "the last layer's classes one place on": weight(-1, 0, lambda w: np.roll(w, 1, int(w.shape[0] != 10))),
+    "the last layer reads its features in reverse": weight(-1, 0, lambda w: np.flip(w, int(w.shape[0] == 10))),
     "weights of half of the channels lost": weight(0, 0, _half_lost),
     "a bias lost": bias(0, lambda b: b * 0),
     "a bias doubled": bias(0, lambda b: b * 2),
     "the sign of a bias": bias(0, lambda b: -b),
     "a bias at the end of its type": bias(0, _largest(2**31 - 1)),
     "biases one place on": bias(0, lambda b: np.roll(b, 1)),
+    "biases of two layers swapped": _swapped_biases,
     "the last bias with another scale": bias(-1, lambda b: b * 32),
 }  # fmt: skip

@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.techniques.precision.precision_subjects import MACHINE
 from togi.core.choices import OperatorKind
+from togi.core.records import LayerPrices
 from togi.graph.candidate import Candidate
 from togi.study.layer_prices import measure_layers
 from togi.study.price_records import LayersRequest
@@ -99,14 +100,47 @@ def test_calibration_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.most_sensitive[0].kind is OperatorKind.POINTWISE
 
 
+def test_what_is_known_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measured(60.0)
+    assert whole.complete
+    asked: list[Any] = []
+    error_and_ms = QuantizedLayers.error_and_ms
+
+    def counted(self: QuantizedLayers, **given: Any) -> tuple[float, float]:
+        asked.append(given)
+        return error_and_ms(self, **given)
+
+    monkeypatch.setattr(QuantizedLayers, "error_and_ms", counted)
+    part = whole.model_copy(update={"layers": whole.layers[:2], "steps": ()})
+    assert not part.complete
+    found = measured(60.0, LayerPrices.from_json(part.to_json()))
+    assert {given["alone"] for given in asked if "alone" in given} == {layer.name for layer in whole.layers[2:]}
+    assert found.complete
+    assert found.layers[:2] == part.layers
+    assert [(layer.name, layer.alone, layer.kept) for layer in found.layers] == [
+        (layer.name, layer.alone, layer.kept) for layer in whole.layers
+    ]
+    asked.clear()
+    assert measured(60.0, whole).layers == whole.layers
+    assert asked == [{}], "how far it errs with all layers in 8 bits tells that it is the same model"
+
+
+def test_what_is_known_of_another_model_is_not_believed() -> None:
+    whole = measured(60.0)
+    other = whole.model_copy(update={"rmse": 2 * whole.rmse})
+    renamed = [layer.model_copy(update={"name": "another"}) for layer in whole.layers]
+    for known in (other, whole.model_copy(update={"layers": tuple(renamed)})):
+        assert measured(1e-3, known).layers == ()
+
+
 def test_what_there_is_no_time_for_is_left_out() -> None:
     found = measured(1e-3)
     assert (found.count, found.layers, found.steps) == (4, (), ())
     assert found.rmse > 0
 
 
-def measured(seconds: float) -> Any:
+def measured(seconds: float, known: LayerPrices | None = None) -> Any:
     given = candidate()
     subject = Subject(given.module, list(given.samples))
-    request = LayersRequest(facts=given.facts, signature=given.signature, time_limit_s=seconds)
+    request = LayersRequest(facts=given.facts, signature=given.signature, time_limit_s=seconds, known=known)
     return measure_layers(subject, request, Report())

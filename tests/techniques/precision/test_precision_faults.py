@@ -207,4 +207,4 @@ def test_a_saturating_kernel_does_not(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_so_many_faults_are_planted() -> None:
-    assert len(FAULTS) + len(WRONG_CALIBRATION) >= 55
+    assert len(FAULTS) + len(WRONG_CALIBRATION) + 1 >= 60, "one is the kernel that saturates"

@@ -116,6 +116,26 @@ def test_the_file_has_these_ranges_and_errs_less_on_most_inputs(tmp_path: Path) 
     assert errors[1] < 0.5 * errors[0]
 
 
+def test_what_is_returned_keeps_the_whole_range_of_all_inputs(tmp_path: Path) -> None:
+    """The first input is the quietest."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8)).eval()
+    samples = [0.01 * torch.randn(4, 16), *(torch.randn(4, 16) for _ in range(40))]
+    lowered = technique("int8_onnxruntime").apply(
+        candidate_of(module, samples), {"how": "static", "ranges": "percentile"}
+    )
+    program = technique("onnxruntime").apply(lowered, {"spinning": False}).program
+    assert program is not None
+    program.save(tmp_path)
+    session = InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    with torch.no_grad():
+        for x in samples[1:]:
+            right = module(x)
+            found = torch.from_numpy(session.run(None, {name: x.numpy()})[0])
+            assert float((found - right).norm() / right.norm()) < 0.1
+
+
 def test_ranges_are_for_convolutions() -> None:
     """MiniLM erred five times as much with them: what is large in a transformer counts."""
     candidate = candidate_of(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), [torch.randn(1, 3, 8, 8)])

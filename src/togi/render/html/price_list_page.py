@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from togi.core.quantities import bounds, milliseconds, times
-from togi.core.records import Outcome
+from togi.core.records import LayerPrice, LayerPrices, Outcome
 from togi.render.html.axis import Axis, ticks
 from togi.render.html.charts import Bar, Bars, whisker
 from togi.render.html.document import document
 from togi.render.price_list_text import accuracy_words, headline, name, of_layers, proof_words, sensitivity
-from togi.study.price_records import KindPrices, LayerPrice, LayerPrices, PricedRecipe, PriceList
+from togi.study.price_records import KindPrices, PricedRecipe, PriceList
 
 SHOWN = 16
 """Layers. The document has all of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from togi.study.conclusion import NOTHING_FASTER
 from togi.study.finals import Decision
 from togi.study.parts.assembly import Assembly, TunedPart, relative_time
 from togi.study.parts.part_runner import PartRunner
+from togi.techniques import is_exact
 from togi.worker.launch import NoTimeLeft
 from togi.worker.supervise import TrialEnded
 
@@ -27,7 +29,9 @@ _RIVAL_X = 1.1
 _UNKNOWN = 0.3 / 20
 """Of its time, a second: what is expected of a part that nothing is known of."""
 _MOST_LEFT_OUT = 2
-"""So many recipes of a part may make the program wrong before the original stays."""
+"""So many faithful recipes of a part may make the program wrong before the original stays."""
+_MOST_APPROXIMATE = 3
+"""And so many approximate ones before faithful ones alone are left."""
 
 
 OpenPart = Callable[[Part, Iterable[Recipe], float], PartRunner]
@@ -57,6 +61,8 @@ class PartStudy:
         self._decision: Decision | None = None
         self._left_out: set[Recipe] = set()
         """With these the program was not right."""
+        self._ruin = math.inf
+        """The program is not right with what is approximate and errs so much alone, by its relative RMS error."""
         self._ended = False
         """It could not be opened, or its reference ended."""
 
@@ -81,6 +87,7 @@ class PartStudy:
                 self._runner = self._open(self.part, firsts, max(_LONGEST_OPENING_S, _OPENING_X * seconds))
                 self.reason = ""
             self._runner.explore(max(0.0, until - self._clock()), first_gain=first_gain, trials=trials)
+            self._drop_ruin()
         except (SubjectError, TrialEnded, NoTimeLeft) as error:
             self.reason, self._ended = str(error), True
 
@@ -109,14 +116,35 @@ class PartStudy:
         aside = [f"{recipe.label} was set aside: {why}" for recipe, why in runner.unusable.items()]
         return "; ".join(aside) or NOTHING_FASTER
 
-    def leave_out(self, reason: str) -> None:
-        """Run the original again; what is second best may be right."""
+    def leave_out(self, reason: str, *, errs: bool = True) -> None:
+        """Run the original again; what is second best may be right. ``errs``: the program was wrong with it, so that
+        what is approximate and errs as much alone goes too."""
         assert self.best is not None
         assert self._runner is not None
         self._left_out.add(self.best.recipe)
+        error = self.best.trial.error
+        if len(self._left_out) - self._faithful_left_out >= _MOST_APPROXIMATE:
+            self._ruin = 0.0
+        elif errs and error is not None and not is_exact(self.best.recipe):
+            self._ruin = min(self._ruin, error.rmse)
         self._runner.set_aside(self.best.recipe, reason)
+        self._drop_ruin()
         self.best, self.reason = None, reason
         self._decision = Decision(Chosen(trial=None, reason=reason), None, ())
+
+    def _drop_ruin(self) -> None:
+        """The approximate recipes with which the program would not be right either."""
+        assert self._runner is not None
+        if self._ruin == 0.0:
+            self._runner.leave_approximate()
+        for trial in latest(self._runner.trials()) if self._ruin < math.inf else ():
+            known = trial.recipe in self._runner.unusable or is_exact(trial.recipe)
+            if trial.eligible and not known and trial.error is not None and trial.error.rmse >= self._ruin:
+                self._runner.set_aside(trial.recipe, "it errs as much as what made the program wrong")
+
+    @property
+    def _faithful_left_out(self) -> int:
+        return sum(map(is_exact, self._left_out))
 
     def dismiss(self, reason: str, instead: TunedPart | None) -> None:
         """Another engine than it has is to have its turn. ``instead``: what it has meanwhile."""
@@ -179,7 +207,7 @@ class PartStudy:
 
     @property
     def _given_up(self) -> bool:
-        return self._ended or len(self._left_out) >= _MOST_LEFT_OUT
+        return self._ended or self._faithful_left_out >= _MOST_LEFT_OUT
 
     def free_memory(self) -> bool:
         """End what is kept of its trials. False where there is nothing."""

@@ -11,6 +11,7 @@ from togi.decide.faster import BETWEEN_PROCESSES
 from togi.study.parts.assembly import NOTHING_TUNED, Assembly, TunedPart, fastest_of
 from togi.study.parts.in_place import InPlace, by_torch
 from togi.study.parts.part_study import PartStudy
+from togi.techniques import is_exact
 
 _ENDED = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
 """How a program may end with its parts in place, besides being wrong."""
@@ -95,7 +96,8 @@ class ProgramTrials:
             return self._go_back() or self._dismissed()
         guilty = self._to_blame(assembly, trial)
         fault = "was not right" if trial.outcome is Outcome.WRONG else "ended"
-        guilty.leave_out(f"the program {fault} with it: {trial.reason or trial.outcome.value}")
+        why = f"the program {fault} with it: {trial.reason or trial.outcome.value}"
+        guilty.leave_out(why, errs=trial.outcome is Outcome.WRONG)
         guilty.save()
         return True
 
@@ -109,17 +111,20 @@ class ProgramTrials:
         return sum(study.free_memory() for study in self._studies) > 0
 
     def _to_blame(self, assembly: Assembly, trial: Trial) -> PartStudy:
-        """The part whose error is largest on the calls that the original makes, where these were looked at; else of
-        those with which the program was not right before, the one that errs most by itself."""
+        """The part whose error is largest on the calls that the original makes, where these were looked at. Else one
+        that is approximate, if it is by its error that the program is wrong; then one with which it was not right
+        before; of these the one that errs most by itself."""
         forced = {} if trial.error is None else {calls.path: calls for calls in trial.error.forced}
         right = {part for tried in self.assemblies if tried.speedup_x for part in tried.recipe.parts}
+        errs = trial.error is not None and not trial.error.problems
 
-        def guilt(study: PartStudy) -> tuple[float, bool, float]:
+        def guilt(study: PartStudy) -> tuple[float, bool, bool, float]:
             tuned = assembly.parts[study.key]
             served = [forced[path] for entry, _ in tuned.artifacts if (path := entry.key.path) in forced]
             alone = tuned.trial.error.units if tuned.trial.error is not None else 0.0
             worst = max((calls.units for calls in served if not calls.faithful), default=0.0)
-            return worst, (study.key, tuned.recipe) not in right, alone
+            approximate = errs and not is_exact(tuned.recipe)
+            return worst, approximate, (study.key, tuned.recipe) not in right, alone
 
         return max((study for study in self._studies if study.key in assembly.parts), key=guilt)
 

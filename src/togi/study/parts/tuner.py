@@ -19,6 +19,7 @@ from togi.study.parts.part_runner import PartRunner
 from togi.study.parts.part_study import LEAST_S, PartStudy
 from togi.study.parts.program_trials import ProgramTrials
 from togi.study.parts.recording import record_parts
+from togi.techniques import is_exact, technique
 
 _LONGEST_S = 900.0
 """For all parts where the study has no limit."""
@@ -66,6 +67,7 @@ class PartsTuner:
         finally:
             for study in self._studies:
                 study.close()
+        self._whole.notes.extend(self._calibrated_on())
         for study in self._studies:
             study.conclude(self._programs.fastest.parts.get(study.key))
 
@@ -115,7 +117,18 @@ class PartsTuner:
 
     @property
     def _winners(self) -> tuple[Recipe, ...]:
-        return tuple(dict.fromkeys(study.best.recipe for study in self._studies if study.best is not None))
+        """The faithful ones: what is approximate waits for these in each part."""
+        best = [study.best.recipe for study in self._studies if study.best is not None]
+        return tuple(dict.fromkeys(filter(is_exact, best)))
+
+    def _calibrated_on(self) -> Iterator[str]:
+        """What is not said elsewhere: data for the whole program are not those of a part."""
+        choices = (choice for tuned in self._programs.fastest.parts.values() for choice in tuned.recipe.choices)
+        if any(technique(choice.technique).calibrates for choice in choices):
+            yield (
+                "Parts in 8 bits are calibrated on the calls that the program makes of them with its samples, not on "
+                "calibration data of the program."
+            )
 
     def _announce(self, part: Part) -> None:
         self._whole.progress.message(

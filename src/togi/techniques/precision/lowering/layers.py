@@ -125,6 +125,6 @@ def _error(found: Sequence[Sequence[Any]], right: Sequence[Sequence[Any]]) -> fl
         pairs = [(one[place].astype(np.float64), two[place]) for one, two in zip(found, right, strict=True)]
         square = sum(float(np.square(two, dtype=np.float64).sum()) for _, two in pairs)
         off = sum(float(np.square(one - two).sum()) for one, two in pairs)
-        error = math.sqrt(off / square) if square else 0.0
+        error = math.sqrt(off / square) if square else math.inf if off else 0.0
         worst = error if math.isnan(error) else max(worst, error)
     return worst

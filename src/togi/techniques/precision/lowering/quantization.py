@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -161,11 +161,12 @@ def quantize_onnx(path: Path, candidate: Candidate, *, how: str, percentile: boo
         chosen: dict[str, Any] = {"op_types_to_quantize": _EIGHT_BIT_KERNELS}
         if how == "products":
             chosen = _products_alone(prepared)
-        feeds = _feeds(prepared, candidate)
+        feeds: Iterable[dict[str, Any]] = _feeds(prepared, candidate)
         if percentile:
-            found = percentile_ranges(prepared, feeds, chosen["op_types_to_quantize"])
+            given = list(feeds)
+            found = percentile_ranges(prepared, given, chosen["op_types_to_quantize"])
             chosen["extra_options"] = {**chosen.get("extra_options", {}), "TensorQuantOverrides": found}
-            del feeds[1:]  # ONNX Runtime takes other ranges as well, which these stand in for
+            feeds = given[:1]  # ONNX Runtime looks for ranges itself as well, which these stand in for
         quantization.quantize_static(
             prepared,
             quantized,
@@ -208,14 +209,14 @@ def _forget_shapes(path: Path) -> None:
     onnx.save(model, path)
 
 
-def _feeds(path: Path, candidate: Candidate) -> list[dict[str, Any]]:
-    """Arrays by input of the model, for each calibration input."""
+def _feeds(path: Path, candidate: Candidate) -> Iterator[dict[str, Any]]:
+    """Arrays by input of the model, for one calibration input after the other."""
     import onnx
 
     used = {node.name for node in onnx.load(path, load_external_data=False).graph.input}
-    numbered = (enumerate(tensors) for tensors in calibration_tensors(candidate))
-    named = ({f"input_{i}": tensor for i, tensor in tensors} for tensors in numbered)
-    return [{name: t.detach().contiguous().numpy() for name, t in feed.items() if name in used} for feed in named]
+    for tensors in calibration_tensors(candidate):
+        named = ((f"input_{i}", tensor) for i, tensor in enumerate(tensors))
+        yield {name: tensor.detach().contiguous().numpy() for name, tensor in named if name in used}
 
 
 class _Reader:

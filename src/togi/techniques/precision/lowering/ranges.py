@@ -34,13 +34,14 @@ def percentile_ranges(
     """The range of each floating-point value that these kinds of operators take or make, by its name in the ``model``,
     as ``quantize_static`` takes them (``TensorQuantOverrides``).
 
-    What the model returns is left out: its largest values are the answer. ``feeds``: arrays by input, for each call.
+    What the model returns keeps its whole range: its largest values are the answer. ``feeds``: arrays by input, for
+    each call.
     """
     from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
     augmented = model.with_name("all_values.onnx")
     calibrator = create_calibrator(model, operators, str(augmented), CalibrationMethod.Percentile)
-    counts = {name: Counts() for name in calibrator.tensors_to_calibrate - calibrator.model_original_outputs}
+    counts = {name: Counts() for name in calibrator.tensors_to_calibrate}
     asked = sorted(name for name in counts if not any(name in feed for feed in feeds))
     each = max(1, _COUNTED // max(1, len(feeds)))
     for feed in feeds:
@@ -49,7 +50,12 @@ def percentile_ranges(
             if name in counts:
                 counts[name].add(values, each)
     augmented.unlink()
-    ranges = {name: count.percentiles() for name, count in counts.items() if count.total}
+    returned = calibrator.model_original_outputs
+    ranges = {
+        name: (count.low, count.high) if name in returned else count.percentiles()
+        for name, count in counts.items()
+        if count.total
+    }
     return {
         name: [{"rmin": np.array(low, np.float32), "rmax": np.array(high, np.float32)}]
         for name, (low, high) in ranges.items()
