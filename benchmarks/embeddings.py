@@ -174,7 +174,8 @@ class Child:
 
     def ask(self, what: Any, limit_s: float) -> Mapping[str, Any]:
         """Its answer; with None to ask, the one that it gives by itself once it is ready. Raises Failed."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         late = threading.Timer(limit_s, self.process.kill)
         late.start()
         try:

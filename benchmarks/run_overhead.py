@@ -97,7 +97,7 @@ class Failed(Exception):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", nargs="*", choices=[*RUNS], default=[*RUNS])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=9, help="8 at least: fewer give no interval")
     parser.add_argument("--before", type=Path, help="the src of another togi")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -163,7 +163,9 @@ def _by_hand(script: str, tuned: Path, folder: Path) -> str:
     found = {one.identity.module: one.artifact for one in read_index(tuned).modules if one.artifact}
     if not found:
         raise Failed("nothing was faster, so there is nothing to serve")
-    lines = [f"    togi.optimize({module.lower()}, using={f'{tuned.name}/{name}'!r})\n" for module, name in found.items()]
+    lines = [
+        f"    togi.optimize({module.lower()}, using={f'{tuned.name}/{name}'!r})\n" for module, name in found.items()
+    ]
     text = (folder / script).read_text(encoding="utf-8")
     assert text.count(MADE) == 1, "the guide's script has changed"
     written = text.replace(MADE, "".join([MADE, "    import togi\n", *lines]))
