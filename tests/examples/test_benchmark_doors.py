@@ -95,7 +95,9 @@ def test_ways_take_turns_and_the_first_round_does_not_count(tmp_path: Path) -> N
 
 
 def test_the_table_of_overhead() -> None:
-    watched = run_overhead.Row("short", "watched", "20 calls", 2.0, 0.06, [1.02, 1.03, 1.04], [1.1, 1.2, 1.3], measured="here")
+    watched = run_overhead.Row(
+        "short", "watched", "20 calls", 2.0, 0.06, [1.02, 1.03, 1.04], [1.1, 1.2, 1.3], measured="here"
+    )
     failed = run_overhead.Row("served", "served", "60 batches", said="nothing was faster", measured="here")
     table = run_overhead.table([asdict(watched), asdict(failed)])
     assert "| 20 calls | watched | 2.00 | 0.06 | 1.030 x (1.020 to 1.040) | 1.200 x (1.100 to 1.300) |" in table
