@@ -201,6 +201,14 @@ def _texts() -> list[str]:
 
 
 def _docstrings(package: str) -> Iterator[str]:
+    for written in docstrings(package):
+        text = re.sub(r"[`*:]", "", " ".join(written.strip().split("\n\n")[0].split()))
+        if 25 < len(text) < 300:
+            yield text
+
+
+def docstrings(package: str) -> Iterator[str]:
+    """Of its functions and classes, as they are written."""
     import importlib.util
 
     spec = importlib.util.find_spec(package)
@@ -212,9 +220,7 @@ def _docstrings(package: str) -> Iterator[str]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and (written := ast.get_docstring(node)):
-                text = re.sub(r"[`*:]", "", " ".join(written.strip().split("\n\n")[0].split()))
-                if 25 < len(text) < 300:
-                    yield text
+                yield written
 
 
 # --- networks with random weights, of which time and error alone say something

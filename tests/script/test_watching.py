@@ -88,6 +88,36 @@ def test_what_is_kept_does_not_grow_with_the_calls(watcher: ScriptWatcher, monke
     assert len(found.samples()) <= 4
 
 
+def test_of_many_short_calls_some_are_looked_at_and_all_are_counted(
+    watcher: ScriptWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched_module, "_ALL_OF", 100)
+    monkeypatch.setattr(watched_module, "_SHORT_S", 60.0)  # whatever the machine does
+    model = net()
+    with torch.no_grad():
+        for number in range(2000):
+            model(X[: 1 + number % 2])
+    found, record = only(watcher)
+    looked_at = [tally.calls for tally in found.tallies.values()]
+    assert record.calls == 2000
+    assert len(looked_at) == 2
+    assert 150 < sum(looked_at) < 400
+    assert min(looked_at) > 60  # both kinds, though they take turns
+    assert record.seconds > sum(tally.seconds for tally in found.tallies.values())
+    assert found.live is model
+
+
+def test_each_of_many_longer_calls_is_looked_at(watcher: ScriptWatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_module, "_ALL_OF", 10)
+    monkeypatch.setattr(watched_module, "_SHORT_S", 0.0)
+    model = net()
+    with torch.no_grad():
+        for _ in range(200):
+            model(X)
+    found, record = only(watcher)
+    assert (record.calls, [tally.calls for tally in found.tallies.values()]) == (200, [200])
+
+
 def test_large_inputs_are_not_kept(watcher: ScriptWatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_module, "_INPUTS_BYTES", 64)
     with torch.no_grad():

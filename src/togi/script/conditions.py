@@ -11,7 +11,7 @@ from torch import nn
 from typing_extensions import Self
 
 from togi.program.kept import Held, changed, held_by
-from togi.subject.identity import code_hash, settings_hash
+from togi.subject.identity import settings_hash
 from togi.torch_internals.autograd import version_of
 from togi.torch_internals.modules import forward_hook_counts, runs_compiled
 
@@ -43,10 +43,9 @@ def left_alone(module: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class ModuleCondition:
-    """A module at one moment: hashes that say what it is, and how often its tensors have been written."""
+    """A module at one moment: the hash of its plain attributes, and how often its tensors have been written."""
 
     settings: str
-    code: str
     written: dict[str, tuple[int, int]]
     """Of each weight, by name: its identity, and how often it was written."""
     held: Held
@@ -58,7 +57,7 @@ class ModuleCondition:
         written = {name: (id(weight), _writes(weight)) for name, weight in module.named_parameters()}
         has_gradients = any(weight.grad is not None for weight in module.parameters())
         held = {name: [(ref(tensor), writes) for tensor, writes in each] for name, each in held_by(module).items()}
-        return cls(settings_hash(module), code_hash(module), written, held, has_gradients)
+        return cls(settings_hash(module), written, held, has_gradients)
 
     def changed_since(self, before: ModuleCondition) -> str:
         """The first change that keeps an artifact from standing for the module, as a clause."""

@@ -6,6 +6,7 @@ copied, up to a limit.
 
 from __future__ import annotations
 
+import random
 import threading
 import weakref
 from collections import Counter
@@ -23,6 +24,7 @@ from togi.program.samples import of_one_structure, spread
 from togi.script.conditions import TRAINED, ModuleCondition, inner_of, left_alone
 from togi.script.identity import identity_of
 from togi.script.records import ModuleIdentity
+from togi.subject.identity import code_hash
 from togi.subject.inputs import Inputs
 from togi.subject.prepare import training_parts
 from togi.torch_internals.modes import dispatch_modes
@@ -34,6 +36,10 @@ _MOST_ITEMS = 16
 """Of an argument that is a list or a dict, which tell kinds of calls apart."""
 _INPUTS_BYTES = 128 << 20
 """Of the copies for one module."""
+_SHORT_S = 2e-4
+"""Looking at a call takes some microseconds: more than a few percent of one that takes less than this. Of such calls
+the first ``_ALL_OF`` are looked at, then one in ``_ONE_IN``, and the others are only counted."""
+_ALL_OF, _ONE_IN = 1000, 16
 
 _SHOWN_TENSORS = 2
 
@@ -75,6 +81,8 @@ class WatchedModule:
         """Some calls are made with gradients switched on, and its weights require them."""
         self.first = ModuleCondition.of(inner_of(module)) if kept else None
         """Before its first call."""
+        self._code = code_hash(inner_of(module)) if kept and holds else ""
+        """Before its first call, for what is tuned."""
         self.second: ModuleCondition | None = None
         """Before its second call: what a module makes in its first and keeps is not state."""
         self.lasts = bool(bytes_by_device(module))  # not so ``nn.Softmax(1)(x)``, which makes one for each call
@@ -82,6 +90,33 @@ class WatchedModule:
         self._held = module if self._holds and self.lasts else None
         self._recorded = Recorded(_INPUTS_BYTES, 1)
         self._lock = threading.Lock()
+        self._looked_at = 0
+        self._later = CallTally()
+        """The calls that were looked at after the first ones."""
+        self._only_counted = self._left_out = 0
+        """Calls that were only counted, and how many of the next ones will be."""
+        self._gaps = random.Random(0)  # not one call in a fixed number: calls may come in a pattern
+
+    def leaves_out(self, module: nn.Module) -> bool:
+        """Whether the call of ``module`` that is about to be made is only counted; it is counted then."""
+        if not self._left_out or self.reference() is not module:
+            return False
+        with self._lock:
+            left_out = self._left_out > 0
+            self._left_out -= left_out
+            self._only_counted += left_out
+        return left_out
+
+    def looked_at(self, seconds: float) -> None:
+        """One call was looked at, and took so long."""
+        with self._lock:
+            self._looked_at += 1
+            if self._looked_at <= _ALL_OF:
+                return
+            self._later.calls += 1
+            self._later.seconds += seconds
+            if self._later.seconds < _SHORT_S * self._later.calls:
+                self._left_out = self._gaps.randrange(2 * _ONE_IN - 1)
 
     def tally(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> CallTally:
         """Where a call of ``module``, the one that is watched, is counted. It is about to be made."""
@@ -107,11 +142,13 @@ class WatchedModule:
 
     @property
     def calls(self) -> int:
-        return sum(tally.calls for tally in self._all())
+        return sum(tally.calls for tally in self._all()) + self._only_counted
 
     @property
     def seconds(self) -> float:
-        return sum(tally.seconds for tally in self._all())
+        """Of all calls: those that were only counted took as long as those that were looked at beside them."""
+        others = self._only_counted * self._later.seconds / max(1, self._later.calls)
+        return sum(tally.seconds for tally in self._all()) + others
 
     def _all(self) -> Iterator[CallTally]:
         yield from self.tallies.values()
@@ -173,7 +210,7 @@ class WatchedModule:
     def identity(self) -> ModuleIdentity:
         """As it was before its first call."""
         assert self.first is not None
-        return identity_of(self.live, self.first.settings, self.first.code)
+        return identity_of(self.live, self.first.settings, self._code)
 
 
 def _why_not(module: nn.Module, inputs: Inputs) -> str:

@@ -68,7 +68,10 @@ class ScriptWatcher:
     def _call(self, module: nn.Module, args: Any, kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
         if not self._watching:
             return run(module, *args, **kwargs)
-        tally = self._tally(module, args, kwargs)
+        watched = self._modules.get(id(module))
+        if watched is not None and watched.leaves_out(module):
+            return run(module, *args, **kwargs)
+        watched, tally = self._tally(module, args, kwargs)
         began = time.perf_counter()
         try:
             return run(module, *args, **kwargs)
@@ -78,20 +81,23 @@ class ScriptWatcher:
                 with self._lock:
                     tally.calls += 1
                     tally.seconds += seconds
+                if watched is not None:
+                    watched.looked_at(seconds)
 
-    def _tally(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> CallTally:
-        """Never raises: the script is to run as if it was alone."""
+    def _tally(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[WatchedModule | None, CallTally]:
+        """The module, if it is watched, and where its call is counted. Never raises: the script is to run as if it was
+        alone."""
         try:
             if is_traced() or torch.compiler.is_compiling() or is_replica(module):
-                return CallTally()  # what is traced is no call; a replica of data parallelism lives for one
+                return None, CallTally()  # what is traced is no call; a replica of data parallelism lives for one
             watched = self._modules.get(id(module))
             if watched is None or watched.reference() is not module:
                 watched = self._first_call(module)
-            return self.others if watched is None else watched.tally(module, args, kwargs)
+            return (None, self.others) if watched is None else (watched, watched.tally(module, args, kwargs))
         except Exception as error:  # foreign code: what the script's objects do when they are looked at
             self._unwatched.add(id(module))
             self._problems[f"{type(module).__name__} could not be watched: {first_line(error)}"] = None
-            return self.others
+            return None, self.others
 
     def _first_call(self, module: nn.Module) -> WatchedModule | None:
         """None where it is not watched."""
