@@ -199,3 +199,26 @@ def test_settings_are_the_same_in_another_process_and_under_another_name_of_its_
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True
     )
     assert json.loads(done.stdout) == settings_of(scaled())
+
+
+class Measures(nn.Module):
+    def _noted(self, x: Tensor) -> Tensor:
+        self.width = x.shape[-1]
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._noted(x) * getattr(self, "width", 1)
+
+
+class MeasuresToo(Measures):
+    def _noted(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super()._noted(x) * 2
+
+
+def test_what_calls_of_a_base_class_assign_is_no_setting() -> None:
+    called_before = MeasuresToo()
+    called_before(torch.ones(3))
+    assert changed_setting(settings_of(called_before), MeasuresToo()) == ""

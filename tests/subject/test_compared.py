@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from togi.subject.compared import ArrayOf, ItemsOf, as_compared, tensor_of, with_numbers
+from togi.subject.compared import ArrayOf, ItemsOf, as_compared, attributes_of, taken_apart, tensor_of, with_numbers
+from togi.subject.identity import value_hash
 from togi.subject.inputs import Inputs
 from togi.subject.nested import tensors_in
 from togi.subject.structure import Structure
@@ -170,3 +171,27 @@ def test_a_call_is_copied_with_its_arrays() -> None:
 def test_an_array_is_a_sample() -> None:
     array = np.zeros(2)
     assert Inputs.of(array).args[0] is array
+
+
+class Slotted:
+    __slots__ = ("__private", "_own", "name")
+
+    def __init__(self, private: int) -> None:
+        self.name, self._own, self.__private = "one", 1, private
+
+
+class _Derived(Slotted):
+    __slots__ = "__private"
+
+    def __init__(self, own: int) -> None:
+        super().__init__(1)
+        self.__private = own
+
+
+def test_what_lies_in_private_slots_is_looked_at() -> None:
+    assert attributes_of(Slotted(3)) == {"_Slotted__private": 3, "_own": 1, "name": "one"}
+    assert attributes_of(_Derived(4)) == {**attributes_of(Slotted(1)), "_Derived__private": 4}
+    for made in (Slotted, _Derived):
+        assert Structure.of(taken_apart(made(3))) == Structure.of(taken_apart(made(3)))
+        assert Structure.of(taken_apart(made(3))) != Structure.of(taken_apart(made(4)))
+        assert value_hash(made(3)) == value_hash(made(3)) != value_hash(made(4))

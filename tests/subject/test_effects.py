@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -161,6 +163,32 @@ def test_containers_inside_of_an_argument_stay_the_objects_that_they_are() -> No
         assert torch.equal(replaced["new"], x)
         assert torch.equal(ordered["h"], 2 * x)
         assert len(store.seen) == 1  # type: ignore[attr-defined]
+
+
+@dataclass(slots=True, frozen=True)
+class Slotted:
+    hidden: Tensor
+    read: Tensor
+
+
+class WritesSlots(nn.Module):
+    def forward(self, x: Tensor, kept: dict[str, Slotted]) -> Tensor:
+        object.__setattr__(kept["one"], "hidden", kept["one"].hidden + x)
+        return x * kept["other"].read
+
+
+def test_dataclasses_with_slots_inside_of_an_argument_stay_the_objects_that_they_are() -> None:
+    x, module = torch.rand(2), WritesSlots()
+
+    def kept() -> dict[str, Slotted]:
+        return {name: Slotted(torch.ones(2), torch.ones(2)) for name in ("one", "other")}
+
+    effects = Effects.of(module, Inputs((x, kept())))
+    given = kept()
+    before = list(given.values())
+    effects.finish(Pure(module, effects)(x, given), (x, given), {})
+    assert all(map(operator.is_, given.values(), before))
+    assert torch.equal(before[0].hidden, 1 + x)
 
 
 def test_effects_of_before_replace_what_is_inside() -> None:

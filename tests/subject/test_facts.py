@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.small_modules import ComputesWith
 from togi.core.errors import SubjectError
+from togi.subject.architecture import repeated_parts
 from togi.subject.inputs import Inputs, Subject
 from togi.techniques import conformance
 from togi.worker.survey import Survey, idle_rewrites, survey
@@ -345,3 +346,12 @@ def test_a_rewrite_that_has_something_to_do_only_after_another_is_not_idle():
     between = ComputesWith(run, conv=nn.Conv2d(16, 16, 3), norm=nn.BatchNorm2d(16)).eval()
     idle = idle_rewrites(conformance.candidate_of(between, [torch.rand(1, 16, 8, 8)]))
     assert not {"drop_no_ops", "fold_batch_norm"} & {*idle}
+
+
+def test_layers_that_repeat_are_found_next_to_torchscript():
+    def block():
+        return nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    scripted = torch.jit.script(nn.Sequential(block(), block(), block()))
+    parts = nn.ModuleDict({"stack": nn.Sequential(*(block() for _ in range(3))), "scripted": scripted})
+    assert repeated_parts(parts) == [tuple(parts["stack"])]

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 from collections import OrderedDict, namedtuple
 from typing import Any
 
@@ -481,3 +482,24 @@ def test_a_nested_tensor_is_another_input(how, layout):
     nested = torch.nested.nested_tensor([torch.rand(3, 8)] * 2, layout=getattr(torch, how))
     with pytest.raises(TypeError, match=f"x is a {layout} tensor, but was tuned and proven as a strided one"):
         signature(torch.rand(2, 3, 8), module=Plain()).check([nested])
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_numbers_that_are_not_finite_are_constants_in_files_too(number):
+    class Clips(nn.Module):
+        def forward(self, x, most):
+            return x.clamp(max=most), number
+
+    x, module = torch.rand(2), Clips()
+    signature = Signature.of(module, [Inputs((x, number))], [module(x, number)])
+    signature = Signature.from_json(signature.to_json())
+    assert signature.checked((x, float(str(number))), {}) == [x]
+    for other in (1.0, str(number), 0, None, *{math.inf, -math.inf} - {number}):
+        with pytest.raises(TypeError):
+            signature.checked((x, other), {})
+    built = signature.build_outputs([x])[1]
+    assert type(built) is float
+    assert str(built) == str(number)
+    damaged = signature.outputs.to_json().replace(json.dumps(str(number)), '"1e9"')
+    with pytest.raises(ArtifactError, match="is not a constant"):
+        Structure.from_json(damaged).resolve()

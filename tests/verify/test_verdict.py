@@ -5,11 +5,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import itertools
 import math
+import random
 import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from datetime import date, datetime
 
 import pytest
 import torch
@@ -24,6 +27,7 @@ from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.derived_inputs import variants
+from togi.verify.observe import overlaps
 from togi.verify.reference import make_truth
 from togi.verify.verdict import verify, wrong_at_once
 
@@ -826,3 +830,137 @@ def test_a_few_other_decisions_are_told_from_a_fault():
     assert not report.faithful
     assert not verdict(Codes(), lambda x: (Codes()(x)[0].flip(1), x)).other_decisions
     assert not verdict(Codes(), Codes()).other_decisions
+
+
+def test_what_is_left_of_one_is_proven_though_it_has_no_digits():
+    x = torch.rand(64, generator=torch.Generator().manual_seed(0)) + 15.5
+
+    def both(p):
+        return torch.stack([1 - p, p], -1)
+
+    module = Computes(lambda x: both(x.sigmoid()))
+
+    def rounded_otherwise(x):
+        p = x.sigmoid()
+        p[::2] -= 2**-24
+        return both(p)
+
+    report = verdict(module, rounded_otherwise, x)
+    assert report.faithful, report.units
+    assert not report.unproven
+    assert not verdict(module, lambda x: both(x.sigmoid() * (1 - 1e-5)), x).faithful
+    sums = Computes(lambda x: torch.stack([chaos(x - 15.5), x], -1))
+    assert verdict(sums, lambda x: torch.stack([chaos((x - 15.5) * (1 + 1e-6)), x], -1), x).unproven
+
+
+class Scores(nn.Module):
+    """Remembers in a buffer, and answers with an object that a function has defined."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean = 0.5 * self.mean + x.mean(0)
+
+        class Found:
+            pass
+
+        found = Found()
+        vars(found).update(boxes=x - self.mean, score=float(self.mean.norm()), number=self.calls)
+        return found
+
+
+def test_floats_in_objects_are_compared_where_answers_follow_the_calls_before():
+    x = drawn(8, 4)
+    assert verdict(Scores(), copy.deepcopy(Scores()), x).faithful
+    wrong = Scores()
+
+    def other_score(x):
+        found = wrong(x)
+        found.score *= 1.01
+        return found
+
+    report = verdict(Scores(), other_score, x)
+    assert not report.faithful
+    assert [leaf.name for leaf in report.leaves if leaf.units > leaf.limit_units] == ["output.score.number"]
+    assert any("output.number is another one in each call" in note for note in known(Scores(), x)[0].notes)
+
+
+def test_a_date_of_each_call_is_left_out_and_said():
+    module = Computes(lambda x: {"y": x * 2, "at": datetime.now()})
+    assert verdict(module, lambda x: {"y": x + x, "at": datetime.now()}).faithful
+    assert not verdict(module, lambda x: {"y": x * 2.01, "at": datetime.now()}).faithful
+    (note,) = (note for note in known(module, X)[0].notes if "is another one in each call" in note)
+    assert note.startswith("output['at']")
+    check(lambda x: {"y": x * 2, "at": 1.0}, "output['at']", module)
+    fixed = Computes(lambda x: (x * 2, date(2026, 1, 1)))
+    check(lambda x: (x * 2, date(2026, 1, 2)), "datetime.date(2026, 1, 2)", fixed)
+
+
+def test_what_shares_memory_in_a_part_that_is_left_out_is_left_out_too():
+    numbers = itertools.count()
+
+    class Kept:
+        def __init__(self, x):
+            self.cache = {f"call {next(numbers)}": x}
+            self.y = x * 2
+
+    report = verdict(Computes(Kept), Kept)
+    assert report.faithful, report.problems
+
+
+def test_where_nothing_that_comes_back_can_be_compared_nothing_is_proven():
+    numbers = itertools.count()
+
+    class Found:
+        def __init__(self, x):
+            vars(self).update({f"call {next(numbers)}": x})
+
+    for original in (Found, lambda x: (y for y in x), lambda x: [Found(x), print]):
+        check(original, "nothing that the original returns can be compared", Computes(original))
+    assert verdict(Computes(lambda x: (y for y in x)), lambda x: (y for y in x), metric=len).faithful
+    assert verdict(Computes(lambda _: None), lambda _: None).faithful
+    assert verdict(Computes(lambda x: (print, x + 1)), lambda x: (print, 1 + x)).faithful
+
+
+def test_of_many_parts_that_are_not_compared_a_few_are_named():
+    class Found:
+        def __init__(self, x):
+            self.y, self.took, self.how = x * 2, time.perf_counter(), print
+
+    many = Computes(lambda x: [Found(x) for _ in range(20)])
+    notes = known(many, X)[0].notes
+    assert sum("is another one in each call" in note for note in notes) == 5
+    assert "the same holds for 15 more parts of what it returns or is given" in notes
+    report = verdict(many, many)
+    assert report.faithful
+    assert [note for note in report.notes if "builtins:builtin" in note] == [
+        "output[0].how (and 19 like it), a builtins:builtin_function_or_method, is not compared"
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_memory_that_is_shared_is_found_among_many(seed):
+    places, base = random.Random(seed), torch.zeros(200)
+
+    def drawn_views(name):
+        starts = [places.randrange(190) for _ in range(30)]
+        views = [base[start : start + places.randrange(10)] for start in starts]
+        return [(f"{name}{i}", view) for i, view in enumerate([*views, torch.ones(3), torch.ones(2, device="meta")])]
+
+    one, other = drawn_views("a"), drawn_views("b")
+    meet = frozenset(
+        (a, b)
+        for a, x in one
+        for b, y in other
+        if x.numel() and y.numel() and {*range(*extent(x))} & {*range(*extent(y))}
+    )
+    assert overlaps(one, other) == meet
+    assert overlaps(one, one) >= {(a, a) for a, x in one if x.numel() and not x.is_meta}
+
+
+def extent(tensor):
+    return (tensor.data_ptr(), tensor.data_ptr() + 4 * tensor.numel()) if tensor.device.type == "cpu" else (0, 0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.machine.describe import machine
+from togi.measure import mark_memory
 from togi.subject.inputs import Inputs, Subject
 from togi.worker.measuring import Measuring
 from togi.worker.pool import WorkerPool
@@ -132,3 +133,23 @@ def test_calls_that_write_into_their_inputs_are_measured_on_new_ones() -> None:
         seen.clear()
         Measuring(contender, samples, "cpu", inputs_change=inputs_change).turn(3)
         assert (set(seen) == {(0.0, 0)}) is inputs_change
+
+
+def test_what_measuring_memory_left_in_the_inputs_meets_no_later_call() -> None:
+    seen: list[tuple[float, int]] = []
+
+    def writes(x: Tensor, kept: list[Tensor]) -> Tensor:
+        seen.append((float(x), len(kept)))
+        kept.append(x)
+        return x.add_(1)
+
+    contender: Any = SimpleNamespace(
+        call=writes, given_as=None, mark=mark_memory("cpu"), held_bytes=0, allocates_with_torch=True
+    )
+    samples = (Inputs((torch.zeros(()), [])),)
+    measuring = Measuring(contender, samples, "cpu", inputs_change=True)
+    measuring.footprint()
+    seen.clear()
+    measuring.turn(1)
+    assert seen == [(0.0, 0)]
+    assert float(samples[0].args[0]) == 0.0

@@ -48,6 +48,28 @@ def test_the_first_call_comes_before_the_memory_of_verification(
     assert done == expected
 
 
+def test_the_first_call_leaves_nothing_in_objects_that_verification_gives(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Batch:  # of a function, and so of no known form
+        results: int = 0
+
+    def loaded(_folder: Path) -> Any:
+        raise LookupError
+
+    def call(batch: Batch) -> None:
+        batch.results += 1
+
+    monkeypatch.setattr(checking.Truth, "load", loaded)
+    surveyed = SimpleNamespace(facts=SimpleNamespace(buffers_change=False), signature=None)
+    config = SimpleNamespace(device="cpu", seed=0)
+    trial = SimpleNamespace(config=config, surveyed=surveyed, folder=tmp_path)
+    contender: Any = SimpleNamespace(trial=trial, samples=(Inputs((Batch(),)),), call=call)
+    with pytest.raises(LookupError):
+        TrialCheck(contender, exact=True).verify(None, None)
+    assert contender.samples[0].args[0].results == 0
+
+
 def test_the_first_call_is_the_one_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(time.perf_counter()))

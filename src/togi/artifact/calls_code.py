@@ -18,6 +18,8 @@ from togi.core.user_code import codes_in
 
 FORWARD = "forward"
 _ROOTS = (FORWARD, "__call__")
+_NAMING = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+"""Operations that name an attribute: ``super()._helper`` has one of its own since Python 3.12."""
 
 
 def assigned_by_calls(classes: Iterable[type]) -> frozenset[str]:
@@ -38,7 +40,7 @@ def _assigned_by(cls: type) -> Iterator[str]:
             for step in _steps(function.__code__):
                 if step.opname == "STORE_ATTR":
                     yield step.argval
-                elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval not in seen:
+                elif step.opname in _NAMING and step.argval not in seen:
                     seen.add(step.argval)
                     open_.append(step.argval)
 

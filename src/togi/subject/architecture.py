@@ -27,10 +27,13 @@ def architecture_of(module: nn.Module) -> dict[str, str]:
 def repeated_parts(module: nn.Module) -> list[tuple[nn.Module, ...]]:
     """Parts that are called, have parts and parameters of their own, and are there three times and more with the same
     classes and sizes inside: the layers of a stack. None of them is inside of another such."""
+    import torch
     from torch import nn
 
     kinds = dict[str, Any]()
     for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):  # whose class has no forward, and which nothing is made of
+            continue
         never_called = type(part).forward is nn.Module.forward  # a list of modules
         if name and not never_called and any(part.children()) and any(True for _ in part.parameters()):
             kinds[name] = type(part), tuple(architecture_of(part).items())

@@ -183,6 +183,16 @@ _MADE: dict[str, Callable[[Any], bool]] = {
 """What a class must be before a file may have it filled or returned."""
 
 
+def slots_of(cls: type) -> Iterator[str]:
+    """The names under which instances keep what is in slots: Python writes those of a class's own (``__size``) with the
+    name of the class."""
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            yield f"_{base.__name__.lstrip('_')}{name}" if private else name
+
+
 def is_mapping(cls: type) -> bool:
     """A dict of a class of its own, as transformers' ModelOutput is."""
     return issubclass(cls, dict) or (issubclass(cls, UserDict) and cls.__new__ is object.__new__)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from togi.subject.classes import name_of
+from togi.subject.classes import name_of, slots_of
 from togi.subject.containers import items_of
 from togi.subject.leaves import CONSTANTS, holds_nothing
 from togi.subject.nested import ENTER, opened, replaced
@@ -56,6 +56,14 @@ class NumberOf(NamedTuple):
     number: Tensor
 
 
+class TextOf(NamedTuple):
+    """A value that holds nothing to look at, as a date does: its class says when two are equal, and this is how it
+    writes one."""
+
+    kind: type
+    text: str
+
+
 class ItemsOf(NamedTuple):
     """What a value holds whose class ``togi.subject.containers`` does not know."""
 
@@ -76,7 +84,7 @@ class AttributesOf(tuple[Any, ...]):
         return made
 
 
-NUMBER, ATTRIBUTES = name_of(NumberOf), name_of(AttributesOf)
+NUMBER, TEXT, ATTRIBUTES = name_of(NumberOf), name_of(TextOf), name_of(AttributesOf)
 """The ``type`` of their structures."""
 
 
@@ -94,8 +102,7 @@ def taken_apart(value: Any) -> Any:
 
 def attributes_of(item: Any) -> dict[str, Any]:
     """What an object holds in its attributes, in slots first; nothing of what its class computes."""
-    slots = (s for c in type(item).__mro__ for s in _names(getattr(c, "__slots__", ())))
-    attributes = {name: getattr(item, name) for name in slots if hasattr(item, name)}
+    attributes = {name: getattr(item, name) for name in slots_of(type(item)) if hasattr(item, name)}
     attributes.pop("__dict__", None)
     return attributes | getattr(item, "__dict__", {})
 
@@ -151,7 +158,7 @@ class _TakenApart:
     def _object(self, part: Any) -> Any:
         try:
             text = _own_text(part)
-            return self._held(part) if text is None else ItemsOf(type(part), text)
+            return self._held(part) if text is None else TextOf(type(part), text)
         except Exception:  # foreign code, and what holds itself: it stays as it is
             return part
 
@@ -176,8 +183,7 @@ class _TakenApart:
 
 
 def _own_text(part: Any) -> str | None:
-    """What tells apart values that hold nothing to look at, as a date does: their class says when two are equal. None
-    for any other."""
+    """What tells apart values as ``TextOf`` has them. None for any other."""
     cls: Any = type(part)
     if cls.__eq__ is object.__eq__ or cls.__repr__ is object.__repr__ or hasattr(part, "__dict__") or is_code(part):
         return None
@@ -192,10 +198,6 @@ def _of_python(cls: type) -> bool:
 
 def _is_opaque(part: Any) -> bool:
     return not holds_nothing(part) and opened(part) is None
-
-
-def _names(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _compared(part: Any, inside: _Taken) -> Any:

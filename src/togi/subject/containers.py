@@ -121,8 +121,10 @@ def parts_by_key(value: Any, kind: str, keys: tuple[Scalar, ...], count: int) ->
     """The part of ``value`` at the place of each of ``count`` parts of a container; None where it has none there."""
     if kind in ("dict", "mapping"):
         return [value.get(key) for key in keys] if isinstance(value, Mapping) else [None] * count
-    if kind in ("object", "dataclass"):
+    if kind == "object":
         return [getattr(value, "__dict__", {}).get(key) for key in keys]
+    if kind == "dataclass":  # of which some keep their fields in slots
+        return [getattr(value, str(key), None) for key in keys]
     held = value if kind != "pytree" and isinstance(value, list | tuple) else ()
     return [*held[:count], *[None] * (count - len(held))]
 
@@ -138,6 +140,9 @@ def put_in(value: Any, kind: str, keys: tuple[Scalar, ...], children: list[Any])
     elif kind in ("object", "dataclass") and is_plain(cls):
         vars(value).clear()
         vars(value).update(zip(map(str, keys), children, strict=True))
+    elif kind == "dataclass" and is_data(cls) and data_names(value) == keys:
+        for key, child in zip(keys, children, strict=True):
+            object.__setattr__(value, str(key), child)
     else:
         return False
     return True

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.user_code import Origin, names_in, origin
+from togi.subject.classes import slots_of
 from togi.subject.plain_tensors import bits
 from togi.torch_internals.modules import forward_hooks, forward_pre_hooks, own_buffers, own_modules, own_parameters
 
@@ -351,7 +352,7 @@ def _inside(value: Any) -> Iterator[Any]:
         held = getattr(value, "__dict__", None)
         if _origin_of(type(value)) is not Origin.LIBRARY or isinstance(value, _NAMESPACES):
             yield held
-            yield from (getattr(value, name, None) for name in _slots(type(value)))
+            yield from (getattr(value, name, None) for name in slots_of(type(value)))
         elif isinstance(held, dict):
             yield held.get(_WRAPPED)
 
@@ -359,12 +360,6 @@ def _inside(value: Any) -> Iterator[Any]:
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """Without those that every module has."""
     return {name: value for name, value in vars(module).items() if name not in _TORCHS_OWN}
-
-
-def _slots(cls: type) -> Iterator[str]:
-    for base in cls.__mro__:
-        named = vars(base).get("__slots__", ())
-        yield from (named,) if isinstance(named, str) else named
 
 
 def _is_users_file(module: types.ModuleType) -> bool:

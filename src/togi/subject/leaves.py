@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import torch
 
 CONSTANTS = (type(None), bool, int, float, str)
+_FLOAT, _NOT_FINITE = "builtins:float", ("nan", "inf", "-inf")
+"""JSON has no such numbers: they are written as texts, with their class."""
 Leaf = Literal["tensor", "constant", "count", "carried", "dtype", "device", "enum", "class", "opaque"]
 
 
@@ -44,6 +47,8 @@ def described_leaf(value: Any) -> tuple[Leaf, str, Scalar]:
         return "tensor", "", None
     if isinstance(value, enum.Enum):
         return "enum", name_of(type(value)), value.name
+    if isinstance(value, float) and not math.isfinite(value):
+        return "constant", _FLOAT, str(float(value))
     if isinstance(value, CONSTANTS):
         return "constant", "", value
     if isinstance(value, torch.SymInt):
@@ -60,6 +65,10 @@ def described_leaf(value: Any) -> tuple[Leaf, str, Scalar]:
 def constant_of(kind: str, class_name: str, written: Scalar) -> Any:
     """The leaf again. Raises ArtifactError where this process has no such dtype, device or class."""
     match kind:
+        case "constant" if class_name:
+            if class_name != _FLOAT or written not in _NOT_FINITE:
+                raise ArtifactError(f"{str(written)[:80]!r} is not a constant: it is damaged")
+            return float(str(written))
         case "dtype":
             return dtype_of(str(written))
         case "device":

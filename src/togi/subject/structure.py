@@ -55,7 +55,7 @@ class Structure(Record):
     carried: the least number."""
     type: str = ""
     """``module:qualified name`` of the class of a namedtuple, mapping, dataclass, object or enum member, and of a list
-    or tuple that has one of its own; of the value where it is opaque or a class."""
+    or tuple that has one of its own; of the value where it is opaque, a class, or a number that is not finite."""
     value: Scalar = None
     """A constant; the name of a dtype, device or enum member; what torch's pytree knows of a value, as JSON; what else
     its class keeps. Of a count, how much more it is than that size. The number that is carried, or, after a call, how
@@ -124,7 +124,10 @@ class Structure(Record):
         """True for the values that this leaf stands for: any tensor, the same constant (of the same kind: not 2 for
         2.0), or what is of the same class and handed on as it is."""
         if self.kind == "constant":
-            constant, kind = self.value, kind_of_constant(self.value)
+            constant: Any = constant_of(self.kind, self.type, self.value)
+            kind = kind_of_constant(constant)
+            if constant != constant:  # NaN
+                return lambda value: kind_of_constant(value) is kind and bool(value != value)
             return lambda value: (type(value) is kind or kind_of_constant(value) is kind) and bool(value == constant)
         if self.kind == "count":
             return lambda value: type(value) is int

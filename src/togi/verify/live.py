@@ -19,6 +19,7 @@ from togi.core.errors import SubjectError
 from togi.subject.behaviour import kept_generators, seed_all
 from togi.subject.inputs import Subject
 from togi.subject.inventory import class_name
+from togi.subject.leaves import constant_of
 from togi.subject.nested import tensors_in
 from togi.subject.plain_tensors import plain
 from togi.subject.prepare import copy_to_ask, named_tensors
@@ -83,6 +84,7 @@ class LiveAnswer:
 def _kinds(structure: Structure) -> Structure:
     """Leave out what may hang on a rounding: the values of constants, and how many items a list has."""
     if structure.kind == "constant":
-        return Structure(kind="constant", value=type(structure.value).__name__)
+        constant = constant_of(structure.kind, structure.type, structure.value)
+        return Structure(kind="constant", value=type(constant).__name__)
     children = structure.children[:1] if structure.kind == "list" else structure.children
     return structure.model_copy(update={"children": tuple(map(_kinds, children))})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +51,15 @@ class Observation:
         """The leaves that came back."""
         return self.leaves[: self.returned]
 
+    @property
+    def shows_nothing(self) -> bool:
+        """Nothing that came back can be compared, and the call changed nothing: all is left out, or can only be used,
+        as an iterator."""
+        if self.leaves or self.changed:
+            return False
+        parts = [leaf for leaf in self.structure.leaves() if leaf.kind != "class"]
+        return bool(parts) and all(leaf.kind == "opaque" or leaf is _NOT_COMPARED for leaf in parts)
+
     def copies(self) -> list[Tensor]:
         """Copy what the leaves hold now: dense, on the CPU."""
         return [plain(tensor).clone() for _, tensor in self.leaves]
@@ -65,6 +75,8 @@ class Observation:
             leaves=leaves,
             returned=sum(not _lies_in(name, varying) for name, _ in self.outputs),
             changed=tuple(name for name in self.changed if not _lies_in(name, varying)),
+            shares_inputs=_pairs_without(self.shares_inputs, varying),
+            shares_outputs=_pairs_without(self.shares_outputs, varying),
             left={name: _without(left, name, varying) for name, left in self.left.items()},
         )
 
@@ -122,9 +134,7 @@ def observe(
         changed=(*written, *left),
         left=left,
         shares_inputs=overlaps(leaves, after),
-        shares_outputs=frozenset(
-            (a, b) for i, (a, x) in enumerate(leaves) for b, y in leaves[i + 1 :] if overlap(x, y)
-        ),
+        shares_outputs=frozenset((a, b) for a, b, i, j in _overlapping(leaves, leaves) if i < j),
     )
     return seen.without(varying)
 
@@ -139,6 +149,10 @@ def _tensors_of(arguments: list[tuple[str, Any]]) -> Named:
 
 def _lies_in(name: str, paths: Collection[str]) -> bool:
     return any(name == path or name.startswith((f"{path}.", f"{path}[", f"{path} ")) for path in paths)
+
+
+def _pairs_without(pairs: frozenset[tuple[str, str]], varying: Collection[str]) -> frozenset[tuple[str, str]]:
+    return frozenset(pair for pair in pairs if not any(_lies_in(name, varying) for name in pair))
 
 
 def _without(structure: Structure, path: str, varying: Collection[str]) -> Structure:
@@ -160,13 +174,32 @@ def as_stored(structure: Structure) -> Structure:
 
 
 def overlaps(one: Named, other: Named) -> frozenset[tuple[str, str]]:
-    return frozenset((a, b) for a, x in one for b, y in other if overlap(x, y))
+    """Pairs of names, of one and of the other, whose tensors overlap in memory."""
+    return frozenset((a, b) for a, b, _, _ in _overlapping(one, other))
 
 
 def overlap(one: Tensor, other: Tensor) -> bool:
     """Whether the memory from the first to the last element of one reaches into that of the other."""
-    a, b = _extent(one), _extent(other)
-    return a is not None and b is not None and one.device == other.device and a[0] < b[1] and b[0] < a[1]
+    return bool(overlaps([("", one)], [("", other)]))
+
+
+def _overlapping(one: Named, other: Named) -> Iterator[tuple[str, str, int, int]]:
+    """Names and places in the lists. From low addresses to high ones: there may be thousands of numbers in each."""
+    spans: dict[torch.device, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for side, named in enumerate((one, other)):
+        for place, (_, tensor) in enumerate(named):
+            if (extent := _extent(tensor)) is not None:
+                spans[tensor.device].append((*extent, side, place))
+    for on_device in spans.values():
+        open_: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        for start, end, side, place in sorted(on_device):
+            for held in open_:
+                for gone in [at for at, its_end in held.items() if its_end <= start]:
+                    del held[gone]
+            for met in open_[1 - side]:
+                a, b = (place, met) if side == 0 else (met, place)
+                yield one[a][0], other[b][0], a, b
+            open_[side][place] = end
 
 
 def _extent(tensor: Tensor) -> tuple[int, int] | None:

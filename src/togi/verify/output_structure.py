@@ -10,17 +10,19 @@ changes when that is changed: wrong. A copy where the original returned a view: 
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from torch import Tensor, nn
 
 from togi.subject.classes import name_of
-from togi.subject.compared import ATTRIBUTES, NUMBER, ArrayOf, ItemsOf
+from togi.subject.compared import ATTRIBUTES, NUMBER, TEXT, ArrayOf, ItemsOf
 from togi.subject.structure import Structure
 from togi.torch_internals.deferred import Deferred
 from togi.verify.observe import Observation, after_name
 from togi.verify.truth import LeafTruth, OriginalAnswer, form_of
 
 Findings = tuple[list[str], list[str]]
-_WRAPPED = (name_of(ArrayOf), name_of(ItemsOf), NUMBER, ATTRIBUTES)
+_WRAPPED = (name_of(ArrayOf), name_of(ItemsOf), NUMBER, TEXT, ATTRIBUTES)
 """Classes of the form in which values are compared: the first that they hold is the value's own class."""
 NOT_COMPARED = "is not compared"
 _PLAIN = (name_of(Tensor), name_of(nn.Parameter))
@@ -59,8 +61,14 @@ def structure_problems(seen: Observation, answer: OriginalAnswer) -> list[str]:
 
 def not_compared(structure: Structure) -> list[str]:
     """Notes on what an output holds that can be used and not compared: functions, iterators."""
-    leaves = structure.named_leaves("output")
-    return [f"{path}, a {leaf.type}, {NOT_COMPARED}" for path, leaf in leaves if leaf.kind == "opaque"]
+    paths = defaultdict[str, list[str]](list)
+    for path, leaf in structure.named_leaves("output"):
+        if leaf.kind == "opaque":
+            paths[leaf.type].append(path)
+    return [
+        f"{first}{f' (and {len(more)} like it)' if more else ''}, a {kind}, {NOT_COMPARED}"
+        for kind, (first, *more) in paths.items()
+    ]
 
 
 def incomparable(structure: Structure) -> str:

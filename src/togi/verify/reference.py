@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from togi.core.choices import Direction
 from togi.core.errors import SubjectError
-from togi.core.quantities import first_line
+from togi.core.quantities import first_line, plural
 from togi.subject.behaviour import kept_buffers
 from togi.subject.inputs import Inputs
 from togi.subject.plain_tensors import plain
@@ -54,6 +54,13 @@ SAME_FLOAT64 = 1e-9
 float64's roundings, far below those of float32."""
 CHECKED_FLOPS = 2e11
 """Work of a call that is repeated in float64 on the CPU: some seconds on a few cores."""
+
+_SHOWS_NOTHING = (
+    "nothing that the original returns can be compared, so nothing can be proven equal to it: it is another one in "
+    "each call, or shows no values"
+)
+_MOST_NAMED = 5
+"""So many parts that are left out are named, each in a note."""
 
 _CPU_CANNOT = re.compile("allocate memory|not implemented for")
 
@@ -109,12 +116,9 @@ class _Making:
         with ieee_float32():
             calls, run = self._eager()
             again = self._called(calls[:1] * 2, seeds=(self.seed, self.seed + 1))
-            self.varying = varying([run.seen[0], again.seen[0], run.seen[-1]])
-            run, again = run.without(self.varying), again.without(self.varying)
-            for path in self.varying:
-                self._note(f"{path} is another one in each call of the original, and is not compared")
+            run, again, stateful = self._without_varying(run, again)
             noisy = not _alike(again.leaves[0], run.leaves[0])
-            stateful = not noisy and not _alike(run.leaves[-1], run.leaves[0])
+            stateful = stateful and not noisy
             other_seed = self._called(calls[:1], seeds=(self.seed + 1,)) if stateful else again
             random = not noisy and not _alike(other_seed.leaves[-1], run.leaves[0])
             if not stateful:
@@ -142,7 +146,9 @@ class _Making:
             metric=None if metric is None else metric.of(self.module, _outputs(run, self.samples), self._pass),
             notes=tuple(self.notes),
         )
-        if noisy:  # the second of the two had another seed
+        if run.seen[0].shows_nothing and metric is None:
+            facts = facts.model_copy(update={"repeatable": False, "unrepeatable": _SHOWS_NOTHING})
+        elif noisy:  # the second of the two had another seed
             facts = with_repeatability(facts, ObservedCalls(again.seen[:1], again.leaves[:1]), run)
         return Truth(facts=facts, truth=truths, eager=run.leaves)
 
@@ -181,6 +187,22 @@ class _Making:
             if not left_out:
                 return calls, run
             calls = [i for i in calls if i not in left_out]
+
+    def _without_varying(self, run: ObservedCalls, again: ObservedCalls) -> tuple[ObservedCalls, ObservedCalls, bool]:
+        """Both without what no call of the original has twice; and whether its answers follow the calls before. Then so
+        may the floats in its objects, and they are compared."""
+        first, last = run.seen[0], run.seen[-1]
+        in_each, later = varying(first, again.seen[0]), varying(first, last)
+        rest = run.without((*in_each, *later)).leaves
+        stateful = not _alike(rest[-1], rest[0])
+        if stateful:
+            later = varying(first, last, numbers=False)
+        self.varying = tuple(dict.fromkeys((*in_each, *later)))
+        for path in self.varying[:_MOST_NAMED]:
+            self._note(f"{path} is another one in each call of the original, and is not compared")
+        if more := len(self.varying[_MOST_NAMED:]):
+            self._note(f"the same holds for {plural(more, 'more part')} of what it returns or is given")
+        return run.without(self.varying), again.without(self.varying), stateful
 
     def _try_on_cpu_first(self, i: int, one: Inputs) -> None:
         """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device. Inputs without

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from togi.subject.compared import ATTRIBUTES, NUMBER
+from togi.subject.compared import ATTRIBUTES, NUMBER, TEXT
 from togi.subject.containers import labels
 from togi.subject.structure import Structure
 from togi.verify.compare import continuous, difference, identical
@@ -52,23 +52,22 @@ def noise_limit(tensor: Tensor) -> float:
     return max(4 * epsilon, min(NOISE_ROUNDINGS * epsilon, 1e-4))
 
 
-def varying(runs: Sequence[Observation]) -> tuple[str, ...]:
-    """Where objects that came back, or that were given, hold other values in one run than in another of the same call
-    (times, addresses, counters of calls): nobody can be asked for those. A tensor never counts as one."""
-    first, *others = runs
-    found: dict[str, None] = {}
-    for other in others:
-        numbers = dict(first.leaves), dict(other.leaves)
-        found |= dict.fromkeys(_varying(first.structure, other.structure, "output", numbers))
-        for name in first.left.keys() & other.left.keys():
-            found |= dict.fromkeys(_varying(first.left[name], other.left[name], name, numbers))
-    return tuple(found)
+def varying(one: Observation, other: Observation, *, numbers: bool = True) -> list[str]:
+    """Where objects that came back, or that were given, hold other values in one run than in the other of the same call
+    (times, addresses, counters of calls): nobody can be asked for those. A tensor never counts as one, and a float does
+    with ``numbers`` alone."""
+    held = (dict(one.leaves), dict(other.leaves)) if numbers else ()
+    found = [*_varying(one.structure, other.structure, "output", held)]
+    for name in sorted(one.left.keys() & other.left.keys()):
+        found += _varying(one.left[name], other.left[name], name, held)
+    return found
 
 
 def _varying(
     one: Structure, other: Structure, path: str, numbers: tuple[Mapping[str, Tensor], ...], inside: bool = False
 ) -> Iterator[str]:
-    inside = inside or one.type == ATTRIBUTES
+    """``numbers``: what the leaves hold in each run; empty where numbers do not count."""
+    inside = inside or one.type in (ATTRIBUTES, TEXT)
     if (one.kind, one.type, one.value, one.keys) != (other.kind, other.type, other.value, other.keys) or (
         len(one.children) != len(other.children)
     ):

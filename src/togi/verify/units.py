@@ -22,6 +22,7 @@ from togi.core.records import LeafError, Record
 from togi.decide.faithful import (
     BESIDE_LARGER,
     FEWEST_FLIPS,
+    MAX_UNITS,
     counted,
     far,
     in_units,
@@ -320,10 +321,10 @@ def _by_columns(
         for i, (unit, own, threshold) in enumerate(measured):
             known = {"rms": unit.rms, "peak": unit.peak, "large": unit.large, "relative": unit.relative}
             by_input[i].append((columns.model_copy(update={**known, "threshold": threshold}), own))
-    return [_of_columns(of_input) for of_input in by_input]
+    return [_of_columns(of_input, epsilon) for of_input in by_input]
 
 
-def _of_columns(found: Sequence[tuple[ColumnsUnit, Difference]]) -> Measured:
+def _of_columns(found: Sequence[tuple[ColumnsUnit, Difference]], epsilon: float) -> Measured:
     """The unit of one input, of those of its columns and eager's own errors there."""
     kinds = {kind: together([own for each, own in found if each.kind == kind]) for kind in {c.kind for c, _ in found}}
     columns = tuple(
@@ -335,11 +336,13 @@ def _of_columns(found: Sequence[tuple[ColumnsUnit, Difference]]) -> Measured:
         )
         for each, _ in found
     )
+    # one less a probability is as exact as the one: that no digit is left says nothing of how exact the output is
+    roundings = MAX_UNITS * unit_of_error(0.0, max(own.largest for _, own in found), epsilon)
     unit = Unit(
         rms=max(each.rms for each in columns),
         peak=max(each.peak for each in columns),
         columns=columns,
-        relative=max(each.relative for each in columns),
+        relative=max((each.relative for each in columns if each.rms > roundings), default=0.0),
     )
     return unit, max(kinds.values(), key=lambda own: own.rmse), math.inf
 

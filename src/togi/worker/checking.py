@@ -21,6 +21,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.validation import Validation
 from togi.verify.accuracy import judged, known_answers
 from togi.verify.derived_inputs import variants
+from togi.verify.leaves import fresh
 from togi.verify.metric import Metric
 from togi.verify.own_metric import CannotScore, KnownScores, OwnMetric
 from togi.verify.truth import Truth
@@ -48,7 +49,7 @@ class TrialCheck:
         if not self._trial.surveyed.facts.buffers_change:
             # Before the memory that verification takes, as where an artifact is used: what an engine allocates at its
             # first call stays, and where that lies made an OpenVINO model 2 % slower in every process that verified it.
-            inputs_of_call = self._contender.samples[0].clone()
+            inputs_of_call = fresh(self._contender.samples[0])  # objects too: verification gives them as they were
             call(*inputs_of_call.args, **inputs_of_call.kwargs)
         truth, inputs = self.known()
         report = verify(

@@ -35,6 +35,7 @@ class Measuring:
         """``from_host``: a turn's calls have their inputs and results in host memory. ``inputs_change``: the original's
         write into their arguments."""
         self._given_as = given_anew() if inputs_change and contender.given_as is None else contender.given_as
+        self._inputs_change = inputs_change
         self._contender = contender
         self._samples = samples
         self._device = device
@@ -58,9 +59,11 @@ class Measuring:
 
     def footprint(self) -> Footprint:
         alone = self._callers is None
+        # what is measured or verified later finds the samples as they were
+        samples = tuple(sample.clone() for sample in self._samples) if self._inputs_change else self._samples
         return measure_footprint(
             self._contender.call if alone else self._call_of_each,
-            self._samples,
+            samples,
             self._contender.mark,
             held_bytes=self._contender.held_bytes,
             device=self._device,
