@@ -178,6 +178,10 @@ def test_an_artifact_takes_no_more_threads_than_the_quota_has_cores(
     assert torch.get_num_threads() == 8
     if engine == "eager":
         assert counting.seen == {used}
+        torch.set_num_threads(1)
+        with CountingThreads() as counting:
+            optimized(torch.randn(3, 8), torch.rand(3, 4))
+        assert counting.seen == {1}, "its caller, a worker of a DataLoader say, may use no more"
     else:
         program = loading.load_link(
             artifact_of(engine),
@@ -203,6 +207,9 @@ def test_workers_that_flush_are_as_many_as_an_artifact_was_cut_to(
     loaded = loading.load_link(artifact, manifest.signature, manifest.facts, flushes, True)
     loaded.runnable()(torch.randn(3, 8), torch.rand(3, 4))
     assert told == [2, 2]
+    torch.set_num_threads(1)
+    loaded.runnable()(torch.randn(3, 8), torch.rand(3, 4))
+    assert told == [2, 2], "one flushes by itself"
 
 
 @pytest.mark.parametrize(("proven", "fits"), [(4, 2), (2, None), (1, None)])

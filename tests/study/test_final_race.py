@@ -94,6 +94,16 @@ def test_what_the_race_measured_undisturbed_counts_though_another_was_disturbed(
     assert [speedup_x(study, each) for each in (FAST, NEXT)] == [pytest.approx(2.5), 2.9]
 
 
+def test_who_is_faster_than_whom_is_told_by_the_last_race_of_both(tmp_path: Path) -> None:
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 2.5), trial(NEXT, 2.8), trial(SLOW, 1.5))
+    race = FinalRace(study)
+    race.of_trials([FAST, NEXT, SLOW])
+    assert race.told_apart == {(NEXT, FAST), (NEXT, SLOW), (FAST, SLOW)}
+    pool_of(study).built[FAST] = [Does.faster(2.8)]
+    race.run([study.processes.start(FAST), study.processes.start(NEXT)], 10.0, again=True)
+    assert race.told_apart == {(NEXT, SLOW), (FAST, SLOW)}
+
+
 def wavering(*speedups_x: float) -> Any:
     return lambda turn: REFERENCE_MS / speedups_x[turn % len(speedups_x)]
 

@@ -124,6 +124,22 @@ def test_what_extends_the_choice_and_is_near_it_is_not_proven_beside_it(tmp_path
     assert proven(study) == [FAST]
 
 
+@pytest.mark.parametrize(("proof_x", "left"), [(2.05, []), (1.97, []), (1.5, [FAST])])
+def test_what_won_the_race_stays_the_choice_where_its_proof_is_of_another_moment(
+    tmp_path: Path, proof_x: float, left: list[Recipe]
+) -> None:
+    """``drop_unused_rows`` was the fastest of a race beyond doubt, and OpenVINO alone was chosen: what a proof measures
+    is of another moment, and the race's own figures of both are not."""
+    laden = recipe(channels_last={}, openvino={}, no_grad={})
+    study = open_study(tmp_path, REFERENCE, trial(FAST, 2.0), trial(laden, 2.05))
+    pool_of(study).built[laden] = [Does.faster(2.2)]
+    pool_of(study).loaded[laden] = [Does.faster(proof_x)]
+    decision = decided(tmp_path, study)
+    assert any(f"{laden.label} is the fastest beyond doubt" in note for note in study.notes)
+    assert proven(study) == [laden, *left]
+    assert chosen(decision) == proven(study)[-1]
+
+
 def test_what_cannot_be_loaded_gives_way_to_the_next_and_says_so_in_its_trial(tmp_path: Path) -> None:
     study = open_study(tmp_path, REFERENCE, trial(FAST, 3.0), trial(NEXT, 2.0))
     pool_of(study).loaded[FAST] = [Does(ends={"start": (Outcome.FAILED, "a library is missing")})]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.machine.describe import machine
-from togi.measure import mark_memory
+from togi.measure import callers_on, mark_memory
 from togi.subject.inputs import Inputs, Subject
 from togi.worker.measuring import Measuring
 from togi.worker.pool import WorkerPool
@@ -60,6 +62,25 @@ def fingerprint(folder: Path, text: str, name: str, *, train: bool = False) -> s
     subject = SubjectRef.here("locator", f"{file}:{name}")
     with WorkerPool(subject, machine(), device="cpu", seed=0, train=train) as pool:
         return pool.survey(Limits(), lambda _: None)[1]
+
+
+MANY_FILES = """
+import os, resource
+
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+HELD = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
+"""
+
+
+@pytest.mark.skipif(0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1200, reason="no process has that many here")
+def test_a_subject_may_hold_more_than_a_thousand_files(tmp_path: Path) -> None:
+    """Those that its server opens then have numbers beyond 1023; so do those of the process that captures it."""
+    file = tmp_path / "models.py"
+    file.write_text(f"{MANY_FILES}{FILE}", encoding="utf-8")
+    with WorkerPool(SubjectRef.here("locator", f"{file}:model"), machine(), device="cpu", seed=0) as pool:
+        surveyed = pool.survey(Limits(), lambda _: None)[0]
+        assert pool.capture(surveyed, Limits(), lambda _: None).facts.exportable
 
 
 class Scaled(nn.Module):
@@ -119,7 +140,15 @@ def test_a_survey_knows_that_calls_write_into_their_inputs() -> None:
     assert not survey(Subject(Scaled(2.0), torch.ones(2))).inputs_change
 
 
-def test_calls_that_write_into_their_inputs_are_measured_on_new_ones() -> None:
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    "ask",
+    [lambda of: of.turn(3), lambda of: of.warm(0.01), lambda of: of.footprint()],
+    ids=["time", "warm-up", "memory"],
+)
+def test_calls_that_write_into_their_inputs_are_measured_on_new_ones(
+    ask: Callable[[Measuring], object], count: int
+) -> None:
     seen: list[tuple[float, int]] = []
 
     def writes(x: Tensor, kept: list[Tensor]) -> None:
@@ -127,29 +156,29 @@ def test_calls_that_write_into_their_inputs_are_measured_on_new_ones() -> None:
         x.add_(1)
         kept.append(x)
 
-    contender: Any = SimpleNamespace(call=writes, given_as=None)
-    samples = (Inputs((torch.zeros(()), [])),)
+    contender: Any = SimpleNamespace(
+        call=writes, given_as=None, mark=mark_memory(), held_bytes=0, allocates_with_torch=True
+    )
+    callers = None if count == 1 else callers_on(count, "cpu")
     for inputs_change in (True, False):
         seen.clear()
-        Measuring(contender, samples, "cpu", inputs_change=inputs_change).turn(3)
+        samples = (Inputs((torch.zeros(()), [])),)
+        ask(Measuring(contender, samples, "cpu", callers, inputs_change=inputs_change))
         assert (set(seen) == {(0.0, 0)}) is inputs_change
+        assert (float(samples[0].args[0]) == 0.0) is inputs_change, (
+            "or the next measurement works on what this one left"
+        )
+    if callers is not None:
+        callers.close()
 
 
-def test_what_measuring_memory_left_in_the_inputs_meets_no_later_call() -> None:
-    seen: list[tuple[float, int]] = []
-
-    def writes(x: Tensor, kept: list[Tensor]) -> Tensor:
-        seen.append((float(x), len(kept)))
-        kept.append(x)
-        return x.add_(1)
-
-    contender: Any = SimpleNamespace(
-        call=writes, given_as=None, mark=mark_memory("cpu"), held_bytes=0, allocates_with_torch=True
-    )
-    samples = (Inputs((torch.zeros(()), [])),)
-    measuring = Measuring(contender, samples, "cpu", inputs_change=True)
-    measuring.footprint()
-    seen.clear()
-    measuring.turn(1)
-    assert seen == [(0.0, 0)]
-    assert float(samples[0].args[0]) == 0.0
+def test_what_goes_on_from_its_last_answer_has_one_caller() -> None:
+    """Several would be given one answer, whoever asked for it."""
+    given: list[Any] = []
+    contender: Any = SimpleNamespace(call=given.append, given_as=lambda _args, _kwargs: (("last",), {}))
+    for callers in (None, callers_on(2, "cpu")):
+        given.clear()
+        Measuring(contender, (Inputs((torch.zeros(()),)),), "cpu", callers).turn(2)
+        assert ({"last"} == {each if isinstance(each, str) else "" for each in given}) is (callers is None)
+        if callers is not None:
+            callers.close()

@@ -172,9 +172,9 @@ def _switch(part: PartEngine, module: nn.Module | None, kind: type[Switch]) -> S
 
 
 def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
-    """Give back the memory of the originals' weights, but for those that are used elsewhere: by parts in place, which
-    run on them, by originals that stand in for an engine, by switches, which read and write the state, or by modules
-    that calls reach in another way, too."""
+    """Give back the memory of the originals' weights, but for those that are used elsewhere. Parts in place run on
+    them, originals stand in for an engine, switches read and write the state, and calls reach some modules in another
+    way, too."""
     replaced = [each for each in switches if not (each.needs_original or any(form.in_place for form in each.forms))]
     used = {
         tensor.untyped_storage().data_ptr()

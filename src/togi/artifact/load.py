@@ -232,16 +232,19 @@ def load_link(folder: Path, signature: Signature, facts: Facts, link: Link, nati
     loaded = Candidate(module=nn.Identity(), samples=(), signature=link.takes(signature), facts=facts)
     for step, options in steps:
         loaded = step.configure(loaded, options)
-    loaded = loaded if fitting is None else loaded.with_(threads=fitting)
+    own = link.threads is not None  # the recipe has a number of threads; else calls have their caller's
+    loaded = loaded if fitting is None or not own else loaded.with_(threads=fitting)
     with nullcontext() if fitting is None else torch_threads(fitting):  # engines start as many as torch has
         threads = link.threads if fitting is None else None
         program = engine.load(inside, link.meta, loaded.signature, threads)
     if link.one_at_a_time and isinstance(program, FlatProgram):
         program.serve_one_at_a_time()
     loaded = loaded.with_(program=program)
+    if fitting is not None and not own:  # round the steps, which ask for that number
+        loaded = with_threads(loaded, fitting, at_most=True)
     for step, options in steps:
         loaded = step.apply(loaded, options)
-    return loaded if fitting is None else with_threads(loaded, fitting)
+    return with_threads(loaded, fitting) if fitting is not None and own else loaded
 
 
 def threads_that_fit(proven: int | None, device: str) -> int | None:

@@ -14,6 +14,9 @@ from togi.decide.budget import UNLIMITED, Budget, memory_of
 from togi.decide.faithful import is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
 
+ToldApart = Collection[tuple[Recipe, Recipe]]
+"""Pairs of a faster and a slower recipe: they took turns with each other, and that is beyond doubt."""
+
 
 class Chosen(Record):
     """The choice, with the reason in a sentence. ``trial`` is None when nothing meets the limits."""
@@ -49,6 +52,7 @@ def choose(
     *,
     proven: Collection[Recipe] = (),
     unusable: Collection[Recipe] = (),
+    told_apart: ToldApart = (),
     criterion: Criterion = BETWEEN_PROCESSES,
 ) -> Chosen:
     """The fastest trial that fits, if it is faster than plain eager by ``criterion``; else plain eager.
@@ -63,6 +67,8 @@ def choose(
         proven: recipes whose last trial measured what was saved. One of them stays the choice unless another is faster
             by more than what two processes of one recipe may differ by, and the margin.
         unusable: recipes that could not be saved, and so cannot be chosen.
+        told_apart: by the race that both were in. The slower one is no choice, whatever each was next to the original,
+            unless its last trial is faster by more than what two processes of one recipe may differ by, and the margin.
     """
     every = measured(latest(trials))
     usable = [trial for trial in every if trial.recipe not in unusable]
@@ -74,7 +80,7 @@ def choose(
     else:
         candidates = [t for t in candidates if criterion.faster(t.speedup_x)]
     if candidates:
-        best = _best(candidates, proven, criterion)
+        best = _best(candidates, proven, criterion, told_apart)
         return Chosen(trial=best.trial, reason=_describe(best) + "; plain eager itself does not fit" * too_large)
     reference = next((t for t in usable if t.recipe.is_reference and _ran(t) and budget.fits(t)), None)
     if reference is not None:
@@ -102,10 +108,10 @@ def extends(recipe: Recipe, plain: Recipe) -> bool:
     return recipe.at(Stage.ENGINE) == plain.at(Stage.ENGINE) and _choices(recipe) > _choices(plain)
 
 
-def rank(trials: Iterable[Trial], budget: Budget = UNLIMITED) -> tuple[Recipe, ...]:
+def rank(trials: Iterable[Trial], budget: Budget = UNLIMITED, told_apart: ToldApart = ()) -> tuple[Recipe, ...]:
     """Recipes in the order in which they would be chosen if those before were unusable."""
     every, ranked = list(trials), list[Recipe]()
-    while (chosen := choose(every, budget, unusable=ranked)).trial is not None:
+    while (chosen := choose(every, budget, unusable=ranked, told_apart=told_apart)).trial is not None:
         ranked.append(chosen.trial.recipe)
     return tuple(ranked)
 
@@ -164,8 +170,12 @@ def _plainer(
     return next((plain for plain in earned if _as_good(plain, trial, criterion)), None)
 
 
-def _best(candidates: Sequence[MeasuredTrial], proven: Collection[Recipe], criterion: Criterion) -> MeasuredTrial:
-    candidates = _earning_their_place(candidates, criterion)
+def _best(
+    candidates: Sequence[MeasuredTrial], proven: Collection[Recipe], criterion: Criterion, told_apart: ToldApart
+) -> MeasuredTrial:
+    earned = _earning_their_place(candidates, criterion, told_apart)
+    candidates = [t for t in earned if not any(_lost(t, to, criterion, told_apart) for to in earned)]
+    candidates = candidates or earned  # each lost to one: races of several processes may go round
     fastest = max(map(_speedup, candidates))
     near = [t for t in candidates if t.recipe in proven and _speedup(t) * criterion.band_x >= fastest]
     candidates = near or candidates
@@ -173,7 +183,9 @@ def _best(candidates: Sequence[MeasuredTrial], proven: Collection[Recipe], crite
     return min((t for t in candidates if _speedup(t) >= fastest * (1 - MARGIN)), key=_plainness)
 
 
-def _earning_their_place(candidates: Sequence[MeasuredTrial], criterion: Criterion) -> list[MeasuredTrial]:
+def _earning_their_place(
+    candidates: Sequence[MeasuredTrial], criterion: Criterion, told_apart: ToldApart = ()
+) -> list[MeasuredTrial]:
     """Without those that extend another one that is kept, and are not faster than it by more than what may be chance.
 
     The plainest come first, and each is held against those that are kept alone. So the order of the candidates does not
@@ -182,16 +194,23 @@ def _earning_their_place(candidates: Sequence[MeasuredTrial], criterion: Criteri
     """
     earned: list[MeasuredTrial] = []
     for trial in sorted(candidates, key=lambda trial: len(_choices(trial.recipe))):
-        if not any(_as_good(plain, trial, criterion) for plain in earned):
+        if not any(_as_good(plain, trial, criterion, told_apart) for plain in earned):
             earned.append(trial)
     return earned
 
 
-def _as_good(plain: MeasuredTrial, trial: MeasuredTrial, criterion: Criterion) -> bool:
+def _as_good(plain: MeasuredTrial, trial: MeasuredTrial, criterion: Criterion, told_apart: ToldApart = ()) -> bool:
     """With fewer of its choices as right, and as fast as two processes can tell."""
     as_right = _error(plain) == 0 or _error(trial) > 0
-    fast_enough = _speedup(plain) * criterion.band_x >= _speedup(trial)
+    near = _speedup(plain) * criterion.band_x >= _speedup(trial)
+    fast_enough = near and not _lost(plain, trial, criterion, told_apart)
     return extends(trial.recipe, plain.recipe) and as_right and fast_enough
+
+
+def _lost(trial: MeasuredTrial, to: MeasuredTrial, criterion: Criterion, told_apart: ToldApart) -> bool:
+    """It took turns with the other and was slower beyond doubt, and is not much faster by what both measured last."""
+    apart = (to.recipe, trial.recipe) in told_apart
+    return apart and _speedup(to) * criterion.band_x >= _speedup(trial)
 
 
 def _choices(recipe: Recipe) -> frozenset[Choice]:

@@ -29,6 +29,7 @@ from togi.machine.nvml import read_gpu
 from togi.measure.allocator import freed_memory_returned, trim
 
 if TYPE_CHECKING:
+    from togi.measure.turn import GivenAs
     from togi.subject.inputs import Inputs
 
 _SELF = Path("/proc/self")
@@ -68,6 +69,7 @@ def measure_footprint(
     passes: int = 2,
     exact: bool = True,
     as_it_is: bool = False,
+    given_as: GivenAs | None = None,
 ) -> Footprint:
     """The footprint of a warm candidate; whatever ``call`` raises goes through.
 
@@ -83,15 +85,16 @@ def measure_footprint(
             takes back late only ever add. On CUDA, where the counter is exact, it is the highest.
         exact: also ask torch's allocator for its exact peak, which takes one more pass under the profiler.
         as_it_is: malloc keeps or returns what is freed as it does in other calls; else it returns all of it meanwhile.
+        given_as: of the arguments of a sample makes what a call is given instead, before its memory counts.
     """
     if device == "cuda":
-        return _cuda_footprint(call, samples, mark, passes)
+        return _cuda_footprint(call, samples, mark, passes, given_as)
     _release(device)
     anonymous, mapped = _resident()
     idle = max(0, anonymous - mark.anonymous_bytes) + max(0, mapped - mark.mapped_bytes) + held_bytes
     with nullcontext() if as_it_is else freed_memory_returned():
-        peak = min(peak_resident_bytes(lambda: _run(call, samples, 1)) for _ in range(passes))
-    allocator = torch_allocator_peak_bytes(lambda: _run(call, samples, 1)) if exact else None
+        peak = min(peak_resident_bytes(_one_pass(call, samples, given_as)) for _ in range(passes))
+    allocator = torch_allocator_peak_bytes(_one_pass(call, samples, given_as)) if exact else None
     return Footprint(idle_bytes=idle, peak_bytes=peak, allocator_peak_bytes=allocator)
 
 
@@ -176,24 +179,40 @@ def _highest(changes: Sequence[tuple[int, int]]) -> int | None:
     return highest
 
 
-def _run(call: Callable[..., Any], samples: Sequence[Inputs], passes: int) -> None:
-    for _ in range(passes):
-        for sample in samples:
-            call(*sample.args, **sample.kwargs)
+def _one_pass(call: Callable[..., Any], samples: Sequence[Inputs], given_as: GivenAs | None) -> Callable[[], None]:
+    """A pass, with its inputs made."""
+    given = [(sample.args, sample.kwargs) for sample in samples]
+    if given_as is not None:
+        given = [given_as(*one) for one in given]
+
+    def run() -> None:
+        for args, kwargs in given:
+            call(*args, **kwargs)
+
+    return run
 
 
-def _cuda_footprint(call: Callable[..., Any], samples: Sequence[Inputs], mark: MemoryMark, passes: int) -> Footprint:
+def _cuda_footprint(
+    call: Callable[..., Any],
+    samples: Sequence[Inputs],
+    mark: MemoryMark,
+    passes: int,
+    given_as: GivenAs | None,
+) -> Footprint:
     """Reserved, not allocated, is what the device must have: private pools of CUDA graphs are in it."""
     import torch
 
     _release("cuda")
     other = max(0, _cuda_other_bytes() - mark.device_other_bytes)
+    idle = torch.cuda.memory_reserved() + other
+    every = [_one_pass(call, samples, given_as) for _ in range(passes)]
     reserved, allocated = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    _run(call, samples, passes)
+    for run in every:
+        run()
     torch.cuda.synchronize()
     return Footprint(
-        idle_bytes=reserved + other,
+        idle_bytes=idle,
         peak_bytes=torch.cuda.max_memory_reserved() - reserved,
         allocator_peak_bytes=torch.cuda.max_memory_allocated() - allocated,
     )

@@ -195,7 +195,7 @@ def take_turn(
         clock: nanoseconds.
         device: ``cpu`` or ``cuda``.
         gpu_state: what a CUDA device says of its last seconds; called as ``read_gpu``.
-        given_as: for one caller.
+        given_as: also of several callers, whose requests are then made before the clock runs.
     """
     wait = wait_for(device)
     run, waited_ns = _passes_of(callers, call, samples, wait, clock, given_as)
@@ -271,16 +271,24 @@ def _passes_of(
         return _passes(call, samples, wait, clock, given_as), waited_ns
     calls = [(sample.args, sample.kwargs) for sample in samples]
 
-    def request(number: int) -> None:
-        args, kwargs = calls[number % len(calls)]
-        began = clock()
-        call(*args, **kwargs)
-        callers.after()
-        waited_ns.append(clock() - began)
-
     def run(count: int) -> int:
-        callers.answer(request, count * callers.count * len(calls))
-        return 0
+        requests = count * callers.count * len(calls)
+        given, spared_ns = calls, 0
+        if given_as is not None:
+            began = clock()
+            given = [given_as(*calls[number % len(calls)]) for number in range(requests)]
+            wait()
+            spared_ns = clock() - began
+
+        def request(number: int) -> None:
+            args, kwargs = given[number % len(given)]
+            began = clock()
+            call(*args, **kwargs)
+            callers.after()
+            waited_ns.append(clock() - began)
+
+        callers.answer(request, requests)
+        return spared_ns
 
     return run, waited_ns
 

@@ -146,7 +146,7 @@ class WatchedModule:
 
     @property
     def seconds(self) -> float:
-        """Of all calls: those that were only counted took as long as those that were looked at beside them."""
+        """Of all calls: those that were only counted took as long as those that were looked at meanwhile."""
         others = self._only_counted * self._later.seconds / max(1, self._later.calls)
         return sum(tally.seconds for tally in self._all()) + others
 

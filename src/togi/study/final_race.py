@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from togi.core.records import Outcome, Recipe, Timing
@@ -16,6 +17,8 @@ class FinalRace:
 
     def __init__(self, study: OpenStudy) -> None:
         self._study = study
+        self.told_apart: set[tuple[Recipe, Recipe]] = set()
+        """Of those that raced, who is faster than whom (``decide.choose.ToldApart``)."""
 
     def of_trials(self, candidates: Sequence[Recipe]) -> tuple[Recipe, ...]:
         """Race these and the reference, as many as there is time for. Returns all of them, fastest first.
@@ -64,6 +67,7 @@ class FinalRace:
         for process in running:
             if (timing := sure.get(process.name)) is not None:
                 self._record(process.recipe, timing)
+        self._tell_apart({process.name: process.recipe for process in running if process.name in sure}, result)
         study.notes.append(f"The race: {result.order}.")
         return result
 
@@ -105,6 +109,16 @@ class FinalRace:
             return timing
         unsure = not timing.speedup_x.has_ends or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
         return together(before.timing, timing) if again or (before.outcome is Outcome.OK and unsure) else timing
+
+    def _tell_apart(self, racing: Mapping[str, Recipe], result: RaceResult) -> None:
+        """Note what the race says of each two, in the rounds that both were in: what each measures next to the original
+        may be of another moment, as its proof is. Of those that race again this race counts."""
+        recipes = set(racing.values())
+        self.told_apart = {pair for pair in self.told_apart if not recipes.issuperset(pair)}
+        for (name, recipe), (other, slower) in itertools.permutations(racing.items(), 2):
+            speed_x = result.speed_x(name, over=other)
+            if speed_x is not None and result.criterion.faster(speed_x):
+                self.told_apart.add((recipe, slower))
 
     def _record(self, recipe: Recipe, timing: Timing) -> None:
         """Append the finalist's race to the journal: its last trial, timed anew."""

@@ -76,7 +76,8 @@ class Finals:
 
     def without_files(self) -> Chosen:
         """The choice where nothing could be saved: going by the trials, without what failed to be saved or proven."""
-        return choose(self._study.trials(), self._limits, unusable=self._prover.failed)
+        apart = self._race.told_apart
+        return choose(self._study.trials(), self._limits, unusable=self._prover.failed, told_apart=apart)
 
     def save_only(self, first: Recipe | None = None) -> Decision:
         """For a part of a program: what its trials choose is saved; the trial of the whole is its race and proof.
@@ -102,7 +103,13 @@ class Finals:
         candidate = None if trial is None else trial.measured
         if candidate is not None and acceptable(candidate, self._limits):
             return Chosen(trial=trial, reason="it was asked for")
-        return choose(self._study.trials(), self._limits, proven=self._prover.proven, unusable=self.unusable)
+        return choose(
+            self._study.trials(),
+            self._limits,
+            proven=self._prover.proven,
+            unusable=self.unusable,
+            told_apart=self._race.told_apart,
+        )
 
     def _settle(self) -> Chosen:
         """The choice, saved and proven; another where the proof does not bear it out."""
@@ -125,7 +132,7 @@ class Finals:
 
     def _others_in_time(self, candidate: Recipe) -> bool:
         """Something else that is faster than the original can be saved and proven in the time that is left."""
-        ranked = rank(self._study.trials(), self._limits)
+        ranked = rank(self._study.trials(), self._limits, self._race.told_apart)
         faster = itertools.takewhile(lambda recipe: not recipe.is_reference, ranked)
         settled = {candidate, *self.unusable}
         return any(recipe not in settled and not self._takes_too_long(recipe) for recipe in faster)
@@ -161,15 +168,16 @@ class Finals:
 
     def _rivals(self, chosen: Chosen) -> Sequence[Recipe]:
         """Those that cannot be distinguished from the choice, as far as there is time to prove them and start them
-        again, but for those that extend it: near it, they cannot become the choice.
+        again, but for those that extend it, which cannot become the choice near it, and those that lost against it.
 
         Two processes of one recipe differ for as long as they live: one process each decides nothing between them.
         """
         if chosen.trial is None or chosen.trial.recipe.is_reference:
             return []
-        ranked = rank(self._study.trials(), self._limits)
+        ranked = rank(self._study.trials(), self._limits, self._race.told_apart)
         settled = {*self._prover.proven, *self.unusable, self._study.subject.reference}
         best = chosen.trial.recipe
+        settled |= {slower for faster, slower in self._race.told_apart if faster == best}
         undecided = [recipe for recipe in ranked if recipe not in settled and not extends(recipe, best)]
         return self._affordable(self._near(undecided, best))[:_RIVALS]
 

@@ -48,6 +48,8 @@ def own_thread_count(count: int) -> Iterator[None]:
     Where torch has no OpenMP, or a MKL that cannot be asked, it is ``torch.set_num_threads``, which threads that start
     meanwhile take over for good.
     """
+    if count > 1:
+        _end_before_forks()
     before = torch.get_num_threads()  # torch sets a thread's number when it is first asked: not to overwrite it later
     if before == count:
         yield
@@ -91,6 +93,7 @@ def share_floating_point_mode(threads: int) -> bool:
 
 @functools.cache
 def _end_before_forks() -> None:
-    """What was to be set in them starts them, and a forked child would wait for them in its first parallel operator."""
+    """What is asked of them here starts them, and a forked child would wait for them in its first parallel operator: a
+    worker of a DataLoader, which uses one thread by itself, in the first that is given more here."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=end_openmp_threads)

@@ -14,7 +14,7 @@ from togi.subject.nested import tensors_in
 from togi.worker.contender import Contender
 
 
-class _CalledBy(TypedDict, total=False):
+class _CalledBy(TypedDict):
     callers: Callers | None
     given_as: GivenAs | None
 
@@ -34,8 +34,9 @@ class Measuring:
     ) -> None:
         """``from_host``: a turn's calls have their inputs and results in host memory. ``inputs_change``: the original's
         write into their arguments."""
-        self._given_as = given_anew() if inputs_change and contender.given_as is None else contender.given_as
-        self._inputs_change = inputs_change
+        self._anew = given_anew() if inputs_change else None
+        goes_on = contender.given_as if callers is None else None  # from its last answer, which is one caller's
+        self._given_as = goes_on or self._anew
         self._contender = contender
         self._samples = samples
         self._device = device
@@ -46,9 +47,7 @@ class Measuring:
 
     @property
     def _called_by(self) -> _CalledBy:
-        if self._given_as is None or self._callers is not None:
-            return {"callers": self._callers}
-        return {"given_as": self._given_as}
+        return {"callers": self._callers, "given_as": self._given_as}
 
     def warm(self, limit_s: float | None) -> Warmup:
         run = functools.partial(warm, self.call, self.samples, device=self._device, **self._called_by)
@@ -59,15 +58,14 @@ class Measuring:
 
     def footprint(self) -> Footprint:
         alone = self._callers is None
-        # what is measured or verified later finds the samples as they were
-        samples = tuple(sample.clone() for sample in self._samples) if self._inputs_change else self._samples
         return measure_footprint(
             self._contender.call if alone else self._call_of_each,
-            samples,
+            self._samples,
             self._contender.mark,
             held_bytes=self._contender.held_bytes,
             device=self._device,
             exact=alone and self._contender.allocates_with_torch,
+            given_as=self._anew,
         )
 
     def _call_from_host(self, *args: Any, **kwargs: Any) -> list[Any]:
@@ -77,4 +75,7 @@ class Measuring:
     def _call_of_each(self, *args: Any, **kwargs: Any) -> None:
         """The same call of all callers at once."""
         assert self._callers is not None
-        self._callers.answer(lambda _: self._contender.call(*args, **kwargs), self._callers.count)
+        given = [(args, kwargs)] * self._callers.count
+        if self._anew is not None:
+            given = [self._anew(args, kwargs) for _ in given]
+        self._callers.answer(lambda number: self._contender.call(*given[number][0], **given[number][1]), len(given))

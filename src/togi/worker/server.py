@@ -199,9 +199,12 @@ class _Server:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
 
     def serve(self) -> None:
+        arrives = select.poll()  # ``select.select`` takes no descriptor beyond 1023, and the subject may hold as many
+        for descriptor in (self.channel.fileno(), self.wake_read):
+            arrives.register(descriptor, select.POLLIN)
         try:
             while True:
-                readable, _, _ = select.select([self.channel.fileno(), self.wake_read], [], [])
+                readable = [descriptor for descriptor, _ in arrives.poll()]
                 if self.wake_read in readable:
                     os.read(self.wake_read, 4096)
                     self._reap()

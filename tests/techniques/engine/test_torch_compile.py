@@ -75,6 +75,20 @@ def test_what_is_compiled_anew_for_other_than_sizes_is_compiled_with_the_setting
     assert frozen == [True, True]
 
 
+def test_a_state_of_the_process_is_known_by_itself_though_another_thread_notes_one_meanwhile() -> None:
+    """Else calls in the other's state would pass for compiled, and be compiled without the settings."""
+
+    class Shared(list[Callable[[], bool]]):
+        def append(self, state: Callable[[], bool]) -> None:
+            super().append(state)
+            super().append(lambda: False)
+
+    signature = Signature.of(torch.nn.Identity(), [Inputs((ONE,))], [ONE])
+    call = CompiledCall(torch.nn.Identity(), signature, {}, exportable=True)
+    call._states = Shared()
+    assert call._state() == call._state() == 0
+
+
 def test_without_a_device_the_note_says_that_nothing_is_recorded() -> None:
     candidate = made("strided_input")
     program = technique("torch_compile").apply(candidate, {"mode": "reduce-overhead", "freezing": False}).program

@@ -123,6 +123,34 @@ def test_operators_of_every_library_start_as_many_threads_as_the_call_has():
     assert done.returncode == 0, done.stderr
 
 
+FORKED = """
+import os, signal
+import torch
+from togi.techniques.runtime.threads import torch_threads
+
+numbers = torch.randn(1 << 20)
+for own in (1, 3, 5):
+    torch.set_num_threads(own)
+    with torch_threads(3):
+        numbers.sin()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        torch.set_num_threads(1)
+        with torch_threads(3):
+            numbers.sin()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, own
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="no fork of this kind here")
+def test_a_process_that_is_forked_later_computes_with_the_count_too():
+    """A worker of a DataLoader, say: it would wait for threads that did not come along."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_engine_with_threads_of_its_own_is_left_alone():
     start = candidate().with_(program=SimpleNamespace(allocates_with_torch=False))
     assert THREADS.apply(start, {"count": 1}).contexts == ()

@@ -76,11 +76,13 @@ class Threads(Technique):
         return with_threads(candidate, _count(options))
 
 
-def with_threads(candidate: Candidate, count: int) -> Candidate:
-    """Each call with so many of PyTorch's threads; ``configure`` sets an engine's own."""
+def with_threads(candidate: Candidate, count: int, *, at_most: bool = False) -> Candidate:
+    """Each call with so many of PyTorch's threads; ``configure`` sets an engine's own. ``at_most``: or with its
+    caller's, where those are fewer."""
+    threads = no_more_threads if at_most else torch_threads
     if candidate.program is not None and not candidate.program.allocates_with_torch:
         return candidate
-    return candidate.with_(contexts=(*candidate.contexts, lambda: torch_threads(count)))
+    return candidate.with_(contexts=(*candidate.contexts, lambda: threads(count)))
 
 
 def torch_threads(count: int) -> AbstractContextManager[None]:
@@ -88,6 +90,13 @@ def torch_threads(count: int) -> AbstractContextManager[None]:
     from togi.torch_internals.openmp import own_thread_count
 
     return own_thread_count(count)
+
+
+def no_more_threads(count: int) -> AbstractContextManager[None]:
+    """The same, or as many as there are, where those are fewer: a caller that may use one core has set one."""
+    import torch
+
+    return torch_threads(min(count, torch.get_num_threads()))
 
 
 def _counts(facts: Facts) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from togi.machine.describe import cpu_flags
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.compiled import compile_settings
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
-from togi.techniques.runtime.threads import torch_threads
+from togi.techniques.runtime.threads import no_more_threads, torch_threads
 from togi.torch_internals.compiler import (
     aoti_load,
     aoti_operators,
@@ -55,15 +55,10 @@ class AotInductorProgram(StoredProgram):
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         given = [_as_compiled(tensor) for tensor in inputs]
-        with self._no_more_threads():
+        # some kernels have memory for the threads that they were compiled for, and none for what others would write
+        with nullcontext() if self.threads is None else no_more_threads(self.threads):
             outputs: Sequence[Tensor] = self.runner.boxed_run(given)
         return outputs
-
-    def _no_more_threads(self) -> AbstractContextManager[None]:
-        """Than it was compiled for: some kernels have memory for so many, and none for what others would write."""
-        if self.threads is None or torch.get_num_threads() <= self.threads:
-            return nullcontext()
-        return torch_threads(self.threads)
 
     def meta(self) -> dict[str, Any]:
         return {"file": FILE, "threads": self.threads, "built_on": built_on(self.signature.device)}

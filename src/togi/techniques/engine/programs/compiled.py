@@ -76,8 +76,9 @@ class CompiledCall:
         for number, unchanged in enumerate(self._states):
             if unchanged():
                 return number
-        self._states.append(global_state())
-        return len(self._states) - 1
+        now = global_state()
+        self._states.append(now)
+        return self._states.index(now)  # not the last: another thread may have come in between
 
 
 def _compared(tensor: Tensor) -> tuple[object, ...]:
