@@ -62,6 +62,7 @@ class TrainingRecipe(Record):
     def of(recipe: Recipe, step: TrainingStep, facts: Facts) -> Self: ...
     optimizer: str
     own_loop: bool
+    plan: Plan | None
     proof: Trial | None
     def read(path: str | Path) -> Self: ...
     recipe: Recipe

@@ -97,7 +97,7 @@ def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return _module_of(name, f"togi.{name}")
     if name in _TRAINERS:
-        return _module_of(name, f"togi.footprint.trainers.{name}")
+        return _module_of(name, f"togi.trainers.{name}")
     if name in _EXTENSION:
         return getattr(importlib.import_module("togi.cli.notebook"), name)
     if name == "__version__":

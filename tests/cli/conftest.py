@@ -32,8 +32,8 @@ class PoolOfThisProcess:
     def call(
         self, function: str, request: Record, _limits: object, on_phase: Callable[[str], None], **_options: object
     ) -> Any:
+        from togi.core.report import Report
         from togi.worker.answer import answer
-        from togi.worker.report import Report
 
         class PhasesOfThisProcess(Report):
             def entered(self, phase: str, limit_s: float | None = None) -> None:

@@ -73,7 +73,7 @@ SINKS = {
     "cli/app.py": {"print"},  # errors, through printable; the version
     "cli/findings.py": {"sys.stdout.write"},  # lines that passed already, and JSON
     "cli/output.py": {"typer.echo", "print"},  # text through printable, and JSON
-    "footprint/trainers/memory_budget.py": {"print"},  # a message in a user's training, through printable
+    "trainers/memory_budget.py": {"print"},  # a message in a user's training, through printable
     "journal/__main__.py": {"print"},
     "lint/data/torch_names.py": {"print"},  # a generator of togi's own
     "render/display.py": {"Console"},  # for a notebook, as HTML and text

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pytest
 
 from tests.search.search_landscapes import MACHINE, Fake, engine, measured_trial
-from togi.core.records import PLAIN_STEP_RECIPE, Facts, Recipe, Stage, TensorFacts
+from togi.core.records import PLAIN_STEP_RECIPE, Facts, Recipe, Stage, TensorFacts, Trial
 from togi.core.settings import Settings
+from togi.decide.budget import Budget
+from togi.decide.choose import choose
 from togi.search import Search
 from togi.techniques.base import Technique
 
@@ -108,6 +111,80 @@ def test_calls_and_steps_are_apart() -> None:
         c.technique.id for c in Search(FACTS.model_copy(update={"train": False}), Settings()).space.configurations
     }
     of_steps = {c.technique.id for c in Search(FACTS, Settings(train=True)).space.configurations}
-    assert not of_calls & {"plain_step", "fused", "kept_memory", "micro_batches"}
+    assert not of_calls & {"plain_step", "fused", "kept_memory", "micro_batches", "recompute", "fused_loss"}
     assert not of_steps & {"no_grad", "inference_mode", "openvino", "torchscript"}
     assert Search(FACTS, Settings(train=True)).space.originals == (PLAIN_STEP_RECIPE,)
+
+
+MEMORY = {"kept_memory": 1.3, "channels_last": 1.05, "torch_compile": 1.1}
+"""What choices take, next to the step as it is."""
+
+
+def planted_end(recipe: Recipe) -> Trial:
+    """Of a step of which seven tenths are kept for the backward pass: who keeps less of it is slower."""
+    speedup_x, held, kept = 1.0, 300.0, 700.0
+    for choice in recipe.choices:
+        speedup_x *= GAINS.get(choice.technique, 1.12 if choice.technique == "torch_compile" else 1.0)
+        held *= MEMORY.get(choice.technique, 1.0)
+        if choice.technique == "recompute":
+            keep = float(str(choice.options["keep"]))
+            speedup_x, kept = speedup_x * (1 - 0.22 * (1 - keep)), kept * (0.1 + 0.9 * keep)
+        if choice.technique == "micro_batches":
+            parts = int(str(choice.options["parts"]))
+            speedup_x, kept = speedup_x * 0.97**parts, kept / parts
+    costs_s = 90.0 if "torch_compile" in recipe.techniques else 9.0
+    return measured_trial(recipe, speedup_x, cost_s=costs_s, total_bytes=round(held + kept))
+
+
+def within(limit_bytes: int, facts: Facts = FACTS, most: int = 30) -> tuple[Search, list[Trial]]:
+    """A study with a limit of memory."""
+    search = Search(facts, Settings(train=True, max_memory_bytes=limit_bytes))
+    trials = list[Trial]()
+    while len(trials) < most and (recipe := search.next()) is not None:
+        trials.append(planted_end(recipe))
+        search.tell(trials[-1])
+    return search, trials
+
+
+def best_that_fits(trials: Iterable[Trial], limit_bytes: int) -> float:
+    return max((t.timing.speedup_x.median for t in trials if t.timing and bytes_of(t) <= limit_bytes), default=0.0)
+
+
+def bytes_of(trial: Trial) -> int:
+    assert trial.footprint is not None
+    return trial.footprint.total_bytes
+
+
+@pytest.mark.parametrize("limit_bytes", [800, 600, 450])
+def test_under_a_limit_the_fastest_that_fits_is_found(limit_bytes: int) -> None:
+    search, trials = within(limit_bytes)
+    first = next(number for number, trial in enumerate(trials) if bytes_of(trial) <= limit_bytes)
+    assert first <= 5, "what fits has its turn soon"
+    of_all = best_that_fits(map(planted_end, search.space.recipes()), limit_bytes)
+    assert best_that_fits(trials, limit_bytes) >= 0.97 * of_all
+    chosen = choose(trials, Budget(max_memory_bytes=limit_bytes)).trial
+    assert chosen is not None
+    assert bytes_of(chosen) <= limit_bytes
+
+
+def test_a_limit_that_the_step_keeps_is_no_reason_to_recompute() -> None:
+    search, trials = within(2000)
+    assert best_that_fits(trials, 2000) >= 0.97 * best_that_fits(map(planted_end, search.space.recipes()), 2000)
+    fastest = best_that_fits(trials, 2000)
+    until = next(n for n, trial in enumerate(trials) if trial.timing and trial.timing.speedup_x.median == fastest)
+    assert sum("recompute" in trial.recipe.techniques for trial in trials[:until]) <= 1
+    assert not any("recompute" in trial.recipe.techniques for trial in trials[:5])
+
+
+def test_where_nothing_fits_the_least_is_named_with_what_it_costs() -> None:
+    search, trials = within(200)
+    least = min(bytes_of(planted_end(recipe)) for recipe in search.space.recipes())
+    assert min(map(bytes_of, trials)) <= 1.1 * least
+    chosen = choose(trials, Budget(max_memory_bytes=200))
+    assert chosen.trial is None
+    assert "the smallest is" in chosen.reason
+    assert "x the speed of plain eager" in chosen.reason
+
+
+def test_without_a_limit_nothing_is_recomputed() -> None:
+    assert not any("recompute" in recipe.techniques for recipe in Search(FACTS, Settings(train=True)).space.recipes())

@@ -299,3 +299,41 @@ def test_a_step_that_raises_is_explained_with_its_place() -> None:
 
     with pytest.raises(TogiError, match="no labels"):
         tuned(network(), step=broken)
+
+
+def deep() -> nn.Module:
+    """Most of what its step takes is kept for the backward pass: 100 MiB and more."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(10) for part in (nn.Linear(64, 64), nn.GELU(), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(64, 5))
+
+
+def rows() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(16384, 64, generator=generator), torch.randint(0, 5, (16384,), generator=generator)
+
+
+@pytest.mark.thorough
+def test_under_a_limit_of_memory_what_is_computed_again_makes_it_fit() -> None:
+    given: dict[str, Any] = {"train": True, "step": loss_of, "optimizer": adamw, "effort": "quick", "time_limit_s": 200}
+    first = togi.tune(deep(), rows(), only=["recompute"], **given)
+    assert first.best.recipe.is_reference, "it gains no time, and nothing asks for memory"
+    assert first.record.reference is not None
+    plain = first.record.reference.footprint
+    assert plain is not None
+    limit_bytes = plain.idle_bytes + round(0.6 * plain.peak_bytes)
+    found = togi.tune(deep(), rows(), only=["recompute"], max_memory=limit_bytes, **given)
+    assert found.best.recipe.find("recompute")
+    proof = found.best.trial.footprint
+    assert proof is not None
+    assert proof.total_bytes <= limit_bytes
+    assert found.best.trial.error is not None
+    assert found.best.trial.error.faithful
+    module, other = deep(), deep()
+    own = adamw(module.parameters())
+    with found.best.apply(module, own):
+        plain_steps(module, own)(rows())
+    assert "forward" not in vars(module)
+    plain_steps(other, adamw(other.parameters()))(rows())
+    for one, two in zip(module.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)

@@ -19,6 +19,7 @@ import torch
 
 from togi.core.errors import BudgetError, SubjectError, TogiError, UnknownNameError
 from togi.core.records import Record
+from togi.core.report import Report
 from togi.machine.describe import machine
 from togi.worker import child, child_process, supervise
 from togi.worker.answer import request_type
@@ -27,7 +28,6 @@ from togi.worker.channel import encoded
 from togi.worker.messages import CallFunction, Returned, Started
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
-from togi.worker.report import Report
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 SUBJECT = """
@@ -346,7 +346,9 @@ def test_the_request_of_a_function_is_a_record() -> None:
         request_type(untyped)
 
 
-@pytest.mark.parametrize("module", ["togi.footprint.calls", "togi.lint.calls", "togi.claims.prove", "togi.study.repro"])
+@pytest.mark.parametrize(
+    "module", ["togi.worker.footprint_calls", "togi.lint.calls", "togi.claims.prove", "togi.study.repro"]
+)
 def test_what_callers_say_of_a_function_is_what_it_is_annotated_with(module: str) -> None:
     calls = [value for value in vars(importlib.import_module(module)).values() if isinstance(value, ChildCall)]
     assert calls

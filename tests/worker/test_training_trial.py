@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from tests.made_up_machine import machine
 from togi.core.recipe import Recipe
+from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.training import fit
+from togi.footprint.fit.training.fit import plan_to_keep
 from togi.measure import Turn, Warmup
 from togi.subject.inputs import Subject
 from togi.subject.training import TrainingStep
@@ -50,8 +53,9 @@ def loss(module: nn.Module, sample: tuple[Tensor, Tensor]) -> Tensor:
 
 def subject() -> Subject:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5))
-    samples = [(torch.randn(4, 3, 8, 8), torch.randint(0, 5, (4,))) for _ in range(2)]
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Tanh(), nn.GELU()]
+    module = nn.Sequential(*layers, nn.Linear(8 * 36, 5))
+    samples = [(torch.randn(256, 3, 8, 8), torch.randint(0, 5, (256,))) for _ in range(2)]
     return Subject(module.train(), samples, step=loss, optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3))
 
 
@@ -127,3 +131,32 @@ def test_what_is_not_proven_says_what_its_own_first_step_took(config: ServerConf
         job.run()
     assert job.first_call_ms is None
     assert parent.answer(Warmup).first_call_ms > 0
+
+
+def test_a_plan_is_made_once_and_serves_the_twin_the_record_and_other_trials(
+    config: ServerConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plans: list[Plan] = []
+
+    def made(step: TrainingStep, keep: float) -> Plan:
+        plans.append(plan_to_keep(step, keep))
+        return plans[-1]
+
+    monkeypatch.setattr(fit, "plan_to_keep", made)
+    monkeypatch.setattr(fit, "load_planner", lambda: None)
+    training._SurveyStepJob(messages.SurveySubject(log=""), config, subject(), Parent()).run()  # type: ignore[arg-type]
+    asked = messages.Save(folder=str(tmp_path), ask_s=0.0)
+    job, parent, built = tried(config, recipe(recompute={"keep": 0.0}, fused={}, plain_step={}), monkeypatch, asked)
+    assert built == [torch.float32, torch.float64]
+    assert parent.answer(messages.Verified).report.faithful
+    assert job.step.plan is plans[0]
+    again = messages.TryArtifact(log="", recipe=job.recipe, folder=str(tmp_path))
+    applied = training.TrainingTrialJob(again, config, subject(), Parent())  # type: ignore[arg-type]
+    with pytest.raises(Closed):
+        applied.run()
+    assert isinstance(applied.step.plan, Plan)
+    assert applied.step.plan.policies == plans[0].policies
+    other = tried(config, recipe(recompute={"keep": 0.0}, plain_step={}), monkeypatch)[0]
+    assert isinstance(other.step.plan, Plan)
+    assert other.step.plan.policies == plans[0].policies
+    assert len(plans) == 1

@@ -92,7 +92,8 @@ def memory(
             )
         return snapshot_account(subject)
     need_torch("memory")
-    from togi.footprint.calls import ACCOUNT, StepRequest
+    from togi.footprint.requests import StepRequest
+    from togi.worker.footprint_calls import ACCOUNT
 
     request = StepRequest(train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device)
     with handed_over(subject, inputs, {}) as (ref, name):
@@ -143,7 +144,8 @@ def fit(
             time limit too short for any plan.
     """
     need_torch("fit")
-    from togi.footprint.calls import FIT, FitRequest
+    from togi.footprint.requests import FitRequest
+    from togi.worker.footprint_calls import FIT
 
     made_by = optimizer if callable(optimizer) else None
     if not train and (step is not None or allow_approximate or optimizer != "none"):
@@ -194,7 +196,8 @@ def predict_memory(
             compiled.
     """
     need_torch("predicting memory")
-    from togi.footprint.calls import PREDICT, PredictRequest
+    from togi.footprint.requests import PredictRequest
+    from togi.worker.footprint_calls import PREDICT
 
     request = PredictRequest(
         train=train,

@@ -20,6 +20,7 @@ from togi.core.quantities import first_line
 from togi.core.recipe import Recipe
 from togi.core.records import Facts, Machine, Record, Trial, now
 from togi.core.version import version
+from togi.footprint.fit.plan import Plan
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,6 +49,8 @@ class TrainingRecipe(Record):
     own_loop: bool
     """It was proven in the user's own loop body (``train_step``)."""
     machine: Machine
+    plan: Plan | None = None
+    """What of the forward pass is not kept (``recompute``); None where all is, or where compiled code decides it."""
     environment: dict[str, str] = {}
     """Environment variables under which the proof was made (an allocator): to be set before Python starts."""
     proof: Trial | None = None
@@ -66,6 +69,7 @@ class TrainingRecipe(Record):
             optimizer=facts.optimizer,
             own_loop=facts.own_loop,
             machine=facts.machine,
+            plan=step.plan if isinstance(step.plan, Plan) else None,
         )
 
     def write(self, folder: Path) -> None:
@@ -127,7 +131,7 @@ class TrainingRecipe(Record):
         from togi.techniques.build import StepFailed, build_step
 
         loss = mean_of_outputs if step is None else checked_loss(step)
-        plain = TrainingStep(module=module, samples=(), loss=loss, optimizer=optimizer)
+        plain = TrainingStep(module=module, samples=(), loss=loss, optimizer=optimizer, plan=self.plan)
         self.check(plain)
         try:
             built = build_step(self.recipe, plain)

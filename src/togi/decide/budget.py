@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from togi.core.quantities import milliseconds, size
+from togi.core.quantities import milliseconds, size, times
 from togi.core.records import MeasuredTrial, Record
 from togi.core.settings import Settings
 
@@ -51,7 +51,9 @@ class Budget(Record):
             if limit is not None and trials and all(kind.of(trial) > limit for trial in trials):
                 nearest = min(trials, key=lambda trial: (kind.of(trial), trial.recipe.label))
                 least = kind.in_full(kind.of(nearest))
-                return kind.least.format(limit=kind.in_full(limit), label=nearest.recipe.label, least=least)
+                speed = times(nearest.speedup_x.median)
+                label = nearest.recipe.label
+                return kind.least.format(limit=kind.in_full(limit), label=label, least=least, speed=speed)
         return ""
 
 
@@ -90,7 +92,7 @@ _MEASURES = (
         text=_size,
         in_full=lambda count: f"{size(count)} ({int(count):,} bytes)",
         exceeded="it needs {} of memory, the limit is {}",
-        least="fits into {limit}; the smallest is {label}: {least}",
+        least="fits into {limit}; the smallest is {label}: {least}, at {speed} the speed of plain eager",
     ),
     _Measure(
         limit=lambda budget: _milliseconds_of(budget.max_latency_s),

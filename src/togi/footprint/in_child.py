@@ -1,4 +1,4 @@
-"""The functions behind ``togi.footprint.calls``: each runs in a child, on the subject."""
+"""The functions behind ``togi.worker.footprint_calls``: each runs in a child, on the subject."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 from togi.core.errors import FitError
 from togi.core.quantities import first_line
+from togi.core.report import Report
 from togi.footprint.account.record import Account
 from togi.footprint.account.watched import account_of
-from togi.footprint.calls import FitRequest, PredictRequest, StepRequest
 from togi.footprint.fit.inference.planner import fit_inference
 from togi.footprint.fit.result import FitResult
 from togi.footprint.fit.training.fit import fit_training
 from togi.footprint.prediction.predict import prediction_of
 from togi.footprint.prediction.record import Prediction
+from togi.footprint.requests import FitRequest, PredictRequest, StepRequest
 from togi.footprint.step import Step, make_step
 from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Subject
-from togi.worker.report import Report
 
 
 def account(subject: Subject, request: StepRequest) -> Account:

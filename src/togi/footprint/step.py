@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from togi.core.errors import SubjectError
 from togi.footprint.account.record import Category
@@ -57,6 +58,20 @@ class Step:
     make_optimizer: MakeOptimizer | None = None
     train_step: OwnStep | None = None
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, training: TrainingStep) -> Self:
+        """A training step on the first of its samples."""
+        return cls(
+            module=training.module,
+            sample=training.samples[0],
+            train=True,
+            loss=training.loss,
+            optimizer=training.optimizer,
+            make_optimizer=training.make_optimizer,
+            train_step=training.train_step,
+            notes=training.notes,
+        )
 
     def existing(self) -> Iterator[tuple[Category, Iterable[Tensor]]]:
         """The tensors that are there when it begins, by what they are for."""
@@ -125,17 +140,7 @@ def make_step(
     if not train:
         return Step(module=module, sample=sample, train=False, loss=mean_of_outputs, notes=prepared.notes)
     named = _OPTIMIZERS.get(optimizer)
-    step = TrainingStep.on(module, (sample,), subject, make_optimizer=named, notes=prepared.notes)
-    return Step(
-        module=module,
-        sample=sample,
-        train=True,
-        loss=step.loss,
-        optimizer=step.optimizer,
-        make_optimizer=step.make_optimizer,
-        train_step=step.train_step,
-        notes=step.notes,
-    )
+    return Step.of(TrainingStep.on(module, (sample,), subject, make_optimizer=named, notes=prepared.notes))
 
 
 def with_batch(sample: Inputs, batch: int) -> Inputs:

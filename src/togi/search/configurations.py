@@ -30,6 +30,7 @@ class TechniqueConfiguration:
     cost_s: float
     needs: frozenset[str]
     """What other choices of the same recipe must provide."""
+    expected_memory_x: float = 1.0
     mends: frozenset[str] = frozenset()
     coarsens: frozenset[str] = frozenset()
     """Labels of the choices that have their turn before it (``Technique.mends``, ``Technique.coarsens``)."""
@@ -42,9 +43,11 @@ class TechniqueConfiguration:
         """
         choice = Choice(stage=technique.stage, technique=technique.id, options=options)
         speedup_x, cost_s = technique.expected_speedup(facts, options), technique.cost_s(facts, options)
-        if not (0 < speedup_x < float("inf") and 0 <= cost_s < float("inf")):
+        memory_x = technique.expected_memory(facts, options)
+        if not (0 < speedup_x < float("inf") and 0 < memory_x < float("inf") and 0 <= cost_s < float("inf")):
             raise ValueError(
-                f"expected_speedup() {speedup_x!r} must be positive, cost_s() {cost_s!r} not negative, both finite"
+                f"expected_speedup() {speedup_x!r} and expected_memory() {memory_x!r} must be positive, cost_s() "
+                f"{cost_s!r} not negative, all finite"
             )
         return cls(
             choice,
@@ -52,6 +55,7 @@ class TechniqueConfiguration:
             speedup_x * LATER**place,
             cost_s,
             technique.needs_with(facts, options),
+            memory_x,
             frozenset(first.label for first in technique.mends(facts, options)),
             frozenset(first.label for first in technique.coarsens(facts, options)),
         )

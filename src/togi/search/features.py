@@ -36,6 +36,9 @@ of torch have in common; an engine's own; and that of one inside of torch, which
 _OF_A_STEP = 0.35
 """What is left of these in a training step, of which a compiler changes less (eight small models: 0.98 to 1.26 x)."""
 
+_NEVER_FASTER = 0.4
+"""What is left of the spread where nobody gains time by a technique: it is slower by more or less."""
+
 ENGINES_DO_IT = 0.4
 """How much of a rewrite's or layout's expected log speed-up is left under an engine that compiles: most do the same on
 their own."""
@@ -69,6 +72,8 @@ class RecipeFeatures:
         self.variance = float(self.spreads @ self.spreads)
         self.expected_log_latency = _expected_log_latency(configurations, self.engine)
         """Log latency relative to the reference that the techniques' own expectations amount to."""
+        self.expected_log_memory = sum(math.log(configuration.expected_memory_x) for configuration in configurations)
+        """Log memory relative to the reference, likewise."""
         self.expected_log_cost = math.log(starting_s + sum(configuration.cost_s for configuration in configurations))
 
 
@@ -94,6 +99,8 @@ def _features(
     others = [configuration for configuration in configurations if not configuration.is_engine]
     for configuration in others:
         spread = 0.04 if configuration.is_grad_mode else STAGE_SPREAD[configuration.technique.stage]
+        if configuration.technique.saves_memory_alone:
+            spread *= _NEVER_FASTER
         id = configuration.technique.id
         yield ("technique", id), spread
         yield ("technique", id, "on", family), spread * 0.8

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from togi.core.choices import Effort
 from togi.core.records import Facts, MeasuredTrial, Outcome, Recipe, Stage, Trial, Untried, Unused, measured
 from togi.core.settings import Settings
-from togi.decide.budget import Budget
+from togi.decide.budget import Budget, memory_of
 from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES, may_yet_lead
 from togi.search.configurations import TechniqueConfiguration
@@ -46,8 +46,35 @@ MUCH, LATER_S = 0.5, 10.0
 so many seconds longer than the most worthwhile of these."""
 FEWER_BYTES_X = 2.0
 """The most that half of the bytes gain: where reading weights takes all of the time."""
+MEMORY_SPREAD, MEMORY_NOISE = 2.0, 0.05
+"""Spreads of log memory are this multiple of those of log latency; and the standard deviation of what recipes do not
+share, and of the measurement."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
+
+
+@dataclass(frozen=True)
+class _Aim:
+    """What the next trial is made for: less time than the fastest that fits, or, while nothing fits, less memory."""
+
+    log_latency: float
+    """Of the fastest that can be chosen, over the reference."""
+    log_limit: float | None
+    """Of memory, over what the reference takes; None without one."""
+    least: float | None
+    """The log of the least that a recipe took, over the reference, while nothing fits."""
+
+    def worth(self, mean: float, deviation: float, memory: tuple[float, float] | None) -> float:
+        """The share of time, or of memory, by which a recipe is expected to be better. Both predictions are of logs,
+        with their standard deviation."""
+        faster = expected_improvement(self.log_latency, mean, deviation)
+        if memory is None or self.log_limit is None:
+            return faster
+        if self.least is None:
+            return faster * 0.5 * math.erfc((memory[0] - self.log_limit) / (memory[1] * math.sqrt(2)))
+        # nothing is gained by less than the limit; of what is small enough a fast one is worth more
+        smaller = expected_improvement(self.least, *memory) - expected_improvement(self.log_limit, *memory)
+        return smaller * min(1.0, math.exp(-mean))
 
 
 @dataclass(frozen=True)
@@ -121,6 +148,9 @@ class Search:
         self._cost = Regression(
             lambda features: features.expected_log_cost + earlier.log_cost(features), scale=COST_SPREAD, noise=0.2
         )
+        self._memory = Regression(
+            lambda features: features.expected_log_memory, scale=MEMORY_SPREAD, noise=MEMORY_NOISE
+        )
         self._disturbed = [trial for trial in disturbed if trial.cost_s > 0 and self.space.holds(trial.recipe)]
         self._gave_way: dict[Recipe, float] = {}
         """Seconds that trials took before they gave way to others. They are not at their end."""
@@ -165,7 +195,7 @@ class Search:
             return ""
         features = self.space.features(trial.recipe)
         measurement = trial.measured
-        if measurement is not None and measurement.eligible and not self._budget.fits(measurement):
+        if measurement is not None and measurement.eligible and self._is_of_no_use(measurement):
             self._failure_model.doubt(features)
         lesson = ""
         if not known and features in self._puzzles():
@@ -251,7 +281,8 @@ class Search:
             self.stopped = "what is left is being tried" if busy else "every recipe that can work has been tried"
             return None
         if max(p.improvement for p in acquisitions) < (least := self.settings.effort.least_improvement):
-            self.stopped = f"no recipe left is expected to be {least * 100:g} % faster than the best so far"
+            better = "faster than the best" if self._wanted().least is None else "smaller than the least"
+            self.stopped = f"no recipe left is expected to be {least * 100:g} % {better} so far"
             return None
         left_s, gained = self._time_left_s(), self.gained()
         affordable = [p for p in acquisitions if p.cost_s <= left_s * (1 if gained else HOPED_X)]
@@ -318,8 +349,15 @@ class Search:
         return reference is not None and reference.cost_s <= share * self._time_left_s()
 
     def gained(self) -> bool:
-        """Something is faster than the reference beyond doubt."""
-        return any(BETWEEN_PROCESSES.faster(fastest.speedup_x) for fastest in self._fastest_first()[:1])
+        """Something is better than the reference: faster beyond doubt, or small enough where the reference is not."""
+        enough = self._reference_is_too_large()
+        return any(enough or BETWEEN_PROCESSES.faster(fastest.speedup_x) for fastest in self._fastest_first()[:1])
+
+    def _is_of_no_use(self, trial: MeasuredTrial) -> bool:
+        """It exceeds a limit of which nothing is predicted: what others take of memory is (``_predict_memory``)."""
+        unknown = trial.footprint is None or self._reference_bytes() is None
+        limits = self._budget if unknown else self._budget.model_copy(update={"max_memory_bytes": None})
+        return not limits.fits(trial)
 
     def why(self, recipe: Recipe) -> str:
         """Why this recipe is worth a trial, in a sentence."""
@@ -392,11 +430,12 @@ class Search:
         if not untried:
             return []
         mean, deviation = self._predict_latency(untried)
-        cost = self._predict_cost(untried)
-        best = self._best_log_latency()
+        cost, wanted = self._predict_cost(untried), self._wanted()
+        memory: Sequence[tuple[float, float] | None] = self._predict_memory(untried) or [None] * len(untried)
+        latency = zip(map(float, mean), map(float, deviation), strict=True)
         acquisitions = [
-            _acquisition_of(features, float(m), float(d), c, best, self._failure_model.chance(features))
-            for features, m, d, c in zip(untried, mean, deviation, cost, strict=True)
+            _acquisition_of(features, m, d, c, self._failure_model.chance(features) * wanted.worth(m, d, taken))
+            for features, (m, d), c, taken in zip(untried, latency, cost, memory, strict=True)
         ]
         faithful = sum(acquisition.exact for acquisition in acquisitions)
         acquisitions = [*self._shuffled(acquisitions[:faithful]), *self._shuffled(acquisitions[faithful:])]
@@ -428,6 +467,53 @@ class Search:
         known = [trial for trial in self._remembered() if self.space.features(trial.recipe) not in self._puzzles()]
         observed = [-math.log(trial.speedup_x.median) for trial in known]
         return self._latency.predict([self.space.features(trial.recipe) for trial in known], observed, untried)
+
+    def _predict_memory(self, untried: Sequence[RecipeFeatures]) -> list[tuple[float, float]] | None:
+        """Of each, mean and standard deviation of the log of what it takes over what the reference takes. None without
+        a limit of memory, or where nobody knows what the reference takes."""
+        taken = self._log_memory()
+        if self._log_limit() is None:
+            return None
+        tried = [self.space.features(recipe) for recipe in list(taken)[-REMEMBERED:]]
+        mean, deviation = self._memory.predict(tried, [taken[features.recipe] for features in tried], untried)
+        return [(float(m), float(d)) for m, d in zip(mean, deviation, strict=True)]
+
+    def _log_memory(self) -> dict[Recipe, float]:
+        """Of each recipe whose memory was measured, the log of that over the reference's."""
+        whole_bytes = self._reference_bytes()
+        taken = {trial.recipe: memory_of(trial) for trial in measured(self._known())}
+        return {
+            recipe: math.log(taken_bytes / whole_bytes)
+            for recipe, taken_bytes in taken.items()
+            if whole_bytes is not None and 0 < taken_bytes < math.inf
+        }
+
+    def _log_limit(self) -> float | None:
+        """The same of the limit; None without one, or where nobody knows what the reference takes."""
+        limit_bytes, whole_bytes = self._budget.max_memory_bytes, self._reference_bytes()
+        if limit_bytes is None or whole_bytes is None:
+            return None
+        return math.log(max(limit_bytes, 1) / whole_bytes)
+
+    def _reference_bytes(self) -> float | None:
+        """What the reference takes; None where that is not known."""
+        reference = self._trials.get(self.space.reference)
+        known = None if reference is None else reference.measured
+        taken_bytes = math.inf if known is None else memory_of(known)
+        return taken_bytes if 0 < taken_bytes < math.inf else None
+
+    def _reference_is_too_large(self) -> bool:
+        """So that anything that fits is better, even if it is slower."""
+        return (log_limit := self._log_limit()) is not None and log_limit < 0
+
+    def _wanted(self) -> _Aim:
+        """What the next trial is made for."""
+        fastest, log_limit = self._fastest_first(), self._log_limit()
+        log_latency = -math.log(fastest[0].speedup_x.median) if fastest else 0.0
+        least = None
+        if log_limit is not None and self._reference_is_too_large() and not fastest:
+            least = min(taken for taken in self._log_memory().values() if taken > log_limit)  # the reference's is
+        return _Aim(log_latency, log_limit, least)
 
     def _predict_cost(self, untried: Sequence[RecipeFeatures]) -> list[float]:
         known = [trial for trial in self._known() if trial.cost_s > 0][-REMEMBERED:]
@@ -467,10 +553,6 @@ class Search:
             self._slow_in_company = slow_in_company(known, self._latency)
         return self._slow_in_company
 
-    def _best_log_latency(self) -> float:
-        fastest = self._fastest_first()
-        return -math.log(fastest[0].speedup_x.median) if fastest else 0.0
-
     def _relation(self, recipe: Recipe) -> str:
         """How a recipe relates to what was tried."""
         engine = next(iter(recipe.at(Stage.ENGINE)), None)
@@ -489,12 +571,12 @@ class Search:
 
 
 def _acquisition_of(
-    features: RecipeFeatures, mean: float, deviation: float, cost_s: float, best: float, chance: float
+    features: RecipeFeatures, mean: float, deviation: float, cost_s: float, improvement: float
 ) -> Acquisition:
     return Acquisition(
         recipe=features.recipe,
         exact=features.exact,
-        improvement=chance * expected_improvement(best, mean, deviation),
+        improvement=improvement,
         speedup_x=math.exp(-mean),
         speedup_low_x=math.exp(-mean - 1.64 * deviation),
         speedup_high_x=math.exp(-mean + 1.64 * deviation),

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 
 from togi.core.records import LayerPrice, LayerPrices, LayerStep
+from togi.core.report import Report
 from togi.study.price_records import LayersRequest
 from togi.subject.inputs import Inputs, Subject
 from togi.techniques.build import first_candidate
 from togi.techniques.precision.int8_openvino import has_attention
 from togi.techniques.precision.lowering.layers import QuantizedLayers
-from togi.worker.report import Report
 
 _INPUTS = 24
 """By which errors are measured. The order of EfficientNet-Lite0's layers was that of 300."""

@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
+from togi.core.records import Record
 from togi.subject.behaviour import GeneratorStates
 from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.optimizers import MakeOptimizer, OptimizerState, again, made_optimizer, trainable
@@ -53,6 +54,11 @@ class TrainingStep:
     """The user's own loop body, in the place of ``loss`` and all that follows it."""
     parts: int = 1
     """In how many parts ``loss`` runs the batch."""
+    loss_is_compiled: bool = False
+    """``loss`` runs in code that ``torch.compile`` makes of it."""
+    plan: Record | None = None
+    """Says what of the forward pass is not kept (``togi.footprint.fit.plan.Plan``). What is built of a step that has
+    one makes none."""
     notes: tuple[str, ...] = ()
     undone_by: tuple[Callable[[], object], ...] = ()
     """What puts back what was changed in place, the last change first."""

@@ -156,6 +156,10 @@ class Technique(Remedy):
         """``speedup``, where the subject and the options decide it."""
         return self.speedup
 
+    def expected_memory(self, facts: Facts, options: Options) -> float:
+        """Expected memory over leaving it out: where a limit is set, it orders the first trials; it decides nothing."""
+        return 1.0
+
     def cost_s(self, facts: Facts, options: Options) -> float:
         """Expected seconds that building it adds to a trial; orders the first trials, decides nothing."""
         return 0.0
@@ -168,6 +172,9 @@ class Technique(Remedy):
     def environment(self, facts: Facts, options: Options) -> dict[str, str]:
         """Environment variables that must be set before the process starts (such a trial starts a fresh process)."""
         return {}
+
+    def preload(self) -> None:
+        """Load what building it needs and running it does not: it is called before memory is measured."""
 
     def configure(self, candidate: Candidate, options: Options) -> Candidate:
         """Called on every technique of a recipe before the first ``apply``: settings that earlier stages must know."""

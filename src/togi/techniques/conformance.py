@@ -79,7 +79,7 @@ def check_documentation(technique: Remedy) -> None:
 
 
 def check_decisions(technique: Technique, facts: Iterable[Facts]) -> None:
-    """``applies``, ``options``, ``expected_speedup``, ``cost_s`` and ``environment`` answer in form for any facts."""
+    """``applies``, ``options``, what is expected, ``cost_s`` and ``environment`` answer in form for any facts."""
     for any_facts in facts:
         decision = technique.applies(any_facts)
         assert isinstance(decision, Applies | Refuses), f"applies() returned a {type(decision).__name__}"
@@ -92,6 +92,7 @@ def check_decisions(technique: Technique, facts: Iterable[Facts]) -> None:
             assert json.loads(json.dumps(options)) == options, f"the options {options!r} are not plain JSON values"
             speedup = technique.expected_speedup(any_facts, options)
             assert speedup > 0, "expected_speedup() is a speed-up: a positive number"
+            assert technique.expected_memory(any_facts, options) > 0, "expected_memory() is a ratio: a positive number"
             assert technique.cost_s(any_facts, options) >= 0, "cost_s() is negative"
             for choice in (*technique.mends(any_facts, options), *technique.coarsens(any_facts, options)):
                 assert (choice.technique, choice.options) != (technique.id, options), "it waits for itself"

@@ -1,8 +1,9 @@
 """Dynamo, Inductor, AOTInductor and TorchScript: settings, counters, reasons and marks without public names.
 
-Behind it: torch._dynamo, torch._C._dynamo.guards, torch._inductor, torch.jit._trace, and the two attributes that
-``torch.jit.script_if_tracing`` leaves on a function (torch 2.9 to 2.15). When they go: ``torch.compiler`` has ``reset``
-and ``set_stance``; ``torch.compile(options=...)`` takes Inductor's settings; the rest has no public form.
+Behind it: torch._dynamo, torch._C._dynamo.guards, torch._functorch.config, torch._inductor, torch.jit._trace, and the
+two attributes that ``torch.jit.script_if_tracing`` leaves on a function (torch 2.9 to 2.15). When they go:
+``torch.compiler`` has ``reset`` and ``set_stance``; ``torch.compile(options=...)`` takes Inductor's settings; the rest
+has no public form.
 
 Dynamo and Inductor are imported when a function here is called first: they take a second.
 """
@@ -48,6 +49,7 @@ __all__ = [
     "inductor_is_loaded",
     "inductor_options",
     "inductor_settings",
+    "keeping_activations",
     "mark_script_original",
     "mark_varying",
     "reset_dynamo",
@@ -159,6 +161,16 @@ def sizes_by_default() -> AbstractContextManager[Any]:
     patched: AbstractContextManager[Any] = torch._dynamo.config.patch(
         assume_static_by_default=True, automatic_dynamic_shapes=True
     )
+    return patched
+
+
+def keeping_activations(share: float) -> AbstractContextManager[Any]:
+    """Inside, what is compiled keeps about this share of the activations that it would keep for its backward pass by
+    default, and computes the others again there; 0 keeps its inputs alone. An estimate of the partitioner's: what the
+    process then holds can be more (pytorch issue 197838)."""
+    import torch._functorch.config
+
+    patched: AbstractContextManager[Any] = torch._functorch.config.patch(activation_memory_budget=share)
     return patched
 
 

@@ -19,7 +19,7 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
@@ -52,6 +52,7 @@ __all__ = [
     "parametrized_as_pickled",
     "replace_tensors",
     "runs_compiled",
+    "surround_compiled_calls",
 ]
 
 _COMPILED = itertools.count()
@@ -180,6 +181,27 @@ def calls_through(module: nn.Module, around: Callable[[Callable[..., Any]], Call
             del vars(module)["_compiled_call_impl"]
         else:
             vars(module)["_compiled_call_impl"] = own
+
+
+def surround_compiled_calls(module: nn.Module, around: Callable[[], AbstractContextManager[Any]]) -> Callable[[], None]:
+    """Have calls of the module, and of its parts, that ``compile_calls`` compiled run inside of ``around()``. Returns
+    what undoes it."""
+    calls = {part: call for part in module.modules() if (call := vars(part).get("_compiled_call_impl")) is not None}
+
+    def surrounded(call: Callable[..., Any]) -> Callable[..., Any]:
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with around():
+                return call(*args, **kwargs)
+
+        return inside
+
+    def undo() -> None:
+        for part, call in calls.items():
+            part._compiled_call_impl = call
+
+    for part, call in calls.items():
+        part._compiled_call_impl = surrounded(call)
+    return undo
 
 
 def runs_compiled(module: nn.Module) -> bool:

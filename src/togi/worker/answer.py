@@ -8,11 +8,11 @@ import typing
 from typing import Any
 
 from togi.core.records import Record
+from togi.core.report import Report
 from togi.worker.channel import Channel, decoded, encoded
 from togi.worker.job import ChildJob
 from togi.worker.messages import CallFunction, Entered, Found, Returned
 from togi.worker.protocol import Raised, changed
-from togi.worker.report import Report
 
 _ARGUMENTS = 2
 """Of a function that reports nothing: the subject and the request."""

@@ -7,6 +7,7 @@ that depend on values cancel out.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import time
@@ -18,8 +19,9 @@ from typing_extensions import assert_never
 
 from togi.artifact.manifest import Saved
 from togi.artifact.training import TrainingRecipe
-from togi.core.recipe import Recipe
+from togi.core.recipe import STAGES, Recipe, Stage
 from togi.core.records import ErrorReport, Footprint
+from togi.footprint.fit.plan import Plan
 from togi.measure import give_back_cache, mark_memory, measure_footprint, take_turn, warm
 from togi.measure.phases import phases_ms
 from togi.measure.turn import Turn, Warmup
@@ -28,12 +30,15 @@ from togi.subject.inputs import Inputs, with_own_containers
 from togi.subject.training import TrainingStep
 from togi.subject.validation import deciding_hash
 from togi.techniques.build import build_step, fingerprint
-from togi.techniques.registry import equals_to_the_bit
+from togi.techniques.registry import equals_to_the_bit, technique
 from togi.verify.step_truth import make_step_truth
 from togi.verify.training import StepTruth, verify_step, warm_copy
 from togi.worker import messages
 from togi.worker.job import TRUTH_FOLDER, ChildJob
 from togi.worker.training_survey import survey_step
+
+_PLANS = "plans"
+"""Folder in the run's own."""
 
 
 def of_training(job: messages.Job) -> Callable[..., ChildJob[Any]] | None:
@@ -87,6 +92,7 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
         """Ends when the parent closes the channel."""
         self.enter("build")
         began = time.perf_counter()
+        known = self._known_plan()
         self.mark = mark_memory(self.config.device)
         given = TrainingStep.of(self.subject, device=self.config.device)
         truth = StepTruth.load(_truth_file(self.folder), given) if self.job.check else None
@@ -95,7 +101,10 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
         if recorded is not None:
             recorded.check(plain)
         self.recipe: Recipe = self.job.recipe if recorded is None else recorded.recipe
-        self.step = build_step(self.recipe, plain)
+        self.step = build_step(
+            self.recipe, dataclasses.replace(plain, plan=known if recorded is None else recorded.plan)
+        )
+        self._keep_plan()
         notes = tuple(note for note in self.step.notes if note not in given.notes)
         self.channel.send(messages.Built(build_s=time.perf_counter() - began, notes=notes))
         if truth is not None:
@@ -108,9 +117,34 @@ class TrainingTrialJob(ChildJob[messages.AnyTrial]):
         while True:
             self.obey(self.channel.receive(messages.TO_TRIAL))
 
+    def _known_plan(self) -> Plan | None:
+        """That of an earlier trial. Where there is none, what is needed to make one is loaded."""
+        if isinstance(self.job, messages.TryArtifact):
+            return None
+        if self._plan_file().exists():
+            return Plan.load(self._plan_file())
+        for choice in self.job.recipe.choices:
+            technique(choice.technique).preload()
+        return None
+
+    def _plan_file(self) -> Path:
+        """Where a plan rests for all trials whose recipes are the same up to their activations."""
+        until = STAGES.index(Stage.ACTIVATIONS)
+        choices = tuple(choice for choice in self.job.recipe.choices if STAGES.index(choice.stage) <= until)
+        return self.folder / _PLANS / f"{Recipe(choices=choices).id}.json"
+
+    def _keep_plan(self) -> None:
+        file = self._plan_file()
+        if not isinstance(self.step.plan, Plan) or file.exists():
+            return
+        file.parent.mkdir(exist_ok=True)
+        written = file.with_suffix(".new")
+        self.step.plan.save(written)
+        written.replace(file)  # a trial may be ended at any moment
+
     def _verified(self, truth: StepTruth) -> ErrorReport:
         def build(step: TrainingStep) -> TrainingStep:
-            return build_step(self.recipe, step)
+            return build_step(self.recipe, dataclasses.replace(step, plan=self.step.plan))
 
         found = None
         if not truth.unrepeatable:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from togi.core.errors import FitError
 from togi.core.records import Record
+from togi.core.report import Report
 from togi.footprint.fit import planner, time_limit, turns
 from togi.footprint.fit.result import FitResult
 from togi.footprint.fit.time_limit import NoTimeToPlan, TimeLimit
@@ -21,7 +22,6 @@ from togi.footprint.fit.training.fit import fit_training
 from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.step import Step, make_step
 from togi.subject.inputs import Subject
-from togi.worker.report import Report
 
 
 class Clock:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import FitError, SubjectError
+from togi.core.report import Report
 from togi.footprint.account.watched import account_of
-from togi.footprint.calls import FitRequest
 from togi.footprint.fit.measure import measured_peak_bytes, random_state, same_start
 from togi.footprint.fit.policies import Action
 from togi.footprint.fit.proof import PassOutcome, compare, noise_between, outcome_of
@@ -23,9 +23,9 @@ from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.fit.training.saved_tensors import PlanWarning
 from togi.footprint.fit.training.timeline import SavingChoice
 from togi.footprint.in_child import fit
+from togi.footprint.requests import FitRequest
 from togi.footprint.step import Step, make_step, mean_of_outputs
 from togi.subject.inputs import Inputs, Subject
-from togi.worker.report import Report
 
 MIB = 1 << 20
 

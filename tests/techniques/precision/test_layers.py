@@ -12,6 +12,7 @@ from torch import nn
 from tests.techniques.precision.precision_subjects import MACHINE
 from togi.core.choices import OperatorKind
 from togi.core.records import LayerPrices
+from togi.core.report import Report
 from togi.graph.candidate import Candidate
 from togi.study.layer_prices import measure_layers
 from togi.study.price_records import LayersRequest
@@ -19,7 +20,6 @@ from togi.subject.inputs import Subject
 from togi.techniques.conformance import candidate_of
 from togi.techniques.precision.lowering.layers import QuantizedLayers
 from togi.techniques.precision.lowering.quantization import quantize_openvino
-from togi.worker.report import Report
 
 pytestmark = pytest.mark.thorough
 pytest.importorskip("nncf")

@@ -22,7 +22,7 @@ from torch.profiler import profile
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.torch_internals.profiler import EventType, FastMark, memory_profile
 
-MARK = "togi:"
+MARK = "operation of togi "
 """Prefix of the ranges round dispatched operations; the number of the operation follows."""
 
 

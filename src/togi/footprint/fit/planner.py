@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from togi.core.errors import FitError
+from togi.core.report import Report
 from togi.footprint.fit.forward import ReplacedForward, forward_of
 from togi.footprint.fit.measure import same_start
 from togi.footprint.fit.plan import Plan
@@ -23,7 +24,6 @@ from togi.footprint.fit.time_limit import TimeLimit
 from togi.footprint.fit.turns import PairedTimes, in_turns
 from togi.footprint.step import Step, step_ms
 from togi.subject.architecture import architecture_of
-from togi.worker.report import Report
 
 _ATTEMPTS = 4
 """Searches with lower and lower aims before a budget is given up."""

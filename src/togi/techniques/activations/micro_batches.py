@@ -56,6 +56,9 @@ class MicroBatches(StepTechnique):
     def options(self, facts: Facts) -> Sequence[Options]:
         return [{"parts": parts} for parts in _parts(facts) or _PARTS]
 
+    def expected_memory(self, facts: Facts, options: Options) -> float:
+        return 0.5 + 0.5 / int(str(options["parts"]))  # what is kept for backward is about half of a step
+
     def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
         from togi.subject.micro_batches import accumulated_loss, rows_of
         from togi.torch_internals.modules import has_hooks

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
-from togi.techniques.base import Options
+from togi.core.records import Facts
+from togi.techniques.base import Applies, Options, Refuses
 from togi.techniques.half_precision import HalfPrecision
 
 if TYPE_CHECKING:
     from togi.subject.training import TrainingStep
+
+_OWN_LOOP = "the backward pass is inside of the user's loop body, and must run without autocast"
 
 
 class Bf16(HalfPrecision):
@@ -39,11 +42,16 @@ class Bf16(HalfPrecision):
     speedup = 1.3
     trains = True
 
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        if facts.own_loop:
+            return Refuses(_OWN_LOOP)
+        return super().applies(facts)
+
     def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
         import torch
 
         from togi.techniques.precision.lowering.cast import step_under_autocast
 
         if step.train_step is not None:
-            raise Refused("the backward pass is inside of the user's loop body, and must run without autocast")
+            raise Refused(_OWN_LOOP)
         return step_under_autocast(step, torch.bfloat16)

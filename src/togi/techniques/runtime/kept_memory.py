@@ -42,6 +42,9 @@ class KeptMemory(StepTechnique):
     def applies(self, facts: Facts) -> Applies | Refuses:
         return Applies()
 
+    def expected_memory(self, facts: Facts, options: Options) -> float:
+        return 1.1
+
     def apply_step(self, step: TrainingStep, options: Options) -> TrainingStep:
         from togi.measure.allocator import keep_all_memory, keep_as_by_default
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import FitError
+from togi.core.report import Report
 from togi.footprint.fit.inference.divisions import Divisions, divisions_of, why_dependent_in_full
 from togi.footprint.fit.inference.search import ChunkSearch, Draft, Way
 from togi.footprint.fit.inference.simulate import Site, simulation_of, sites_of
@@ -29,7 +30,6 @@ from togi.torch_internals.float32 import ieee_float32
 from togi.torch_internals.tensors import storage_key
 from togi.verify.own_error import outputs_in
 from togi.verify.repeatability import apart, noise_limit
-from togi.worker.report import Report
 
 _CANDIDATES = 3
 """Plans that are measured, each without the cuts of those before it."""

@@ -1,19 +1,28 @@
-"""Plans a training step within a budget; where nothing else fits, in micro-batches too."""
+"""Plans a training step within a budget; where nothing else fits, in micro-batches too. Or without a budget and without
+a proof, for whoever proves and measures it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from contextlib import suppress
+
+import torch
+from torch import nn
 
 from togi.core.errors import FitError
 from togi.core.quantities import seconds
+from togi.core.report import PhasesOnly, Report
+from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.result import FitResult, StepProof
 from togi.footprint.fit.time_limit import NoTimeToPlan, TimeLimit
 from togi.footprint.fit.training.micro_batch_proof import MicroBatchProof, judge
 from togi.footprint.fit.training.micro_batches import accumulated
 from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.step import Step
+from togi.subject.inputs import Inputs
 from togi.subject.micro_batches import rows_of
-from togi.worker.report import PhasesOnly, Report
+from togi.subject.training import Snapshot, TrainingStep, mean_of_outputs
 
 _RUNS_OF_PARTS = 12
 """That a division into micro-batches takes until it is planned: some in float64 to prove it, and those of a plan."""
@@ -77,6 +86,37 @@ def fit_training(
         if divided.fits:
             return _in_parts(divided, whole, proof, parts)
     return whole
+
+
+def plan_to_keep(training: TrainingStep, keep: float, *, seed: int = 0) -> Plan:
+    """A plan for a training step, in the state in which it is and is again afterwards, by forecasts alone: exact, and
+    neither proven nor measured. It is for modules of another dtype, too, and so for no architecture.
+
+    Args:
+        training: of whose samples the largest is planned.
+        keep: 0 to 1, the share of what the step takes beyond what it holds in any case.
+
+    Raises:
+        FitError: no plan takes less than the step as it is, or two runs of the step differ.
+    """
+    largest = max(training.samples, key=lambda sample: sum(tensor.nbytes for tensor in sample.tensors()))
+    with training.undisturbed():
+        before = Snapshot.of(training)
+        training.module.zero_grad()
+        try:
+            step = Step.of(dataclasses.replace(training, samples=(largest,)))
+            plan = TrainingPlanner(step, seed=seed).forecast(keep)
+        finally:
+            before.restore(training)
+    return plan.model_copy(update={"architecture": {}})
+
+
+def load_planner() -> None:
+    """Load what planning needs and then stays in the process (fake tensors, the profiler), by a plan of next to
+    nothing."""
+    with torch.random.fork_rng(), suppress(FitError):
+        module = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+        plan_to_keep(TrainingStep(module=module, samples=(Inputs((torch.ones(64, 64),)),), loss=mean_of_outputs), 0.0)
 
 
 def _not_tried(parts: int, limit: TimeLimit) -> str:

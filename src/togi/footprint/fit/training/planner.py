@@ -13,6 +13,7 @@ import torch
 
 from togi.core.errors import FitError
 from togi.core.quantities import first_line
+from togi.core.report import Report
 from togi.footprint.fit.forward import ReplacedForward
 from togi.footprint.fit.measure import (
     ReplacedTensors,
@@ -37,7 +38,6 @@ from togi.footprint.fit.training.timeline import SavingChoice, StepTimeline
 from togi.footprint.step import Step
 from togi.subject.behaviour import same
 from togi.subject.remembered import changed_since, remembered, why_not_twice
-from togi.worker.report import Report
 
 _FRONT = 12
 _RUNS_OF_ADVICE = 2
@@ -100,6 +100,23 @@ class TrainingPlanner(Planner[SavingChoice]):
         self.unmodified = MeasuredPlan(SavingChoice(), self._plan(), plain_bytes, peak_bytes, proof, 0.0)
         self.static_bytes = static_bytes(step)
         self.floor_bytes = max(self.static_bytes, int(self.timeline.ground_bytes.max()))
+
+    def forecast(self, keep: float) -> Plan:
+        """The cheapest plan whose peak lies, by forecast, no higher than this share of the way from what the step
+        itself holds to the unmodified step's peak; else the lowest that was found. It has not run.
+
+        Raises FitError where none takes less than the unmodified step.
+        """
+        self._doing("the search for a plan", self._limit)
+        self._search.deadline = self._limit.search_until(0)
+        floor_bytes = int(self.timeline.ground_bytes.max())
+        aim_bytes = floor_bytes + int(keep * (self.unmodified.forecast_bytes - floor_bytes))
+        draft = self._search.cheapest(aim_bytes) or self._search.least
+        if self._search.seen[draft][0] >= self.unmodified.forecast_bytes:
+            raise FitError(
+                "no plan that was found takes less than the unmodified step: nothing that is kept is at its peak"
+            )
+        return self._plan(policies=tuple(self._policies(draft)))
 
     def _best(self, budget_bytes: int, limit: TimeLimit) -> MeasuredPlan[SavingChoice]:
         def search(aim_bytes: int, deadline: float) -> SavingChoice | None:

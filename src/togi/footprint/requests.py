@@ -1,4 +1,7 @@
-"""The calls that run, predict or fit a subject in a child: what is asked, what is answered. No torch."""
+"""What is asked of a subject's memory in a child: to run it, to predict it, to fit it. No torch.
+
+``togi.worker.footprint_calls`` has the calls.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,6 @@ from typing import Any
 from togi.core.device import parse_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.core.records import Request
-from togi.footprint.account.record import Account
-from togi.footprint.fit.result import FitResult
-from togi.footprint.prediction.record import Prediction
-from togi.worker.call import ChildCall
 
 OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adamw")
 DTYPES = ("fp32", "bf16", "fp16")
@@ -63,29 +62,6 @@ class FitRequest(StepRequest):
     time_limit_s: float | None = None
     """None: a minute, and more where a step takes long."""
     seed: int = 0
-
-
-ACCOUNT = ChildCall(
-    function="togi.footprint.in_child:account",
-    request=StepRequest,
-    answer=Account,
-    purpose="run to account for its memory",
-)
-PREDICT = ChildCall(
-    function="togi.footprint.in_child:predict",
-    request=PredictRequest,
-    answer=Prediction,
-    purpose="run on tensors without values to predict its memory",
-)
-FIT = ChildCall(
-    function="togi.footprint.in_child:fit",
-    request=FitRequest,
-    answer=FitResult,
-    purpose="fitted into memory",
-    keeps_memory=False,
-    late="If it needs so long, give a longer --time-limit (time_limit_s).",
-)
-"""Of a training step, or with ``train=False`` of an inference pass."""
 
 
 def _check_name(kind: str, name: str, known: tuple[str, ...]) -> None:

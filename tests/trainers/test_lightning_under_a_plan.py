@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from togi.core.errors import FitError
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import SavePolicy
-from togi.footprint.trainers.memory_budget import MemoryBudget
 from togi.subject.inputs import as_given
+from togi.trainers.memory_budget import MemoryBudget
 
 pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
 
@@ -93,7 +93,7 @@ def test_a_module_under_a_plan_is_trained_as_without(tmp_path: Path) -> None:
 
 
 def test_the_callback_plans_applies_and_says_what_it_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from togi.footprint.trainers.lightning import LightningMemoryBudget
+    from togi.trainers.lightning import LightningMemoryBudget
 
     plain = _trained(tmp_path)
     callback = LightningMemoryBudget("440KiB", plan=tmp_path / "plan.json", time_limit="20s")
@@ -115,7 +115,7 @@ def test_the_callback_plans_applies_and_says_what_it_cost(tmp_path: Path, capsys
 
 
 def test_what_does_not_fit_is_said_in_words_of_lightning(tmp_path: Path) -> None:
-    from togi.footprint.trainers.lightning import LightningMemoryBudget
+    from togi.trainers.lightning import LightningMemoryBudget
 
     with pytest.raises(FitError, match="accumulate_grad_batches"):
         _trained(tmp_path, LightningMemoryBudget("1KiB", time_limit="20s"))
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_said_in_words_of_lightning(tmp_path: Path) -> None
 def test_the_step_that_is_planned_is_the_trainers(
     precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from togi.footprint.trainers.lightning import LightningMemoryBudget
+    from togi.trainers.lightning import LightningMemoryBudget
 
     seen: list[Any] = []
 
@@ -153,7 +153,7 @@ def test_the_step_that_is_planned_is_the_trainers(
     [("bf16-mixed", "380KiB"), pytest.param("bf16-true", "230KiB", marks=pytest.mark.thorough)],
 )
 def test_a_plan_holds_in_the_precision_of_the_trainer(precision: str, memory: str, tmp_path: Path) -> None:
-    from togi.footprint.trainers.lightning import LightningMemoryBudget
+    from togi.trainers.lightning import LightningMemoryBudget
 
     callback = LightningMemoryBudget(memory, plan=tmp_path / "plan.json", time_limit="20s")
     planned = _trained(tmp_path, callback, precision=precision)
@@ -168,7 +168,7 @@ def test_a_plan_holds_in_the_precision_of_the_trainer(precision: str, memory: st
 def test_a_precision_that_is_not_known_is_named(tmp_path: Path) -> None:
     from lightning.pytorch.plugins.precision import MixedPrecision
 
-    from togi.footprint.trainers.lightning import LightningMemoryBudget
+    from togi.trainers.lightning import LightningMemoryBudget
 
     class OwnPrecision(MixedPrecision):
         """May save other tensors."""

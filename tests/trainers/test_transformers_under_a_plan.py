@@ -93,7 +93,7 @@ def test_a_model_under_a_plan_is_trained_as_without(name: str, accumulated: int,
 
 
 def test_the_callback_plans_applies_and_says_what_it_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from togi.footprint.trainers.transformers import TrainerMemoryBudget
+    from togi.trainers.transformers import TrainerMemoryBudget
 
     curve, _ = _trained(tmp_path, language_model())
     callback = TrainerMemoryBudget("800KiB", plan=tmp_path / "plan.json", time_limit="30s")
@@ -111,7 +111,7 @@ def test_the_callback_plans_applies_and_says_what_it_cost(tmp_path: Path, capsys
 
 
 def test_what_does_not_fit_is_said_in_words_of_the_trainer(tmp_path: Path) -> None:
-    from togi.footprint.trainers.transformers import TrainerMemoryBudget
+    from togi.trainers.transformers import TrainerMemoryBudget
 
     with pytest.raises(FitError, match="per_device_train_batch_size"):
         _trained(tmp_path, language_model(), TrainerMemoryBudget("1KiB", time_limit="30s"))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from togi.core.errors import FitError
-from togi.footprint.trainers.memory_budget import MemoryBudget, largest_batch, on_device_of, optimizer_name
+from togi.trainers.memory_budget import MemoryBudget, largest_batch, on_device_of, optimizer_name
 
 _SMALLER = (
     "Lower per_device_train_batch_size and raise gradient_accumulation_steps as much in TrainingArguments, which gives "

@@ -19,11 +19,12 @@ from torch.utils.data import IterableDataset
 from togi.core.errors import FitError
 from togi.core.printable import printable
 from togi.core.quantities import a_type, milliseconds, parse_duration, parse_size, plural, size
-from togi.footprint.calls import FIT, FitRequest
 from togi.footprint.fit.plan import NO_AUTOCAST, Plan
 from togi.footprint.fit.result import FitResult
+from togi.footprint.requests import FitRequest
 from togi.subject.inputs import Inputs
 from togi.torch_internals.tensors import tensors_of
+from togi.worker.footprint_calls import FIT
 from togi.worker.hand_over import handed_over
 
 LOOKED_AT = 8

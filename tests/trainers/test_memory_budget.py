@@ -18,8 +18,8 @@ from togi.core.errors import FitError
 from togi.footprint.fit.forward import forward_of
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import Chunk, SavePolicy
-from togi.footprint.trainers.memory_budget import MemoryBudget, largest_batch, optimizer_name
 from togi.subject.architecture import architecture_of
+from togi.trainers.memory_budget import MemoryBudget, largest_batch, optimizer_name
 
 
 class Sentences(Dataset[Tensor]):
@@ -139,7 +139,7 @@ def test_a_plan_from_a_file_is_used_and_taken_away(tmp_path: Path, capsys: pytes
 
 def test_the_callback_of_transformers_tells_its_autocast(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
-    from togi.footprint.trainers.transformers import TrainerMemoryBudget
+    from togi.trainers.transformers import TrainerMemoryBudget
 
     Plan(autocast="bfloat16").save(tmp_path / "plan.json")
     callback = TrainerMemoryBudget("1GiB", plan=tmp_path / "plan.json")

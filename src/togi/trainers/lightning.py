@@ -14,8 +14,8 @@ from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision, 
 from torch import Tensor
 
 from togi.core.errors import FitError
-from togi.footprint.trainers.memory_budget import MemoryBudget, largest_batch, on_device_of, optimizer_name
 from togi.subject.inputs import Inputs
+from togi.trainers.memory_budget import MemoryBudget, largest_batch, on_device_of, optimizer_name
 
 _SMALLER = (
     "Lower the batch_size of the DataLoader and raise accumulate_grad_batches of the Trainer as much, which gives the "
