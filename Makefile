@@ -18,7 +18,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/togi tune examples/photos.py:subject --time-limit 3m --out photos.togi --report report.html --force
 	$(BIN)/python examples/photos.py photos.togi
 
-test: lint browser
+test: ready
 	$(PYTEST)
 
 # What takes longer: studies, processes that are started, killed and hang, engines that compile, more cases.
@@ -26,7 +26,7 @@ test-thorough: $(VENV)/.installed-test browser
 	$(PYTEST) -m thorough
 
 # Both in one run, which is what CI does, before a change lands: what they share is imported and made once.
-test-all: lint browser
+test-all: ready
 	$(PYTEST) -m "not hangs"
 
 # Every place of a study in which something may hang: a quarter of an hour, one after the other.
@@ -42,7 +42,11 @@ CHECKS_SOURCE := -p togi.core -p togi.lint.source -p togi.lint.rules.source -p t
 lint: $(VENV)/.installed-test
 	$(MAKE) --no-print-directory --jobs=2 lint-types lint-style
 
-.PHONY: lint-types lint-style
+# What tests need is downloaded next to both.
+ready: $(VENV)/.installed-test
+	$(MAKE) --no-print-directory --jobs=3 lint-types lint-style browser
+
+.PHONY: ready lint-types lint-style
 lint-types:
 	$(BIN)/mypy
 

@@ -23,9 +23,12 @@ _SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1 and "O
 
 _LONGEST = (
     *(f"tests/{room}/" for room in ("study", "worker", "fleet", "program", "examples", "artifact", "docs", "tiling")),
+    *("tests/techniques/engine/", "tests/search/test_experience", "tests/torch_internals/test_private_torch"),
     *("tests/cli/test_cli_run.py", "tests/test_re"),
 )
-"""Folders and files that take longest: they run first, so that no worker is left alone with one of them in the end."""
+"""Folders and files that take longest of what every run has."""
+_THOROUGH_S, _LONG_FILE_S, _QUICK_S = 6.0, 20.0, 0.05
+"""What a thorough test takes, a file of these whatever it holds, and any other test: roughly, which is enough."""
 
 
 _OTHERS = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", OFFLINE)]
@@ -40,8 +43,13 @@ gc.disable()  # while all is imported: nothing of it is garbage
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files that take longest come first, so that no worker is left alone with one of them in the end."""
+    thorough_s = 0.0 if "not thorough" in config.option.markexpr else _THOROUGH_S
+    file_s = {item.path: _LONG_FILE_S if item.nodeid.startswith(_LONGEST) else 0.0 for item in items}
+    for item in items:
+        file_s[item.path] += _QUICK_S if item.get_closest_marker("thorough") is None else thorough_s
+    items.sort(key=lambda item: -file_s[item.path])
 
 
 def pytest_collection_finish() -> None:

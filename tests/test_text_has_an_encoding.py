@@ -9,6 +9,7 @@ from pathlib import Path
 TOP = Path(__file__).parents[1]
 FOLDERS = ("src", "tests", "benchmarks", "examples")
 SNIPPETS = ("corpus", "corpus_held_out", "snippets")
+OPENERS = ("open", "fdopen", "read_text", "write_text")
 
 
 def test_text_has_an_encoding() -> None:
@@ -29,7 +30,7 @@ def test_what_has_none_is_found() -> None:
 def without(code: bytes) -> Iterator[int]:
     """Lines of calls that open a file as text and name no encoding."""
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Call) and "encoding" not in {keyword.arg for keyword in node.keywords}:
+        if isinstance(node, ast.Call) and _opens(node) and "encoding" not in {word.arg for word in node.keywords}:
             owner, _, name = ast.unparse(node.func).rpartition(".")
             positions = {"read_text": 0, "write_text": 1}
             of_a_class = owner.isidentifier() and owner[0].isupper()  # Journal.open(path) opens no text
@@ -39,6 +40,11 @@ def without(code: bytes) -> Iterator[int]:
                 missing = name in positions and len(node.args) <= positions[name]
             if missing:
                 yield node.lineno
+
+
+def _opens(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name in OPENERS
 
 
 def is_binary(value: ast.expr) -> bool:
