@@ -24,6 +24,6 @@ def bits(tensor: Tensor) -> memoryview:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """Of a dense one. What has a single element is contiguous whatever its stride, and with it cannot be seen as bytes."""
+    """Of a dense one. What has a single element is contiguous with any stride, by which it cannot be seen as bytes."""
     flat = tensor.contiguous().flatten()
     return flat.as_strided(flat.shape, (1,)).view(torch.uint8)

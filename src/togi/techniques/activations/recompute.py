@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ class Recompute(StepTechnique):
 
     Cost and risk: time, a forward pass more at most, which is a third of a step where that is made of large products.
     A plan repeats the same kernels on the same values, so the step is the original's to the bit; what is compiled is
-    right up to rounding. ``keep`` is aimed at by a forecast, and the partitioner's is no more than an estimate: what
+    right up to rounding. ``keep`` is aimed at by a forecast, and the partitioner's is no more than an estimate. What
     is compiled as one whole may be computed again as one whole, and its peak stays (``of=blocks`` fell from 2.3 to
     1.1 MB on four small blocks, ``of=loss`` not at all). What counts is the memory that the trial measured.
     Making a plan takes some steps. The plan is part of the record.
@@ -59,7 +60,7 @@ class Recompute(StepTechnique):
         return [{"keep": keep} for keep in _KEPT]
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1 - 0.25 * (1 - _share(options)) ** 1.5  # the last results are the dearest
+        return 1 - 0.25 * math.pow(1 - _share(options), 1.5)  # the last results are the dearest
 
     def expected_memory(self, facts: Facts, options: Options) -> float:
         return 0.5 + 0.5 * _share(options)

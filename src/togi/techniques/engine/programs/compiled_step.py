@@ -67,7 +67,7 @@ def is_compiled(step: TrainingStep) -> bool:
 def partitioned_step(step: TrainingStep, keep: float) -> TrainingStep:
     """The compiled step, of whose activations the partitioner keeps about this share for the backward pass.
 
-    Raises Refused where calls of what runs compiled cannot be told from others.
+    Raises Refused where calls of what runs compiled look like others.
     """
     if any(compiled_original(part) is not None for part in step.module.modules()):
         raise Refused("a module is what torch.compile returned: hand over the one that was compiled")
