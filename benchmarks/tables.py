@@ -12,7 +12,9 @@ from typing import Any
 
 from benchmarks import (
     decoding,
+    doors,
     drawn,
+    embeddings,
     fit,
     fit_inference,
     lean,
@@ -29,7 +31,9 @@ from togi.render.proven_table import between
 FOLDER = Path(__file__).parent
 TABLES: dict[str, Callable[[Any], str]] = {
     "decoding": decoding.table,
+    "doors": doors.table,
     "drawn": drawn.table,
+    "embeddings": embeddings.table,
     "fit": fit.table,
     "fit_inference": fit_inference.table,
     "lean": lambda data: "\n".join([lean.HEADER, *map(lean.row, data["results"])]),

@@ -67,8 +67,9 @@ def choose(
         proven: recipes whose last trial measured what was saved. One of them stays the choice unless another is faster
             by more than what two processes of one recipe may differ by, and the margin.
         unusable: recipes that could not be saved, and so cannot be chosen.
-        told_apart: by the race that both were in. The slower one is never chosen, whatever each was next to the original,
-            unless its last trial is faster by more than what two processes of one recipe may differ by, and the margin.
+        told_apart: by the race that both were in. The slower one is never chosen, whatever each was next to the
+            original, unless its last trial is faster by more than what two processes of one recipe may differ by, and
+            the margin.
     """
     every = measured(latest(trials))
     usable = [trial for trial in every if trial.recipe not in unusable]
