@@ -534,7 +534,7 @@ def _recordings(of: str) -> list[Any]:
     files = sorted(Path(os.environ[SPEECH]).rglob("*.wav"))
     sounds = []
     for file in files[_seed(of) :: len(FRAMES)]:
-        with wave.open(str(file)) as recording:
+        with wave.open(str(file), "rb") as recording:
             form = (recording.getframerate(), recording.getnchannels(), recording.getsampwidth())
             if form == (RATE, 1, 2):
                 read = recording.readframes(recording.getnframes())
