@@ -167,3 +167,13 @@ def test_under_autocast_they_have_its_dtype() -> None:
         expected = functional.cross_entropy(logits.tensor.float(), torch.arange(4))
     assert seen.fused == 1
     torch.testing.assert_close(loss, expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("given", [(None, None, 3), (None, False, 3), (torch.ones(WORDS), None, 3, None, "sum")])
+def test_a_cross_entropy_is_given_its_options_by_position_too(given: tuple[Any, ...]) -> None:
+    hidden, weight, classes = torch.randn(4, WIDTH), torch.randn(WORDS, WIDTH), torch.arange(4)
+    expected = functional.cross_entropy(functional.linear(hidden, weight), classes, *given)
+    with DeferredLogits() as seen:
+        loss = functional.cross_entropy(functional.linear(hidden, weight), classes, *given)
+    assert seen.fused == (given[:2] == (None, None))
+    torch.testing.assert_close(loss, expected)

@@ -21,7 +21,6 @@ from togi.torch_internals.tensors import tree_map_only
 LEAST_CLASSES = 4096
 """Fewer take little memory next to what they are made of."""
 _ALL = slice(None)
-_OPTIONS = ("ignore_index", "reduction", "label_smoothing")
 _OPERATORS = "add radd sub rsub mul rmul truediv rtruediv pow neg abs matmul rmatmul eq ne lt le gt ge iter".split()
 
 
@@ -146,16 +145,29 @@ def _leaves_the_last(index: Any, ndim: int) -> bool:
     return taken[-1] == _ALL and (len(taken) == ndim or any(each is Ellipsis for each in taken))
 
 
-def _cross_entropy(input: Any, target: Any, weight: Any = None, **given: Any) -> Tensor:
+def _cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """torch's, without logits where classes are numbers and none weighs more than others."""
-    plain = weight is None and given.get("size_average") is None and given.get("reduce") is None
+    options: dict[str, Any] = {
+        "ignore_index": ignore_index,
+        "reduction": reduction,
+        "label_smoothing": label_smoothing,
+    }
+    plain = weight is None and size_average is None and reduce is None
     of_rows = type(target) is Tensor and target.dtype is torch.int64 and target.dim() == 1
     if type(input) is Logits and plain and of_rows and input.ndim == 2 and len(input) == len(target):
         input._observer.fused += 1
-        options = {name: given[name] for name in _OPTIONS if name in given}
         return linear_cross_entropy(input._hidden, input._weight, target, bias=input._bias, **options)
     tensors = tree_map_only(Logits, lambda logits: logits.tensor, (input, target, weight))
-    return functional.cross_entropy(*tensors, **given)
+    return functional.cross_entropy(*tensors, size_average=size_average, reduce=reduce, **options)
 
 
 def _operator(name: str) -> Callable[..., Any]:
