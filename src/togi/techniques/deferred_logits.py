@@ -166,8 +166,8 @@ def _cross_entropy(
     if type(input) is Logits and plain and of_rows and input.ndim == 2 and len(input) == len(target):
         input._observer.fused += 1
         return linear_cross_entropy(input._hidden, input._weight, target, bias=input._bias, **options)
-    tensors = tree_map_only(Logits, lambda logits: logits.tensor, (input, target, weight))
-    return functional.cross_entropy(*tensors, size_average=size_average, reduce=reduce, **options)
+    input, target, weight = tree_map_only(Logits, lambda logits: logits.tensor, (input, target, weight))
+    return functional.cross_entropy(input, target, weight, size_average=size_average, reduce=reduce, **options)
 
 
 def _operator(name: str) -> Callable[..., Any]:
