@@ -21,7 +21,9 @@ from togi.verify.observe import overlap
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _CASTS = frozenset({Tensor.float, Tensor.half, Tensor.bfloat16})
-_REINTERPRETS = frozenset({Tensor.view, torch.Tensor.view_as, torch.finfo})
+_LEFT_ALONE = frozenset({Tensor.view, Tensor.view_as, torch.finfo, torch.set_default_dtype, Tensor.__deepcopy__})
+"""A copy knows what was copied before by its address, which a wider tensor gives to the next one as soon as it is gone:
+buffers would stand in each other's place."""
 _CLASSES = 1021
 """Equal values are moved alike: by what a table of so many steps, a prime, holds for their bits."""
 _SPARE = 0.8
@@ -91,7 +93,7 @@ def float64_by_default() -> Iterator[None]:
 
 class _Widen(FunctionObserver):
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if function in _REINTERPRETS or function is torch.set_default_dtype:
+        if function in _LEFT_ALONE:
             return function(*args, **kwargs)
         if function in _CASTS:
             return args[0].double()
