@@ -468,3 +468,41 @@ def test_weights_that_a_module_does_not_hold_as_its_own_are_moved_by_roundings_t
     difference = (moved.models[0].weight - before).abs()
     assert 0 < difference.max() < 1e-6
     assert torch.equal(module.models[0].weight, before)
+
+
+def of_states(original, program, *, limit_s=10.0):
+    """What is found of three states of one form, and how often the program was asked."""
+    asked: list[int] = []
+
+    def counted(*states: Tensor) -> Tensor:
+        asked.append(1)
+        return program(*states)
+
+    states = [torch.linspace(-1, 1, 2048).roll(number) for number in range(3)]
+    reach, _ = reached(original, counted, *states, limit_s=limit_s, clock=lambda: 0.0 if limit_s else 1.0)
+    return reach, len(asked)
+
+
+def test_inputs_of_one_form_are_asked_together_where_time_is_short():
+    def together(a, b, c):
+        return a + 2 * b + 3 * c
+
+    in_short, asked_in_short = of_states(together, together, limit_s=0.0)
+    reach, asked = of_states(together, together)
+    assert in_short.problems == reach.problems == ()
+    assert asked > 2 * asked_in_short
+
+
+def test_of_inputs_that_are_wrong_together_the_one_that_is_wrong_is_bounded():
+    reach, _ = of_states(lambda a, b, c: a + 2 * b + 3 * c, lambda a, b, c: a + 2 * b.clamp(-50, 50) + 3 * c)
+    assert reach.problems == ()
+    assert [domain.bounded for domain in reach.domains] == [False, True, False]
+
+
+def test_what_one_input_hides_of_another_is_found_alone():
+    """Together they are large, and c decides; alone a is what counts."""
+    reach, _ = of_states(
+        lambda a, b, c: torch.where(c.abs() > 5, c + b, a),
+        lambda a, b, c: torch.where(c.abs() > 5, c + b, a.clamp(-9, 9)),
+    )
+    assert [domain.bounded for domain in reach.domains] == [True, False, False]

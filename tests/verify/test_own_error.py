@@ -48,6 +48,19 @@ def test_without_float64_the_nudged_module_says_what_rounding_explains() -> None
     assert "float32 only" in own.note
 
 
+class OtherInFloat64(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(-1) * (1.01 if x.dtype is torch.float64 else 1.0)
+
+
+def test_another_function_in_float64_is_no_measure() -> None:
+    outputs, _ = seeded_outputs(OtherInFloat64(), SAMPLE, 0)
+    own = OwnError(OtherInFloat64(), SAMPLE, outputs, 0)
+    assert within(own.units(0, outputs[0] * (1 + 2.0**-23)))
+    assert not within(own.units(0, outputs[0] * 1.001))
+    assert "something else" in own.note
+
+
 def test_structure_is_compared_next_to_the_tensors() -> None:
     one, other = nn.Identity(), nn.Flatten(0)
     (_, structure), (_, same), (found, _) = (

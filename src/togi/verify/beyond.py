@@ -9,10 +9,14 @@ that lead to their steps are searched (``steering``) and asked as well.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,6 +58,8 @@ _LONGER_X = 3.0
 """Where even the first rungs take so many times as long as there is time, the rest is not asked at all."""
 _OTHERS_SHARE = 0.5
 """Of the time, for calls that are made of it besides the samples."""
+_FEWEST_TOGETHER = 3
+"""Inputs of one form are asked together from so many on."""
 _AS_MADE = Rung("values of other calls", (), Domain())
 
 
@@ -144,32 +150,74 @@ class _Climb:
         for i, values in shown.items():
             dtype = self.flat[i].dtype
             for rung, otherwise in masks(values) if values.mask else ():
-                if self._asked(i, rung) is Verdict.WRONG:
+                if self._asked((i,), rung) is Verdict.WRONG:
                     self._narrow(i, otherwise)
                     if otherwise.low == otherwise.high is not None:
                         break  # nothing is left to ask for
             if dtype is not torch.bool:
-                self._climb(i, larger_integers(dtype, values), Domain(high=values.high))
-                self._climb(i, smaller_integers(dtype, values), Domain(low=values.low))
+                self._climb((i,), larger_integers(dtype, values), Domain(high=values.high))
+                self._climb((i,), smaller_integers(dtype, values), Domain(low=values.low))
 
     def _floats(self, shown: dict[int, Shown]) -> None:
-        for i, values in shown.items():
-            signed = values.low < 0 or (values.high > 0 and self._asked(i, signs(values)) is Verdict.RIGHT)
-            ladder = magnitudes(self.flat[i].dtype, values, signed=signed)
-            at = self._climb(i, ladder, values.domain)
-            finite = [rung.domain for rung in ladder.rungs[: at + 1] if rung.domain.high is not None]
-            for rung in not_finite() if self.nan else ():
-                verdict = self._asked_or_in_part(i, rung)
-                if verdict is Verdict.WRONG or (verdict is Verdict.UNASKED and finite):
-                    self._narrow(i, finite[-1] if finite else values.domain)
-            if self.flat[i].numel() == 1:
-                continue
-            if self._asked(i, one_value(values, self.domains[i])) is Verdict.WRONG:
-                self._narrow(i, Domain(constant=False))
-            for rung in (equal_values(self.domains[i]), one_sign(self.domains[i])):
-                if self._asked(i, rung) is Verdict.WRONG:
-                    self._cannot_be_kept_out(i, rung)
-            self._climb(i, equal_rows(values, self.domains[i]), values.domain)
+        """Inputs of one form together, as the caches of all layers are: to ask each of them for all would take longer
+        than all else. Where anything is wrong of them all, each is asked; else as long as there is time."""
+        by_form: dict[Any, list[int]] = {}
+        for i in shown:
+            tensor = self.flat[i]
+            by_form.setdefault((tensor.shape, tensor.dtype, self.base[i]), []).append(i)
+        together = [tuple(inputs) for inputs in by_form.values() if len(inputs) >= _FEWEST_TOGETHER]
+        right = {i for inputs in together if self._right_together(inputs, shown) for i in inputs}
+        for i in (i for i in shown if i not in right):
+            self._float((i,), shown[i])
+        for i in right:
+            self._alone(i, shown[i])
+
+    def _right_together(self, inputs: tuple[int, ...], shown: dict[int, Shown]) -> bool:
+        """Ask for them together. Where not all is right, it is as if nothing had been asked: which of them it is, is not
+        known."""
+        before = dict(self.domains), list(self.climbed), dict(self.problems)
+        if self._float(inputs, Shown.of_all([shown[i] for i in inputs])):
+            return True
+        self.domains, self.climbed, self.problems = before
+        return False
+
+    def _alone(self, i: int, values: Shown) -> None:
+        """What was right of all together, of one: as long as there is time."""
+        for _, ladder, at, nearest in [climbed for climbed in self.climbed if climbed[0] == i]:
+            self._lower(i, ladder, at, nearest, functools.partial(self._asked_if_early, i))
+        if self._is_early():
+            self._few_values((i,), values)
+
+    def _float(self, inputs: tuple[int, ...], values: Shown) -> bool:
+        """Whether the first rung of each ladder is right, and all that is not on one."""
+        signed = values.low < 0 or (values.high > 0 and self._asked(inputs, signs(values)) is Verdict.RIGHT)
+        ladder = magnitudes(self.flat[inputs[0]].dtype, values, signed=signed)
+        at = self._climb(inputs, ladder, values.domain)
+        finite = [rung.domain for rung in ladder.rungs[: at + 1] if rung.domain.high is not None]
+        for i, rung in itertools.product(inputs, not_finite() if self.nan else ()):  # one would hide another's
+            verdict = self._asked_or_in_part((i,), rung)
+            if verdict is Verdict.WRONG or (verdict is Verdict.UNASKED and finite):
+                self._narrow(i, finite[-1] if finite else values.domain)
+        right = at >= ladder.first
+        if self.flat[inputs[0]].numel() == 1:
+            return right
+        right &= self._few_values(inputs, values)
+        rows = equal_rows(values, self._within(inputs))
+        return self._climb(inputs, rows, values.domain) >= rows.first and right
+
+    def _few_values(self, inputs: tuple[int, ...], values: Shown) -> bool:
+        """Whether what holds few values, or those of one sign, is right."""
+        right = self._asked(inputs, one_value(values, self._within(inputs))) is not Verdict.WRONG
+        for i in inputs if not right else ():
+            self._narrow(i, Domain(constant=False))
+        for rung in (equal_values(self._within(inputs)), one_sign(self._within(inputs))):
+            if self._asked(inputs, rung) is Verdict.WRONG:
+                right = False
+                self._cannot_be_kept_out(inputs[0], rung)
+        return right
+
+    def _within(self, inputs: tuple[int, ...]) -> Domain:
+        return functools.reduce(operator.and_, (self.domains[i] for i in inputs))
 
     def _not_varied(self, i: int) -> None:
         name, dtype = self.jury.original.signature.inputs_facts[i].name, self.flat[i].dtype
@@ -196,34 +244,40 @@ class _Climb:
             self.problems["it answers otherwise than the original where several inputs lead to a jump"] = None
             return
         for i, ladder, at, nearest in self.climbed:
-            proven = at
-            while i in shown and proven >= 0 and self._steered(i, ladder.rungs[proven]) is Verdict.WRONG:
-                proven -= 1
-            if proven < at:
-                self._narrow(i, ladder.rungs[proven].domain if proven >= 0 else nearest)
+            if i in shown:
+                self._lower(i, ladder, at, nearest, functools.partial(self._steered, i))
         if self.steering.cut_short:
             self.notes["no time was left to look for all values at which the original jumps"] = None
 
-    def _climb(self, i: int, ladder: Ladder, nearest: Domain) -> int:
-        """Narrow an input to what of the ladder is answered rightly (``nearest``: where that is nothing of it). The
+    def _lower(self, i: int, ladder: Ladder, at: int, nearest: Domain, ask: Callable[[Rung], Verdict]) -> None:
+        """Narrow an input further where what was proven of it is wrong by another question."""
+        proven = at
+        while proven >= 0 and ask(ladder.rungs[proven]) is Verdict.WRONG:
+            proven -= 1
+        if proven < at:
+            self._narrow(i, ladder.rungs[proven].domain if proven >= 0 else nearest)
+
+    def _climb(self, inputs: tuple[int, ...], ladder: Ladder, nearest: Domain) -> int:
+        """Narrow inputs to what of the ladder is answered rightly (``nearest``: where that is nothing of it). The
         farthest such rung, -1 for none.
 
-        One input alone is changed at a time: NaN in another would hide that it is lost here. What there was no time to
-        ask at all is noted and not narrowed: bounds of one sample would refuse every other call.
+        What there was no time to ask at all is noted and not narrowed: bounds of one sample would refuse every other
+        call.
         """
         if not ladder.rungs:
             return -1
-        at, others = self._farthest(i, ladder)
-        self.climbed.append((i, ladder, at, nearest))
+        at, others = self._farthest(inputs, ladder)
         in_time = not others or Verdict.UNASKED in others
-        if Verdict.WRONG in others or (in_time and at >= 0):  # else: as far as the original goes
-            self._narrow(i, ladder.rungs[at].domain if at >= 0 else nearest)
+        for i in inputs:
+            self.climbed.append((i, ladder, at, nearest))
+            if Verdict.WRONG in others or (in_time and at >= 0):  # else: as far as the original goes
+                self._narrow(i, ladder.rungs[at].domain if at >= 0 else nearest)
         return at
 
-    def _farthest(self, i: int, ladder: Ladder) -> tuple[int, set[Verdict]]:
+    def _farthest(self, inputs: tuple[int, ...], ladder: Ladder) -> tuple[int, set[Verdict]]:
         """The farthest rung that is answered rightly, -1 for none, and the verdicts on rungs that are not."""
         at, others = ladder.first, set[Verdict]()
-        while (verdict := self._asked_or_in_part(i, ladder.rungs[at])) is not Verdict.RIGHT:
+        while (verdict := self._asked_or_in_part(inputs, ladder.rungs[at])) is not Verdict.RIGHT:
             others.add(verdict)
             if at == 0:
                 return -1, others
@@ -231,27 +285,30 @@ class _Climb:
         if others:  # the next one was asked already
             return at, others
         while at + 1 < len(ladder.rungs) and not self._time_is_up(ladder.rungs[at + 1]):
-            verdict = self._asked_or_in_part(i, ladder.rungs[at + 1])
+            verdict = self._asked_or_in_part(inputs, ladder.rungs[at + 1])
             if verdict is not Verdict.RIGHT:
                 return at, others | {verdict}
             at += 1
         return at, others
 
-    def _asked_or_in_part(self, i: int, rung: Rung) -> Verdict:
+    def _asked_or_in_part(self, inputs: tuple[int, ...], rung: Rung) -> Verdict:
         """Where the original raises on all of it, one column may be what it raises on: a number of a category."""
-        verdict = self._asked(i, rung)
+        verdict = self._asked(inputs, rung)
         if verdict is Verdict.ILLEGAL and rung.in_part and self._is_early():
-            return self._asked(i, replace(rung, changes=rung.in_part), least=_DRAWS_IN_PART)
+            return self._asked(inputs, replace(rung, changes=rung.in_part), least=_DRAWS_IN_PART)
         return verdict
+
+    def _asked_if_early(self, i: int, rung: Rung) -> Verdict:
+        return self._asked_or_in_part((i,), rung) if self._is_early() else Verdict.UNASKED
 
     def _steered(self, i: int, rung: Rung) -> Verdict:
         """The verdict on values within the rung's reach at which the original jumps."""
         if rung.reach is None:
             return Verdict.RIGHT
         changes = self.steering.changes(
-            self.flat[i], *rung.reach, lambda values: self._changed(i, lambda *_: values, 0)
+            self.flat[i], *rung.reach, lambda values: self._changed((i,), lambda *_: values, 0)
         )
-        return self._asked(i, Rung(rung.name, tuple(changes), rung.domain, exact=True), most=_STEERED_DRAWS)
+        return self._asked((i,), Rung(rung.name, tuple(changes), rung.domain, exact=True), most=_STEERED_DRAWS)
 
     def _is_wrong_together(self, reaches: dict[int, tuple[Number, Number]]) -> bool:
         """Ask with several inputs changed: each alone may lead to no jump with what the sample holds of the others."""
@@ -279,20 +336,21 @@ class _Climb:
         self.notes[f"no time was left to ask for {rung.name}"] = None
         return True
 
-    def _asked(self, i: int, rung: Rung, least: int = 1, most: int = _MOST_DRAWS) -> Verdict:
+    def _asked(self, inputs: tuple[int, ...], rung: Rung, least: int = 1, most: int = _MOST_DRAWS) -> Verdict:
         """WRONG if any of its values that are taken is answered wrongly, ILLEGAL if the original raises on all."""
         if self.clock() > self.began + _LONGER_X * self.limit_s:
-            name = self.jury.original.signature.inputs_facts[i].name
-            self.notes[f"no time was left to ask for values of {name} beyond the samples"] = None
+            for i in inputs:
+                name = self.jury.original.signature.inputs_facts[i].name
+                self.notes[f"no time was left to ask for values of {name} beyond the samples"] = None
             return Verdict.UNASKED
-        draws = max(least, min(most, -(-_ENOUGH // self.flat[i].numel())))
+        draws = max(least, min(most, -(-_ENOUGH // self.flat[inputs[0]].numel())))
         calls = (
-            self._changed(i, change, draw)
+            self._changed(inputs, change, draw)
             for change in rung.changes
             for draw in range(draws)
             if not draw or self._is_early()
         )
-        verdicts = (self.jury.verdict(given, rung) for given in calls if self._is_taken(i, given))
+        verdicts = (self.jury.verdict(given, rung) for given in calls if self._is_taken(inputs, given))
         found: Counter[Verdict] = Counter()
         for verdict in verdicts:
             found[verdict] += 1
@@ -302,20 +360,23 @@ class _Climb:
                 break
         return Verdict.ILLEGAL if set(found) == {Verdict.ILLEGAL} else Verdict.RIGHT
 
-    def _is_taken(self, i: int, given: Inputs) -> bool:
+    def _is_taken(self, inputs: tuple[int, ...], given: Inputs) -> bool:
         """Not: what was found to be wrong is refused already, as a tensor of one value."""
-        tensor = self.jury.original.signature.flatten_inputs(given.args, given.kwargs)[i]
-        return not self.domains[i].refusal(tensor)
+        tensors = self.jury.original.signature.flatten_inputs(given.args, given.kwargs)
+        return not any(self.domains[i].refusal(tensors[i]) for i in inputs)
 
-    def _changed(self, i: int, change: Change, draw: int) -> Inputs:
-        """A sample that holds some of an input, with others in their place. A tensor given twice stays one so given."""
+    def _changed(self, inputs: tuple[int, ...], change: Change, draw: int) -> Inputs:
+        """A sample that holds some of each input, with others in their place. A tensor given twice stays one so
+        given."""
         generator = torch.Generator().manual_seed(self.jury.original.seed + draw)
+        changed = [self.flat[i] for i in inputs]
 
         def of(tensor: Tensor) -> Tensor:
-            values = change(tensor.detach(), generator) if tensor is self.flat[i] else tensor.detach()
+            in_turn = any(tensor is each for each in changed)
+            values = change(tensor.detach(), generator) if in_turn else tensor.detach()
             return with_layout_of(tensor, values)
 
-        return copy_inputs(self.samples[self.base[i]], of)
+        return copy_inputs(self.samples[self.base[inputs[0]]], of)
 
     def _narrow(self, i: int, more: Domain) -> None:
         self.domains[i] &= more

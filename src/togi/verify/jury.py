@@ -23,7 +23,7 @@ from togi.verify.observe import Named, Observation
 from togi.verify.original import Original
 from togi.verify.output_structure import unlike
 from togi.verify.probes import Rung
-from togi.verify.reference import branches, may_branch
+from togi.verify.reference import branched
 from togi.verify.units import error_in_units
 
 Call = Callable[..., Any]
@@ -92,12 +92,8 @@ class Jury:
         """In float64; eager itself where that takes another branch. To tell, inputs are moved by roundings too: how
         they change what is computed is another question than how far off an answer may be."""
         truths = list(self.original.truth(given, eagers))
-        branched = [i for i in doubtful if may_branch(eagers[i], truths[i])]
-        for leaves in self.original.nudged(given, eagers, inputs=True, alike=False) if branched else ():
-            branched = [i for i in branched if branches(eagers[i], truths[i], leaves[i : i + 1])]
-            if not branched:
-                break
-        for i in branched:
+        moved = self.original.nudged(given, eagers, inputs=True, alike=False)
+        for i in branched(doubtful, eagers, truths, moved):
             truths[i] = wide(eagers[i])
         return truths
 

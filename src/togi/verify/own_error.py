@@ -14,6 +14,7 @@ from togi.subject.plain_tensors import plain
 from togi.torch_internals.float32 import ieee_float32
 from togi.torch_internals.tensors import tree_flatten
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
+from togi.verify.reference import branched
 from togi.verify.units import FEW, NUDGES_FEW, error_in_units
 
 
@@ -47,8 +48,11 @@ class OwnError:
                 truth, _ = seeded_outputs(module, sample, self._seed)
             if [t.shape for t in truth] != [t.shape for t in self._outputs]:
                 raise ValueError("its outputs have other shapes in float64")
+            moved = filter(None, (self._nudged(number) for number in range(NUDGES_FEW)))
+            if branched(range(len(truth)), [plain(t) for t in self._outputs], truth, moved):
+                raise ValueError("in float64 it computes something else")
         except Exception as error:  # foreign code: a forward may insist on its own dtype
-            self.note = f"It does not run in float64 ({first_line(error)}): outputs are compared with its own, nudged."
+            self.note = f"Float64 is no measure of it ({first_line(error)}): outputs are compared with its own, nudged."
             truth = [wide(plain(t)) for t in self._outputs]
         if self.note or any(t.numel() < FEW for t in self._outputs):
             self._nudges = [found for number in range(NUDGES_FEW) if (found := self._nudged(number))]

@@ -88,6 +88,12 @@ class Shown:
         finite = not floating or all(bool(t.isfinite().all()) for t in tensors)
         return cls(int(low) if not floating else low, int(high) if not floating else high, mask, finite)
 
+    @classmethod
+    def of_all(cls, shown: Sequence[Shown]) -> Shown:
+        """Of several inputs that are varied together."""
+        low, high = min(each.low for each in shown), max(each.high for each in shown)
+        return cls(low, high, all(each.mask for each in shown), all(each.finite for each in shown))
+
     @property
     def between(self) -> Rung:
         """Values between those shown: any program takes them, so nothing keeps them out."""

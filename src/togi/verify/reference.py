@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -455,6 +455,19 @@ def branches(eager: Tensor, exact: Tensor, moved: Sequence[Tensor]) -> bool:
     movements = [difference(m, eager, eager) for m in moved]
     rounding = epsilon_of(eager) * difference(eager, eager, eager).scale
     return difference(eager, exact, eager).rms > SUSPICIOUS_RATIO * max([rounding, *(m.rms for m in movements)])
+
+
+def branched(
+    outputs: Iterable[int], eager: Sequence[Tensor], exact: Sequence[Tensor], moved: Iterable[Sequence[Tensor]]
+) -> list[int]:
+    """Which of these outputs float64 computes otherwise. ``moved``, eager's answers with weights and inputs moved by a
+    rounding, are asked for while any is suspected."""
+    suspected = [i for i in outputs if may_branch(eager[i], exact[i])]
+    for leaves in moved if suspected else ():
+        suspected = [i for i in suspected if branches(eager[i], exact[i], leaves[i : i + 1])]
+        if not suspected:
+            break
+    return suspected
 
 
 def different_form(eager: ObservedCalls, exact: ObservedCalls) -> str:
