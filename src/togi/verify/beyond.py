@@ -173,8 +173,8 @@ class _Climb:
             self._alone(i, shown[i])
 
     def _right_together(self, inputs: tuple[int, ...], shown: dict[int, Shown]) -> bool:
-        """Ask for them together. Where not all is right, it is as if nothing had been asked: which of them it is, is not
-        known."""
+        """Ask for them together. Where not all is right, it is as if nothing had been asked: which of them is wrong is
+        not known."""
         before = dict(self.domains), list(self.climbed), dict(self.problems)
         if self._float(inputs, Shown.of_all([shown[i] for i in inputs])):
             return True
