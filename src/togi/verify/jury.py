@@ -17,7 +17,7 @@ from torch import Tensor
 from togi.decide.faithful import within
 from togi.subject.inputs import Inputs
 from togi.subject.plain_tensors import plain
-from togi.verify.compare import continuous, hides
+from togi.verify.compare import continuous, hides, identical
 from togi.verify.float64 import wide
 from togi.verify.observe import Named, Observation
 from togi.verify.original import Original
@@ -64,7 +64,7 @@ class Jury:
         pairs = [(plain(f), plain(e)) for (_, f), (_, e) in zip(found.leaves, eager.leaves, strict=True)]
         rows = _rows(given)
         pairs = [(_as_near(f, e, rows), e) for f, e in pairs]
-        doubtful = [i for i, (f, e) in enumerate(pairs) if not self._near(f, e, e, [])]
+        doubtful = [i for i, (f, e) in enumerate(pairs) if not identical(f, e) and not self._near(f, e, e, [])]
         return not doubtful or (not rung.strict and self._explained(doubtful, pairs, given, rung))
 
     def _explained(
