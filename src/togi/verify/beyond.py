@@ -59,7 +59,9 @@ _LONGER_X = 3.0
 _OTHERS_SHARE = 0.5
 """Of the time, for calls that are made of it besides the samples."""
 _FEWEST_TOGETHER = 3
-"""Inputs of one form are asked together from so many on."""
+"""Inputs of one form are asked together from so many on ..."""
+_ALONE_SHARE = 0.5
+"""... and each of them alone in so much of the time."""
 _AS_MADE = Rung("values of other calls", (), Domain())
 
 
@@ -141,7 +143,7 @@ class _Climb:
         values in each, and bounds of a few of them would refuse the rest."""
         by_quarters = sorted(range(len(self.others)), key=lambda number: number % 4)  # some of all, if not all of them
         for given in (self.others[number] for number in by_quarters):
-            if self.clock() > self.began + _OTHERS_SHARE * self.limit_s:
+            if not self._is_early(_OTHERS_SHARE):
                 return
             if self.jury.verdict(given, _AS_MADE) is Verdict.RIGHT:
                 yield given
@@ -185,7 +187,7 @@ class _Climb:
         """What was right of all together, of one: as long as there is time."""
         for _, ladder, at, nearest in [climbed for climbed in self.climbed if climbed[0] == i]:
             self._lower(i, ladder, at, nearest, functools.partial(self._asked_if_early, i))
-        if self._is_early():
+        if self._is_early(_ALONE_SHARE):
             self._few_values((i,), values)
 
     def _float(self, inputs: tuple[int, ...], values: Shown) -> bool:
@@ -299,7 +301,7 @@ class _Climb:
         return verdict
 
     def _asked_if_early(self, i: int, rung: Rung) -> Verdict:
-        return self._asked_or_in_part((i,), rung) if self._is_early() else Verdict.UNASKED
+        return self._asked_or_in_part((i,), rung) if self._is_early(_ALONE_SHARE) else Verdict.UNASKED
 
     def _steered(self, i: int, rung: Rung) -> Verdict:
         """The verdict on values within the rung's reach at which the original jumps."""
@@ -327,8 +329,8 @@ class _Climb:
 
         return copy_inputs(self.samples[0], of)
 
-    def _is_early(self) -> bool:
-        return self.clock() < self.began + self.limit_s
+    def _is_early(self, share: float = 1.0) -> bool:
+        return self.clock() < self.began + share * self.limit_s
 
     def _time_is_up(self, rung: Rung) -> bool:
         if self._is_early():
