@@ -153,6 +153,7 @@ def test_what_a_sparse_weight_holds_is_known(form: Callable[[torch.Tensor], torc
     assert not same([one], [other])
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_what_a_quantized_tensor_holds_is_compared() -> None:
     one, other = (torch.quantize_per_tensor(torch.arange(4.0) * by, 0.1, 0, torch.quint8) for by in (1, 2))
     assert same([one], [one.clone()])
