@@ -43,6 +43,10 @@ _TEXT_METHODS = {"SentenceTransformer": "encode"}
 """Modules of sentence-transformers whose users call a method with texts, by class."""
 IN_FOLDER = f"optimized{SUFFIX}"
 """The artifact next to the files of a saved model."""
+_KEEPS = (
+    "calls of {} leave other tensors in its attributes or buffers each time, and what togi puts in may leave them as "
+    "they are: do not read them there, and return them instead"
+)
 _CALLED = "module"
 """What ``_calls_of`` calls the module that it calls."""
 _ASK_S = 60.0
@@ -74,8 +78,11 @@ def tuned_object(obj: Any, inputs: Any) -> tuple[nn.Module, list[Inputs]]:
             f"{_name(program)} is in training mode, in which the original would serve every call: call .eval() on it "
             "first"
         )
-    if not isinstance(program, ProgramModule) and _keeps_tensors(program, samples[0]):
-        program = _calls_of(program)
+    if not isinstance(program, ProgramModule):
+        if has_own_call(program) or any(map(users_hooks, program.modules())):
+            program = _calls_of(program)  # what is put in is ``forward`` alone
+        elif _keeps_tensors(program, samples[0]):
+            warnings.warn(_KEEPS.format(_name(program)), stacklevel=3)
     _warn_of_hooks(program)
     return program, samples
 
@@ -144,10 +151,7 @@ def _warn_of_hooks(program: nn.Module) -> None:
 
 def _keeps_tensors(module: nn.Module, sample: Inputs) -> bool:
     """Whether its calls leave other tensors in its buffers or attributes each time: a state, or what they found on the
-    way. What stands for the whole of it would leave them as they are. It is taken for granted with hooks and a
-    ``__call__`` of its class: what is put in is ``forward`` alone, and calls may leave something in this process."""
-    if has_own_call(module) or any(map(users_hooks, module.modules())):
-        return True
+    way."""
     with suppress(Exception), interrupted_after(_ASK_S), kept_generators(), torch.no_grad():  # foreign code
         asked = copy_to_ask(Subject(module, sample))
         _call(asked, sample)  # what is made once, is made in the first call
@@ -172,7 +176,7 @@ def _with_other_values(tensor: Tensor) -> Tensor:
 
 
 def _calls_of(module: nn.Module) -> ProgramModule:
-    """The program that calls it: what a part keeps from call to call is kept in the live module."""
+    """The program that calls it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return module(*args, **kwargs)
